@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from nlgraft.execution.events import Observer
     from nlgraft.execution.replay import CellReplay
     from nlgraft.pipeline.trial_record import TrialRecord
+    from nlgraft.verifying import Verification
 
 
 def open_store(study: Study) -> ArtifactStore:
@@ -323,6 +324,27 @@ def status(study: Study) -> dict[str, Any]:
     from nlgraft.execution.status import read_status
 
     return read_status(study, open_store(study))
+
+
+def verify(
+    study: Study,
+    *,
+    only: Sequence[str] = (),
+    tracking_uri: str | None = None,
+    is_discarding: bool = False,
+) -> Verification:
+    """Compare what a study plans with what store, Optuna and MLflow hold; see `nlgraft.verifying.verify`.
+
+    Args:
+        only: Only these cells and the baseline.
+        tracking_uri: MLflow tracking URI; for the default see `nlgraft.run.tracking_uri`.
+        is_discarding: Remove what cannot be used, so that the next run makes it again.
+    """
+    from nlgraft.verifying import verify
+
+    store = open_store(study)
+    uri = places.tracking_uri(study, store, tracking_uri)
+    return verify(study, store, chosen_cells(study, only), uri, is_discarding=is_discarding)
 
 
 def systems() -> list[dict[str, str]]:

@@ -13,11 +13,12 @@ import click
 
 from nlgraft.errors import DataError
 from nlgraft.exits import EXIT_DOES_NOT_FIT, EXIT_FAILED
+from nlgraft.job_cli import submit
 from nlgraft.ledger_cli import ledger, register, try_proposal
 from nlgraft.start_cli import schema, studies, systems
 from nlgraft.study_command import find_study, print_json, progress_of, read_study, takes_study
 from nlgraft.vocab_cli import vocab
-from nlgraft.wording import count
+from nlgraft.wording import count, visible
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -308,39 +309,39 @@ def report(
         click.echo(str(path))
 
 
-@main.command("submit")
-@takes_study()
-@click.option("--address", help="Job server, e.g. http://HEAD:8265. Default: RAY_API_SERVER_ADDRESS.")
-@click.option("--storage", help="Artifact store: directory or URI that the cluster can reach.")
-@click.option("--tracking-uri", help="MLflow tracking URI that the cluster can reach.")
-def submit(
+@main.command("verify")
+@takes_study("STUDY")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@click.option("--only", multiple=True, metavar="FACTOR=LEVEL", help="Only these cells and the baseline.")
+@click.option("--discard", is_flag=True, help="Remove artifacts that cannot be used; `run` makes them again.")
+@click.option("--storage", help="Artifact store: directory or URI.")
+@click.option("--tracking-uri", help="MLflow tracking URI. Default: a SQLite file beside the store.")
+def verify(
     study_file: str,
     overrides: tuple[str, ...],
-    address: str | None,
+    is_json: bool,
+    only: tuple[str, ...],
+    discard: bool,
     storage: str | None,
     tracking_uri: str | None,
 ) -> None:
-    """Submit a run to a Ray cluster; print the id of the job.
+    """Check that store, Optuna and MLflow hold every trial once and whole.
 
-    What is sent of the working directory, and the commands to follow and to stop the job, are printed on
-    stderr. Secrets, data, results and large files stay here; `excludes` of runtime_env.yaml names more, or
-    with a leading ! what is sent all the same.
+    Every byte of every artifact is read. What is wrong is listed with what to do; the exit code is then 1.
+    STUDY is a file, or the name under which a study was run: `demo@tiny-1f0c6a2e` needs no overrides.
     """
-    from nlgraft.execution.job import next_commands, submit_run
+    from nlgraft import api
 
-    study = read_study(study_file, overrides, storage)
-    options = [] if storage is None else ["--storage", storage]
-    options += [] if tracking_uri is None else ["--tracking-uri", tracking_uri]
-
-    def tell(line: str) -> None:
-        click.echo(line, err=True)
-
-    job_id = submit_run(study_file, overrides, address, options, tell, study.storage.path)
-    click.echo(job_id)
-    for meaning, command in next_commands(job_id, address).items():
-        click.echo(f"{meaning}: {command}", err=True)
+    study = find_study(study_file, overrides, storage)
+    found = api.verify(study, only=only, tracking_uri=tracking_uri, is_discarding=discard)
+    if is_json:
+        print_json(found.to_json())
+    else:
+        click.echo(visible("\n".join(found.lines())))
+    if not found.is_clean:
+        raise SystemExit(EXIT_FAILED)
 
 
-for command in (systems, schema, studies, ledger, register, try_proposal):
+for command in (systems, schema, studies, ledger, register, try_proposal, submit):
     main.add_command(command)
 main.add_command(vocab)

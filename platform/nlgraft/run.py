@@ -43,6 +43,11 @@ def tracking_uri(study: Study, store: ArtifactStore, explicit: str | None = None
     return f"sqlite:///{root / 'mlflow.db'}"
 
 
+def experiment_name(study: Study) -> str:
+    """Name of the MLflow experiment of a study."""
+    return study.tracking.experiment or study.variant
+
+
 def report_directory(study: Study, store: ArtifactStore) -> Path:
     """Return the directory of the report: in a local store, else below the working directory."""
     root = Path(store.uri) if store.is_local else Path.cwd()
@@ -144,10 +149,12 @@ class Run:
         for warning in check_cells(self.study, self._cells, self.store).warnings:
             self._notify(f"warning: {warning}")
         with raising_interrupted(), StudyLock(self.study, self.store) as lock:
+            self.store = lock.protect(self.store)
             # Under the lock, and before any trial of this run has leases or checkpoints.
             self.store.remove_abandoned()
-            experiment = self.study.tracking.experiment or self.study.variant
-            tracker = MlflowTracker(self._uri, experiment, artifact_root=artifact_root(self.store))
+            tracker = MlflowTracker(
+                self._uri, experiment_name(self.study), artifact_root=artifact_root(self.store)
+            )
             running = RunningRecord(self.study, self.store)
             try:
                 return work(tracker, running, lock)
@@ -182,7 +189,7 @@ class Run:
         check_local_fit(self.study.resources, self._address)
         self._notify(f"opening MLflow at {without_credentials(self._uri)}")
         is_read = load_system(self.study.system).is_read
-        tracker.start_study(self.study, self.study.fingerprint, self._cells, lock.is_held, is_read)
+        tracker.start_study(self.study, self.study.fingerprint, self._cells, self.store.is_writable, is_read)
         track = tracking_observer(tracker, self.store)
 
         def observe(event: Event) -> None:

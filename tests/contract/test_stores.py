@@ -21,6 +21,7 @@ from pipeline_stages import alone, number, total
 
 from nlgraft.errors import StageBusy, StoreError, StudyLockedError
 from nlgraft.pipeline import artifacts, journal
+from nlgraft.pipeline.fence import Fence, Superseded
 from nlgraft.pipeline.integrity import ArtifactDamaged, FileEntry
 from nlgraft.pipeline.local_files import Files, LocalFiles
 from nlgraft.pipeline.manifest import MANIFEST
@@ -204,6 +205,20 @@ def test_damage_is_found_and_repaired(open_store: OpenStore, data: bytes):
     assert (open_store().fetch(number(1)) / "deep" / "number.txt").read_text() == "1"
 
 
+def test_damage_that_keeps_the_size_is_found_by_reading_again(open_store: OpenStore):
+    """An object store compares sizes alone otherwise, and a local one each file once per process."""
+    store = open_store()
+    publish(store)
+    assert store.verify(number(1), is_afresh=True).decision is Decision.HIT
+    key = artifact_file(store, "model.safetensors")
+    data = bytearray(files_of(store).read(key) or b"")
+    data[0] ^= 1
+    files_of(store).write(key, bytes(data))
+    found = open_store().verify(number(1), is_afresh=True)
+    assert found.decision is Decision.CORRUPT
+    assert "model.safetensors has" in found.reason
+
+
 def test_missing_file_and_garbage_manifest(open_store: OpenStore):
     store = open_store()
     publish(store)
@@ -363,6 +378,70 @@ def shift_clock(store: ArtifactStore, key: str, monkeypatch: pytest.MonkeyPatch,
     written_at = files_of(store).modified_at(key)
     assert written_at is not None
     monkeypatch.setattr(store.leases._clock, "now", lambda: written_at + by_s)
+
+
+def stored(store: ArtifactStore) -> dict[str, bytes | None]:
+    """Everything that a store holds for others than the process that wrote it."""
+    files = files_of(store)
+    return {key: files.read(key) for key in files.sizes("") if not key.startswith("tmp/")}
+
+
+def test_who_has_lost_the_lock_of_a_study_writes_nothing(open_store: OpenStore):
+    lock = open_store().lock_study("study")
+    older = open_store(fence=lock.fence)
+    publish(older, 1)
+    older.write_record("trials", "a", {"by": "older"})
+    older.checkpoints(number(2)).save(1, lambda path: (path / "state").write_text("older"))
+    stage = older.leases.acquire("c")
+    assert older.is_writable()
+    files_of(open_store()).delete(lock.key)
+    newer = open_store().lock_study("study")
+    before = stored(open_store())
+    writes: list[Callable[[], object]] = [
+        lambda: publish(older, 3),
+        lambda: older.discard(number(1)),
+        lambda: older.write_record("trials", "a", {"by": "older, later"}),
+        lambda: older.write_record("proposals", "b", {"by": "older"}),
+        lambda: older.checkpoints(number(2)).save(2, lambda path: (path / "state").write_text("older")),
+        lambda: older.checkpoints(number(2)).clear(),
+        lambda: older.leases.acquire("b"),
+        lambda: older.journal("ledger", dict).append(1, {"by": "older"}),
+        older.check_writable,
+    ]
+    for write in writes:
+        with pytest.raises(Superseded, match="another driver has taken the study over"):
+            write()
+    assert stored(open_store()) == before
+    assert older.read_record("trials", "a", ANY) == {"by": "older"}
+    stage.release()  # its own lease it may give back, for the newer one to compute the stage
+    open_store(fence=newer.fence).leases.acquire("c").release()
+    newer.release()
+    assert not older.is_writable()
+
+
+@pytest.mark.parametrize("before", [None, {"by": "older"}])
+def test_a_write_that_slept_after_its_look_at_the_lock_replaces_nothing_newer(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, before: dict[str, str] | None
+):
+    """SIGSTOP between the look and the write: a look alone would let it through."""
+    lock = open_store().lock_study("study")
+    older = open_store(fence=lock.fence)
+    if before is not None:
+        older.write_record("trials", "a", before)
+    look = Fence.is_held
+
+    def sleep_after(fence: Fence, files: Files) -> bool:
+        is_held = look(fence, files)
+        monkeypatch.setattr(Fence, "is_held", look)
+        files_of(open_store()).delete(lock.key)
+        newer = open_store().lock_study("study")
+        open_store(fence=newer.fence).write_record("trials", "a", {"by": "newer"})
+        return is_held
+
+    monkeypatch.setattr(Fence, "is_held", sleep_after)
+    with pytest.raises(Superseded):
+        older.write_record("trials", "a", {"by": "older, later"})
+    assert open_store().read_record("trials", "a", ANY) == {"by": "newer"}
 
 
 def test_silent_lease_expires(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch):

@@ -237,30 +237,6 @@ def test_a_ray_that_is_killed_ends_the_driver_with_a_sentence(
     assert "Run the same command again to resume" in err
 
 
-def test_a_driver_that_lost_its_lock_ends_and_leaves_everything_to_the_other(
-    toy_document: dict[str, Any], tmp_path: Path
-) -> None:
-    """As after a suspended laptop: the lock expired meanwhile and another driver runs the study."""
-    toy_document["base"] |= {"steps": 200, "pause_s": 0.3}
-    study_file = write(tmp_path / "toy.yaml", toy_document)
-    first = start("run", study_file)
-    wait_for(tmp_path / "log", "training")
-    os.kill(first.pid, signal.SIGSTOP)
-    [lease] = (tmp_path / "store" / "leases").glob("study-*.json")
-    taken_over = json.loads(lease.read_text()) | {"token": "another driver", "pid": os.getpid()}
-    lease.write_text(json.dumps(taken_over))
-    os.kill(first.pid, signal.SIGCONT)
-    _, err = first.communicate(timeout=patient(90))
-    assert first.returncode == 4, err
-    assert "another driver has taken over toy" in err
-    assert "Traceback" not in err
-    assert json.loads(lease.read_text()) == taken_over
-    [running] = (tmp_path / "store" / "records" / "studies").glob("*.json")
-    assert json.loads(running.read_text()), "what runs is for the other driver to say"
-    records = [json.loads(path.read_text()) for path in tmp_path.glob("store/records/trials/*.json")]
-    assert [record for record in records if record["state"] != "killed"] == []
-
-
 def test_a_driver_listens_on_loopback_refuses_another_version_of_its_search_and_ends_with_its_terminal(
     toy_document: dict[str, Any], tmp_path: Path
 ) -> None:

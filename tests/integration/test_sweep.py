@@ -32,7 +32,7 @@ from nlgraft.execution.trial_queue import TrialQueue
 from nlgraft.execution.tune_searcher import BriefResults
 from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.stage import KillReason, Stage, StageGraph
-from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.store import ArtifactStore, StorePlace
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Resources
 from nlgraft.study.public import Study
@@ -302,7 +302,7 @@ def test_tune_keeps_of_a_result_what_its_end_is_read_from() -> None:
 def test_a_trial_that_cannot_reach_its_driver_is_killed_and_not_failed(toy_document: dict[str, Any]) -> None:
     group = WorkerGroup(1, 1.0, 0.0, 0, "")
     stage = Stage(name="training", run="sweep_toy:run_training")
-    spec = TrialSpec(StageGraph(stage), {}, "", "batch-1", "a", group, "", None)
+    spec = TrialSpec(StageGraph(stage), {}, StorePlace(""), "batch-1", "a", group, "", None)
     board: Any = cast(Any, ray.remote(num_cpus=0)(SweepBoard)).remote()
     board.assign.remote("batch-1", [spec.to_text(), "b", "c"])
     received = TrialSpec.from_text(ray.get(board.current.remote("batch-1")))

@@ -36,6 +36,21 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def search_trial(study: Study, cell: Cell, number: int, params: Mapping[str, Any]) -> SweepTrial:
+    """Build the trial of a proposal."""
+    seed = search_seed(study)
+    resolved = resolve_cell(study, cell, params)
+    return SweepTrial(
+        kind="search",
+        cell=cell,
+        seed=seed,
+        config=resolved.config.model_dump(mode="json"),
+        graph=resolved.graph(seed, SEARCH_SPLITS),
+        params=dict(params),
+        number=number,
+    )
+
+
 @dataclass
 class _CellSearch:
     """Progress of the search inside one cell.
@@ -114,7 +129,7 @@ class CellSearches:
             ended = {p.number: p.record for p in kept if p.record and p.has_ended}
             state.optuna.reconcile({p.number: p.params for p in kept}, ended)
             for proposal in kept:
-                trial = self._trial(state.cell, proposal.number, proposal.params)
+                trial = search_trial(self._study, state.cell, proposal.number, proposal.params)
                 if proposal.number in ended:
                     ended_trials.append((trial, ended[proposal.number]))
                 else:
@@ -134,7 +149,7 @@ class CellSearches:
         state = min(wanting, key=lambda s: (len(s.running), len(s.proposals)))
         # The lowest missing number: a proposal that was lost leaves a gap, not a longer search.
         number = next(number for number in range(self._search.trials) if number not in state.proposals)
-        trial = self._trial(state.cell, number, state.optuna.propose(number, state.config))
+        trial = search_trial(self._study, state.cell, number, state.optuna.propose(number, state.config))
         proposal = Proposal(number, trial.params, trial.seed, trial.fingerprint)
         # Before it is handed out: after a crash the search resumes with the same proposal.
         save_proposal(self._study, state.cell, self._store, proposal)
@@ -171,16 +186,3 @@ class CellSearches:
             best = best_proposal(self._study.objectives, state.proposals.values())
             found.append(CellSearched(state.cell, None if best is None else best.params))
         return found
-
-    def _trial(self, cell: Cell, number: int, params: Mapping[str, Any]) -> SweepTrial:
-        seed = search_seed(self._study)
-        resolved = resolve_cell(self._study, cell, params)
-        return SweepTrial(
-            kind="search",
-            cell=cell,
-            seed=seed,
-            config=resolved.config.model_dump(mode="json"),
-            graph=resolved.graph(seed, SEARCH_SPLITS),
-            params=dict(params),
-            number=number,
-        )

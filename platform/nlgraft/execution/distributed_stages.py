@@ -23,7 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import Reporter, Stage, TrialStopped, Worker
-from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.store import StorePlace
 from nlgraft.pipeline.threads import THREADS
 
 _log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ def _train_loop(config: dict[str, Any]) -> None:
     try:
         execute_stage(
             stage,
-            ArtifactStore.open(config["store_uri"]),
+            config["place"].open(),
             reporter=_MailReporter(mailbox, rank),
             worker=Worker(
                 rank=rank,
@@ -127,12 +127,12 @@ class WorkerStageError(RuntimeError):
     """A training stage failed on a worker; the message is the worker's own."""
 
 
-def run_on_workers(stage: Stage, store_uri: str, group: WorkerGroup, reporter: Reporter) -> None:
+def run_on_workers(stage: Stage, place: StorePlace, group: WorkerGroup, reporter: Reporter) -> None:
     """Train one stage on a worker group and wait for it.
 
     Args:
         stage: A distributed stage whose inputs are in the store.
-        store_uri: The artifact store, reachable from every worker.
+        place: The artifact store, reachable from every worker.
         reporter: Receives the reports of rank 0 and answers whether to stop.
 
     Raises:
@@ -146,7 +146,7 @@ def run_on_workers(stage: Stage, store_uri: str, group: WorkerGroup, reporter: R
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         mailbox: Any = cast(Any, ray.remote(_Mailbox)).options(num_cpus=0, scheduling_strategy=here).remote()
         # Lost workers are counted here and not by Train, which would retry an error of the stage as well.
-        failure = _fit(stage, store_uri, group, reporter, mailbox, attempt)
+        failure = _fit(stage, place, group, reporter, mailbox, attempt)
         posted: Any = ray.get(mailbox.error.remote())
         ray.kill(mailbox)
         if posted is not None:
@@ -164,10 +164,10 @@ def run_on_workers(stage: Stage, store_uri: str, group: WorkerGroup, reporter: R
 
 
 def _fit(
-    stage: Stage, store_uri: str, group: WorkerGroup, reporter: Reporter, mailbox: Any, attempt: int
+    stage: Stage, place: StorePlace, group: WorkerGroup, reporter: Reporter, mailbox: Any, attempt: int
 ) -> BaseException | None:
     """Run one Train run to its end, forwarding reports and stop requests; return its failure, if any."""
-    trainer = _new_trainer(stage, store_uri, group, mailbox, attempt)
+    trainer = _new_trainer(stage, place, group, mailbox, attempt)
     failures: list[BaseException] = []
 
     def fit() -> None:
@@ -188,7 +188,7 @@ def _fit(
 
 
 def _new_trainer(
-    stage: Stage, store_uri: str, group: WorkerGroup, mailbox: Any, attempt: int
+    stage: Stage, place: StorePlace, group: WorkerGroup, mailbox: Any, attempt: int
 ) -> TorchTrainer:
     resources = {"CPU": group.cpus_per_worker}
     if group.gpus_per_worker:
@@ -197,7 +197,7 @@ def _new_trainer(
         _train_loop,
         train_loop_config={
             "stage": pickle.dumps(stage),
-            "store_uri": store_uri,
+            "place": place,
             "mailbox": mailbox,
             "num_threads": group.num_threads,
             "is_gpu": group.gpus_per_worker > 0,

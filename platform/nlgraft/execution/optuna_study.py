@@ -11,8 +11,9 @@ import json
 import math
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -27,9 +28,12 @@ from optuna.trial import BaseTrial, FrozenTrial, Trial, TrialState, create_trial
 from sqlalchemy.exc import SQLAlchemyError
 
 from nlgraft.errors import StoreError
+from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.study.data.design import Cell
 from nlgraft.study.data.space import CategoricalDomain, Domain, IntDomain, holds, same, sampling_order
-from nlgraft.study.data.study import Objective, Search
+from nlgraft.study.data.study import Objective, Search, Study
+from nlgraft.study.planning.selection import search_key
 from nlgraft.study.reading.rules import OPTUNA_FILE
 
 _NUMBER = "nlgraft.number"
@@ -166,8 +170,35 @@ def suggest_params(
     return params
 
 
+def outcome(record: TrialRecord, objectives: Sequence[Objective]) -> tuple[TrialState, list[float] | None]:
+    """Return how Optuna is told that a trial ended, with the values of one that is complete."""
+    values = [record.metrics.get(objective.metric, math.nan) for objective in objectives]
+    if record.state == "finished" and all(math.isfinite(value) for value in values):
+        return TrialState.COMPLETE, values
+    return (TrialState.PRUNED if record.state == "stopped" else TrialState.FAIL), None
+
+
+def number_of(trial: FrozenTrial) -> int | None:
+    """Return the number of the proposal that a trial belongs to."""
+    return trial.user_attrs.get(_NUMBER)
+
+
+def optuna_name(study: Study, cell: Cell) -> str:
+    """Name of the Optuna study of a cell."""
+    return f"{study.name}/{cell.label}@{search_key(study, cell)[:8]}"
+
+
+def database_url(store: ArtifactStore) -> str | None:
+    """URL of Optuna's database in a local store; with a remote store it is rebuilt from the proposals."""
+    if not store.is_local:
+        return None
+    root = Path(store.uri)
+    root.mkdir(parents=True, exist_ok=True)
+    return f"sqlite:///{root / OPTUNA_FILE}"
+
+
 @contextmanager
-def _explained() -> Iterator[None]:
+def explained() -> Iterator[None]:
     """Raise `StoreError` in place of an error of the database; also a decorator."""
     try:
         yield
@@ -193,14 +224,27 @@ class OptunaStudy:
     the database lacks, and proposals without a result stay open.
 
     **Failure.** Methods that read or write the database raise `StoreError` when that is not possible.
+
+    Args:
+        name: Name of the Optuna study.
+        search: What is searched.
+        objectives: What it is judged by.
+        storage_url: The database; None keeps the study in memory alone.
+        check: Called before each write to the database; raises if it must not be written.
     """
 
-    @_explained()
+    @explained()
     def __init__(
-        self, name: str, search: Search, objectives: Sequence[Objective], storage_url: str | None
+        self,
+        name: str,
+        search: Search,
+        objectives: Sequence[Objective],
+        storage_url: str | None,
+        check: Callable[[], object] = lambda: None,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._search = search
+        self._check = check
         self._objectives = list(objectives)
         directions: list[Any] = [objective.direction for objective in self._objectives]
         self._study = optuna.create_study(study_name=name, directions=directions)
@@ -226,14 +270,15 @@ class OptunaStudy:
         known = [] if self._database is None else self._database.get_trials(deepcopy=False)
         ended = [trial for trial in known if trial.state.is_finished()]
         for trial in sorted(ended, key=lambda trial: trial.user_attrs.get(_NUMBER, math.inf)):
-            self._add(trial)
+            if number_of(trial) not in self._numbers:  # `nlgraft verify` tells of one that is there twice
+                self._add(trial)
 
     def _add(self, trial: FrozenTrial) -> None:
         if _NUMBER in trial.user_attrs:
             self._numbers[trial.user_attrs[_NUMBER]] = len(self.trials)
         self._study.add_trial(trial)
 
-    @_explained()
+    @explained()
     def reconcile(self, proposals: Mapping[int, Mapping[str, Any]], ended: Mapping[int, TrialRecord]) -> None:
         """Make Optuna agree with the store.
 
@@ -286,12 +331,13 @@ class OptunaStudy:
         if time.monotonic() >= self._next_flush_s:
             self.flush()
 
-    @_explained()
+    @explained()
     def flush(self) -> None:
         """Write the trials that have ended to the database."""
         began_s = time.monotonic()
         trials = self.trials
         while self._database is not None and self._unwritten:
+            self._check()
             self._database.add_trial(trials[self._unwritten[0]])
             del self._unwritten[0]
         took_s = time.monotonic() - began_s
@@ -305,12 +351,7 @@ class OptunaStudy:
         if live is not None:
             live.set_user_attr(_FINGERPRINT, record.fingerprint)
             live.set_user_attr(_REASON, record.reason)
-        values = [record.metrics.get(objective.metric, math.nan) for objective in self._objectives]
-        if record.state == "finished" and all(math.isfinite(value) for value in values):
-            self._study.tell(index, values)
-        elif record.state == "stopped":
-            # Without values, since Optuna takes the last intermediate value of a pruned trial.
-            self._study.tell(index, state=TrialState.PRUNED)
-        else:
-            self._study.tell(index, state=TrialState.FAIL)
+        state, values = outcome(record, self._objectives)
+        # Without values, since Optuna takes the last intermediate value of a pruned trial.
+        self._study.tell(index, values, state)
         self._unwritten.append(index)

@@ -40,6 +40,10 @@ class StudyLock:
     ) -> None:
         self._lease.release()
 
+    def protect(self, store: ArtifactStore) -> ArtifactStore:
+        """Return the store as this driver and its workers may write it: not without the lock."""
+        return store.behind(self._lease.fence)
+
     def check(self) -> None:
         """Make sure that this driver still holds the lock.
 

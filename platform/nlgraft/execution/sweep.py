@@ -7,7 +7,6 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nlgraft.errors import ClusterError
@@ -23,7 +22,7 @@ from nlgraft.execution.cluster_watch import ClusterWatch, places_of_driver
 from nlgraft.execution.events import Driver, Event, Notice, SweepTrial, TrialEnded
 from nlgraft.execution.interruption import Interrupted, raising_interrupted
 from nlgraft.execution.memory import memory_shortage
-from nlgraft.execution.optuna_study import OptunaStudy
+from nlgraft.execution.optuna_study import OptunaStudy, database_url, optuna_name
 from nlgraft.execution.prune_checkpoints import prune_checkpoints
 from nlgraft.execution.trial_queue import TrialQueue
 from nlgraft.execution.worker_group import WorkerGroup
@@ -32,8 +31,6 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import one_line
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study, TrialScheduler
-from nlgraft.study.planning.selection import search_key
-from nlgraft.study.reading.rules import OPTUNA_FILE
 from nlgraft.study.reading.system_import import load_system
 
 if TYPE_CHECKING:
@@ -86,8 +83,13 @@ def run_sweep(
     def open_queue(max_concurrent: int) -> TrialQueue:
         def open_optuna(cell: Cell) -> OptunaStudy:
             assert study.search is not None
-            name = f"{study.name}/{cell.label}@{search_key(study, cell)[:8]}"
-            return OptunaStudy(name, study.search, study.objectives, _optuna_url(store))
+            return OptunaStudy(
+                optuna_name(study, cell),
+                study.search,
+                study.objectives,
+                database_url(store),
+                store.check_writable,
+            )
 
         queue = TrialQueue(
             study, store, list(cells), open_optuna, replace(driver, observe=note), max_concurrent
@@ -111,15 +113,6 @@ def run_sweep(
     if queue.stop_reason is None:  # an interrupted sweep resumes and may want its checkpoints
         prune_checkpoints(store, ended)
     return SweepOutcome(queue.num_run, queue.num_reused, queue.num_failed, queue.stop_reason)
-
-
-def _optuna_url(store: ArtifactStore) -> str | None:
-    """URL of Optuna's database in a local store; with a remote store it is rebuilt from the proposals."""
-    if not store.is_local:
-        return None
-    root = Path(store.uri)
-    root.mkdir(parents=True, exist_ok=True)
-    return f"sqlite:///{root / OPTUNA_FILE}"
 
 
 _LEAST_IDLE = 0.6
@@ -264,7 +257,7 @@ class _TuneSweep:
 
         stage, metric = _watched(self._study, trial.graph) if trial.kind == "search" else ("", None)
         return TrialSpec(
-            trial.graph, trial.config, self._store.uri, batch_id, trial.key, self._group, stage, metric
+            trial.graph, trial.config, self._store.place, batch_id, trial.key, self._group, stage, metric
         )
 
     def withdraw(self, batch_id: str) -> int:

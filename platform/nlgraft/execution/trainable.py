@@ -38,7 +38,7 @@ from nlgraft.execution.report_keys import (
 from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.stage import KillReason, Reporter, Stage, StageGraph
 from nlgraft.pipeline.stage_outputs import RecordingReporter
-from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.store import ArtifactStore, StorePlace
 from nlgraft.pipeline.threads import THREADS, num_idle_cpus
 from nlgraft.pipeline.trial import run_trial
 
@@ -54,6 +54,7 @@ class TrialSpec:
 
     Attributes:
         config: The resolved config, for the trial's record.
+        place: The artifact store.
         batch_id: Tune's id of the batch, under which the board keeps stop requests.
         key: The trial's identity within the sweep, for its reports.
         group: Shape of the worker group; a single worker trains in this process.
@@ -63,7 +64,7 @@ class TrialSpec:
 
     graph: StageGraph
     config: Mapping[str, Any]
-    store_uri: str
+    place: StorePlace
     batch_id: str
     key: str
     group: WorkerGroup
@@ -217,9 +218,9 @@ def _lend(board: Any, loan_id: str, node: str, least_idle: float) -> None:
 
 
 @lru_cache(maxsize=1)
-def _open_store(uri: str) -> ArtifactStore:
+def _open_store(place: StorePlace) -> ArtifactStore:
     """Open the store once for all trials of this process: what it knows of artifacts spares looking again."""
-    return ArtifactStore.open(uri)
+    return place.open()
 
 
 def _run(spec: TrialSpec, tune_reporter: TuneReporter) -> dict[str, str]:
@@ -230,7 +231,7 @@ def _run(spec: TrialSpec, tune_reporter: TuneReporter) -> dict[str, str]:
     try:
         record = run_trial(
             spec.graph,
-            _open_store(spec.store_uri),
+            _open_store(spec.place),
             reporter=reporter,
             config=dict(spec.config),
             # A worker that waited would hold its CPU or GPU; the queue defers the trial instead.
@@ -262,6 +263,6 @@ def _distributor(spec: TrialSpec, reporter: Reporter) -> Callable[[Stage], None]
         # Imports torch, which the driver of a sweep of single workers does not need.
         from nlgraft.execution.distributed_stages import run_on_workers
 
-        run_on_workers(stage, spec.store_uri, spec.group, reporter)
+        run_on_workers(stage, spec.place, spec.group, reporter)
 
     return distribute

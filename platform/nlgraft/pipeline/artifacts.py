@@ -58,9 +58,9 @@ class Artifacts:
             raise ArtifactDamaged(f"{key}: belongs to {manifest.name} {manifest.fingerprint[:12]}")
         return manifest
 
-    def damage(self, manifest: Manifest) -> str | None:
-        """Describe what is wrong with an artifact, as far as can be seen without copying it."""
-        return self._files.damage(_folder(manifest), manifest.files)
+    def damage(self, manifest: Manifest, *, is_afresh: bool = False) -> str | None:
+        """Describe what is wrong with an artifact; see `Files.damage`."""
+        return self._files.damage(_folder(manifest), manifest.files, is_afresh=is_afresh)
 
     def fetch(self, manifest: Manifest) -> Path:
         """Return a local directory with an artifact's files, checksums compared; read only.

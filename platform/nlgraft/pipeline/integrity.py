@@ -98,8 +98,14 @@ def remember_verified(directory: Path, entries: Mapping[str, FileEntry]) -> None
         _verified.add((os.fspath(path), status.st_size, status.st_mtime_ns, entry.sha256))
 
 
-def find_damage(directory: Path, entries: Mapping[str, FileEntry]) -> str | None:
-    """Describe the first file that differs from its entry; None if all are as recorded."""
+def find_damage(directory: Path, entries: Mapping[str, FileEntry], *, is_afresh: bool = False) -> str | None:
+    """Describe the first file that differs from its entry; None if all are as recorded.
+
+    Args:
+        directory: Where the files lie.
+        entries: What they should be.
+        is_afresh: Read also the files that this process has compared before.
+    """
     for name, entry in entries.items():
         path = directory / name
         try:
@@ -108,7 +114,8 @@ def find_damage(directory: Path, entries: Mapping[str, FileEntry]) -> str | None
             return f"{name} is missing"
         if status.st_size != entry.bytes:
             return f"{name} has {status.st_size} bytes, the manifest says {entry.bytes}"
-        if (os.fspath(path), status.st_size, status.st_mtime_ns, entry.sha256) in _verified:
+        known = (os.fspath(path), status.st_size, status.st_mtime_ns, entry.sha256)
+        if known in _verified and not is_afresh:
             continue
         # In a store that others write to, a link could lead to any file that this process may read.
         if not path.resolve().is_relative_to(directory.resolve()):

@@ -21,6 +21,7 @@ from pydantic import TypeAdapter
 
 from nlgraft.errors import ContractError, StageBusy, StoreError, StudyLockedError
 from nlgraft.pipeline.clock import PlaceClock
+from nlgraft.pipeline.fence import Fence, Superseded
 from nlgraft.pipeline.local_files import Files
 from nlgraft.pipeline.process import ProcessIdentity, is_dead, this_process
 
@@ -123,6 +124,11 @@ class Lease:
         self._thread = threading.Thread(target=self._beat, name=f"lease {key[:40]}", daemon=True)
         self._thread.start()
 
+    @property
+    def fence(self) -> Fence:
+        """What processes write under that work for this owner; see `nlgraft.pipeline.fence`."""
+        return Fence(self.key, self.holder.token)
+
     def release(self) -> None:
         """Give the lease back; a lost one is left to its new owner. May be called twice."""
         if self._ended.is_set():
@@ -130,6 +136,9 @@ class Lease:
         # The thread ends first: a renewal under way would change the content that `delete` expects.
         self._ended.set()
         self._thread.join()
+        self._delete()
+
+    def _delete(self) -> None:
         try:
             self._files.delete(self.key, self.holder.encode())
         except StoreError as error:
@@ -157,6 +166,9 @@ class Lease:
         while not self.is_lost and not self._ended.wait(self._heartbeat_s):
             try:
                 self._renew()
+            except Superseded:  # a stage of a study that another driver runs: let that compute it
+                self.is_lost = True
+                self._delete()
             except StoreError as error:
                 logger.warning("lease %s could not be renewed (%s); trying again", self.key, error)
 

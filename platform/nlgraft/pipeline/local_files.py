@@ -91,8 +91,11 @@ class Files(Protocol):
         """
         ...
 
-    def damage(self, key: str, entries: Mapping[str, FileEntry]) -> str | None:
-        """Describe the first file that differs from its entry, as far as can be seen without copying it."""
+    def damage(self, key: str, entries: Mapping[str, FileEntry], *, is_afresh: bool = False) -> str | None:
+        """Describe the first file that differs from its entry.
+
+        As far as can be seen without copying it, unless `is_afresh`: then every byte is read.
+        """
         ...
 
     def fetch(self, key: str, entries: Mapping[str, FileEntry]) -> Path:
@@ -213,9 +216,9 @@ class LocalFiles:
         return target
 
     @explained("read")
-    def damage(self, key: str, entries: Mapping[str, FileEntry]) -> str | None:
-        """Compare sizes and checksums; those that this process has compared before are not read again."""
-        return find_damage(self.root / key, entries)
+    def damage(self, key: str, entries: Mapping[str, FileEntry], *, is_afresh: bool = False) -> str | None:
+        """Compare sizes and checksums; those that this process has compared are read again if `is_afresh`."""
+        return find_damage(self.root / key, entries, is_afresh=is_afresh)
 
     def fetch(self, key: str, entries: Mapping[str, FileEntry]) -> Path:
         """Return the stored directory itself, checksums compared; read only."""

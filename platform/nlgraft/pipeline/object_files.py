@@ -161,8 +161,8 @@ class ObjectFiles:
         _in_threads(upload, entries)
         return self._keep(source, key, entries)
 
-    def damage(self, key: str, entries: Mapping[str, FileEntry]) -> str | None:
-        """Compare names and sizes; checksums are compared when the files are fetched."""
+    def damage(self, key: str, entries: Mapping[str, FileEntry], *, is_afresh: bool = False) -> str | None:
+        """Compare names and sizes, and checksums if `is_afresh`; else when the files are fetched."""
         sizes = self._list(key)
         for name, entry in entries.items():
             size = sizes.get(f"{key}/{name}")
@@ -170,6 +170,8 @@ class ObjectFiles:
                 return f"{name} is missing"
             if size != entry.bytes:
                 return f"{name} has {size} bytes, the manifest says {entry.bytes}"
+            if is_afresh and self._sha256(f"{key}/{name}") != entry.sha256:
+                return f"{name} has another checksum than the manifest says"
         return None
 
     def fetch(self, key: str, entries: Mapping[str, FileEntry]) -> Path:
@@ -195,6 +197,13 @@ class ObjectFiles:
             return self._keep(scratch, key, entries)
         finally:
             remove_tree(scratch)
+
+    def _sha256(self, key: str) -> str:
+        digest = hashlib.sha256()
+        with self._named("read", key), contextlib.suppress(FileNotFoundError):
+            for chunk in self._objects.get(key).stream(min_chunk_size=_CHUNK_BYTES):
+                digest.update(chunk)
+        return digest.hexdigest()
 
     def _keep(self, source: Path, key: str, entries: Mapping[str, FileEntry]) -> Path:
         """Move a directory into the cache; another process of this host may be doing the same."""

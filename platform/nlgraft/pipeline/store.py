@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlparse, urlsplit, urlunsplit
@@ -21,6 +22,7 @@ from nlgraft.pipeline.artifacts import Artifacts, manifest_key
 from nlgraft.pipeline.checkpoints import Checkpoints
 from nlgraft.pipeline.clock import PlaceClock
 from nlgraft.pipeline.decision import Decision, StageCost, Verdict
+from nlgraft.pipeline.fence import Fence, Superseded, fenced
 from nlgraft.pipeline.integrity import ArtifactDamaged, describe_files
 from nlgraft.pipeline.journal import Journal
 from nlgraft.pipeline.known_manifests import KnownManifests
@@ -40,6 +42,23 @@ _Form = TypeVar("_Form")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
+@dataclass(frozen=True)
+class StorePlace:
+    """How another process opens the same store.
+
+    Attributes:
+        uri: The place, credentials included.
+        fence: The lock under which it writes; None for one that needs none.
+    """
+
+    uri: str
+    fence: Fence | None = None
+
+    def open(self) -> ArtifactStore:
+        """Open the store."""
+        return ArtifactStore.open(self.uri, fence=self.fence)
+
+
 class ArtifactStore:
     """Artifacts, checkpoints, leases and records at one place.
 
@@ -48,22 +67,29 @@ class ArtifactStore:
     size and checksum before use.
 
     Args:
-        uri: The place, credentials included; a local one as an absolute path.
+        uri: The place, credentials included.
         files: The files at the place.
         expiry_s: Seconds without a renewal after which a lease may be taken over.
+        fence: The lock of a study under which everything is written; None for a process that has none.
 
     Attributes:
+        place: How another process opens it.
         name: The place in messages, without credentials.
         is_local: True for a directory of this host (or mounted here).
         leases: Leases of stages and studies.
         records: JSON documents by kind and key.
     """
 
-    def __init__(self, uri: str, files: Files, *, expiry_s: float = EXPIRY_S) -> None:
+    def __init__(
+        self, uri: str, files: Files, *, expiry_s: float = EXPIRY_S, fence: Fence | None = None
+    ) -> None:
         clock = PlaceClock(files)
-        self.uri = uri
+        self.place = StorePlace(uri, fence)
         self.name = files.name
         self.is_local = isinstance(files, LocalFiles)
+        self._bare_files, self._expiry_s = files, expiry_s
+        if fence is not None:
+            files = fenced(files, fence)
         self.leases = Leases(files, clock, expiry_s=expiry_s)
         self.records = Records(files)
         self._files = files
@@ -73,7 +99,14 @@ class ArtifactStore:
         self._known = KnownManifests(files, self._artifacts, limit)
 
     @classmethod
-    def open(cls, uri: str | Path, *, cache: Path | None = None, expiry_s: float = EXPIRY_S) -> ArtifactStore:
+    def open(
+        cls,
+        uri: str | Path,
+        *,
+        cache: Path | None = None,
+        expiry_s: float = EXPIRY_S,
+        fence: Fence | None = None,
+    ) -> ArtifactStore:
         """Open the store at a place; nothing is created until something is written.
 
         Args:
@@ -82,6 +115,7 @@ class ArtifactStore:
             cache: Where fetched artifacts of an object store are kept; default ``$NLGRAFT_CACHE`` or
                 ``~/.cache/nlgraft``, a folder per store.
             expiry_s: Seconds without a renewal after which a lease may be taken over.
+            fence: See `ArtifactStore`.
 
         Raises:
             StoreError: The URI is not understood.
@@ -91,10 +125,37 @@ class ArtifactStore:
         if text.startswith("file://"):
             text = unquote(urlparse(text).path)
         if _SCHEME.match(text):
-            return cls(text, ObjectFiles.from_uri(text, cache), expiry_s=expiry_s)
+            return cls(text, ObjectFiles.from_uri(text, cache), expiry_s=expiry_s, fence=fence)
         root = Path(text).expanduser().absolute()
         _refuse_impossible(root)
-        return cls(str(root), LocalFiles(root), expiry_s=expiry_s)
+        return cls(str(root), LocalFiles(root), expiry_s=expiry_s, fence=fence)
+
+    @property
+    def uri(self) -> str:
+        """The place, credentials included; a local one as an absolute path."""
+        return self.place.uri
+
+    def behind(self, fence: Fence) -> ArtifactStore:
+        """Return this store for a process that writes under the lock of a study."""
+        return ArtifactStore(self.uri, self._bare_files, expiry_s=self._expiry_s, fence=fence)
+
+    def is_writable(self) -> bool:
+        """Read the lock that this store is written under, and tell if it is still held.
+
+        Raises:
+            StoreError: The store cannot be asked.
+        """
+        fence = self.place.fence
+        return fence is None or fence.is_held(self._bare_files)
+
+    def check_writable(self) -> None:
+        """Make sure that it may be written, for what is written beside it.
+
+        Raises:
+            Superseded: Another driver has taken the study over.
+        """
+        if not self.is_writable():
+            raise Superseded
 
     def child_uri(self, name: str) -> str:
         """Return the place of a folder of this store, for others that write beside the artifacts."""
@@ -131,18 +192,22 @@ class ArtifactStore:
                 return manifest
         return None
 
-    def verify(self, stage: Stage) -> Verdict:
+    def verify(self, stage: Stage, *, is_afresh: bool = False) -> Verdict:
         """Decide whether a stage's artifact can be used, and if not, say why.
 
         A local store compares all checksums, once per process; an object store names and sizes, the checksums
         then being compared by `fetch`.
+
+        Args:
+            stage: The stage.
+            is_afresh: Read every byte where it is stored, whatever was compared before.
 
         Returns:
             HIT, MISS (with what changed since the nearest stored artifact) or CORRUPT.
         """
         try:
             manifest = self.manifest(stage)
-            damage = None if manifest is None else self._artifacts.damage(manifest)
+            damage = None if manifest is None else self._artifacts.damage(manifest, is_afresh=is_afresh)
         except ArtifactDamaged as error:
             return Verdict(Decision.CORRUPT, str(error))
         if manifest is None:

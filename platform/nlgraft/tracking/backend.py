@@ -26,18 +26,17 @@ from mlflow.entities import (
 from nlgraft.tracking.entries import BestModel, Point, RunEntry, RunKey, TrackedDataset
 from nlgraft.tracking.layout import now_ms, pretty
 from nlgraft.tracking.provenance_tags import provenance_tags
-from nlgraft.tracking.tags import CELL, END_REASON, FINGERPRINT, KIND, STATE, STUDY_FINGERPRINT
+from nlgraft.tracking.stored_runs import is_of_study, run_key, runs_of_study
+from nlgraft.tracking.tags import DIGEST, END_REASON, FINGERPRINT, KIND, STATE, STUDY_FINGERPRINT
 from nlgraft.tracking.trial_files import PREDICTOR
 
 _log = logging.getLogger("nlgraft.tracking")
 
-DIGEST = "nlgraft.digest"
 HELD = "nlgraft.held"
 """Tag of a study's run: digest of the ended trials that MLflow holds in full, see `held_digest`."""
 MODEL = "nlgraft.model"
 MODEL_TRIAL = "nlgraft.model_trial"
 RUN_NAME = "mlflow.runName"
-_RUNS_PER_PAGE = 1000
 # MLflow takes 1,000 entities in a batch, of which 100 may be parameters and 100 tags.
 _POINTS_PER_BATCH = 800
 _DIGEST_CHARS = 36
@@ -123,12 +122,15 @@ class MlflowBackend:
             active: Runs that are in fact running.
         """
         running = set(active)
-        found = [_key(run) for run in self._search("attributes.status = 'RUNNING'")]
+        found = [run_key(run) for run in self._search("attributes.status = 'RUNNING'")]
         orphans = [key for key in found if key not in running]
         for key in orphans:
             # Without a digest: its last entry may have been written in part.
             tags = {STATE: "killed", END_REASON: "its driver ended before it", DIGEST: ""}
             self.write(RunEntry(key=key, tags=tags, status="KILLED", ended_ms=now_ms()))
+        study = self._find(RunKey("study", "", self._study_fingerprint))
+        if study is not None and any(key.kind == "trial" for key in orphans):
+            self.client.set_tag(study.run_id, HELD, "")
         return len(orphans)
 
     def holds(self, entries: Sequence[RunEntry]) -> bool:
@@ -173,7 +175,7 @@ class MlflowBackend:
         if has_trials not in self._runs:
             runs: dict[RunKey, _KnownRun] = {}
             for found in self._search(f"tags.`{KIND}` {'=' if has_trials else '!='} 'trial'"):
-                key = _key(found)
+                key = run_key(found)
                 older, newer = runs.get(key), _indexed(found)
                 # Of two runs of one key the older is kept, in whatever order they are listed.
                 if older is not None and older.started_ms > newer.started_ms:
@@ -185,28 +187,16 @@ class MlflowBackend:
         return self._runs[has_trials]
 
     def _search(self, condition: str) -> Iterable[Run]:
-        token: str | None = None
-        while True:
-            page = self.client.search_runs(
-                [self.experiment_id],
-                f"{self._is_of_study} AND tags.`{KIND}` LIKE '%' AND {condition}",
-                max_results=_RUNS_PER_PAGE,
-                page_token=token,
-            )
-            yield from page
-            token = page.token
-            if not token:
-                return
+        return runs_of_study(self.client, self.experiment_id, self._study_fingerprint, condition)
 
     def _is_any_deleted(self) -> bool:
         deleted = self.client.search_runs(
-            [self.experiment_id], self._is_of_study, run_view_type=ViewType.DELETED_ONLY, max_results=1
+            [self.experiment_id],
+            is_of_study(self._study_fingerprint),
+            run_view_type=ViewType.DELETED_ONLY,
+            max_results=1,
         )
         return len(deleted) > 0
-
-    @property
-    def _is_of_study(self) -> str:
-        return f"tags.`{STUDY_FINGERPRINT}` = '{self._study_fingerprint}'"
 
     def _create(self, entry: RunEntry) -> _KnownRun:
         """Create a run with its tags in one call, so that it can be found even if the response is lost."""
@@ -341,11 +331,6 @@ def held_digest(trials: Iterable[tuple[RunKey, str]]) -> str:
     """Digest the trials that a store holds in full, given the digests of their entries."""
     lines = sorted(f"{key.cell}\t{key.fingerprint}\t{digest}" for key, digest in trials)
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
-
-
-def _key(run: Run) -> RunKey:
-    tags = run.data.tags
-    return RunKey(tags[KIND], tags.get(CELL, ""), tags[FINGERPRINT])
 
 
 def _indexed(run: Run) -> _KnownRun:

@@ -7,6 +7,7 @@ import os
 import re
 import sqlite3
 import warnings
+from collections.abc import Callable
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from nlgraft.tracking.backend import MlflowBackend
+from nlgraft.tracking.fenced_client import fenced_client
 from nlgraft.tracking.uri import is_database, sqlite_path
 
 _log = logging.getLogger("nlgraft.tracking")
@@ -31,6 +33,7 @@ def connect(
     study_fingerprint: str,
     experiment_tags: dict[str, str],
     artifact_root: str | None = None,
+    may_write: Callable[[], bool] = lambda: True,
 ) -> MlflowBackend:
     """Open a tracking store, creating its database and the experiment if they are missing.
 
@@ -39,6 +42,7 @@ def connect(
         study_fingerprint: Fingerprint of the study that will be written.
         experiment_tags: Tags for the experiment if it is created.
         artifact_root: Directory or URI for artifacts if a database is written without a server.
+        may_write: Asked before each request that writes; False once another driver writes the study.
     """
     if "MLFLOW_LOGGING_LEVEL" not in os.environ:
         for name in ("mlflow", "alembic"):
@@ -58,7 +62,7 @@ def connect(
         _ensure_schema(database)
         _relax_commits(database)
         location = (database.parent / f"{database.stem}-artifacts" / folder).as_uri()
-    client = MlflowClient(tracking_uri=uri)
+    client = fenced_client(MlflowClient(tracking_uri=uri), may_write)
     experiment_id = _experiment_id(client, experiment, location, experiment_tags)
     return MlflowBackend(client, experiment_id, study_fingerprint)
 

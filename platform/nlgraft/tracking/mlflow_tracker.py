@@ -78,7 +78,9 @@ class MlflowTracker:
         self.uri = check_uri(uri)
         self.experiment = experiment
         self._start_timeout_s = start_timeout_s
-        self._connect = connect or partial(_connect_mlflow, artifact_root)
+        self._artifact_root = artifact_root
+        self._may_write: Callable[[], bool] = lambda: True
+        self._connect = connect or self._connect_mlflow
         self._lock = threading.Lock()
         self._layout: StudyLayout | None = None
         self._writer: Writer | None = None
@@ -102,11 +104,12 @@ class MlflowTracker:
 
         Args:
             cells: The cells that will run.
-            may_write: Asked before each write; False once another driver writes this study.
+            may_write: Asked before each write; False once another driver writes this study. What it raises
+                counts as a failure of the write.
             is_read: Tells if a setting has an effect in a config; others are no parameters of a trial.
         """
-        prefix = "" if self.experiment == study.variant else f"{study.variant}: "
-        self._layout = layout = StudyLayout(study, fingerprint, cells, is_read, prefix)
+        self._layout = layout = layout_of(study, self.experiment, fingerprint, cells, is_read)
+        self._may_write = may_write
         self._best = BestTrial(study.objectives[0])
         self._writer = Writer(
             lambda: self._connect(self.uri, self.experiment, fingerprint, layout.experiment_tags),
@@ -236,6 +239,15 @@ class MlflowTracker:
             timeout_s = _INTERRUPTED_CLOSE_S if self._is_interrupted else _CLOSE_S
         return self._writer.close(timeout_s)
 
+    def _connect_mlflow(self, uri: str, experiment: str, fingerprint: str, tags: dict[str, str]) -> Backend:
+        prepare_mlflow()
+        from nlgraft.tracking.connection import connect
+
+        began_s = time.monotonic()
+        backend = connect(uri, experiment, fingerprint, tags, self._artifact_root, self._may_write)
+        _log.debug("connected to %s in %.1f s", public_text(uri), time.monotonic() - began_s)
+        return backend
+
     def _layout_of(self, trial: TrialLike) -> StudyLayout:
         """Return the layout, adding the trial's cell if it lacks it."""
         layout = self._require_layout()
@@ -274,14 +286,15 @@ class MlflowTracker:
         return self._layout
 
 
-def _connect_mlflow(
-    artifact_root: str | None, uri: str, experiment: str, fingerprint: str, tags: dict[str, str]
-) -> Backend:
-    for name, value in _MLFLOW_SETTINGS.items():  # MLflow reads them at import and at every call
-        os.environ.setdefault(name, value)
-    from nlgraft.tracking.connection import connect
+def layout_of(
+    study: Study, experiment: str, fingerprint: str, cells: Sequence[CellLike], is_read: IsRead
+) -> StudyLayout:
+    """Lay out a study; where the experiment holds others, its runs carry its name."""
+    prefix = "" if experiment == study.variant else f"{study.variant}: "
+    return StudyLayout(study, fingerprint, cells, is_read, prefix)
 
-    began_s = time.monotonic()
-    backend = connect(uri, experiment, fingerprint, tags, artifact_root)
-    _log.debug("connected to %s in %.1f s", public_text(uri), time.monotonic() - began_s)
-    return backend
+
+def prepare_mlflow() -> None:
+    """Set what MLflow reads from the environment at import and at every call."""
+    for name, value in _MLFLOW_SETTINGS.items():
+        os.environ.setdefault(name, value)

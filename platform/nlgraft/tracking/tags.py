@@ -4,6 +4,7 @@ from __future__ import annotations
 
 FINGERPRINT = "nlgraft.fingerprint"
 KIND = "nlgraft.kind"
+DIGEST = "nlgraft.digest"
 CELL = "nlgraft.cell"
 STUDY = "nlgraft.study"
 STUDY_FINGERPRINT = "nlgraft.study_fingerprint"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,13 @@ from nlgraft.pipeline.trial_record import TrialRecord
 from nlgraft.study.data.study import Objective, Search
 
 
-def open_study(url: str | None = None, **sampler: Any) -> OptunaStudy:
+def open_study(
+    url: str | None = None, check: Callable[[], object] = lambda: None, **sampler: Any
+) -> OptunaStudy:
     search = Search.model_validate(
         {"sampler": sampler, "space": {"gain": {"type": "float", "low": 0.0, "high": 1.0}}, "trials": 4}
     )
-    return OptunaStudy("cell", search, [Objective(metric="dev/score", direction="maximize")], url)
+    return OptunaStudy("cell", search, [Objective(metric="dev/score", direction="maximize")], url, check)
 
 
 def finished(score: float) -> TrialRecord:
@@ -184,3 +187,27 @@ def test_a_database_that_is_damaged_while_it_is_used_is_named(tmp_path: Path) ->
     for use in (lambda: study.tell(0, finished(1.0)), study.flush, lambda: study.reconcile({}, {})):
         with pytest.raises(StoreError, match="Delete the file if it is damaged"):
             use()
+
+
+def test_a_driver_that_lost_its_study_writes_no_trial_and_a_trial_that_is_there_twice_counts_once(
+    tmp_path: Path,
+) -> None:
+    url = f"sqlite:///{tmp_path / 'optuna.db'}"
+    is_ours = True
+
+    def check() -> None:
+        if not is_ours:
+            raise StoreError("another driver has taken over")
+
+    study = open_study(url, check, name="random", seed=1)
+    for number in range(2):
+        study.propose(number, {})
+    study.tell(0, finished(1.0))
+    is_ours = False
+    study.tell(1, finished(2.0))  # waits for the next flush
+    with pytest.raises(StoreError, match="taken over"):
+        study.flush()
+    stored = optuna.load_study(study_name="cell", storage=url)
+    assert [trial.values for trial in stored.trials] == [[1.0]]
+    stored.add_trial(stored.trials[0])
+    assert len(open_study(url, name="random", seed=1).trials) == 1

@@ -32,6 +32,7 @@ from nlgraft.execution.sweep_board import SweepBoard
 from nlgraft.execution.trainable import TrialSpec, TuneReporter, run_tune_trial
 from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.stage import KillReason, Stage, StageGraph
+from nlgraft.pipeline.store import StorePlace
 from nlgraft.pipeline.threads import Threads
 from nlgraft.pipeline.trial_record import TrialRecord
 
@@ -72,7 +73,9 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def spec(tmp_path: Path, watched: str | None = "dev/loss", num_workers: int = 1, key: str = "k") -> TrialSpec:
     graph = StageGraph(Stage(name="train", run="a.b:c"))
     group = WorkerGroup(num_workers, 1.0, 0.0, 0, "")
-    return TrialSpec(graph, {"lr": 1}, str(tmp_path / "store"), "t1", key, group, "train", watched)
+    return TrialSpec(
+        graph, {"lr": 1}, StorePlace(str(tmp_path / "store")), "t1", key, group, "train", watched
+    )
 
 
 def test_reports_without_dev_metrics_are_sent_once_a_second(

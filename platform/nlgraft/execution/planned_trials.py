@@ -1,0 +1,144 @@
+"""Every trial that a study plans, as far as that is known, with its record; the store's part of `verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from nlgraft.execution.cell_searches import search_trial
+from nlgraft.execution.events import SweepTrial
+from nlgraft.execution.replicates import Built, Replicates
+from nlgraft.findings import RUN_AGAIN, Finding
+from nlgraft.pipeline.stage import Stage
+from nlgraft.pipeline.store import ArtifactStore, Decision
+from nlgraft.pipeline.trial import trial_record
+from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.study.data.design import Cell
+from nlgraft.study.data.study import Study
+from nlgraft.study.data.system import REPLICATE_SPLITS
+from nlgraft.study.planning.looks import read_granted
+from nlgraft.study.planning.selection import best_proposal, load_proposals
+
+DISCARD = (
+    "`nlgraft verify --discard` removes it and what was computed from it; `nlgraft run` makes both again"
+)
+
+
+@dataclass
+class PlannedTrials:
+    """The trials of a study and what the store lacks of them.
+
+    Attributes:
+        ended: Trials with the record of their end.
+        num_open: Trials that have not ended, those included that nothing is known of yet.
+        findings: What is missing or damaged.
+        unusable: Stages whose artifact is missing or damaged, and those computed from them.
+        num_artifacts: Artifacts that were read.
+        num_bytes: Their bytes.
+    """
+
+    ended: list[tuple[SweepTrial, TrialRecord]] = field(default_factory=list)
+    num_open: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    unusable: dict[str, Stage] = field(default_factory=dict)
+    num_artifacts: int = 0
+    num_bytes: int = 0
+    _named: set[str] = field(default_factory=set)
+
+    def add(self, trial: SweepTrial, record: TrialRecord | None) -> None:
+        """Add a trial whose seed and params are known."""
+        if record is not None and record.state != "killed":
+            self.ended.append((trial, record))
+            return
+        self.num_open += 1
+        what = "has not run" if record is None else f"was killed ({record.reason})"
+        self._find(f"{trial.name}: {what}")
+
+    def add_built(self, store: ArtifactStore, built: Built) -> None:
+        """Add replicates."""
+        for trial, record in built.finished:
+            self.add(trial, record)
+        for trial in built.missing:
+            self.add(trial, trial_record(store, trial.fingerprint))
+
+    def add_unknown(self, what: str, num_trials: int) -> None:
+        """Add trials that nothing is known of yet."""
+        self.num_open += num_trials
+        self._find(what)
+
+    def _find(self, what: str, remedy: str = RUN_AGAIN) -> None:
+        self.findings.append(Finding("store", what, remedy))
+
+    def read_artifacts(self, store: ArtifactStore) -> None:
+        """Read every byte of the artifacts that the trials consist of."""
+        damage: dict[str, str | None] = {}
+        for trial, record in self.ended:
+            is_finished = record.state == "finished"
+            for stage in trial.graph.stages:
+                if stage.fingerprint not in damage:
+                    damage[stage.fingerprint] = self._damage(store, stage)
+                found = damage[stage.fingerprint]
+                # A trial that failed or was stopped has no artifacts of the stages that it did not reach.
+                if found is None or (found == "is missing" and not is_finished):
+                    continue
+                self._find_unusable(trial, stage, found)
+
+    def _damage(self, store: ArtifactStore, stage: Stage) -> str | None:
+        verdict = store.verify(stage, is_afresh=True)
+        if verdict.decision is Decision.MISS:
+            return "is missing"
+        if verdict.decision is Decision.CORRUPT:
+            return f"is damaged: {verdict.reason}"
+        manifest = store.manifest(stage)
+        self.num_artifacts += 1
+        self.num_bytes += 0 if manifest is None else manifest.bytes
+        return None
+
+    def _find_unusable(self, trial: SweepTrial, stage: Stage, what: str) -> None:
+        if stage.fingerprint not in self._named:
+            self._named.add(stage.fingerprint)
+            self._find(f"{trial.name}: the artifact {stage.name} {stage.fingerprint[:12]} {what}", DISCARD)
+        bad = {stage.fingerprint}
+        for later in trial.graph.stages:  # inputs before what reads them
+            if later.fingerprint in bad or any(one.fingerprint in bad for one in later.inputs.values()):
+                bad.add(later.fingerprint)
+                self.unusable.setdefault(later.fingerprint, later)
+
+    def discard(self, store: ArtifactStore) -> None:
+        """Remove the artifacts that cannot be used, and let the trials that end in one run again."""
+        reason = "an artifact was damaged or missing, see `nlgraft verify`"
+        for trial, record in self.ended:
+            if trial.fingerprint in self.unusable:
+                killed = replace(record, state="killed", reason=reason)
+                store.write_record("trials", trial.fingerprint, killed.to_json())
+        for stage in self.unusable.values():
+            store.discard(stage)
+
+
+def planned_trials(study: Study, store: ArtifactStore, cells: Sequence[Cell]) -> PlannedTrials:
+    """Find the trials of some cells of a study, those that planned looks have granted included."""
+    found = PlannedTrials()
+    replicates = Replicates(study, store, cells, REPLICATE_SPLITS)
+    for cell in cells:
+        params = {} if study.search is None else _searched(study, store, cell, found)
+        if params is not None:
+            found.add_built(store, replicates.begin(cell, params))
+    found.add_built(store, replicates.grant(read_granted(study, store)))
+    return found
+
+
+def _searched(study: Study, store: ArtifactStore, cell: Cell, found: PlannedTrials) -> dict[str, Any] | None:
+    """Add the proposals of a cell; return the params of the best one, None if there is no best one (yet)."""
+    assert study.search is not None
+    proposals = {p.number: p for p in load_proposals(study, cell, store)}
+    kept = [proposals[number] for number in range(study.search.trials) if number in proposals]
+    for proposal in kept:
+        found.add(search_trial(study, cell, proposal.number, proposal.params), proposal.record)
+    for number in set(range(study.search.trials)) - proposals.keys():
+        found.add_unknown(f"{cell.label}, search {number}: is not proposed", 1)
+    if not all(proposal.has_ended for proposal in kept) or len(kept) < study.search.trials:
+        found.add_unknown(f"{cell.label}: no replicate runs before its search is over", study.first_seeds)
+        return None
+    best = best_proposal(study.objectives, kept)
+    return None if best is None else dict(best.params)

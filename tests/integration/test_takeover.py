@@ -1,0 +1,62 @@
+"""Two attempts at one study overlap: the older is stopped for longer than its lease, then woken."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.test_command_line import call, finish, start, wait_for, write
+from tests.processes import patient
+
+
+@pytest.mark.parametrize("sleep_s", [0, pytest.param(75, marks=pytest.mark.slow)])
+def test_the_older_attempt_writes_nothing_when_it_wakes(
+    toy_document: dict[str, Any], tmp_path: Path, sleep_s: float
+) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    toy_document["base"] |= {"hold": str(hold)}
+    toy_document["search"] = {
+        "sampler": {"name": "random", "seed": 1},
+        "space": {"noise": {"type": "float", "low": 0.0, "high": 1.0}},
+        "trials": 2,
+    }
+    study_file = write(tmp_path / "toy.yaml", toy_document)
+    older = start("run", study_file)
+    wait_for(tmp_path / "log", "training")
+    os.kill(older.pid, signal.SIGSTOP)
+    [lock] = (tmp_path / "store" / "leases").glob("study-*.json")
+    if sleep_s:
+        time.sleep(sleep_s)
+    else:  # a lease's age is that of its file
+        os.utime(lock, (time.time() - 75, time.time() - 75))
+    token = json.loads(lock.read_text())["token"]
+    newer = start("run", study_file, "--json")
+    end_s = time.monotonic() + patient(60)
+    while json.loads(lock.read_text())["token"] == token:
+        assert newer.poll() is None, newer.stderr.read()
+        assert time.monotonic() < end_s
+        time.sleep(0.1)
+    hold.unlink()  # the workers of both go on; those of the older one can publish nothing
+    out, err = finish(newer, 240)
+    assert newer.returncode == 0, err
+    verified = call("verify", study_file, "--json")
+    assert verified.returncode == 0, verified.stdout
+    result = json.loads(out.splitlines()[-1])
+
+    os.kill(older.pid, signal.SIGCONT)
+    _, err = older.communicate(timeout=patient(90))
+    assert older.returncode == 4, err
+    assert "another driver has taken over toy" in err
+    assert "Traceback" not in err
+    again = call("verify", study_file, "--json")
+    assert again.returncode == 0, again.stdout
+    assert json.loads(again.stdout) == json.loads(verified.stdout)
+    reported = json.loads(call("report", study_file, "--format", "json").stdout)
+    assert reported["cells"] == result["cells"]

@@ -1,0 +1,243 @@
+"""`nlgraft verify`: damage done by hand in each place is named, and what it says to do next repairs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from mlflow import MlflowClient
+
+from nlgraft import api
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.study.public import Study
+from nlgraft.verifying import Verification
+from tests.conftest import TOY
+from tests.processes import patient
+
+ROOT = Path(__file__).parents[2]
+
+
+def nlgraft(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(TOY), str(ROOT / "platform"), str(ROOT)])
+    return subprocess.run(
+        [sys.executable, "-m", "nlgraft", *map(str, arguments)],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=patient(180),
+    )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a study of two cells, three proposals and one replicate each, that has run."""
+    directory = tmp_path_factory.mktemp("finished")
+    document = {
+        "name": "toy",
+        "system": "sweep_toy",
+        "base": {"steps": 3},
+        "factors": {"gain": {"target": "gain", "levels": [0.0, 1.0], "baseline": 0.0}},
+        "search": {
+            "sampler": {"name": "random", "seed": 1},
+            "space": {"upstream": {"type": "int", "low": 0, "high": 9}},
+            "trials": 3,
+        },
+        "objective": {"metric": "dev/score", "direction": "maximize"},
+        "seeds": [1],
+        "storage": {"path": str(directory / "store")},
+    }
+    (directory / "toy.yaml").write_text(json.dumps(document))
+    ran = nlgraft("run", directory / "toy.yaml", "--json")
+    assert ran.returncode == 0, ran.stderr
+    return directory
+
+
+class Bench:
+    """A copy of the study that has run, to be damaged."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.store = directory / "store"
+        document = json.loads((directory / "toy.yaml").read_text())
+        document["storage"]["path"] = str(self.store)
+        (directory / "toy.yaml").write_text(json.dumps(document))
+        self.study = Study.from_yaml(directory / "toy.yaml")
+        self.client = MlflowClient(f"sqlite:///{self.store / 'mlflow.db'}")
+
+    def verify(self, **options: Any) -> Verification:
+        return api.verify(self.study, **options)
+
+    def run_again(self) -> None:
+        """Needs no Ray, since every trial has ended."""
+        api.launch(self.study)
+
+    def runs(self, kind: str) -> list[Any]:
+        experiment = self.client.get_experiment_by_name("toy")
+        found = self.client.search_runs([experiment.experiment_id], f"tags.`nlgraft.kind` = '{kind}'")
+        return sorted(found, key=lambda run: run.info.run_name)
+
+    def optuna_study(self) -> optuna.Study:
+        url = f"sqlite:///{self.store / 'optuna.db'}"
+        [name] = [one for one in optuna.get_all_study_names(url) if "baseline" in one]
+        return optuna.load_study(study_name=name, storage=url)
+
+    def artifact(self, stage: str) -> Path:
+        """The largest file of an artifact of a stage that a replicate has: the search is scored on dev."""
+        files = [path for path in (self.store / "artifacts" / stage).rglob("*") if path.is_file()]
+        return max((path for path in files if path.name != "manifest.json"), key=lambda p: p.stat().st_size)
+
+
+@pytest.fixture
+def bench(finished: Path, tmp_path: Path, toy_on_path: Path) -> Bench:
+    shutil.copytree(finished, tmp_path / "copy")
+    return Bench(tmp_path / "copy")
+
+
+def test_what_has_run_is_clean_and_every_byte_of_it_is_read(bench: Bench) -> None:
+    found = bench.verify()
+    assert found.findings == ()
+    # 2 cells of 3 proposals and 1 replicate
+    assert (found.num_planned, found.states) == (8, {"finished": 8})
+    manifests = [json.loads(path.read_text()) for path in bench.store.rglob("manifest.json")]
+    assert found.num_artifacts == len(manifests)
+    assert found.num_bytes == sum(one["bytes"] for one in manifests)
+
+
+def test_what_has_not_run_is_named_trial_by_trial(bench: Bench) -> None:
+    shutil.rmtree(bench.store)
+    bench.store.mkdir()
+    found = bench.verify()
+    assert (found.num_planned, found.states) == (8, {})
+    whats = [one.what for one in found.findings if one.place == "store"]
+    assert "gain=1.0, search 2: is not proposed" in whats
+    assert len(whats) == 8
+    assert [one.what for one in found.findings if one.place == "MLflow"] == [
+        f"{bench.store / 'mlflow.db'} is missing"
+    ]
+    assert not (bench.store / "mlflow.db").exists()
+
+
+def delete_a_run(bench: Bench) -> str:
+    run = bench.runs("trial")[0]
+    bench.client.delete_run(run.info.run_id)
+    return f"{run.info.run_name}: has no run"
+
+
+def delete_the_run_of_a_cell(bench: Bench) -> str:
+    bench.client.delete_run(bench.runs("cell")[0].info.run_id)
+    return "cell baseline: has no run"
+
+
+def leave_one_running(bench: Bench) -> str:
+    run = bench.runs("trial")[0]
+    bench.client.update_run(run.info.run_id, status="RUNNING")
+    return f"run {run.info.run_name} ({run.info.run_id[:8]}) is RUNNING"
+
+
+def lose_the_database_of_optuna(bench: Bench) -> str:
+    (bench.store / "optuna.db").unlink()
+    return f"{bench.store}/optuna.db is missing"
+
+
+@pytest.mark.parametrize(
+    "damage", [delete_a_run, delete_the_run_of_a_cell, leave_one_running, lose_the_database_of_optuna]
+)
+def test_what_another_run_repairs(damage: Callable[[Bench], str], bench: Bench) -> None:
+    expected = damage(bench)
+    found = bench.verify().findings
+    assert expected in [one.what for one in found]
+    assert {one.remedy for one in found} == {"`nlgraft run` of this study completes it"}
+    bench.run_again()
+    assert bench.verify().findings == ()
+
+
+def test_a_run_that_is_there_twice_goes_by_the_command_that_is_named(bench: Bench) -> None:
+    run = bench.runs("trial")[0]
+    twin = bench.client.create_run(
+        run.info.experiment_id,
+        start_time=run.info.start_time + 1,
+        tags=run.data.tags | {"mlflow.runName": "twin"},
+    )
+    bench.client.set_terminated(twin.info.run_id)
+    [found] = bench.verify().findings
+    assert found.what == f"run twin ({twin.info.run_id[:8]}) is there 2 times"
+    assert found.remedy.endswith(f"`mlflow runs delete --run-id {twin.info.run_id}`")
+    bench.client.delete_run(twin.info.run_id)
+    assert bench.verify().findings == ()
+
+
+def twice(study: optuna.Study) -> str:
+    trial = study.get_trials()[1]
+    study.add_trial(trial)
+    return f"baseline, search {trial.user_attrs['nlgraft.number']}: is there 2 times, as trials 1, 3"
+
+
+def running(study: optuna.Study) -> str:
+    study.ask()
+    return "baseline: trial 3 is RUNNING"
+
+
+@pytest.mark.parametrize("damage", [twice, running])
+def test_what_optuna_holds_too_much_goes_with_its_file(
+    damage: Callable[[optuna.Study], str], bench: Bench
+) -> None:
+    expected = damage(bench.optuna_study())
+    [found] = bench.verify().findings
+    assert (found.place, found.what) == ("Optuna", expected)
+    assert found.remedy.startswith("delete optuna.db in the store")
+    (bench.store / "optuna.db").unlink()
+    bench.run_again()
+    assert bench.verify().findings == ()
+
+
+def test_another_outcome_than_the_record_s_is_named_in_optuna_and_mlflow(bench: Bench) -> None:
+    """The trial of a second study may replace the record of a trial that both have."""
+    [path, *_] = sorted((bench.store / "records" / "trials").glob("*.json"))
+    record = json.loads(path.read_text()) | {"state": "failed", "reason": "by hand", "metrics": {}}
+    path.write_text(json.dumps(record))
+    found = bench.verify()
+    assert found.states["failed"] == 1
+    assert [one.place for one in found.findings if "record says" in one.what][-1] == "MLflow"
+
+
+def test_a_flipped_byte_and_a_lost_stage_are_named_and_made_again(bench: Bench) -> None:
+    damaged = bench.artifact("training")
+    stored = bytearray(damaged.read_bytes())
+    before = damaged.stat()
+    stored[0] ^= 1
+    damaged.chmod(0o644)
+    damaged.write_bytes(stored)
+    os.utime(damaged, ns=(before.st_atime_ns, before.st_mtime_ns))
+    lost = bench.artifact("upstream").parents[1]
+    shutil.rmtree(lost)
+    study_file = bench.directory / "toy.yaml"
+    shown = nlgraft("verify", study_file)
+    assert shown.returncode == 1, shown.stderr
+    assert f"training {damaged.parents[1].name[:12]} is damaged: {damaged.name} has checksum" in shown.stdout
+    assert f"upstream {lost.name[:12]} is missing" in shown.stdout
+    assert nlgraft("verify", study_file, "--discard").returncode == 1
+    names = {stage.parent.name for stage in bench.store.glob("artifacts/*/*") if stage.is_dir()}
+    assert names == {"upstream", "training", "scores"}, "the other trials keep theirs"
+    again = nlgraft("run", study_file, "--json")
+    assert again.returncode == 0, again.stderr
+    clean = nlgraft("verify", study_file, "--json")
+    assert clean.returncode == 0, clean.stdout
+    assert json.loads(clean.stdout)["findings"] == []
+
+
+def test_a_study_that_runs_is_not_verified(bench: Bench) -> None:
+    from nlgraft.execution.study_lock import StudyLock
+
+    with StudyLock(bench.study, ArtifactStore.open(bench.store)):
+        refused = nlgraft("verify", bench.directory / "toy.yaml")
+    assert refused.returncode == 4
+    assert "toy is being run, so that nothing is final" in refused.stderr
