@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from nlgraft.errors import StudyError
 from nlgraft.tracking.best import BestTrial
 from nlgraft.tracking.entries import CellLike, IsRead, Point, RunEntry, RunKey, TrialLike
 from nlgraft.tracking.layout import StudyLayout, now_ms
@@ -104,6 +105,9 @@ class MlflowTracker:
             cells: The cells that will run.
             may_write: Asked before each write; False once another driver writes this study.
             is_read: Tells if a setting has an effect in a config; others are no parameters of a trial.
+
+        Raises:
+            StudyError: MLflow refuses this user.
         """
         prefix = "" if self.experiment == study.variant else f"{study.variant}: "
         self._layout = layout = StudyLayout(study, fingerprint, cells, is_read, prefix)
@@ -116,7 +120,11 @@ class MlflowTracker:
         )
         for entry in layout.start():
             self._put(entry)
-        self._writer.start(self._start_timeout_s)
+        try:
+            self._writer.start(self._start_timeout_s)
+        except StudyError:
+            self._writer = None  # there is nothing to close
+            raise
 
     def trial_started(self, trial: TrialLike) -> None:
         """Report that a trial was handed to a worker."""
