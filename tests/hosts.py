@@ -87,6 +87,16 @@ class Host:
         self._holder.wait()
 
 
+def join(first: Host, second: Host) -> None:
+    """Lay a line between two hosts; it goes with either of them."""
+    one = ["name", "veth0", "netns", str(first.pid), "type", "veth"]
+    other = ["peer", "name", "veth0", "netns", str(second.pid)]
+    subprocess.run(["ip", "link", "add", *one, *other], check=True)
+    for host in (first, second):
+        for words in (f"address add {host.address}/24 dev veth0", "link set veth0 up"):
+            subprocess.run(host.command("ip", *words.split()), check=True)
+
+
 @contextlib.contextmanager
 def joined_hosts(shared: Sequence[Path] = ()) -> Iterator[tuple[Host, Host]]:
     """Yield two hosts that reach each other; skips the test where such hosts cannot be made."""
@@ -99,10 +109,5 @@ def joined_hosts(shared: Sequence[Path] = ()) -> Iterator[tuple[Host, Host]]:
             hosts.append(Host(name, shared))
             stack.callback(hosts[-1].end)
         first, second = hosts
-        ends = ["name", "veth0", "netns", str(first.pid), "type", "veth"]
-        peer = ["peer", "name", "veth0", "netns", str(second.pid)]
-        subprocess.run(["ip", "link", "add", *ends, *peer], check=True)
-        for host in hosts:
-            for words in (f"address add {host.address}/24 dev veth0", "link set veth0 up"):
-                subprocess.run(host.command("ip", *words.split()), check=True)
+        join(first, second)
         yield first, second
