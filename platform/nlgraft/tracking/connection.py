@@ -18,6 +18,8 @@ from mlflow import MlflowClient, MlflowException
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
+from nlgraft.errors import Problem, StudyError
+from nlgraft.pipeline.credentials import without_credentials
 from nlgraft.tracking.backend import MlflowBackend
 from nlgraft.tracking.fenced_client import fenced_client
 from nlgraft.tracking.uri import is_database, sqlite_path
@@ -25,6 +27,7 @@ from nlgraft.tracking.uri import is_database, sqlite_path
 _log = logging.getLogger("nlgraft.tracking")
 
 _SCHEMA_LOCK_TIMEOUT_S = 120.0
+_REFUSALS = (401, 403)
 
 
 def connect(
@@ -43,6 +46,9 @@ def connect(
         experiment_tags: Tags for the experiment if it is created.
         artifact_root: Directory or URI for artifacts if a database is written without a server.
         may_write: Asked before each request that writes; False once another driver writes the study.
+
+    Raises:
+        StudyError: The server knows no such user, or lets it write nothing.
     """
     if "MLFLOW_LOGGING_LEVEL" not in os.environ:
         for name in ("mlflow", "alembic"):
@@ -63,8 +69,24 @@ def connect(
         _relax_commits(database)
         location = (database.parent / f"{database.stem}-artifacts" / folder).as_uri()
     client = fenced_client(MlflowClient(tracking_uri=uri), may_write)
-    experiment_id = _experiment_id(client, experiment, location, experiment_tags)
+    try:
+        experiment_id = _experiment_id(client, experiment, location, experiment_tags)
+    except MlflowException as error:
+        if error.get_http_status_code() in _REFUSALS:
+            raise _refused(uri, experiment, error) from error
+        raise
     return MlflowBackend(client, experiment_id, study_fingerprint)
+
+
+def _refused(uri: str, experiment: str, error: MlflowException) -> StudyError:
+    name = "MLFLOW_TRACKING_USERNAME"
+    user = f"user {os.environ[name]!r}" if name in os.environ else f"client without {name}"
+    message = (
+        f"MLflow at {without_credentials(uri)} refuses the {user} (status {error.get_http_status_code()}). "
+        f"Set {name} and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, to those of a user who may "
+        f"write the experiment {experiment!r}"
+    )
+    return StudyError([Problem("tracking.uri", message)])
 
 
 def _ensure_schema(database: Path) -> None:

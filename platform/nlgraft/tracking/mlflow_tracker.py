@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from nlgraft.errors import StudyError
 from nlgraft.tracking.best import BestTrial
 from nlgraft.tracking.entries import CellLike, IsRead, Point, RunEntry, RunKey, TrialLike
 from nlgraft.tracking.layout import StudyLayout, now_ms
@@ -107,6 +108,9 @@ class MlflowTracker:
             may_write: Asked before each write; False once another driver writes this study. What it raises
                 counts as a failure of the write.
             is_read: Tells if a setting has an effect in a config; others are no parameters of a trial.
+
+        Raises:
+            StudyError: MLflow refuses this user.
         """
         self._layout = layout = layout_of(study, self.experiment, fingerprint, cells, is_read)
         self._may_write = may_write
@@ -119,7 +123,11 @@ class MlflowTracker:
         )
         for entry in layout.start():
             self._put(entry)
-        self._writer.start(self._start_timeout_s)
+        try:
+            self._writer.start(self._start_timeout_s)
+        except StudyError:
+            self._writer = None  # there is nothing to close
+            raise
 
     def trial_started(self, trial: TrialLike) -> None:
         """Report that a trial was handed to a worker."""

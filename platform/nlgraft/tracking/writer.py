@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from nlgraft.errors import StudyError
 from nlgraft.tracking.entries import RunEntry, RunKey
 from nlgraft.tracking.uri import public_text
 
@@ -85,6 +86,7 @@ class Writer:
         self._live_pause_s = live_pause_s
         self._due_s: dict[RunKey, float] = {}
         self._backend: Backend | None = None
+        self._refusal: StudyError | None = None
         self._changed = threading.Condition()
         self._pending: dict[RunKey, RunEntry] = {}
         self._earlier: list[RunEntry] = []
@@ -99,9 +101,16 @@ class Writer:
         self._thread = threading.Thread(target=self._work, name="nlgraft-tracking", daemon=True)
 
     def start(self, timeout_s: float) -> None:
-        """Start; wait until the store is open or has been found unreachable, for ``timeout_s`` at most."""
+        """Start; wait until the store is open or has been found unreachable, for ``timeout_s`` at most.
+
+        Raises:
+            StudyError: The store refuses this user, which no waiting changes.
+        """
         self._thread.start()
-        if not self._has_tried.wait(timeout_s):
+        has_tried = self._has_tried.wait(timeout_s)
+        if self._refusal is not None:
+            raise self._refusal
+        if not has_tried:
             _log.warning("%s is slow to open; the study continues without waiting for it", self._name)
 
     def put(self, entry: RunEntry) -> None:
@@ -154,6 +163,8 @@ class Writer:
     def _work(self) -> None:
         try:
             self._open()
+        except StudyError:
+            return  # for `start` to raise
         except Exception as error:  # as in _write
             self._away(error)
         while True:
@@ -255,6 +266,9 @@ class Writer:
                 _log.info("%s: ended %d runs that an earlier driver had left running", self._name, ended)
             self._backend = backend
             return backend
+        except StudyError as error:
+            self._refusal = error
+            raise
         finally:
             self._has_tried.set()
 

@@ -19,6 +19,13 @@ from nlgraft.study.planning.capacity import capacity_problems, max_concurrent
         ({"gpus_per_worker": 0.1}, {"CPU": 16, "GPU": 1}, 10),
         ({"max_concurrent": 1}, {"CPU": 8}, 1),
         ({"gpus_per_worker": 1.0}, {"CPU": 8}, 0),
+        ({"max_cpus": 3}, {"CPU": 8}, 3),
+        ({"max_cpus": 16}, {"CPU": 8}, 8),
+        ({"workers": 2, "cpus_per_worker": 2, "max_cpus": 11}, {"CPU": 64}, 2),
+        ({"gpus_per_worker": 0.5, "max_gpus": 1.5}, {"CPU": 16, "GPU": 8}, 3),
+        ({"gpus_per_worker": 0.1, "max_gpus": 0.3}, {"CPU": 16, "GPU": 8}, 3),
+        ({"max_gpus": 1.0}, {"CPU": 8}, 8),  # a trial without GPUs holds none
+        ({"max_cpus": 4, "max_concurrent": 3}, {"CPU": 8}, 3),
     ],
 )
 def test_trials_at_once(resources, capacity, count):

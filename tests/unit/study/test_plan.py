@@ -127,6 +127,12 @@ def test_concurrency_follows_the_cluster(study):
     assert plan(study, capacity={"CPU": 2.0, "GPU": 0.0}).max_concurrent == 2
 
 
+def test_a_cap_leaves_room_for_others_on_any_cluster(good):
+    good["resources"] = {"cpus_per_worker": 2, "max_cpus": 7}
+    assert plan(Study.from_dict(good)).max_concurrent == 3
+    assert plan(Study.from_dict(good), capacity={"CPU": 64.0}).max_concurrent == 3
+
+
 def test_what_can_never_fit_is_a_problem_of_the_plan(good):
     good["resources"] = {"workers": 3, "gpus_per_worker": 1}
     found = plan(Study.from_dict(good), capacity={"CPU": 4, "GPU": 0})

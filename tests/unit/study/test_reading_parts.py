@@ -184,6 +184,8 @@ from tests.unit.study.mistakes import change
             "resources.gpus_per_worker",
             "cannot share a GPU",
         ),
+        ("resources", {"workers": 3, "max_cpus": 2}, "resources.max_cpus", "2 is too few: one trial has 3"),
+        ("resources", {"gpus_per_worker": 1, "max_gpus": 0.5}, "resources.max_gpus", "one trial has 1"),
         # planned looks
         ("sequential", {"looks": [3]}, "sequential.looks", "at least 2 long"),
         ("sequential", {"looks": [2, 5]}, "sequential.looks[0]", "expected int >= 3, got 2"),

@@ -47,8 +47,17 @@ def max_concurrent(resources: Resources, capacity: Mapping[str, float]) -> int:
     counts = [
         _fit(amount, capacity.get(kind, 0.0)) for kind, amount in resources.per_trial.items() if amount > 0
     ]
-    limit = min(counts)
-    return limit if resources.max_concurrent is None else min(limit, resources.max_concurrent)
+    allowed = most_allowed(resources)
+    return min(counts if allowed is None else [*counts, allowed])
+
+
+def most_allowed(resources: Resources) -> int | None:
+    """Compute how many trials at once the study allows on any cluster; None for any number."""
+    needs = resources.per_trial
+    caps = {kind: cap for kind, cap in resources.caps.items() if needs[kind] > 0}
+    limits = [math.floor(cap / needs[kind] + _TOLERANCE) for kind, cap in caps.items()]
+    limits += [] if resources.max_concurrent is None else [resources.max_concurrent]
+    return min(limits, default=None)
 
 
 def _fit(amount: float, has: float) -> int:

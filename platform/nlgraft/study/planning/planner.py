@@ -16,7 +16,7 @@ from nlgraft.study.data.plan import Plan, PlannedTrial
 from nlgraft.study.data.space import corner
 from nlgraft.study.data.study import Search, Study
 from nlgraft.study.data.system import SEARCH_SPLITS
-from nlgraft.study.planning.capacity import capacity_problems, max_concurrent
+from nlgraft.study.planning.capacity import capacity_problems, max_concurrent, most_allowed
 from nlgraft.study.planning.cost import Cost, cost_of
 from nlgraft.study.planning.data_checks import check_data
 from nlgraft.study.planning.selection import search_seed
@@ -159,7 +159,7 @@ def _most_distinct(study: Study, search: Search, cell: Cell, config: BaseModel) 
 
 
 def _at_once(study: Study, capacity: Mapping[str, float] | None) -> int | None:
-    return study.resources.max_concurrent if capacity is None else max_concurrent(study.resources, capacity)
+    return most_allowed(study.resources) if capacity is None else max_concurrent(study.resources, capacity)
 
 
 def _cost_notes(cost: Cost) -> list[str]:

@@ -358,6 +358,9 @@ def _resource_problems(study: Study) -> Iterator[Problem]:
     if 0 < gpus < 1 and workers > 1:
         message = f"{workers} workers of one trial cannot share a GPU ({gpus} each); give 1, or one worker"
         yield Problem("resources.gpus_per_worker", message)
+    for kind, cap in study.resources.caps.items():
+        if cap < (needed := study.resources.per_trial[kind]):
+            yield Problem(f"resources.max_{kind.lower()}s", f"{cap:g} is too few: one trial has {needed:g}")
 
 
 def _storage_problems(study: Study) -> Iterator[Problem]:

@@ -1,0 +1,113 @@
+"""Hosts as namespaces of this machine: own network, processes, name and /tmp, joined by a veth pair."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+_ADDRESSES = {"nlgraft1": "10.213.0.1", "nlgraft2": "10.213.0.2"}
+
+# $1 is the host's name, $2 its /etc/hosts; what else is named stays visible although /tmp is the host's own.
+_HOLD = """
+set -e
+mount --make-rprivate /
+hostname "$1"; names=$2; shift 2
+stage=$(mktemp -d /var/tmp/nlg-XXXXXX)
+mount -t tmpfs none "$stage"
+for path in "$@"; do mkdir -p "$stage$path"; mount --bind "$path" "$stage$path"; done
+mount -t tmpfs none /tmp
+for path in "$@"; do mkdir -p "$path"; mount --move "$stage$path" "$path"; done
+umount "$stage"; rmdir "$stage"
+echo "$names" > /tmp/hosts; mount --bind /tmp/hosts /etc/hosts
+ip link set lo up
+echo held
+cat > /dev/null
+"""
+
+
+class Host:
+    """One host; all its processes end with it.
+
+    Args:
+        name: Its host name, a key of `_ADDRESSES`.
+        shared: Directories below /tmp that it shares with this machine; code and Python are shared anyway.
+    """
+
+    def __init__(self, name: str, shared: Sequence[Path] = ()) -> None:
+        self.name, self.address = name, _ADDRESSES[name]
+        needed = [ROOT, Path(sys.prefix), Path(sys.base_prefix), *shared]
+        below_tmp = [str(path) for path in dict.fromkeys(needed) if path.is_relative_to("/tmp")]
+        names = {"localhost": "127.0.0.1", **_ADDRESSES}
+        lines = "\n".join(f"{address} {known}" for known, address in names.items())
+        separate = ["--mount", "--net", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        self._holder = subprocess.Popen(
+            ["unshare", *separate, "sh", "-c", _HOLD, "sh", name, lines, *below_tmp],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        assert self._holder.stdout is not None
+        assert self._holder.stdout.readline() == "held\n"
+        children = Path(f"/proc/{self._holder.pid}/task/{self._holder.pid}/children")
+        self.pid = int(children.read_text())
+
+    def command(self, *command: str | Path) -> list[str]:
+        """Return the command that runs another one on this host."""
+        inside = ["nsenter", "--target", str(self.pid), "--mount", "--net", "--uts", "--pid"]
+        return [*inside, f"--wd={ROOT}", *map(str, command)]
+
+    def start(self, *command: str | Path, **options: Any) -> subprocess.Popen[str]:
+        """Start a process on this host."""
+        return subprocess.Popen(self.command(*command), text=True, **options)
+
+    def await_port(self, port: int, process: subprocess.Popen[str], timeout_s: float) -> None:
+        """Wait until a process of this host listens on a port."""
+        probe = f"import socket; socket.create_connection(('{self.address}', {port}), 2)"
+        end_s = time.monotonic() + timeout_s
+        while subprocess.run(self.command(sys.executable, "-c", probe), capture_output=True).returncode:
+            assert process.poll() is None, "it ended by itself"
+            assert time.monotonic() < end_s, f"nothing listens on {self.address}:{port}"
+            time.sleep(0.5)
+
+    def end(self) -> None:
+        """End the host with everything on it, as a power failure would."""
+        self._holder.kill()
+        self._holder.wait()
+
+
+def join(first: Host, second: Host) -> None:
+    """Lay a line between two hosts; it goes with either of them."""
+    one = ["name", "veth0", "netns", str(first.pid), "type", "veth"]
+    other = ["peer", "name", "veth0", "netns", str(second.pid)]
+    subprocess.run(["ip", "link", "add", *one, *other], check=True)
+    for host in (first, second):
+        for words in (f"address add {host.address}/24 dev veth0", "link set veth0 up"):
+            subprocess.run(host.command("ip", *words.split()), check=True)
+
+
+@contextlib.contextmanager
+def joined_hosts(shared: Sequence[Path] = ()) -> Iterator[tuple[Host, Host]]:
+    """Yield two hosts that reach each other; skips the test where such hosts cannot be made."""
+    tools = ["unshare", "nsenter", "ip", "hostname"]
+    if os.geteuid() != 0 or not all(map(shutil.which, tools)):
+        pytest.skip(f"hosts as namespaces need root and {', '.join(tools)}")
+    with contextlib.ExitStack() as stack:
+        hosts = []
+        for name in _ADDRESSES:
+            hosts.append(Host(name, shared))
+            stack.callback(hosts[-1].end)
+        first, second = hosts
+        join(first, second)
+        yield first, second

@@ -1,0 +1,252 @@
+"""The tracking server of deploy/mlflow-compose.yaml: PostgreSQL, proxied artifacts, passwords."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import boto3
+import pytest
+from ruamel.yaml import YAML
+
+import nlgraft
+from nlgraft.errors import StudyError
+from nlgraft.execution.events import Event, TrialEnded, TrialStarted
+from nlgraft.study.public import Study
+from tests.integration.test_job_submit import free_port
+from tests.processes import patient
+
+COMPOSE = Path(__file__).parents[2] / "deploy" / "mlflow-compose.yaml"
+SECRETS = {
+    "DATABASE_PASSWORD": "1a2b3c4d",
+    "S3_PASSWORD": "5e6f7a8b9c",
+    "ADMIN_PASSWORD": "0d1e2f3a4b5c6d",
+    "SESSION_KEY": "7e8f9a0b",
+    "ALLOWED_HOSTS": "127.0.0.1:*",
+}
+
+
+class Database:
+    """A PostgreSQL of Debian's binaries on 127.0.0.1, which can be killed and started again."""
+
+    def __init__(self, binaries: Path, directory: Path) -> None:
+        self.port = free_port()
+        self._data, self._binaries = directory / "data", binaries
+        # It refuses to run as root.
+        self._user: dict[str, Any] = {"user": "nobody", "extra_groups": []} if os.geteuid() == 0 else {}
+        password = directory / "password"
+        password.write_text(SECRETS["DATABASE_PASSWORD"])
+        for path in (directory, password):
+            if self._user:
+                shutil.chown(path, "nobody")
+        options = ["--username=mlflow", f"--pwfile={password}", "--auth=scram-sha-256", "--no-sync"]
+        self._run("initdb", f"--pgdata={self._data}", *options)
+        self.start()
+        self._run("createdb", "--host=127.0.0.1", f"--port={self.port}", "--username=mlflow", "mlflow")
+
+    def _run(self, name: str, *arguments: str) -> None:
+        environment = {**os.environ, "PGPASSWORD": SECRETS["DATABASE_PASSWORD"], "LC_ALL": "C.UTF-8"}
+        command = [self._binaries / name, *arguments]
+        subprocess.run(command, check=True, capture_output=True, cwd="/", env=environment, **self._user)
+
+    def start(self) -> None:
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": self.port,
+            "unix_socket_directories": "",
+            "fsync": "off",
+        }
+        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        with (self._data.parent / "log").open("a") as log:
+            self._process = subprocess.Popen(
+                [self._binaries / "postgres", "-D", self._data, *options],
+                cwd="/",
+                stdout=log,
+                stderr=log,
+                **self._user,
+            )
+        end_s = time.monotonic() + patient(60)
+        ready = [self._binaries / "pg_isready", "--host=127.0.0.1", f"--port={self.port}", "--quiet"]
+        while subprocess.run(ready, check=False).returncode:
+            assert self._process.poll() is None
+            assert time.monotonic() < end_s
+            time.sleep(0.1)
+
+    def kill(self) -> None:
+        """End it at once, as if the power failed: without a checkpoint, so that it recovers from its log."""
+        self._process.send_signal(signal.SIGQUIT)
+        self._process.wait(60)
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[Database]:
+    found = [
+        path for path in sorted(Path("/usr/lib/postgresql").glob("*/bin")) if (path / "initdb").is_file()
+    ]
+    found += [Path(path).resolve().parent for path in [shutil.which("initdb")] if path]
+    if not found:
+        pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
+    if importlib.util.find_spec("psycopg") is None or importlib.util.find_spec("flask_wtf") is None:
+        pytest.skip("its driver or MLflow's server with passwords is missing: pip install 'nlgraft[test]'")
+    directory = Path(tempfile.mkdtemp(prefix="nlg-pg-"))
+    database = Database(found[-1], directory)
+    yield database
+    database.kill()
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@dataclass
+class Server:
+    """The server and what lies behind it."""
+
+    uri: str
+    database: Database
+    bucket: Any
+
+
+@pytest.fixture(scope="module")
+def server(database: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Start the service `mlflow` of the file, with this machine in place of the services beside it."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line a request
+    s3 = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    s3.start()
+    s3_address = "{}:{}".format(*s3.get_host_and_port())
+    keys = {"aws_access_key_id": "mlflow", "aws_secret_access_key": SECRETS["S3_PASSWORD"]}
+    client = boto3.client("s3", endpoint_url=f"http://{s3_address}", region_name="us-east-1", **keys)
+    client.create_bucket(Bucket="mlflow")
+
+    text = re.sub(r"\$\{(\w+)(?::\?[^}]*)?\}", lambda found: SECRETS[found[1]], COMPOSE.read_text())
+    text = text.replace("@database/", f"@127.0.0.1:{database.port}/").replace("s3:9000", s3_address)
+    document = YAML(typ="safe").load(text)
+    service = document["services"]["mlflow"]
+    directory = tmp_path_factory.mktemp("server")
+    (directory / "auth.ini").write_text(document["configs"]["auth"]["content"])
+    port = free_port()
+    command = service["command"].replace("--host 0.0.0.0 --port 5000", f"--host 127.0.0.1 --port {port}")
+    environment = {
+        **os.environ,
+        **service["environment"],
+        "MLFLOW_AUTH_CONFIG_PATH": str(directory / "auth.ini"),
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # its helper processes make starting slow
+    }
+    with (directory / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *shlex.split(command), "--workers", "1"],
+            cwd=directory,
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        await_health(f"http://127.0.0.1:{port}/health", process, directory / "log")
+        yield Server(
+            f"http://127.0.0.1:{port}",
+            database,
+            boto3.resource("s3", endpoint_url=f"http://{s3_address}", region_name="us-east-1", **keys).Bucket(
+                "mlflow"
+            ),
+        )
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait(30)
+        s3.stop()
+
+
+def await_health(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    end_s = time.monotonic() + patient(120)
+    while True:
+        try:
+            with urlopen(url, timeout=5):
+                return
+        except OSError:
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < end_s, log.read_text()
+            time.sleep(0.5)
+
+
+@pytest.fixture
+def user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment of a user, who has no keys of the artifact store."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "admin")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", SECRETS["ADMIN_PASSWORD"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_study_is_written_once_and_in_full_although_the_database_is_lost_meanwhile(
+    server: Server, user: None, toy_document: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    monkeypatch.chdir(tmp_path)
+    events: list[str] = []
+
+    def on_event(event: Event) -> None:
+        events.append(type(event).__name__)
+        if events.count(TrialStarted.__name__) == 1 and events[-1] == TrialStarted.__name__:
+            server.database.kill()
+        if events.count(TrialEnded.__name__) == 2 and events[-1] == TrialEnded.__name__:
+            server.database.start()
+
+    toy_document["resources"] = {"max_concurrent": 1}
+    study = Study.from_dict(toy_document)
+    result = nlgraft.launch(study, tracking_uri=server.uri, on_event=on_event)
+    assert result.invocation is not None
+    assert result.invocation.num_run == 4
+    assert nlgraft.launch(study, tracking_uri=server.uri).invocation.num_reused == 4  # type: ignore[union-attr]
+
+    client = MlflowClient(server.uri)
+    experiment = client.get_experiment_by_name("toy")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id])
+    kinds = [run.data.tags["nlgraft.kind"] for run in runs]
+    assert sorted(kinds) == ["cell"] * 2 + ["study"] + ["trial"] * 4
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    trials = [run for run in runs if run.data.tags["nlgraft.kind"] == "trial"]
+    assert sorted(run.data.metrics["test/score"] for run in trials) == pytest.approx([3.6, 3.7, 13.6, 13.7])
+    file = client.download_artifacts(trials[0].info.run_id, "metrics.json", str(tmp_path))
+    assert "test/score" in Path(file).read_text()
+    stored = {entry.key.rpartition("/")[2] for entry in server.bucket.objects.all()}
+    assert {"metrics.json", "record.json"} <= stored
+    assert not (tmp_path / "mlruns").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("password", ["wrong", None])
+def test_a_wrong_or_missing_password_is_refused_before_a_trial_starts(
+    server: Server,
+    user: None,
+    toy_document: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    password: str | None,
+) -> None:
+    if password is None:
+        monkeypatch.delenv("MLFLOW_TRACKING_USERNAME")
+        monkeypatch.delenv("MLFLOW_TRACKING_PASSWORD")
+    else:
+        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", password)
+    events: list[Event] = []
+    with pytest.raises(StudyError, match=r"refuses the (user 'admin'|client without).*status 401"):
+        nlgraft.launch(Study.from_dict(toy_document), tracking_uri=server.uri, on_event=events.append)
+    assert not [event for event in events if isinstance(event, TrialStarted)]

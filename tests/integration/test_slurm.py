@@ -1,0 +1,131 @@
+"""deploy/slurm.sh with a `srun` of ours, on hosts that are namespaces of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hosts import ROOT, Host, joined_hosts
+
+BIN = Path(sys.executable).parent
+
+# What the script needs of Slurm: the options that it gives, a node's number, the worst status.
+SRUN = f"""#!{sys.executable}
+import json, os, subprocess, sys
+from pathlib import Path
+words = sys.argv[1:]
+options = {{}}
+while words[0].startswith("--"):
+    name, _, value = words.pop(0).partition("=")
+    options[name] = value
+nodes = json.loads(os.environ["FAKE_NODES"])
+chosen = [options["--nodelist"]] if "--nodelist" in options else list(nodes)
+assert set(options) <= {{"--nodes", "--ntasks", "--nodelist", "--kill-on-bad-exit"}}, options
+tasks = [
+    subprocess.Popen([*nodes[name], *words], env={{**os.environ, "SLURM_NODEID": str(number)}})
+    for number, name in enumerate(chosen)
+]
+worst = 0
+while tasks:
+    for task in [task for task in tasks if task.poll() is not None]:
+        worst = max(worst, abs(task.returncode))
+        tasks.remove(task)
+    for task in tasks:
+        if worst and "--kill-on-bad-exit" in options:
+            task.kill()
+        try:
+            task.wait(0.2)
+        except subprocess.TimeoutExpired:
+            pass
+sys.exit(worst)
+"""
+SCONTROL = f"""#!{sys.executable}
+import sys
+assert sys.argv[1:3] == ["show", "hostnames"]
+print(sys.argv[3].replace(",", "\\n"))
+"""
+STUDY = """
+name: {name}
+system: tests.integration.toy.sweep_toy
+base: {{steps: {steps}, pause_s: {pause_s}, log: {log}}}
+factors: {{gain: {{target: gain, levels: [0.0, 1.0], baseline: 0.0}}}}
+objective: {{metric: dev/score, direction: maximize}}
+seeds: [1]
+resources: {{workers: {workers}}}
+"""
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[tuple[Host, Host]]:
+    with joined_hosts([tmp_path]) as both:
+        yield both
+
+
+def submit(
+    job_id: int, nodes: list[Host], tmp_path: Path, *, workers: int = 1, steps: int = 3, pause_s: float = 0.0
+) -> subprocess.Popen[str]:
+    """Do what `sbatch` does, for a study of two trials of a directory of its own."""
+    directory = tmp_path / str(job_id)
+    directory.mkdir()
+    for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
+        (directory / name).write_text(text)
+        (directory / name).chmod(0o755)
+    study = {"name": f"job-{job_id}", "steps": steps, "pause_s": pause_s, "log": directory / "log"}
+    (directory / "study.yaml").write_text(STUDY.format(**study, workers=workers))
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("RAY_A")},
+        "PATH": f"{directory}:{BIN}:{os.environ['PATH']}",
+        "PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}",
+        "FAKE_NODES": json.dumps({host.name: host.command() for host in nodes}),
+        "SLURM_JOB_ID": str(job_id),
+        "SLURM_JOB_NODELIST": ",".join(host.name for host in nodes),
+        "SLURM_JOB_NUM_NODES": str(len(nodes)),
+        "SLURM_CPUS_PER_TASK": "1",
+    }
+    return subprocess.Popen(
+        ["bash", ROOT / "deploy" / "slurm.sh", directory / "study.yaml", f"storage.path={directory}/store"],
+        cwd=ROOT,
+        env=environment,
+        stdout=(directory / "output").open("w"),
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(job: subprocess.Popen[str], output: Path, timeout_s: float) -> str:
+    try:
+        status = job.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        job.kill()
+        raise AssertionError(output.read_text()) from None
+    assert status == 0, output.read_text()
+    return output.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_study_whose_trials_take_a_worker_of_each_node(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+    output = finish(submit(7, list(hosts), tmp_path, workers=2), tmp_path / "7" / "output", 800)
+    assert "2 run, 0 reused" in output
+    assert len(list((tmp_path / "7" / "store").rglob("score.json"))) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_two_jobs_that_share_a_host_both_end(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+    """The first ends, and with it its Ray, while the second computes."""
+    jobs = {
+        8: submit(8, [hosts[0]], tmp_path),
+        10009: submit(10009, [hosts[0]], tmp_path, steps=20, pause_s=3),
+    }
+    for job_id, job in jobs.items():
+        finish(job, tmp_path / str(job_id) / "output", 800)
+        assert len(list((tmp_path / str(job_id) / "store").rglob("score.json"))) == 2
+    left = subprocess.run(hosts[0].command("ls", "/tmp"), capture_output=True, text=True, check=True).stdout
+    assert "nlgraft-" not in left

@@ -1,0 +1,183 @@
+"""Studies on two hosts with addresses, processes and disks of their own, and a store in S3 between them."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hosts import ROOT, Host, join, joined_hosts
+from tests.integration.test_worker_groups import TRIALS
+from tests.processes import patient
+
+BIN = Path(sys.executable).parent
+CREATE_BUCKET = (
+    "import boto3, sys; boto3.client('s3', endpoint_url=sys.argv[1], region_name='us-east-1')"
+    ".create_bucket(Bucket='bucket')"
+)
+LIST_BUCKET = (
+    "import boto3, sys; found = boto3.resource('s3', endpoint_url=sys.argv[1], region_name='us-east-1')"
+    ".Bucket('bucket').objects.filter(Prefix=sys.argv[2]); print(*(one.key for one in found), sep='\\n')"
+)
+
+
+class Cluster:
+    """A Ray cluster with head and S3 server on the first host; each host has two CPUs and claims a GPU."""
+
+    def __init__(self, head: Host, worker: Host) -> None:
+        self.head, self.worker = head, worker
+        self._s3 = f"http://{head.address}:9000"
+        self._environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("RAY_A")},
+            "PATH": f"{BIN}:{os.environ['PATH']}",
+            "PYTHONPATH": os.pathsep.join(
+                map(str, [ROOT / "platform", ROOT, ROOT / "tests/integration/toy"])
+            ),
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            "AWS_ACCESS_KEY_ID": "testing",
+            "AWS_SECRET_ACCESS_KEY": "testing",
+            "NLGRAFT_CACHE": "/tmp/cache",
+            "HOME": "/tmp",
+        }
+        server = self._start(head, BIN / "moto_server", f"--host={head.address}", "--port=9000")
+        head.await_port(9000, server, patient(60))
+        subprocess.run(self._python(CREATE_BUCKET), check=True, env=self._environment)
+        process = self._start_ray(head, "--head", "--port=6379", "--include-dashboard=false")
+        head.await_port(6379, process, patient(120))
+        self.add_worker(worker)
+
+    def add_worker(self, host: Host) -> None:
+        self.worker = host
+        self._start_ray(host, f"--address={self.head.address}:6379")
+
+    def _start_ray(self, host: Host, *options: str) -> subprocess.Popen[str]:
+        shape = ["--num-cpus=2", "--num-gpus=1", "--object-store-memory=200000000"]
+        place = f"--node-ip-address={host.address}"
+        return self._start(host, BIN / "ray", "start", "--block", place, *shape, *options)
+
+    def _start(self, host: Host, *command: str | Path, **options: Any) -> subprocess.Popen[str]:
+        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        return host.start(*command, env=self._environment, **(silent | options))
+
+    def _python(self, code: str, *arguments: str) -> list[str]:
+        return self.head.command(sys.executable, "-c", code, self._s3, *arguments)
+
+    def keys(self, prefix: str) -> list[str]:
+        """Objects of the store of one run."""
+        listing = self._python(LIST_BUCKET, f"{prefix}/")
+        shown = subprocess.run(listing, check=True, capture_output=True, text=True, env=self._environment)
+        return shown.stdout.split()
+
+    def run(self, document: dict[str, Any], store: str) -> subprocess.Popen[str]:
+        """Start `nlgraft run` on the head, as a user does there."""
+        options = f"endpoint_override={self.head.address}:9000&scheme=http&region=us-east-1"
+        document = {**document, "storage": {"path": f"s3://bucket/{store}?{options}"}}
+        write = ["sh", "-c", f"cat > /tmp/{store}.yaml"]
+        subprocess.run(self.head.command(*write), input=json.dumps(document), text=True, check=True)
+        command = [sys.executable, "-m", "nlgraft", "run", f"/tmp/{store}.yaml", "--json"]
+        places = ["--address", f"{self.head.address}:6379", "--tracking-uri", f"sqlite:////tmp/{store}.db"]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return self._start(self.head, *command, *places, **pipes)
+
+    def log(self, host: Host, name: str) -> list[str]:
+        """Names of the stages that workers on one host have begun, from the toy's log on its disk."""
+        shown = subprocess.run(
+            host.command("cat", f"/tmp/{name}"), capture_output=True, text=True, check=False
+        )
+        return [line.split()[0] for line in shown.stdout.splitlines()]
+
+
+def finish(run: subprocess.Popen[str]) -> tuple[dict[str, Any], str]:
+    """Result and messages of a run."""
+    out, err = run.communicate(timeout=patient(400))
+    assert run.returncode == 0, err
+    return json.loads(out), err
+
+
+def toy(name: str, **base: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "system": "sweep_toy",
+        "base": {"log": f"/tmp/{name}", **base},
+        "factors": {"gain": {"target": "gain", "levels": [0.0, 1.0], "baseline": 0.0}},
+        "objective": {"metric": "dev/score", "direction": "maximize"},
+    }
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with joined_hosts() as (head, worker):
+        yield Cluster(head, worker)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_four_trials_of_half_a_gpu_run_at_once_on_two_hosts_of_one(cluster: Cluster) -> None:
+    study = {**toy("halves", pause_s=3), "seeds": [1, 2], "resources": {"gpus_per_worker": 0.5}}
+    result, messages = finish(cluster.run(study, "halves"))
+    assert "4 at once" in messages
+    assert result["trials"] == {"run": 4, "reused": 0, "failed": 0}
+    counts = [cluster.log(host, "halves").count("training") for host in (cluster.head, cluster.worker)]
+    assert counts == [2, 2]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_one_trial_on_two_hosts_gives_the_metrics_of_one(cluster: Cluster) -> None:
+    """Each worker takes all CPUs of a host, so the two can only be on two; see `test_worker_groups`."""
+    document = {
+        "name": "spread",
+        "system": "trainables.embedding_transfer",
+        **TRIALS["embedding_transfer"],
+        "objective": {"metric": "dev/loss", "direction": "minimize"},
+        "seeds": [1],
+    }
+    sizes = {"d_model": 32, "ffn_dim": 64, "num_heads": 2, "dropout": 0.0}
+    document["base"] = {**document["base"], "model": {"preset": "tiny", **sizes}, "decode": {"beam": 1}}
+    losses = []
+    for workers in (1, 2):
+        resources = {"workers": workers, "cpus_per_worker": 2}
+        result, _ = finish(cluster.run({**document, "resources": resources}, f"spread{workers}"))
+        losses.append(result["cells"][0]["metrics"]["dev/loss"]["mean"])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_trial_survives_the_loss_of_one_of_its_hosts(cluster: Cluster) -> None:
+    """The host vanishes like one without power: no connection is closed. Another one takes its place."""
+    study = toy("lost", steps=30, pause_s=1) | {
+        "seeds": [1],
+        "resources": {"workers": 2, "cpus_per_worker": 2},
+    }
+    del study["factors"]
+    run = cluster.run(study, "lost")
+    end_s = time.monotonic() + patient(200)
+    while not any("state.json" in key for key in cluster.keys("lost")):
+        assert run.poll() is None
+        assert time.monotonic() < end_s
+        time.sleep(1)
+    cluster.worker.end()
+    replacement = Host(cluster.worker.name)
+    try:
+        join(cluster.head, replacement)
+        cluster.add_worker(replacement)
+        result, messages = finish(run)
+    finally:
+        replacement.end()
+    assert result["trials"] == {"run": 1, "reused": 0, "failed": 0}
+    assert "a worker was lost, 1 times so far" in messages
+    assert (
+        cluster.log(cluster.head, "lost").count("training")
+        + cluster.log(replacement, "lost").count("training")
+        > 1
+    )
