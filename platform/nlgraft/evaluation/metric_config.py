@@ -64,6 +64,10 @@ SCORED: Mapping[str, Scored] = {
         "BLEU points", "BLEU of whole documents, the sentences of each joined to one line (d-BLEU)."
     ),
     "loss": _less("nats per token", "Cross-entropy per token."),
+    "bits_per_byte": _less(
+        "bits per byte",
+        "Cross-entropy in bits per byte of text, ends of lines included, one unit for all vocabularies.",
+    ),
     "mlm_loss_per_char": _less(
         "nats per character", "Cross-entropy per character of masked words, one unit for all vocabularies."
     ),

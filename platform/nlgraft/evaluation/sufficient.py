@@ -123,6 +123,11 @@ def _mean(sums: Statistics) -> Statistics:
     return _ratio(sums[..., 0], sums[..., 1])
 
 
+def _bits(sums: Statistics) -> Statistics:
+    """Divide the first column, in nats, by the second, and convert to bits."""
+    return _mean(sums) / math.log(2)
+
+
 def _perplexity(sums: Statistics) -> Statistics:
     """Raise e to the first column over the second."""
     return _elementwise(math.exp, _mean(sums))
@@ -187,6 +192,7 @@ STATISTIC_METRICS: Mapping[str, StatisticMetric] = {
     "meteor": StatisticMetric(_percentage, meteor_rows),
     "doc_bleu": StatisticMetric(_bleu),
     "loss": StatisticMetric(_mean),
+    "bits_per_byte": StatisticMetric(_bits),
     "mlm_loss_per_char": StatisticMetric(_mean),
     "perplexity": StatisticMetric(_perplexity),
     "accuracy": StatisticMetric(_percentage),

@@ -12,15 +12,16 @@ from typing import Any, Literal
 from nlgraft.file_names import is_inside
 from nlgraft.text.files import expand
 
-Reader = Literal["mbart", "bert", "masked_lm", "encoder"]
-"""What a checkpoint becomes: our encoder-decoder, the BERT encoder of our model, a masked language model, or
-a context, which any model of transformers can be."""
+Reader = Literal["mbart", "bert", "masked_lm", "causal_lm", "encoder"]
+"""What a checkpoint becomes: our encoder-decoder, the BERT encoder of our model, a masked or a causal
+language model, or a context, which any model of transformers can be."""
 TYPES: dict[Reader, tuple[str, ...]] = {
     "mbart": ("mbart",),
     "bert": ("bert",),
     "masked_lm": (
         "bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "modernbert",
     ),
+    "causal_lm": (),
     "encoder": (),
 }  # fmt: skip
 """Model types of config.json that a reader takes; none: any."""
@@ -28,6 +29,7 @@ TOKENIZERS: dict[Reader, tuple[str, ...]] = {
     "mbart": ("sentencepiece.bpe.model",),
     "bert": ("tokenizer.json", "vocab.txt"),
     "masked_lm": ("tokenizer.json", "vocab.txt", "vocab.json", "*.model"),
+    "causal_lm": ("tokenizer.json", "vocab.json", "*.model"),
     "encoder": ("tokenizer.json", "vocab.txt", "vocab.json", "*.model"),
 }
 """Files one of which holds the tokenizer."""

@@ -9,7 +9,6 @@ Source: Devlin et al. (2019), section 3.1.
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,13 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nlgraft.errors import DataError
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.conversion.encoders import PredictionHead
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import BertConfig
-from nlgraft.nn.transformers_loading import position_limit, quiet_transformers
-from nlgraft.vocab.surgery.tensors import find_vocabulary_tensors
+from nlgraft.nn.transformers_lms import TransformersLM, build_fresh, load_pretrained
+from nlgraft.nn.transformers_loading import position_limit
 
 NOT_PREDICTED = -100
 """Label of positions whose token is not predicted."""
@@ -144,12 +142,8 @@ class EncoderMaskedLM(MaskedLM):
         return config.max_positions - 2 if config.source_positions == "learned" else None
 
 
-class TransformersMaskedLM(MaskedLM):
+class TransformersMaskedLM(TransformersLM, MaskedLM):
     """A masked language model of transformers, whatever its architecture."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model: Any = model
 
     def forward(self, batch: MaskedBatch) -> tuple[Tensor, Tensor]:
         """Read lines: states [B, T, D] and logits [M, V]."""
@@ -170,16 +164,6 @@ class TransformersMaskedLM(MaskedLM):
         finally:
             handle.remove()
         return states[0], logits[0]
-
-    @property
-    def input_table(self) -> Tensor:
-        """The table of input embeddings, [V, D]."""
-        return self.model.get_input_embeddings().weight
-
-    @property
-    def vocabulary_tensors(self) -> frozenset[str]:
-        """Names of tables and biases, each under all its names."""
-        return frozenset(f"model.{name}" for name in find_vocabulary_tensors(self.model).all)
 
     @property
     def body_pattern(self) -> str:
@@ -211,23 +195,8 @@ def load_checkpoint(name: str, revision: str | None, seed: int) -> tuple[Transfo
     Raises:
         DataError: It cannot be read as a masked language model, or part of its body is missing.
     """
-    from transformers import AutoModelForMaskedLM
-
-    options = {} if revision is None else {"revision": revision}
-    try:
-        with torch.random.fork_rng(devices=[]), quiet_transformers():
-            torch.manual_seed(seed)
-            model, report = AutoModelForMaskedLM.from_pretrained(
-                name, dtype=torch.float32, output_loading_info=True, **options
-            )
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"{name}: not readable as a masked language model ({error}); give the name or directory of a "
-            f"{TRANSFORMERS_TYPES} checkpoint"
-        ) from error
-    missing = sorted(report["missing_keys"])
-    if lost := [name for name in missing if name.startswith(f"{model.base_model_prefix}.")]:
-        raise DataError(f"{name}: the checkpoint's body lacks {', '.join(lost[:3])}")
+    what, types = "a masked language model", TRANSFORMERS_TYPES
+    model, missing = load_pretrained("AutoModelForMaskedLM", name, revision, seed, what=what, types=types)
     return TransformersMaskedLM(model), missing
 
 
@@ -255,17 +224,4 @@ def fresh_bert(
         pad_token_id=pad_id,
         initializer_range=initializer_range,
     )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return TransformersMaskedLM(transformers.BertForMaskedLM(settings))
-
-
-def fresh_like(
-    model: TransformersMaskedLM, vocab_size: int, *, pad_id: int, seed: int
-) -> TransformersMaskedLM:
-    """Build a model of the same architecture with fresh weights and another vocabulary."""
-    config = copy.deepcopy(model.model.config)
-    config.vocab_size, config.pad_token_id = vocab_size, pad_id
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return TransformersMaskedLM(type(model.model)(config))
+    return TransformersMaskedLM(build_fresh(transformers.BertForMaskedLM, settings, seed))

@@ -350,6 +350,35 @@ class BertConfig(StrictConfig):
         return self
 
 
+class LlamaConfig(StrictConfig):
+    """A Llama that is trained from scratch."""
+
+    d_model: int = Field(default=64, ge=2)
+    """Width."""
+    num_layers: int = Field(default=2, ge=1)
+    """Depth."""
+    num_heads: int = Field(default=2, ge=1)
+    """Attention heads."""
+    ffn_dim: int = Field(default=192, ge=1)
+    """Inner width of the feed-forward blocks, which have three matrices."""
+    is_tied: bool = True
+    """If true, input and output share one table."""
+
+    @property
+    def num_layer_parameters(self) -> int:
+        """Weights of the matrices of all layers, without tables."""
+        return self.num_layers * (4 * self.d_model**2 + 3 * self.d_model * self.ffn_dim)
+
+    @model_validator(mode="after")
+    def _check(self) -> LlamaConfig:
+        if self.d_model % (2 * self.num_heads):
+            raise ValueError(
+                f"d_model {self.d_model} is not an even multiple of num_heads {self.num_heads}, as rotary "
+                "positions need"
+            )
+        return self
+
+
 class ClassifierConfig(StrictConfig):
     """A sequence classifier on the body of a masked language model."""
 

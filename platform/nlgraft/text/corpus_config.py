@@ -307,6 +307,10 @@ class _FilesWithTests(_Files[FilesT], Generic[FilesT]):
         return self
 
 
+class FilesTestedText(_FilesWithTests[TextFiles]):
+    """Text without targets, labels or documents, from files, with further test sets."""
+
+
 class FilesPairs(_FilesWithTests[PairFiles]):
     """Sources and targets from files."""
 
@@ -418,10 +422,14 @@ LabelledConfig = Annotated[
 """Lines and their classes."""
 TextConfig = Annotated[ConstructedText | FilesText | HuggingFaceText, Field(discriminator="corpus")]
 """Training text without targets: sources only."""
+TestedTextConfig = Annotated[
+    ConstructedText | FilesTestedText | HuggingFaceText, Field(discriminator="corpus")
+]
+"""Text without targets, on whose further test sets a model is scored, too."""
 CorpusConfig = Annotated[
     ConlangConfig | FilesConfig | HuggingFaceConfig | SacreBleuConfig, Field(discriminator="corpus")
 ]
-AnyCorpus = CorpusConfig | PairsConfig | LabelledConfig | TextConfig
+AnyCorpus = CorpusConfig | PairsConfig | LabelledConfig | TextConfig | TestedTextConfig
 _CORPUS: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
 
 

@@ -90,6 +90,13 @@ class WordTokenizerConfig(StrictConfig):
         return self
 
 
+class ByteTokenizerConfig(StrictConfig):
+    """A byte-level BPE vocabulary (Radford et al. 2019), which knows every text and gives it back."""
+
+    vocab_size: int = Field(default=4000, ge=258)
+    """Number of tokens: 256 bytes, the end of a text, and merges; an upper bound."""
+
+
 class WordSampling(StrictConfig):
     """Text that is segmented anew in every epoch of a training."""
 

@@ -6,6 +6,7 @@ so that all vocabularies predict the same characters.
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import unicodedata
@@ -28,6 +29,8 @@ from nlgraft.text.tokenizers import train_sentencepiece
 TOKENIZER_FILE = "tokenizer.json"
 WORDPIECE_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MASK_PIECE = "<mask>"
+END_OF_TEXT = "<|endoftext|>"
+"""Special token at both ends of a text of byte-level vocabularies."""
 _CHUNK_LINES = 10_000
 """Lines encoded at once: bounds memory, changes no result."""
 _WORD = re.compile(r"\S+")
@@ -46,6 +49,31 @@ def learn_tokenizer(lines: Sequence[str], config: WordTokenizerConfig, directory
     is_wordpiece = config.kind == "wordpiece"
     learned = _wordpiece(lines, config) if is_wordpiece else _sentencepiece(lines, config, directory)
     learned.save(str(directory / TOKENIZER_FILE))
+
+
+def learn_byte_tokenizer(lines: Sequence[str], vocab_size: int, directory: Path) -> None:
+    """Learn a byte-level BPE vocabulary and write it as ``tokenizer.json``, with its settings.
+
+    **Determinism**: the same lines and size give the same file, in any process.
+
+    Raises:
+        DataError: The text is blank.
+    """
+    if not any(line.strip() for line in lines):
+        raise DataError(f"{directory.name}: no text to learn a tokenizer from, {len(lines)} blank lines")
+    learned = tokenizers.Tokenizer(models.BPE())
+    learned.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    learned.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    learned.train_from_iterator(lines, trainer)
+    learned.save(str(directory / TOKENIZER_FILE))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END_OF_TEXT}
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings, indent=1) + "\n", "utf-8")
 
 
 def _wordpiece(lines: Sequence[str], config: WordTokenizerConfig) -> tokenizers.Tokenizer:

@@ -25,7 +25,6 @@ from nlgraft.nn.masked_lm_models import (
 )
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
-from nlgraft.nn.transformers_loading import quiet_transformers
 from nlgraft.training.cross_entropy import smoothed_cross_entropy
 from nlgraft.training.losses import Loss
 from nlgraft.training.masked_text import MaskedScoringData
@@ -94,8 +93,7 @@ def masked_losses(
 def write_masked_lm(model: MaskedLM, directory: Path) -> None:
     """Write a model into an artifact; a model of transformers in its own format."""
     if isinstance(model, TransformersMaskedLM):
-        with quiet_transformers():
-            model.model.save_pretrained(directory)
+        model.write(directory)
         return
     assert isinstance(model, EncoderMaskedLM)
     save_model(model, directory)

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tokenizers
-from numpy.typing import NDArray
 
 from nlgraft.errors import DataError
-from nlgraft.vocab.tokenizers.directories import CHAT_TEMPLATE, find_tokenizer
-from nlgraft.vocab.tokenizers.encoding import encode_batch
+from nlgraft.vocab.tokenizers.directories import find_tokenizer
+from nlgraft.vocab.tokenizers.encoding import count_tokens
 from nlgraft.vocab.tokenizers.information import self_information
-from nlgraft.vocab.tokenizers.legacy import SPECIAL_FILES, read_json
+from nlgraft.vocab.tokenizers.legacy import read_json
 from nlgraft.vocab.tokenizers.tokenizer_json import read_ids, tokens_by_id
-
-CHUNK_LINES = 10_000
-"""Lines encoded at once, to bound memory."""
 
 
 @dataclass(frozen=True)
@@ -97,28 +90,3 @@ def find_document(tokenizer: str) -> tuple[Path, dict[str, Any]]:
         raise DataError(f"{file}: not a tokenizer.json (no model with a vocab)")
     tokens_by_id(read_ids(document), str(file))
     return file, document
-
-
-def count_tokens(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> NDArray[np.int64]:
-    """Count the occurrences of each id in a text, special tokens and padding left out."""
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    counts = np.zeros(max(tokenizer.get_vocab().values()) + 1, dtype=np.int64)
-    for start in range(0, len(lines), CHUNK_LINES):
-        for ids in encode_batch(tokenizer, lines[start : start + CHUNK_LINES]):
-            # Unlike counts[ids] += 1, this counts repeated ids.
-            np.add.at(counts, ids, 1)
-    return counts
-
-
-def copy_settings(source: Path, directory: Path, new_ids: Mapping[int, int] | None = None) -> None:
-    """Copy the files that name special tokens; ``new_ids`` are their new ids, where these change."""
-    if (source / CHAT_TEMPLATE).is_file():
-        shutil.copyfile(source / CHAT_TEMPLATE, directory / CHAT_TEMPLATE)
-    for name in SPECIAL_FILES:
-        if not (source / name).is_file():
-            continue
-        settings = read_json(source / name)
-        if new_ids is not None and (decoder := settings.get("added_tokens_decoder")):
-            settings["added_tokens_decoder"] = {str(new_ids[int(i)]): token for i, token in decoder.items()}
-        (directory / name).write_text(json.dumps(settings, ensure_ascii=False, indent=1) + "\n", "utf-8")

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import tokenizers
 
-from nlgraft.vocab.tokenizers.encoding import open_tokenizer
+from nlgraft.vocab.tokenizers.directories import copy_settings
+from nlgraft.vocab.tokenizers.encoding import count_tokens, open_tokenizer
 from nlgraft.vocab.tokenizers.pruning import prune_tokenizer
-from nlgraft.vocab_tool.changed import ChangedTokenizer, copy_settings, count_tokens, find_document
+from nlgraft.vocab_tool.changed import ChangedTokenizer, find_document
 from nlgraft.vocab_tool.outputs import refuse_used, written_at_once
 from nlgraft.vocab_tool.plan_exchange import read_text
 

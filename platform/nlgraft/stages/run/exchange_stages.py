@@ -1,4 +1,4 @@
-"""Exchange of the vocabulary of our encoder-decoders and of masked language models."""
+"""Exchange of the vocabulary of our encoder-decoders and of language models of transformers."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from torch import Tensor
 from nlgraft.errors import ContractError
 from nlgraft.evaluation.artifact import write_metrics
 from nlgraft.evaluation.scores import Score
-from nlgraft.nn.masked_lm_models import TransformersMaskedLM
+from nlgraft.nn.causal_lms import is_causal_lm, load_causal_lm
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.transformers_lms import TransformersLM
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.kinds.exchange_kinds import EXCHANGE, PLAN, SIDE, VECTORS, PlanInputs, PlanSettings
 from nlgraft.stages.run.new_rows import TABLES
 from nlgraft.stages.run.text_stages import REPORT_FILE, read_encoded
 from nlgraft.text.batches import Ragged
-from nlgraft.training.masked_lm_training import read_masked_lm, write_masked_lm
+from nlgraft.training.masked_lm_training import read_masked_lm
 from nlgraft.training.models import DESCRIPTION, fresh_model, read_model, write_model
 from nlgraft.training.seeds import derive_seed
 from nlgraft.training.weights import carry_over
@@ -39,7 +40,7 @@ _TIED_AFTER = {"decoder": "decoder", "encoder": "decoder", "both": "all"}
 """Tables of a model with one table for both sides, after some side's vocabulary was exchanged."""
 
 
-Exchangeable = Seq2Seq | TransformersMaskedLM
+Exchangeable = Seq2Seq | TransformersLM
 """Models whose vocabulary can be exchanged."""
 
 
@@ -47,30 +48,32 @@ def read_exchangeable(directory: Path) -> Exchangeable:
     """Read a model that a training, a released checkpoint or an exchange has written, on the CPU."""
     if (directory / DESCRIPTION).is_file():
         return read_model(directory)
+    if is_causal_lm(directory):
+        return load_causal_lm(str(directory), None)
     model = read_masked_lm(directory)
-    if not isinstance(model, TransformersMaskedLM):
+    if not isinstance(model, TransformersLM):
         raise ContractError(f"{directory}: the vocabulary of a bare encoder of ours cannot be exchanged")
     return model
 
 
 def embedding_tables(model: Exchangeable) -> dict[str, Tensor]:
     """Find the embedding table of each side, [V, D]; one that sides share stands under both names."""
-    if isinstance(model, TransformersMaskedLM):
+    if isinstance(model, TransformersLM):
         return {SIDE: model.input_table.detach()}
     return {side: model.get_parameter(name).detach() for side, name in TABLES.items()}
 
 
 def _noise_std(model: Exchangeable) -> float:
     """Standard deviation with which a new model's rows are drawn."""
-    if isinstance(model, TransformersMaskedLM):
-        return float(model.model.config.initializer_range)
+    if isinstance(model, TransformersLM):
+        return model.noise_std
     return model.config.d_model**-0.5
 
 
 def exchange_tables(model: Exchangeable, plans: Mapping[str, TransferPlan]) -> Exchangeable:
     """Build a model with new vocabularies by side; everything else is kept bit for bit."""
-    if isinstance(model, TransformersMaskedLM):
-        return TransformersMaskedLM(exchange_vocabulary(model.model, plans[SIDE]))
+    if isinstance(model, TransformersLM):
+        return type(model)(exchange_vocabulary(model.model, plans[SIDE]))
     return _exchange_seq2seq(model, plans)
 
 
@@ -235,7 +238,7 @@ def exchange(context: StageContext) -> None:
     if isinstance(exchanged, Seq2Seq):
         write_model(exchanged, context.directory)
     else:
-        write_masked_lm(exchanged, context.directory)
+        exchanged.write(context.directory)
     report: dict[str, Any] = {}
     for side, made in plans.items():
         # Kept beside the model: the training that follows may train the new rows first.

@@ -18,11 +18,10 @@ from nlgraft.nn.masked_lm_models import (
     MaskedLM,
     TransformersMaskedLM,
     fresh_bert,
-    fresh_like,
     load_checkpoint,
 )
+from nlgraft.nn.transformers_lms import fresh_like
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.kinds.exchange_kinds import SIDE
 from nlgraft.stages.kinds.masked_lm_kinds import (
     BEGIN_MASKED,
     BERT2BERT,
@@ -32,7 +31,7 @@ from nlgraft.stages.kinds.masked_lm_kinds import (
     TrainMaskedSettings,
 )
 from nlgraft.stages.metrics import metric_name
-from nlgraft.stages.run.new_rows import new_rows_first
+from nlgraft.stages.run.new_rows import new_rows_of_one_table
 from nlgraft.stages.run.text_stages import read_encoded, text_of, training_budget
 from nlgraft.text.batches import LengthBatches
 from nlgraft.text.corpora import read_corpus
@@ -137,8 +136,7 @@ def _new_rows_first(
 ) -> RowsFirst | None:
     if inputs.start is None:
         return None
-    tables = {SIDE: sorted(model.vocabulary_tensors)}
-    return new_rows_first(settings.new_rows_first_steps, inputs.start, model, tables)
+    return new_rows_of_one_table(settings.new_rows_first_steps, inputs.start, model, model.vocabulary_tensors)
 
 
 def _step_scores(settings: TrainMaskedSettings, outcome: TrainOutcome, num_lines: int) -> dict[str, Score]:
@@ -197,7 +195,7 @@ def begin(context: StageContext) -> None:
         where = context.locations["checkpoint"], settings.checkpoint.revision
         model = load_checkpoint(*where, seed)[0]
         if settings.is_fresh:
-            model = fresh_like(model, size, pad_id=pad_id, seed=seed)
+            model = TransformersMaskedLM(fresh_like(model.model, size, pad_id=pad_id, seed=seed))
     write_masked_lm(model, context.directory)
 
 

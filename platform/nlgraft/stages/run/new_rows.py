@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from nlgraft.stages.kinds.exchange_kinds import SIDE
 from nlgraft.training.rows_first import RowsFirst
 from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
 
@@ -50,3 +51,10 @@ def new_rows_first(
         everything = dict(model.named_parameters(remove_duplicate=False))
         rows |= {own[id(everything[name])]: is_new for name in tables if name in everything}
     return RowsFirst(num_steps, rows)
+
+
+def new_rows_of_one_table(
+    num_steps: int, start: Path, model: nn.Module, names: Iterable[str]
+) -> RowsFirst | None:
+    """Find the rows that learn first, of a model with one vocabulary whose parameters have these names."""
+    return new_rows_first(num_steps, start, model, {SIDE: sorted(names)})

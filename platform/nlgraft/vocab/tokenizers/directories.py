@@ -17,6 +17,7 @@ from typing import Any
 
 from nlgraft.errors import DataError
 from nlgraft.vocab.tokenizers.legacy import (
+    SPECIAL_FILES,
     byte_level_json,
     is_wordpiece,
     read_json,
@@ -103,6 +104,19 @@ def copy_tokenizer(source: Path, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for path in tokenizer_files(source):
         shutil.copyfile(path, directory / path.name)
+
+
+def copy_settings(source: Path, directory: Path, new_ids: Mapping[int, int] | None = None) -> None:
+    """Copy the files that name special tokens; ``new_ids`` are their new ids, where these change."""
+    if (source / CHAT_TEMPLATE).is_file():
+        shutil.copyfile(source / CHAT_TEMPLATE, directory / CHAT_TEMPLATE)
+    for name in SPECIAL_FILES:
+        if not (source / name).is_file():
+            continue
+        settings = read_json(source / name)
+        if new_ids is not None and (decoder := settings.get("added_tokens_decoder")):
+            settings["added_tokens_decoder"] = {str(new_ids[int(i)]): token for i, token in decoder.items()}
+        (directory / name).write_text(json.dumps(settings, ensure_ascii=False, indent=1) + "\n", "utf-8")
 
 
 def save_tokenizer(

@@ -6,10 +6,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from nlgraft.errors import DataError
 from nlgraft.vocab.tokenizers.tokens import Tok
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 
+CHUNK_LINES = 10_000
+"""Lines encoded at once, to bound memory."""
 Encoder = Callable[[Sequence[str]], list[list[int]]]
 """Ids of every line, without special tokens."""
 
@@ -72,6 +77,18 @@ def encode_batch(tokenizer: Any, lines: Sequence[str]) -> list[list[int]]:
             f"the tokenizer cannot encode the text ({error}): its pre-tokenizer or normalizer has a regular "
             "expression that tries too many ways; simplify it"
         ) from error
+
+
+def count_tokens(tokenizer: Any, lines: Sequence[str]) -> NDArray[np.int64]:
+    """Count the occurrences of each id in a text, special tokens and padding left out."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    counts = np.zeros(max(tokenizer.get_vocab().values()) + 1, dtype=np.int64)
+    for start in range(0, len(lines), CHUNK_LINES):
+        for ids in encode_batch(tokenizer, lines[start : start + CHUNK_LINES]):
+            # Unlike counts[ids] += 1, this counts repeated ids.
+            np.add.at(counts, ids, 1)
+    return counts
 
 
 def _pieces(vocabulary: Vocabulary, word: str) -> list[int]:

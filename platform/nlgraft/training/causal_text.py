@@ -1,0 +1,145 @@
+"""Text of causal language models: lines end to end in sequences of one length, and lines by themselves.
+
+Shape letters: N lines, W windows, B windows of a batch, T positions of a window.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nlgraft.errors import DataError
+from nlgraft.evaluation.inputs import pack
+from nlgraft.nn.batch import Tokens
+from nlgraft.text.batches import Ragged
+from nlgraft.training.views import IntArray, surround, take
+from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class LineEnds:
+    """Special tokens at the ends of a line; one token may be both.
+
+    Attributes:
+        begin: What the first token is predicted from.
+        end: What stands for the end of the line.
+    """
+
+    begin: int
+    end: int
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary) -> LineEnds:
+        """Find them by their roles; a model with one of the two has it at both ends.
+
+        Raises:
+            DataError: There is neither.
+        """
+        begin, end = (vocabulary.roles.get(role) for role in ("bos", "eos"))
+        begin, end = (begin if begin is not None else end), (end if end is not None else begin)
+        if begin is None or end is None:
+            raise DataError(
+                f"{vocabulary.name}: no special token begins or ends a text (bos, eos); name one in "
+                "special_tokens_map.json beside the tokenizer"
+            )
+        return cls(begin, end)
+
+    def around(self, lines: Ragged) -> Ragged:
+        """Put them around every line."""
+        return surround(lines, (self.begin,), (self.end,))
+
+
+def windows(sequences: Ragged, max_tokens: int) -> tuple[Ragged, IntArray]:
+    """Cut sequences into windows in which every token but a sequence's first is predicted once.
+
+    A window begins with the last token of the one before, so it has up to ``max_tokens`` + 1 tokens.
+
+    Returns:
+        W windows, and the sequence of each, [W].
+    """
+    counts = -(-(sequences.lengths - 1) // max_tokens)
+    owner = np.repeat(np.arange(len(sequences)), counts)
+    number = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts = sequences.offsets[owner] + number * max_tokens
+    ends = np.minimum(starts + max_tokens + 1, sequences.offsets[owner + 1])
+    offsets = np.zeros(len(owner) + 1, dtype=np.int64)
+    np.cumsum(ends - starts, out=offsets[1:])
+    places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], ends - starts)
+    return Ragged(sequences.values[places], offsets), owner
+
+
+class PackedText:
+    """Training text: batches of whole lines in a new order in every epoch, packed into windows.
+
+    The lines of a batch depend on their sizes, the budget, the seed and the epoch. Where sizes are those of
+    the text, e.g. in characters, all vocabularies read the same lines at the same step.
+    """
+
+    def __init__(
+        self, lines: Ragged, sizes: IntArray, ends: LineEnds, *, budget: int, max_tokens: int, seed: int
+    ) -> None:
+        """Set up the text.
+
+        Args:
+            lines: Bare ids of each line.
+            sizes: Size of each line, [N].
+            ends: Special tokens around a line.
+            budget: Size of a batch: a line belongs to the batch in which it begins.
+            max_tokens: Predicted tokens of a window at most.
+            seed: Seed of the order.
+        """
+        self._lines, self._sizes, self._ends = lines, sizes, ends
+        self._budget, self._max_tokens, self._seed = budget, max_tokens, seed
+        # Batches of one epoch are asked for in turn, so one packing is kept.
+        self._packed: tuple[int, Ragged, list[IntArray]] | None = None
+
+    def batches(self, index: int) -> list[IntArray]:
+        """List the lines of each batch of an epoch."""
+        order = np.random.default_rng([self._seed, index]).permutation(len(self._lines))
+        sizes = self._sizes[order]
+        batch_of = (np.cumsum(sizes) - sizes) // self._budget
+        return np.split(order, np.flatnonzero(np.diff(batch_of)) + 1)
+
+    def epoch(self, index: int) -> list[IntArray]:
+        """List the windows of each batch of an epoch."""
+        return self._epoch(index)[1]
+
+    def batch(self, rows: IntArray, epoch: int) -> Tokens:
+        """Pack some windows, [B, T + 1], on the CPU."""
+        return pack(self._epoch(epoch)[0], rows)
+
+    def times_read(self, num_batches: int) -> IntArray:
+        """Count how often each line was read in a number of batches from the start, [N]."""
+        times = np.zeros(len(self._lines), dtype=np.int64)
+        index = 0
+        while num_batches > 0:
+            taken = self.batches(index)[:num_batches]
+            times[np.concatenate(taken)] += 1
+            num_batches -= len(taken)
+            index += 1
+        return times
+
+    def _epoch(self, index: int) -> tuple[Ragged, list[IntArray]]:
+        if self._packed is None or self._packed[0] != index:
+            self._packed = (index, *self._pack(self.batches(index)))
+        return self._packed[1:]
+
+    def _pack(self, batches: list[IntArray]) -> tuple[Ragged, list[IntArray]]:
+        begin, end = self._ends.begin, self._ends.end
+        # A token that is both ends stands between two lines once.
+        around = surround(self._lines, () if begin == end else (begin,), (end,))
+        text = take(around, np.concatenate(batches))
+        edges = np.cumsum([0, *map(len, batches)])
+        streams = Ragged(text.values, text.offsets[edges])
+        if begin == end:
+            streams = surround(streams, (begin,), ())
+        found, owner = windows(streams, self._max_tokens)
+        rows = np.split(np.arange(len(found)), np.searchsorted(owner, np.arange(1, len(batches))))
+        return found, rows
+
+
+def token_counts(lines: Ragged, times: IntArray, size: int) -> IntArray:
+    """Count how often each of ``size`` ids occurs in lines that were read several times, int64 [size]."""
+    weights = np.repeat(times, lines.lengths)
+    return np.bincount(lines.values, weights=weights, minlength=size).astype(np.int64)

@@ -1,0 +1,52 @@
+"""Every arm of llm_vocabulary at a size of seconds."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from trainables.llm_vocabulary.config import VECTOR_METHODS, Change
+
+_TRAIN = {
+    "max_steps": 2,
+    "batch_tokens": 400,
+    "warmup_steps": 1,
+    "peak_lr": 0.01,
+    "eval_every_steps": 2,
+}
+_SIZES = {"corpus": "conlang", "task": "monolingual", "dev": 12, "test": 12}
+_TOY: dict[str, Any] = {
+    "data": {
+        "upstream": {**_SIZES, "domain": "a", "train": 100},
+        "downstream": {**_SIZES, "domain": "b", "train": 60},
+    },
+    "causal_lm": {
+        "model": {"d_model": 16, "num_heads": 2, "ffn_dim": 24},
+        "tokenizer": {"vocab_size": 290},
+        "max_tokens": 24,
+    },
+    "upstream": {"train": _TRAIN},
+    "vocabulary": {"size": 280, "num_added": 20},
+    "vectors": {"epochs": 1},
+    "training": {"train": _TRAIN},
+}
+
+
+def _vocabulary(**settings: Any) -> dict[str, Any]:
+    return {**_TOY, "vocabulary": {**_TOY["vocabulary"], **settings}}
+
+
+def _arms() -> dict[str, dict[str, Any]]:
+    arms = {change: _vocabulary(change=change) for change in get_args(Change)}
+    for change in ("none", "extend"):
+        arms[f"{change}, not trained"] = {**arms[change], "training": None}
+    for change in ("replace", "extend", "prune_extend"):
+        for method in VECTOR_METHODS:
+            arms[f"{change}, {method}"] = _vocabulary(change=change, method=method)
+    arms["extend, new rows first"] = {
+        **_vocabulary(change="extend", method="random"),
+        "training": {"train": _TRAIN, "new_rows_first_steps": 1, "table_lr_multiplier": 2.0},
+    }
+    return arms
+
+
+ARMS = _arms()

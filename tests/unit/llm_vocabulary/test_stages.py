@@ -1,0 +1,240 @@
+"""Trials of llm_vocabulary: what users get of each change, method and training."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import transformers
+from pydantic import ValidationError
+
+from nlgraft.nn.causal_lms import load_causal_lm
+from nlgraft.stages.run.text_stages import read_encoded
+from nlgraft.text.corpora import read_corpus
+from nlgraft.text.word_tokenizers import learn_byte_tokenizer
+from nlgraft.vocab.methods.registry import METHODS
+from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from tests.contract.toys.llm_vocabulary import ARMS
+from tests.tiny_causal_lms import RELEASED, release, trial_of
+from tests.tiny_checkpoints import LINES, OTHER_LINES
+from tests.unit.stages.runs import artifact, finish
+from trainables.llm_vocabulary import METRICS, Config, stage_graph
+from trainables.llm_vocabulary.config import VECTOR_METHODS
+from trainables.llm_vocabulary.kinds import TEXT
+
+BY_CHARACTERS = {
+    "max_steps": 3,
+    "batch_characters": 900,
+    "warmup_steps": 1,
+    "peak_lr": 0.01,
+    "eval_every_steps": 1,
+}
+
+
+def graph_of(values, seed=1, splits=("dev", "test")):
+    return stage_graph(Config.model_validate_json(json.dumps(values)), seed=seed, splits=splits)
+
+
+def changed(arm="extend", training=None, **vocabulary):
+    """A toy with another vocabulary and another training, or none."""
+    values = ARMS[arm]
+    return {**values, "vocabulary": {**values["vocabulary"], **vocabulary}, "training": training}
+
+
+def run(store, values, **options):
+    graph = graph_of(values, **options)
+    return graph, finish(store, graph, metrics=METRICS)[0]
+
+
+# --- vocabularies ---------------------------------------------------------------------------------------
+
+
+def test_a_byte_level_vocabulary_gives_every_text_back(tmp_path):
+    learn_byte_tokenizer(LINES, 300, tmp_path)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    text = "  Überall 字 \U0001f600,\ttwo  spaces "
+    assert tokenizer.decode(tokenizer(text).input_ids) == text
+    assert (len(tokenizer), tokenizer.eos_token) == (300, "<|endoftext|>")
+    first = (tmp_path / "tokenizer.json").read_bytes()
+    learn_byte_tokenizer(LINES, 300, tmp_path)
+    assert (tmp_path / "tokenizer.json").read_bytes() == first
+
+
+def test_extended_and_pruned_vocabularies_keep_what_they_should(store):
+    old = load_vocabulary(artifact(store, run(store, changed("none"))[0], "upstream_tokenizer"))
+    found = {}
+    for change in ("extend", "prune", "prune_extend"):
+        graph, record = run(store, changed(change))
+        found[change] = load_vocabulary(artifact(store, graph, "changed_tokenizer"))
+        assert record.metrics["text/unknown_tokens"] == 0.0
+    assert len(found["extend"]) == len(old) + 20
+    assert found["extend"].surfaces[: len(old)] == old.surfaces
+    assert len(found["prune"]) <= 280 < len(old)
+    assert set(found["prune"].surfaces) < set(old.surfaces)
+    assert len(found["prune_extend"]) == len(found["prune"]) + 20
+    assert set(found["prune"].surfaces) < set(found["prune_extend"].surfaces)
+
+
+@pytest.mark.parametrize("method", [method.name for method in METHODS])
+def test_every_method_of_the_registry_runs_to_its_scores(method, store):
+    _, record = run(store, changed("replace", method=method))
+    assert 0 < record.metrics["test/bits_per_byte"] < 16
+    assert (method in VECTOR_METHODS) == (find(method).vectors is not None)
+
+
+def find(name):
+    return next(method for method in METHODS if method.name == name)
+
+
+# --- training -------------------------------------------------------------------------------------------
+
+
+def test_all_vocabularies_read_the_same_bytes(store):
+    training = {"train": BY_CHARACTERS}
+    records = [run(store, changed(change, training))[1] for change in ("none", "replace", "extend")]
+    assert len({record.metrics["train_bytes"] for record in records}) == 1
+    assert len({record.metrics["train_tokens"] for record in records}) == 3
+    in_tokens = {"train": {**BY_CHARACTERS, "batch_characters": None, "batch_tokens": 400}}
+    records = [run(store, changed(change, in_tokens))[1] for change in ("none", "extend")]
+    assert records[0].metrics["train_bytes"] < records[1].metrics["train_bytes"]
+
+
+def test_new_rows_alone_learn_at_first(store):
+    """With as many such steps as there are, old rows and body keep their bits."""
+    training = {"train": {**BY_CHARACTERS, "average_last": 1}, "new_rows_first_steps": 3}
+    graph, _ = run(store, changed(training=training, method="random"))
+    before, after = (
+        load_causal_lm(str(artifact(store, graph, name)), None).state_dict()
+        for name in ("transfer", "continued")
+    )
+    num_old = len(load_vocabulary(artifact(store, graph, "upstream_tokenizer")))
+    for name, tensor in before.items():
+        if "embed_tokens" in name or "lm_head" in name:
+            assert torch.equal(tensor[:num_old], after[name][:num_old])
+            assert not torch.equal(tensor[num_old:], after[name][num_old:])
+        else:
+            assert torch.equal(tensor, after[name]), name
+
+
+def test_tables_have_a_rate_of_their_own(store):
+    """One step of AdamW without clipping is as long as the rate."""
+    steps = []
+    for multiplier in (1.0, 10.0):
+        train = {**BY_CHARACTERS, "max_steps": 1, "clip_norm": None, "average_last": 1}
+        training = {"train": train, "table_lr_multiplier": multiplier}
+        graph, _ = run(store, changed(training=training))
+        before, after = (_weights(artifact(store, graph, name)) for name in ("transfer", "continued"))
+        steps.append([float((after[name] - before[name]).abs().max()) for name in before])
+    assert steps[1][0] == pytest.approx(10 * steps[0][0], rel=1e-3)
+    assert steps[1][1] == pytest.approx(steps[0][1], rel=1e-3)
+
+
+def _weights(directory):
+    """The table, and a matrix of the body."""
+    state = load_causal_lm(str(directory), None).state_dict()
+    names = ("embed_tokens.weight", "layers.0.mlp.up_proj.weight")
+    return {name: state[f"model.model.{name}"] for name in names}
+
+
+# --- measures -------------------------------------------------------------------------------------------
+
+
+def test_untrained_tokens_are_those_that_no_batch_held(store):
+    graph, record = run(store, changed())
+    ids = read_encoded(artifact(store, graph, "downstream_encoded"), "test").stream(TEXT).values
+    num_old = len(load_vocabulary(artifact(store, graph, "upstream_tokenizer")))
+    assert record.metrics["text/untrained_tokens"] == pytest.approx((ids >= num_old).mean())
+    short = {**BY_CHARACTERS, "max_steps": 1, "batch_characters": None, "batch_sentences": 2}
+    _, record = run(store, changed(training={"train": short, "has_reference": False}))
+    some = record.metrics["text/untrained_tokens"]
+    assert 0 < some < (ids >= num_old).mean()
+    all_read = {**short, "max_steps": None, "max_epochs": 1}
+    _, record = run(store, changed(training={"train": all_read, "has_reference": False}))
+    assert record.metrics["text/untrained_tokens"] < some
+
+
+def test_tokens_per_word_and_byte_are_those_of_the_tokenizer(store):
+    graph, record = run(store, changed("replace"))
+    lines = read_corpus(artifact(store, graph, "downstream_corpus") / "test").sources[0]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(artifact(store, graph, "downstream_tokenizer"))
+    num_tokens = sum(len(tokenizer(line).input_ids) for line in lines)
+    assert record.metrics["text/tokens_per_word"] == pytest.approx(num_tokens / len(" ".join(lines).split()))
+    text = "".join(f"{line}\n" for line in lines)
+    assert record.metrics["text/tokens_per_byte"] == pytest.approx(num_tokens / len(text.encode()))
+
+
+def test_a_new_vocabulary_has_caught_up_where_its_curve_meets_the_old_one(store):
+    training = {"train": {**BY_CHARACTERS, "max_steps": 8}}
+    for change in ("extend", "replace"):
+        _, record = run(store, changed(change, training, method="fvt"))
+        found = record.metrics
+        wanted = found["old_vocabulary/dev/bits_per_byte"]
+        reached = [step for step, value, _ in record.curves["dev/bits_per_byte"] if value <= wanted]
+        assert found["catch_up/is_reached"] == bool(reached)
+        assert found["catch_up/s"] == pytest.approx(found["train_s"] * (reached or [8])[0] / 8)
+
+
+def test_arms_share_what_they_have_in_common(store):
+    training = {"train": BY_CHARACTERS}
+    kept, extended = (graph_of(changed(change, training)) for change in ("none", "extend"))
+    assert kept.find("old_vocabulary").fingerprint == extended.find("old_vocabulary").fingerprint
+    random = graph_of(changed("extend", training, method="random"))
+    assert random.find("changed_tokenizer").fingerprint == extended.find("changed_tokenizer").fingerprint
+
+
+def test_further_test_sets_and_the_old_domain_are_scored(tmp_path, store):
+    values = trial_of(release(tmp_path / "gpt2", "gpt2"), OTHER_LINES[:20]) | {"training": None}
+    text = tmp_path / "more.txt"
+    text.write_text("\n".join(LINES[:5]) + "\n")
+    values["data"]["downstream"]["further_tests"] = {"more": {"sources": str(text)}}
+    config = Config.model_validate_json(json.dumps(values))
+    graph = stage_graph(config, seed=1, splits=("dev", "test", "test_more"))
+    record, _ = finish(store, graph)
+    segments = [record.metrics[f"{split}/bits_per_byte"] for split in ("dev", "test", "test_more")]
+    assert segments[0] == segments[1] != segments[2]
+    _, record = run(store, ARMS["extend"])
+    assert record.metrics["old_domain/test_bits_per_byte"] > 0
+
+
+# --- released checkpoints -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", RELEASED)
+@pytest.mark.parametrize("change", ["replace", "extend", "prune"])
+def test_a_released_model_is_changed_trained_and_loads_in_transformers(kind, change, tmp_path, store):
+    values = trial_of(release(tmp_path / kind, kind), OTHER_LINES[:60])
+    values |= {"vocabulary": {"change": change, "size": 300, "num_added": 15, "method": "fvt"}}
+    values |= {"training": {"train": {**BY_CHARACTERS, "max_steps": 20}, "has_reference": False}}
+    graph, record = run(store, values)
+    curve = [value for _, value, _ in record.curves["dev/bits_per_byte"]]
+    assert curve[-1] < curve[0]
+    directory = artifact(store, graph, "continued")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    model = transformers.AutoModelForCausalLM.from_pretrained(directory)
+    assert model.get_input_embeddings().num_embeddings == len(load_vocabulary(directory))
+    inputs = tokenizer(OTHER_LINES[0], return_tensors="pt", add_special_tokens=False)
+    assert tokenizer.decode(inputs.input_ids[0]) == OTHER_LINES[0]
+    written = model.generate(**inputs, max_new_tokens=4, min_new_tokens=4, do_sample=False, pad_token_id=0)
+    assert written.shape[1] == inputs.input_ids.shape[1] + 4
+
+
+def test_what_is_no_causal_model_is_refused_before_anything_runs(tmp_path):
+    checkpoint = release(tmp_path / "gpt2", "gpt2")
+    values = trial_of(checkpoint, LINES[:5])
+    values["causal_lm"]["model"] = {"d_model": 16}
+    with pytest.raises(ValidationError, match="checkpoint and model are both given"):
+        graph_of(values)
+    with pytest.raises(ValidationError, match=r"no transfer method 'fokus'.*focus"):
+        graph_of(trial_of(checkpoint, LINES[:5]) | {"vocabulary": {"method": "fokus"}})
+    with pytest.raises(ValidationError, match=r"upstream is the pretraining of causal_lm.model"):
+        graph_of(trial_of(checkpoint, LINES[:5]) | {"upstream": {}})
+    with pytest.raises(ValidationError, match="best_metric is 'dev/bleu'; measured are"):
+        graph_of(changed(training={"train": {"best_metric": "dev/bleu"}}))
+
+
+def test_more_positions_than_the_model_has_are_refused(tmp_path, store):
+    values = trial_of(release(tmp_path / "gpt2", "gpt2"), LINES[:20]) | {"training": None}
+    values["causal_lm"]["max_tokens"] = 65
+    with pytest.raises(Exception, match="max_tokens is 65, but the model has positions for 64"):
+        run(store, values)

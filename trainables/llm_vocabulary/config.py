@@ -1,0 +1,191 @@
+"""Settings of another vocabulary for a causal language model. Without torch: a study is read with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from nlgraft.conditions import Condition, ReadWhen
+from nlgraft.errors import DataError
+from nlgraft.nn.model_config import LlamaConfig
+from nlgraft.stages.config_parts import SystemConfig, UpstreamSeed, VectorsConfig
+from nlgraft.strict_config import StrictConfig
+from nlgraft.text.corpus_config import TestedTextConfig, TextConfig
+from nlgraft.text.files import InputPathOrName
+from nlgraft.text.roles import requires
+from nlgraft.text.tokenizer_config import ByteTokenizerConfig
+from nlgraft.training.train_config import TrainConfig
+
+Change = Literal["none", "replace", "extend", "prune", "prune_extend"]
+WITH_NEW_ROWS: tuple[Change, ...] = ("replace", "extend", "prune_extend")
+"""Changes that bring new tokens."""
+WITH_SIZE: tuple[Change, ...] = ("replace", "prune", "prune_extend")
+EXTENDING: tuple[Change, ...] = ("extend", "prune_extend")
+PRUNING: tuple[Change, ...] = ("prune", "prune_extend")
+KEPT = "old_vocabulary"
+"""Name of the training with the old vocabulary, and prefix of its metrics in trials with a new one."""
+VECTOR_METHODS = ("word2vec", "cbow", "focus", "wechsel")
+"""Methods that compare tokens by vectors learned from text."""
+
+
+def _known(method: str) -> str:
+    # imported here: the methods import scipy, which most commands do not need
+    from nlgraft.vocab.methods.registry import find_method
+
+    try:
+        return find_method(method).name
+    except DataError as error:
+        raise ValueError(str(error)) from error
+
+
+class DataConfig(StrictConfig):
+    """Text of the model's own domain or language, and of the one that it is moved to."""
+
+    upstream: Annotated[TextConfig, requires(has_further_tests=False)] | None = None
+    """Text of the old domain: a model from scratch is pretrained on it, and the trial's model is scored on
+    its test split, which shows what was forgotten. Null: only with a checkpoint; nothing is scored there."""
+    downstream: Annotated[TestedTextConfig, requires("source 0")]
+    """Text on which the vocabulary is changed and the model is trained on. Further test sets are scored, too:
+    other domains, or with a checkpoint the old one."""
+
+
+class CausalLMConfig(StrictConfig):
+    """A causal language model of transformers and its vocabulary."""
+
+    checkpoint: InputPathOrName | None = None
+    """Hub name or local directory of a Llama, Qwen, Gemma, Mistral, Phi or GPT-2 type checkpoint with its
+    tokenizer."""
+    revision: str | None = None
+    """Commit, tag or branch of a hub name; null: its main branch."""
+    model: LlamaConfig | None = None
+    """Sizes of a model that is trained from scratch instead of a checkpoint; null: the checkpoint."""
+    tokenizer: ByteTokenizerConfig | None = None
+    """Vocabulary of a model trained from scratch, learned from upstream text; null with a checkpoint, which
+    brings its own."""
+    max_tokens: int = Field(default=128, ge=2)
+    """Predicted tokens of a sequence of packed lines in training, and longest context in scoring, where each
+    line stands by itself and a longer one is read in several windows. Nothing is cut."""
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> CausalLMConfig:
+        if (self.checkpoint is None) == (self.model is None):
+            given = "both given" if self.model is not None else "both missing"
+            raise ValueError(
+                f"checkpoint and model are {given}: name a checkpoint, or describe a model to train"
+            )
+        if (self.model is None) != (self.tokenizer is None):
+            raise ValueError(
+                "tokenizer is that of a model trained from scratch: give it with model, and leave it out "
+                "with checkpoint, which brings its own"
+            )
+        if self.model is not None and self.revision is not None:
+            raise ValueError("revision is given with model, which has none: it belongs to a checkpoint")
+        return self
+
+
+class PackedTrainConfig(TrainConfig):
+    """One training on packed text: batches of whole lines, put end to end and cut into sequences."""
+
+    ONE_OF: ClassVar[tuple[tuple[str, ...], ...]] = (
+        ("max_steps", "max_epochs"),
+        ("batch_characters", "batch_tokens", "batch_sentences"),
+    )
+
+    batch_characters: int | None = Field(default=8192, ge=1)
+    """Characters of a batch, ends of lines included. As with ``batch_sentences``, all vocabularies then read
+    the same lines, and so the same bytes, at the same step. Null where another batch size is set."""
+    batch_tokens: int | None = Field(default=None, ge=1)
+    """Tokens of a batch, ends of lines included: a coarser vocabulary reads more text in as many steps."""
+
+
+def _measured(train: PackedTrainConfig) -> PackedTrainConfig:
+    if train.best_metric not in ("dev/loss", "dev/bits_per_byte"):
+        raise ValueError(f"best_metric is {train.best_metric!r}; measured are dev/loss and dev/bits_per_byte")
+    return train
+
+
+class UpstreamConfig(UpstreamSeed):
+    """Pretraining of a model from scratch."""
+
+    train: Annotated[PackedTrainConfig, AfterValidator(_measured)] = PackedTrainConfig()
+    """Duration, learning rate and selection of the result."""
+
+
+class VocabularyConfig(StrictConfig):
+    """The new vocabulary, and the rows of its new tokens."""
+
+    change: Change = "extend"
+    """none: the vocabulary is kept. replace: by a byte-level BPE learned on downstream text. extend: further
+    merges (or unigram pieces) are learned on it; old ids stay. prune: tokens that are rare in it are dropped.
+    prune_extend: pruned, then extended."""
+    size: int = Field(default=4000, ge=258)
+    """Number of tokens of a vocabulary that replaces the old one, or that pruning leaves: an upper bound."""
+    num_added: int = Field(default=1000, ge=1)
+    """Number of tokens by which a vocabulary is extended: an upper bound."""
+    min_count: int = Field(default=2, ge=1)
+    """Occurrences in downstream text that a token needs by which a vocabulary is extended."""
+    method: Annotated[str, AfterValidator(_known)] = "fvt"
+    """Rows of new tokens: any of ``nlgraft vocab methods``. random draws them, mean takes the mean of all
+    old rows, fvt that of the old tokenizer's pieces (Gee et al. 2022), focus a combination of similar shared
+    tokens (Dobler and de Melo 2023)."""
+    norm_match: Literal["none", "median", "class"] = "none"
+    """Scale new rows to the median norm of old rows: of all rows (median), or of those of tokens in the same
+    position in a word (class). none: no scaling."""
+
+
+class TrainingConfig(StrictConfig):
+    """Training of the model with its new vocabulary on downstream text."""
+
+    train: Annotated[PackedTrainConfig, AfterValidator(_measured)] = PackedTrainConfig()
+    """Duration, learning rate and selection of the result."""
+    new_rows_first_steps: int = Field(default=0, ge=0)
+    """Number of first steps that train only the rows of new tokens; as many as ``train`` has: nothing else
+    is ever trained."""
+    table_lr_multiplier: float = Field(default=1.0, gt=0)
+    """Factor on the learning rate of input and output tables."""
+    has_reference: bool = True
+    """If true, the model with its old vocabulary is trained likewise, so that a trial reports when it has
+    caught up with that; trials with the same seed share this training."""
+
+
+_NEW: Condition = {"vocabulary.change": WITH_NEW_ROWS}
+
+
+class Config(SystemConfig):
+    """A trial: pretrained model, changed vocabulary, further training, scores in bits per byte."""
+
+    READ_WHEN: ClassVar[ReadWhen] = {
+        "vocabulary.size": ({"vocabulary.change": WITH_SIZE},),
+        "vocabulary.num_added": ({"vocabulary.change": EXTENDING},),
+        "vocabulary.min_count": ({"vocabulary.change": EXTENDING},),
+        "vocabulary.method": (_NEW,),
+        "vocabulary.norm_match": (_NEW,),
+        "vectors": ({**_NEW, "vocabulary.method": VECTOR_METHODS},),
+        "training.new_rows_first_steps": (_NEW,),
+        "training.has_reference": ({"vocabulary.change": (*WITH_NEW_ROWS, "prune")},),
+    }
+
+    data: DataConfig
+    """The corpora."""
+    causal_lm: CausalLMConfig
+    """The pretrained model and its tokenizer."""
+    upstream: UpstreamConfig | None = None
+    """Pretraining of a model from scratch; null: a checkpoint."""
+    vocabulary: VocabularyConfig = VocabularyConfig()
+    """The new vocabulary."""
+    vectors: VectorsConfig = VectorsConfig()
+    """Token vectors, for methods that compare tokens by them."""
+    training: TrainingConfig | None = TrainingConfig()
+    """Training after the exchange; null: none."""
+
+    def _problems(self) -> Iterator[str]:
+        if (self.upstream is None) != (self.causal_lm.model is None):
+            given = "checkpoint" if self.causal_lm.model is None else "model"
+            yield (
+                "upstream is the pretraining of causal_lm.model, which starts from scratch; causal_lm has "
+                f"a {given}: give upstream with a model, and leave it out with a checkpoint"
+            )
+        if self.causal_lm.model is not None and self.data.upstream is None:
+            yield "causal_lm.model is pretrained on data.upstream, which is missing: give it"

@@ -1,0 +1,302 @@
+"""The stages of a trial, their settings and their inputs.
+
+corpora -> old tokenizer -> pretraining -> new vocabulary -> exchange -> further training -> scores. Arms
+share the pretrained model; arms with the same vocabulary share its tokenizer and the encoded text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from nlgraft.pipeline.stage import Stage, StageGraph
+from nlgraft.stages import seq2seq_graph as pieces
+from nlgraft.stages.kinds.exchange_kinds import (
+    EXCHANGE,
+    PLAN,
+    SIDE,
+    VECTORS,
+    ExchangeInputs,
+    PlanInputs,
+    PlanSettings,
+    VectorInputs,
+    VectorSettings,
+)
+from nlgraft.stages.kinds.masked_lm_kinds import CHECKPOINT_TOKENIZER
+from nlgraft.stages.kinds.text_kinds import NoInputs
+from nlgraft.stages.released_graph import checkpoint_settings
+from nlgraft.stages.stage_kind import NoSettings
+from nlgraft.text.tokenizer_config import ByteTokenizerConfig
+from trainables.llm_vocabulary.config import EXTENDING, KEPT, PRUNING, WITH_NEW_ROWS, Config
+from trainables.llm_vocabulary.kinds import (
+    BYTE_TOKENIZER,
+    CATCH_UP,
+    CHANGE,
+    ENCODED_LINES,
+    GENERATION,
+    MEASURES,
+    RELEASED_CAUSAL,
+    SCORE_CAUSAL,
+    TEXT,
+    TRAIN_CAUSAL,
+    ByteTokenizerInputs,
+    ByteTokenizerSettings,
+    CatchUpInputs,
+    ChangeInputs,
+    ChangeSettings,
+    EncodeLinesInputs,
+    MeasureInputs,
+    ScoreCausalInputs,
+    ScoreCausalSettings,
+    TrainCausalInputs,
+    TrainCausalSettings,
+)
+
+
+def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
+    """Build the stage graph of a trial.
+
+    Args:
+        config: Everything the trial depends on.
+        seed: Of the further training and of the rows that are drawn; of the pretraining too where the config
+            says is_per_seed.
+        splits: Splits to score.
+
+    Returns:
+        The graph; its result holds the scores.
+
+    Raises:
+        DataError: A corpus or a checkpoint is missing.
+    """
+    return StageGraph(_Builder(config, seed).scores(splits))
+
+
+@dataclass(frozen=True)
+class LineText:
+    """A corpus as ids of whole lines.
+
+    Attributes:
+        corpus: The corpus.
+        tokenizer: Its tokenizer.
+        encoded: The encoded splits.
+    """
+
+    corpus: Stage
+    tokenizer: Stage
+    encoded: Stage
+
+
+def _line_text(name: str, corpus: Stage, tokenizer: Stage) -> LineText:
+    inputs = EncodeLinesInputs(corpus=corpus, tokenizer=tokenizer)
+    return LineText(corpus, tokenizer, ENCODED_LINES.stage(f"{name}_encoded", NoSettings(), inputs))
+
+
+class _Builder:
+    """Makes the stages of one trial, each once."""
+
+    def __init__(self, config: Config, seed: int) -> None:
+        self.config = config
+        self.seed = seed
+        self.change = config.vocabulary.change
+        self.is_changed = self.change != "none"
+        self.has_new_rows = self.change in WITH_NEW_ROWS
+
+    # --- text and vocabularies ----------------------------------------------------------------------------
+
+    @cached_property
+    def upstream_corpus(self) -> Stage | None:
+        config = self.config.data.upstream
+        return None if config is None else pieces.corpus("upstream", config)
+
+    @cached_property
+    def corpus(self) -> Stage:
+        return pieces.corpus("downstream", self.config.data.downstream)
+
+    @cached_property
+    def old(self) -> Stage:
+        """The model's own tokenizer."""
+        config = self.config.causal_lm
+        released = checkpoint_settings(config.checkpoint, config.revision)
+        if released is not None:
+            return CHECKPOINT_TOKENIZER.stage(
+                "checkpoint_tokenizer", released, NoInputs(), locations=self._locations
+            )
+        assert config.tokenizer is not None
+        assert self.upstream_corpus is not None
+        return self._byte_tokenizer("upstream", config.tokenizer, self.upstream_corpus)
+
+    @cached_property
+    def new(self) -> Stage:
+        """The trial's tokenizer."""
+        config = self.config.vocabulary
+        if not self.is_changed:
+            return self.old
+        if self.change == "replace":
+            learned = ByteTokenizerConfig(vocab_size=config.size)
+            return self._byte_tokenizer("downstream", learned, self.corpus)
+        is_extended = self.change in EXTENDING
+        settings = ChangeSettings(
+            size=config.size if self.change in PRUNING else None,
+            num_added=config.num_added if is_extended else None,
+            min_count=config.min_count if is_extended else None,
+        )
+        inputs = ChangeInputs(tokenizer=self.old, corpus=self.corpus)
+        return CHANGE.stage("changed_tokenizer", settings, inputs)
+
+    @staticmethod
+    def _byte_tokenizer(name: str, config: ByteTokenizerConfig, corpus: Stage) -> Stage:
+        settings = ByteTokenizerSettings(tokenizer=config)
+        return BYTE_TOKENIZER.stage(f"{name}_tokenizer", settings, ByteTokenizerInputs(corpus=corpus))
+
+    @cached_property
+    def old_text(self) -> LineText:
+        """Downstream text in the old vocabulary."""
+        return _line_text("old", self.corpus, self.old)
+
+    @cached_property
+    def text(self) -> LineText:
+        """Downstream text in the trial's vocabulary."""
+        return _line_text("downstream", self.corpus, self.new) if self.is_changed else self.old_text
+
+    # --- model ------------------------------------------------------------------------------------------
+
+    @property
+    def _locations(self) -> Mapping[str, str]:
+        checkpoint = self.config.causal_lm.checkpoint
+        return {} if checkpoint is None else {"checkpoint": checkpoint, "read_as": "causal_lm"}
+
+    @cached_property
+    def pretrained(self) -> Stage:
+        config, upstream = self.config.causal_lm, self.config.upstream
+        released = checkpoint_settings(config.checkpoint, config.revision)
+        if released is not None:
+            return RELEASED_CAUSAL.stage("released", released, NoInputs(), locations=self._locations)
+        assert upstream is not None
+        assert self.upstream_corpus is not None
+        settings = TrainCausalSettings(
+            train=upstream.train,
+            max_tokens=config.max_tokens,
+            llama=config.model,
+            metric_prefix="upstream",
+        )
+        text = _line_text("upstream", self.upstream_corpus, self.old)
+        seed = upstream.seed_of(self.seed)
+        return TRAIN_CAUSAL.stage("upstream", settings, TrainCausalInputs(**vars(text)), seed=seed)
+
+    def _vectors(self, kind: str | None, age: str) -> Stage | None:
+        """Vectors of new tokens from downstream text, or of old ones from upstream text if there is any."""
+        if kind is None:
+            return None
+        if age == "new":
+            text = self.text
+        elif self.upstream_corpus is None:
+            text = self.old_text
+        else:
+            text = _line_text("upstream", self.upstream_corpus, self.old)
+        return VECTORS.stage(
+            f"{age}_{kind}_vectors",
+            VectorSettings.model_validate(
+                {"kind": kind, "vectors": self.config.vectors, "streams": {SIDE: TEXT}}
+            ),
+            VectorInputs(encoded=text.encoded, tokenizers={SIDE: text.tokenizer}, model=self.pretrained),
+            seed=self.seed,
+        )
+
+    @cached_property
+    def plans(self) -> Stage | None:
+        """Where each new row comes from; None where the vocabulary is the old one."""
+        if not self.is_changed:
+            return None
+        from nlgraft.vocab.methods.registry import find_method  # scipy, which reading a study does not need
+
+        config = self.config.vocabulary
+        # All tokens of a pruned vocabulary are copied, whatever the method.
+        method = find_method(config.method if self.has_new_rows else "mean")
+        settings = PlanSettings(
+            method=method.name, norm_match=config.norm_match if self.has_new_rows else "none"
+        )
+        inputs = PlanInputs(
+            model=self.pretrained,
+            old={SIDE: self.old},
+            new={SIDE: self.new},
+            new_vectors=self._vectors(method.vectors, "new"),
+            old_vectors=self._vectors(method.vectors if method.needs_old_vectors else None, "old"),
+        )
+        return PLAN.stage("transfer_plan", settings, inputs, seed=self.seed)
+
+    @cached_property
+    def exchanged(self) -> Stage:
+        """The model with the trial's vocabulary, before any training."""
+        if self.plans is None:
+            return self.pretrained
+        inputs = ExchangeInputs(model=self.pretrained, plans=self.plans)
+        return EXCHANGE.stage("transfer", NoSettings(), inputs)
+
+    @cached_property
+    def model(self) -> Stage:
+        """The trial's model."""
+        config = self.config.training
+        if config is None:
+            return self.exchanged
+        if not self.is_changed:
+            return self._kept
+        steps = config.new_rows_first_steps if self.has_new_rows else 0
+        return self._trained("continued", self.exchanged, self.text, new_rows_first_steps=steps)
+
+    @cached_property
+    def _kept(self) -> Stage:
+        """The model with its old vocabulary, trained likewise: the same stage in all trials."""
+        return self._trained(KEPT, self.pretrained, self.old_text)
+
+    def _trained(self, name: str, start: Stage, text: LineText, *, new_rows_first_steps: int = 0) -> Stage:
+        config = self.config.training
+        assert config is not None
+        settings = TrainCausalSettings(
+            train=config.train,
+            max_tokens=self.config.causal_lm.max_tokens,
+            new_rows_first_steps=new_rows_first_steps,
+            table_lr_multiplier=config.table_lr_multiplier,
+        )
+        inputs = TrainCausalInputs(**vars(text), start=start)
+        return TRAIN_CAUSAL.stage(name, settings, inputs, seed=self.seed)
+
+    # --- results ----------------------------------------------------------------------------------------
+
+    def scores(self, splits: tuple[str, ...]) -> Stage:
+        """Score the trial's model; its training, if there is one, has scored it on dev."""
+        tests = [split for split in splits if split != "dev"]
+        is_trained = self.config.training is not None
+        if not tests:
+            return self.model if is_trained else self._scored("dev")
+        further = {split: self._scored(split) for split in tests[1:]} | self._measures()
+        if not is_trained:
+            further["dev"] = self._scored("dev")
+        return self._scored(tests[0], further)
+
+    def _scored(self, split: str, further: Mapping[str, Stage] | None = None) -> Stage:
+        return self._score(f"{split}_scores", self.text, split, "", further)
+
+    def _score(
+        self, name: str, text: LineText, split: str, prefix: str, further: Mapping[str, Stage] | None = None
+    ) -> Stage:
+        max_tokens = self.config.causal_lm.max_tokens
+        settings = ScoreCausalSettings(split=split, max_tokens=max_tokens, metric_prefix=prefix)
+        inputs = ScoreCausalInputs(**vars(text), model=self.model, further=further or {})
+        return SCORE_CAUSAL.stage(name, settings, inputs)
+
+    def _measures(self) -> dict[str, Stage]:
+        """Stages whose metrics belong to the trial although nothing reads them."""
+        inputs = MeasureInputs(**vars(self.text), model=self.model, plans=self.plans)
+        found = {
+            "text": MEASURES.stage("text_measures", NoSettings(), inputs),
+            "generation": GENERATION.stage("generation", NoSettings(), inputs),
+        }
+        if self.upstream_corpus is not None:
+            text = _line_text("old_domain", self.upstream_corpus, self.new)
+            found["old_domain"] = self._score("old_domain_scores", text, "test", "old_domain")
+        training = self.config.training
+        if training is not None and training.has_reference and self.is_changed:
+            caught_up = CatchUpInputs(trained=self.model, reference=self._kept)
+            found["catch_up"] = CATCH_UP.stage("catch_up", NoSettings(), caught_up)
+        return found

@@ -1,0 +1,90 @@
+"""Metrics that a trial of another vocabulary reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from nlgraft.evaluation.metric_config import SCORED
+from nlgraft.stages.metrics import EXCHANGE, TRAINING_COST, prefixed
+from nlgraft.study.data.metric import Metric
+from trainables.llm_vocabulary.config import KEPT
+
+
+def _losses(split: Literal["dev", "test"]) -> dict[str, Metric]:
+    return {
+        f"{split}/loss": Metric(
+            direction="minimize",
+            unit=SCORED["loss"].unit,
+            split=split,
+            description="Cross-entropy per token, ends of lines included: no unit between vocabularies.",
+        ),
+        f"{split}/bits_per_byte": Metric(
+            direction="minimize",
+            unit=SCORED["bits_per_byte"].unit,
+            split=split,
+            description=SCORED["bits_per_byte"].description,
+        ),
+    }
+
+
+def _fixed(direction: Literal["maximize", "minimize"], unit: str, description: str) -> Metric:
+    return Metric(direction=direction, unit=unit, split=None, is_fixed=True, description=description)
+
+
+def _time(direction: Literal["maximize", "minimize"], unit: str, description: str) -> Metric:
+    return Metric(direction=direction, unit=unit, split=None, is_time=True, description=description)
+
+
+TRAINING: Mapping[str, Metric] = {
+    **_losses("dev"),
+    **TRAINING_COST,
+    "train_bytes": _fixed("minimize", "bytes", "Bytes trained on, each as often as it was read."),
+    "train_bytes_per_s": _time("maximize", "bytes/s", "Bytes of text per second of the training steps."),
+}
+"""Of a training; examples are sequences of packed lines."""
+TEXT_MEASURES: Mapping[str, Metric] = {
+    "text/tokens_per_word": _fixed("minimize", "tokens", "Mean tokens per space-separated word of test."),
+    "text/tokens_per_byte": _fixed("minimize", "tokens", "Mean tokens per byte of test."),
+    "text/unknown_tokens": _fixed(
+        "minimize", "share", "Tokens of test that stand for text outside the vocabulary: cheap to predict."
+    ),
+    "text/untrained_tokens": Metric(
+        direction="minimize",
+        unit="share",
+        split=None,
+        description="Tokens of test that are new and were never read in the training.",
+    ),
+}
+GENERATION: Mapping[str, Metric] = {
+    "generation/tokens_per_s": _time(
+        "maximize", "tokens/s", "Speed of sampling by transformers with its cache, eight texts at a time."
+    ),
+    "generation/bytes_per_s": _time(
+        "maximize", "bytes/s", "The same in bytes of text, by the bytes per token of dev."
+    ),
+}
+CATCH_UP: Mapping[str, Metric] = {
+    "catch_up/is_reached": Metric(
+        direction="maximize",
+        unit="share",
+        split="dev",
+        description="1 where dev bits per byte became as low as the old vocabulary's best with the same "
+        "training, else 0.",
+    ),
+    "catch_up/s": _time(
+        "minimize", "s", "Seconds of training until then; all of them where it never was, which favours it."
+    ),
+}
+METRICS: Mapping[str, Metric] = {
+    **TRAINING,
+    **_losses("test"),
+    **prefixed("old_domain", _losses("test")),
+    **prefixed("upstream", TRAINING),
+    **{f"{KEPT}/{name}": metric for name, metric in TRAINING.items()},
+    **EXCHANGE,
+    **TEXT_MEASURES,
+    **GENERATION,
+    **CATCH_UP,
+}
+"""Metrics by name; an arm without a stage lacks the metrics of that stage."""

@@ -1,0 +1,180 @@
+"""Training and scoring of causal language models of transformers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from nlgraft.errors import ContractError
+from nlgraft.evaluation.artifact import write_metrics, write_segments
+from nlgraft.evaluation.scores import Score, score_statistics
+from nlgraft.evaluation.sufficient import Statistics
+from nlgraft.nn.causal_lms import TransformersCausalLM, fresh_llama, load_causal_lm
+from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.metrics import metric_name
+from nlgraft.stages.run.new_rows import new_rows_of_one_table
+from nlgraft.stages.run.text_stages import read_encoded
+from nlgraft.training.causal_lm_training import causal_losses, causal_objective, check_positions
+from nlgraft.training.causal_text import LineEnds, PackedText, token_counts
+from nlgraft.training.loop import Training, TrainOutcome
+from nlgraft.training.loop import train as run_loop
+from nlgraft.training.seeds import derive_seed
+from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, ParameterGroup
+from nlgraft.training.views import IntArray
+from nlgraft.vocab.tokenizers.directories import copy_tokenizer
+from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from trainables.llm_vocabulary.kinds import (
+    RELEASED_CAUSAL,
+    SCORE_CAUSAL,
+    TEXT,
+    TRAIN_CAUSAL,
+    ScoreCausalInputs,
+    TrainCausalInputs,
+    TrainCausalSettings,
+)
+from trainables.llm_vocabulary.stages.text import bytes_of, lines_of
+
+READ_FILE = "tokens_read.safetensors"
+"""How often each token was read in the training."""
+_SIGNATURE = "each line by itself, its end one byte and one token"
+
+
+def read_released(context: StageContext) -> None:
+    """Take a released model as it is."""
+    settings, _ = RELEASED_CAUSAL.read(context)
+    load_causal_lm(context.locations["checkpoint"], settings.revision).write(context.directory)
+
+
+def train(context: StageContext) -> None:
+    """Train a causal language model; write it as a directory of transformers, with its dev scores."""
+    settings, inputs = TRAIN_CAUSAL.read(context)
+    assert context.seed is not None, "the graph gives every training a seed"
+    ends = LineEnds.of(load_vocabulary(inputs.tokenizer))
+    model = _start_model(settings, inputs, context, ends).to(context.device)
+    check_positions(model, settings.max_tokens)
+    prefix, config = settings.metric_prefix, settings.train
+    config = config.model_copy(update={"best_metric": metric_name(config.best_metric, prefix)})
+    text = _packed(settings, inputs, ends, context.seed)
+
+    def measure(model: TransformersCausalLM) -> dict[str, Statistics]:
+        return _statistics(model, inputs, "dev", settings.max_tokens, context.device)
+
+    def evaluate(model: TransformersCausalLM) -> Mapping[str, float]:
+        return {metric_name(f"dev/{name}", prefix): score.value for name, score in _scores(measure(model))}
+
+    outcome = run_loop(
+        Training(model, causal_objective, text, config, _learned(settings, model)),
+        context,
+        evaluate=evaluate,
+        save=lambda model, directory: model.write(directory),
+        rows_first=None
+        if inputs.start is None
+        else new_rows_of_one_table(
+            settings.new_rows_first_steps, inputs.start, model, model.vocabulary_tensors
+        ),
+    )
+    # So that the artifact is whole for transformers.
+    copy_tokenizer(inputs.tokenizer, context.directory)
+    statistics = measure(model)
+    if not prefix:
+        write_segments(context.directory, "dev", statistics)
+    times = text.times_read(outcome.steps * config.accumulation)
+    counts = token_counts(read_encoded(inputs.encoded, "train").stream(TEXT), times, len(model.input_table))
+    save_file({"counts": counts}, context.directory / READ_FILE)
+    scores = {f"dev/{name}": score for name, score in _scores(statistics)} | outcome.scores
+    scores |= _bytes_read(int(times @ bytes_of(inputs.corpus, "train")), outcome)
+    write_metrics(context.directory, {metric_name(name, prefix): score for name, score in scores.items()})
+
+
+def tokens_read(directory: Path) -> IntArray | None:
+    """Read how often each token was read in the training of an artifact; None if it is not of a training."""
+    file = directory / READ_FILE
+    return load_file(file)["counts"] if file.is_file() else None
+
+
+def _start_model(
+    settings: TrainCausalSettings, inputs: TrainCausalInputs[Path], context: StageContext, ends: LineEnds
+) -> TransformersCausalLM:
+    if inputs.start is not None:
+        return load_causal_lm(str(inputs.start), None)
+    if settings.llama is None or context.seed is None:
+        raise ContractError(f"stage {context.stage.name}: give it a start, or a llama and a seed")
+    return fresh_llama(
+        settings.llama,
+        len(load_vocabulary(inputs.tokenizer)),
+        end_id=ends.end,
+        max_tokens=settings.max_tokens,
+        seed=derive_seed(context.seed, "initial weights"),
+    )
+
+
+def _packed(
+    settings: TrainCausalSettings, inputs: TrainCausalInputs[Path], ends: LineEnds, seed: int
+) -> PackedText:
+    config, lines = settings.train, read_encoded(inputs.encoded, "train").stream(TEXT)
+    if config.batch_tokens is not None:
+        sizes = lines.lengths + 1
+    elif config.batch_characters is not None:
+        sizes = np.array([len(line) + 1 for line in lines_of(inputs.corpus, "train")], dtype=np.int64)
+    else:
+        sizes = np.ones(len(lines), dtype=np.int64)
+    budget = config.batch_tokens or config.batch_characters or config.batch_sentences
+    assert budget is not None, "a training has one budget"
+    return PackedText(lines, sizes, ends, budget=budget, max_tokens=settings.max_tokens, seed=seed)
+
+
+def _learned(settings: TrainCausalSettings, model: TransformersCausalLM) -> LearnedParameters:
+    if settings.table_lr_multiplier == 1.0:
+        return ALL_LEARNED
+    # The optimiser knows a tied table by the first of its names.
+    names = {name for name, _ in model.named_parameters()} & model.vocabulary_tensors
+    pattern = f"^({'|'.join(map(re.escape, sorted(names)))})$"
+    group = ParameterGroup(pattern=pattern, lr_multiplier=settings.table_lr_multiplier)
+    return LearnedParameters(groups=(group,))
+
+
+def _bytes_read(num_bytes: int, outcome: TrainOutcome) -> dict[str, Score]:
+    speed, signature = num_bytes / outcome.seconds, "ends of lines included, as often as they were read"
+    return {
+        "train_bytes": Score("train_bytes", num_bytes, 1, "minimize", signature),
+        "train_bytes_per_s": Score("train_bytes_per_s", speed, 1, "maximize", signature),
+    }
+
+
+def score(context: StageContext) -> None:
+    """Measure the losses of a model on a split."""
+    settings, inputs = SCORE_CAUSAL.read(context)
+    model = load_causal_lm(str(inputs.model), None).to(context.device)
+    check_positions(model, settings.max_tokens)
+    statistics = _statistics(model, inputs, settings.split, settings.max_tokens, context.device)
+    if not settings.metric_prefix:
+        write_segments(context.directory, settings.split, statistics)
+    write_metrics(
+        context.directory,
+        {
+            metric_name(f"{settings.split}/{name}", settings.metric_prefix): score
+            for name, score in _scores(statistics)
+        },
+    )
+
+
+def _statistics(
+    model: TransformersCausalLM,
+    inputs: TrainCausalInputs[Path] | ScoreCausalInputs[Path],
+    split: str,
+    max_tokens: int,
+    device: str,
+) -> dict[str, Statistics]:
+    """Nats with tokens, and with bytes, of every line, [N, 2]."""
+    ends = LineEnds.of(load_vocabulary(inputs.tokenizer))
+    lines = read_encoded(inputs.encoded, split).stream(TEXT)
+    rows = causal_losses(model, lines, ends, max_tokens, device).statistics
+    return {"loss": rows, "bits_per_byte": np.stack([rows[:, 0], bytes_of(inputs.corpus, split)], 1)}
+
+
+def _scores(statistics: Mapping[str, Statistics]) -> list[tuple[str, Score]]:
+    return [(name, score_statistics(name, rows, _SIGNATURE)) for name, rows in statistics.items()]
