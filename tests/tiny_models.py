@@ -198,7 +198,7 @@ def logits_of(model: Seq2Seq, batch: Batch) -> torch.Tensor:
 
 
 def tiny_translator(architecture: str, seed: int = 0, **settings) -> torch.nn.Module:
-    """A tiny random mBART or Marian of transformers, set as released ones are; every tensor matters."""
+    """A tiny random encoder-decoder of transformers, set as released ones are; every tensor matters."""
     import transformers
 
     sizes = {"d_model": 16, "encoder_layers": 2, "decoder_layers": 2, "max_position_embeddings": 32}
@@ -206,19 +206,32 @@ def tiny_translator(architecture: str, seed: int = 0, **settings) -> torch.nn.Mo
     sizes |= {f"{side}_ffn_dim": 24 for side in ("encoder", "decoder")}
     sizes |= {"vocab_size": VOCAB, "scale_embedding": True, "init_std": 0.3}
     torch.manual_seed(seed)
-    if architecture == "mbart":
-        own = {"activation_function": "gelu", "decoder_start_token_id": 6}
-        model = transformers.MBartForConditionalGeneration(transformers.MBartConfig(**sizes | own | settings))
-    else:
-        own = {"activation_function": "swish", "pad_token_id": 29, "decoder_start_token_id": 29}
-        own |= {"eos_token_id": 3, "forced_eos_token_id": 3}
-        model = transformers.MarianMTModel(transformers.MarianConfig(**sizes | own | settings))
+    kind, own = {
+        "mbart": ("MBart", {"activation_function": "gelu", "decoder_start_token_id": 6}),
+        "marian": (
+            "Marian",
+            {
+                "activation_function": "swish",
+                "pad_token_id": 29,
+                "decoder_start_token_id": 29,
+                "eos_token_id": 3,
+                "forced_eos_token_id": 3,
+            },
+        ),
+        "bart": ("Bart", {"scale_embedding": False}),
+        "m2m_100": ("M2M100", {"encoder_layerdrop": 0, "decoder_layerdrop": 0}),
+        "pegasus": ("Pegasus", {"activation_function": "relu"}),
+    }[architecture]
+    model_class = "MarianMTModel" if kind == "Marian" else f"{kind}ForConditionalGeneration"
+    config = getattr(transformers, f"{kind}Config")(**sizes | own | settings)
+    model = getattr(transformers, model_class)(config)
+    if architecture == "marian":
         model.final_logits_bias.normal_()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim == 1:  # biases and gains start at 0 and 1
                 parameter += 0.1 * torch.randn_like(parameter)
-            if "embed_positions" in name and architecture == "mbart":
+            if "embed_positions" in name and architecture in ("mbart", "bart"):
                 parameter[:2] = torch.randn_like(parameter[:2])  # rows that nothing reads
     return model.eval()
 

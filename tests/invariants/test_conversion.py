@@ -1,4 +1,4 @@
-"""Invariants F2 and F38 for checkpoints of transformers: mBART and Marian."""
+"""Invariants F2 and F38 for checkpoints of transformers: mBART and its relatives."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.conversion.checkpoint import from_hugging_face, to_hugging_face
+from nlgraft.nn.conversion.decoding import read_generation
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
@@ -36,7 +37,16 @@ CASES = {
         },
     ),
     "marian_shared_untied": ("marian", {"tie_word_embeddings": False}),
+    "mbart_50": ("mbart", {"decoder_start_token_id": 2}),
+    "bart": ("bart", {}),
+    "bart_untied_scaled": ("bart", {"tie_word_embeddings": False, "scale_embedding": True}),
+    "m2m_100": ("m2m_100", {}),
+    "nllb_untied": ("m2m_100", {"tie_word_embeddings": False, "activation_function": "gelu"}),
+    "pegasus": ("pegasus", {}),
+    "pegasus_untied": ("pegasus", {"tie_word_embeddings": False}),
 }
+FORCED = {"mbart_50": (6,), "bart": (0,), "m2m_100": (7,)}
+"""The first token of a target: a language, or the begin of a text."""
 LIMIT = 20
 
 
@@ -128,7 +138,7 @@ def our_output(model, batch, config):
     return [found[0].ids for found in beam_search(model, batch.sources, config=config)]
 
 
-def learn_to_copy(model, start, end, pad):
+def learn_to_copy(model, prompt, end, pad):
     """Some steps on short sequences: enough for outputs that differ and end by themselves."""
     draw = random.Random(0)
     with torch.no_grad():
@@ -139,8 +149,8 @@ def learn_to_copy(model, start, end, pad):
     for _ in range(200):
         texts = [[draw.randrange(8, 28) for _ in range(draw.randint(1, 3))] for _ in range(32)]
         source = Tokens.from_lists([[*text, end] for text in texts], pad)
-        target = Tokens.from_lists([[start, *text] for text in texts], pad)
-        output = Tokens.from_lists([[*text, end] for text in texts], pad).ids
+        target = Tokens.from_lists([[*prompt, *text] for text in texts], pad)
+        output = Tokens.from_lists([[*prompt[1:], *text, end] for text in texts], pad).ids
         hidden = model(Batch([source], target, output))[target.valid]
         loss = torch.nn.functional.cross_entropy(model.logits(hidden), output[target.valid])
         optimizer.zero_grad()
@@ -155,14 +165,20 @@ def learn_to_copy(model, start, end, pad):
         pytest.param("mbart", marks=pytest.mark.slow),
         "marian",
         pytest.param("marian_two_vocabularies", marks=pytest.mark.slow),
+        "mbart_50",
+        "bart",
+        "m2m_100",
+        "pegasus",
     ],
 )
 def test_models_trained_on_generate_the_same(name, tmp_path):
     """Converted, trained and exported, with greedy and beam search as the files say."""
     original = theirs_of(name)
     model, info = from_hugging_face(original)
+    forced = FORCED.get(name, ())
     ids = {"start_id": original.config.decoder_start_token_id, "end_id": original.config.eos_token_id}
-    learn_to_copy(model, *ids.values(), original.config.pad_token_id)
+    learn_to_copy(model, (ids["start_id"], *forced), ids["end_id"], original.config.pad_token_id)
+    ids["forced_ids"] = forced
     for beam in (1, 4):
         config = GenerationConfig(
             beam=beam, length_penalty="average", max_length_ratio=0, max_length_offset=LIMIT, **ids
@@ -172,6 +188,10 @@ def test_models_trained_on_generate_the_same(name, tmp_path):
         theirs = type(original).from_pretrained(tmp_path / str(beam))
         batch = random_batch(theirs, count=40, longest=3)
         expected = their_output(theirs, batch)
+        assert all(found[: len(forced)] == [*forced] for found in expected)
+        expected = [found[len(forced) :] for found in expected]
+        again, _ = read_generation(theirs.generation_config.to_dict())
+        assert (again.forced_ids, again.max_length_offset) == (forced, LIMIT)
         assert len({tuple(ids) for ids in expected}) > 20
         assert max(len(ids) for ids in expected) < LIMIT
         assert our_output(model, batch, config) == expected
@@ -189,6 +209,10 @@ def test_models_trained_on_generate_the_same(name, tmp_path):
         {"position_layout": "marian", "tying": "all", "has_output_bias": True},
         {**MBART_STYLE},
         {**MBART_STYLE, "tying": "none", "has_output_bias": True, "activation": "relu"},
+        {**MBART_STYLE, "norm": "post"},
+        {"norm": "pre", "tying": "all", "position_layout": "fairseq", "pad_id": 1},
+        {"norm": "pre", "tying": "none", "position_layout": "marian", "has_output_bias": True},
+        {"norm": "pre", "tying": "all", "position_layout": "halves"},
     ],
 )
 def test_models_trained_here_can_be_loaded_by_transformers(settings, tmp_path):
@@ -202,7 +226,9 @@ def test_models_trained_here_can_be_loaded_by_transformers(settings, tmp_path):
             parameter += 0.3 * torch.randn_like(parameter)
     config = GenerationConfig(beam=1, max_length_ratio=0, max_length_offset=LIMIT)
     notes = to_hugging_face(model, tmp_path, generation=config)
-    assert len(notes) == (model.config.norm == "post" and model.config.position_layout != "marian")
+    has_sinusoids, layout = model.config.source_positions == "sinusoidal", model.config.position_layout
+    is_marian = has_sinusoids and model.config.norm == "post"
+    assert len(notes) == (is_marian and layout != "marian")
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     batch = random_batch(theirs, count=8)
     valid = batch.target_input.valid
@@ -211,7 +237,7 @@ def test_models_trained_here_can_be_loaded_by_transformers(settings, tmp_path):
     assert our_output(model, batch, config) == their_output(theirs, batch)
     again, _ = from_hugging_face(tmp_path)
     assert again.config == model.config.model_copy(
-        update={"position_layout": model.config.position_layout if model.config.norm == "post" else "halves"}
+        update={"position_layout": layout if has_sinusoids else "halves"}
     )
     for (key, one), other in zip(model.state_dict().items(), again.state_dict().values(), strict=True):
         assert torch.equal(one, other), key

@@ -148,13 +148,14 @@ def token_confidences(
     order = np.argsort([-len(ids) for ids in hypotheses], kind="stable")
     for rows in np.array_split(order, max(1, -(-len(order) // batch_sentences))):
         # With the end token, as in training; its own confidence is left out below.
-        outputs = Tokens.from_lists([[*hypotheses[row], config.end_id] for row in rows])
-        read = Tokens.from_lists([[config.start_id, *hypotheses[row]] for row in rows])
+        outputs = Tokens.from_lists([[*config.forced_ids, *hypotheses[row], config.end_id] for row in rows])
+        read = Tokens.from_lists([[*config.prompt, *hypotheses[row]] for row in rows])
         sources, contexts = inputs.pack(rows)
         batch = Batch(sources, read, outputs.ids, contexts).to(device)
         probabilities_BJV = model.logits(model(batch)).float().softmax(-1)
         chosen_BJ = probabilities_BJV.gather(-1, batch.target_output[..., None])[..., 0].cpu()
         for row, chosen_J in zip(rows, chosen_BJ, strict=True):
-            confidences[row] = chosen_J[: len(hypotheses[row])].tolist()
+            start = len(config.forced_ids)
+            confidences[row] = chosen_J[start : start + len(hypotheses[row])].tolist()
     model.train(was_training)
     return confidences

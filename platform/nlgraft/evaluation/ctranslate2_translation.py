@@ -38,7 +38,7 @@ def translate_by_ctranslate2(
     Raises:
         ContractError: CTranslate2 is not installed, or knows no such model or search.
     """
-    if problems := unsupported_search(config):
+    if problems := unsupported_search(config, config.forced_ids):
         raise ContractError("; ".join(problems))
     sources, limits = inputs.sources[0], _limits(model, inputs, config)
     assert isinstance(sources, Ragged), "a plain model reads tokens"

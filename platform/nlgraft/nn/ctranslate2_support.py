@@ -27,7 +27,7 @@ def unsupported(model: TransformerConfig) -> list[str]:
     return [f"CTranslate2 decodes no model with its own {', '.join(found)}; {_INSTEAD}"] if found else []
 
 
-def unsupported_search(decode: BeamSearchConfig) -> list[str]:
+def unsupported_search(decode: BeamSearchConfig, forced_ids: tuple[int, ...] = ()) -> list[str]:
     """List rules of a search that CTranslate2 does not have, or not as ours.
 
     It forbids tokens before the softmax, so that a rule that forbids some makes all others likelier.
@@ -36,4 +36,6 @@ def unsupported_search(decode: BeamSearchConfig) -> list[str]:
     found = [
         f"decode.{name} {getattr(decode, name)}" for name in rules if getattr(decode, name) != rules[name]
     ]
+    if forced_ids:
+        found.append("a language as the second token of the decoder")
     return [f"CTranslate2 searches otherwise with {', '.join(found)}; {_INSTEAD}"] if found else []

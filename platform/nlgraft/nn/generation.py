@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -86,7 +87,11 @@ def _begin(
     moved = [tokens.to(device) for tokens in sources]
     bank = model.encode(moved, {name: tokens.to(device) for name, tokens in (contexts or {}).items()})
     limiting = moved if length_source is None else [moved[length_source]]
-    return model.start(bank), search_limits(model, limiting, config)
+    state = model.start(bank)
+    limits_B = search_limits(model, limiting, config)
+    for token in config.prompt[:-1]:
+        model.decode_step(state, torch.full_like(limits_B, token))
+    return state, limits_B
 
 
 def search_limits(model: Seq2Seq, sources: Sequence[Tokens], config: GenerationConfig) -> Tensor:
@@ -94,7 +99,8 @@ def search_limits(model: Seq2Seq, sources: Sequence[Tokens], config: GenerationC
     limits_B = length_limits(sources, config.max_length_ratio, config.max_length_offset)
     if model.config.target_positions != "learned":
         return limits_B
-    return limits_B.clamp(max=max(1, model.config.max_positions - 1))  # the start token takes a position, too
+    # the given tokens take positions, too
+    return limits_B.clamp(max=max(1, model.config.max_positions - len(config.prompt)))
 
 
 @contextmanager
@@ -119,7 +125,7 @@ class _Search:
         self.limits_B = limits_B
         self.shortest = int(limits_B.min()) if len(limits_B) else 0
         self.index_B = torch.arange(len(limits_B), device=limits_B.device)
-        self.tokens_BKT = limits_B.new_full((len(limits_B), 1, 1), config.start_id)
+        self.tokens_BKT = limits_B.new_full((len(limits_B), 1, 1), config.prompt[-1])
         self.results: list[list[Hypothesis]] = [[] for _ in range(len(limits_B))]
         self.num_generated = 0
 
@@ -162,6 +168,11 @@ class _Search:
             scores_RV[is_stuck_R, self.config.end_id] = end_R[is_stuck_R]
         return scores_RV
 
+    def penalty(self, length: Tensor | float) -> Any:
+        """Compute the divisor of the log-probability of hypotheses of some length, forced tokens apart."""
+        num_tokens = length + len(self.config.forced_ids)
+        return penalty(num_tokens, self.config.length_penalty, self.config.alpha)
+
     def collect(self, index: int, tokens: Tensor, lengths: Tensor, scores: Tensor, logs: Tensor) -> None:
         """Store the hypotheses of one sentence: tokens [N, T], the rest [N]."""
         rows = zip(tokens.tolist(), lengths.tolist(), scores.tolist(), logs.tolist(), strict=True)
@@ -194,7 +205,7 @@ class _Greedy(_Search):
         return self.results
 
     def _leave(self, is_done_B: Tensor, logs_B: Tensor) -> None:
-        scores_B = logs_B / penalty(float(self.num_generated), self.config.length_penalty, self.config.alpha)
+        scores_B = logs_B / self.penalty(float(self.num_generated))
         for row in is_done_B.nonzero()[:, 0].tolist():
             tokens, length = self.tokens_BKT[row, :, 1:], self.tokens_BKT.new_tensor([self.num_generated - 1])
             self.collect(int(self.index_B[row]), tokens, length, scores_B[row, None], logs_B[row, None])
@@ -242,9 +253,7 @@ class _Beams(_Search):
         if not bool(is_new_BK.any()):
             return
         logs_BK = logs_BC[:, :beam].where(is_new_BK, -math.inf)
-        scores_BK = logs_BK / penalty(
-            float(self.num_generated), self.config.length_penalty, self.config.alpha
-        )
+        scores_BK = logs_BK / self.penalty(float(self.num_generated))
         length = self.num_generated - 1
         tokens_BKT = self.tokens_BKT[:, :, 1:].gather(1, parent_BC[:, :beam, None].expand(-1, -1, length))
         room = self.ended_tokens_BKT.new_zeros(*self.ended_tokens_BKT.shape[:2], length)
@@ -285,7 +294,7 @@ class _Beams(_Search):
         longest_B = self.limits_B + 1.0
         # Log-probabilities only fall, so no hypothesis gets better than its present one over the largest
         # penalty.
-        attainable_B = best_live_B / penalty(longest_B, self.config.length_penalty, self.config.alpha)
+        attainable_B = best_live_B / self.penalty(longest_B)
         return is_done_B | (self.ended_scores_BK[:, -1] >= attainable_B)
 
     def _leave(self, is_done_B: Tensor) -> None:

@@ -197,9 +197,10 @@ class LayersConfig(StrictConfig):
     (TRICE, Eq. 8)."""
     target_positions: Positions = "sinusoidal"
     """Position embeddings of the target."""
-    position_layout: Literal["halves", "interleaved", "marian"] = "halves"
-    """Layout of sinusoids: halves (sines, then cosines; tensor2tensor, fairseq), interleaved (Vaswani et al.
-    2017), or marian (halves with Vaswani's frequencies), the only one that transformers trains with."""
+    position_layout: Literal["halves", "interleaved", "marian", "fairseq"] = "halves"
+    """Layout of sinusoids: halves (sines, then cosines; tensor2tensor), interleaved (Vaswani et al. 2017),
+    marian (halves with Vaswani's frequencies), or fairseq (halves that count from 2, as in M2M-100 and
+    NLLB)."""
     max_positions: int = Field(default=1024, ge=1)
     """Number of learned positions, in tokens; sinusoids have no limit."""
     has_source_scale: bool = True
@@ -438,9 +439,17 @@ class GenerationConfig(BeamSearchConfig):
     """First decoder input."""
     end_id: int = 3
     """Token that ends a hypothesis."""
+    forced_ids: tuple[int, ...] = ()
+    """Decoder inputs that follow the first one and are given as well, such as a language (mBART-50, NLLB);
+    they count as tokens in the length penalty, as in transformers, and are no part of a hypothesis."""
 
     @model_validator(mode="after")
     def _returns_what_it_keeps(self) -> GenerationConfig:
         if self.num_return > self.beam:
             raise ValueError(f"num_return {self.num_return} is more than beam {self.beam}")
         return self
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """All decoder inputs that are given."""
+        return (self.start_id, *self.forced_ids)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from nlgraft.errors import ContractError
 
-Layout = Literal["halves", "interleaved", "marian"]
+Layout = Literal["halves", "interleaved", "marian", "fairseq"]
 
 
 def sinusoids(positions_P: Tensor, d_model: int, layout: Layout) -> Tensor:
@@ -21,15 +21,16 @@ def sinusoids(positions_P: Tensor, d_model: int, layout: Layout) -> Tensor:
 
     Layouts: ``halves``: sines, then cosines, frequencies from 1 to exactly 1/10000 (tensor2tensor);
     ``interleaved``: sine and cosine alternate, frequencies 10000^(-2i/D); ``marian``: the latter frequencies
-    in halves.
+    in halves; ``fairseq``: halves that count from 2, the padding id + 1.
 
     Source: Vaswani et al. (2017), section 3.5.
     """
     half = d_model // 2
     # tensor2tensor divides by half - 1, so that its last frequency is exactly 1/10000.
-    steps = max(half - 1, 1) if layout == "halves" else half
+    steps = max(half - 1, 1) if layout in ("halves", "fairseq") else half
     frequencies = torch.exp(torch.arange(half, dtype=torch.float64) * (-math.log(10000) / steps))
-    angles = positions_P.to(torch.float64)[:, None] * frequencies
+    first = 2 if layout == "fairseq" else 0
+    angles = (positions_P.to(torch.float64) + first)[:, None] * frequencies
     parts = [angles.sin(), angles.cos()]
     table = torch.stack(parts, dim=2).flatten(1) if layout == "interleaved" else torch.cat(parts, dim=1)
     return table.to(torch.float32)

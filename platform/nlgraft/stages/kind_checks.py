@@ -181,7 +181,8 @@ def translations(stages: Sequence[Stage], findings: Findings) -> None:
             continue
         model = _architecture(stage.inputs["model"])
         found = [] if model is None else unsupported(model)
-        findings.refuse(stage, [*missing_package(), *unsupported_search(settings.decode), *found])
+        searched = unsupported_search(settings.decode, settings.view.target.prefix)
+        findings.refuse(stage, [*missing_package(), *searched, *found])
 
 
 def _architecture(stage: Stage) -> TransformerConfig | None:

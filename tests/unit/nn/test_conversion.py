@@ -8,11 +8,13 @@ import pytest
 import torch
 
 from nlgraft.errors import ContractError, StoreError
+from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.conversion.architectures import Architecture, choose_architecture
 from nlgraft.nn.conversion.checkpoint import from_hugging_face, to_hugging_face
 from nlgraft.nn.conversion.decoding import read_generation, write_generation
 from nlgraft.nn.conversion.info import CheckpointInfo
 from nlgraft.nn.conversion.renames import Place, check_places, places
+from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
 from tests.tiny_models import MBART_STYLE, tiny_translator
@@ -113,8 +115,12 @@ def test_other_architectures_are_refused(tmp_path):
     bert = transformers.BertConfig(
         hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=20
     )
+    t5 = transformers.T5Config(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, vocab_size=20)
+    t5.save_pretrained(tmp_path)
+    with pytest.raises(ContractError, match=r"model type 't5', which has relative positions.*RMS norms"):
+        from_hugging_face(tmp_path)
     bert.save_pretrained(tmp_path)
-    with pytest.raises(ContractError, match=r"model type 'bert'.*Allowed: mbart, marian"):
+    with pytest.raises(ContractError, match=r"model type 'bert'.*Allowed: mbart, .*, m2m_100, pegasus"):
         from_hugging_face(tmp_path)
     with pytest.raises(ContractError, match="no readable checkpoint"):
         from_hugging_face(tmp_path / "nothing")
@@ -154,7 +160,7 @@ def test_position_tables_that_are_no_sinusoids_are_refused():
 @pytest.mark.parametrize(
     "settings, message",
     [
-        ({"norm": "pre"}, "mbart: has_embedding_norm is 'False'.*marian: norm is 'pre'"),
+        ({"norm": "pre", "source_positions": "learned"}, "mbart: has.*marian: norm is 'pre'.*pegasus: s"),
         ({"has_source_scale": False}, "has_source_scale and has_target_scale differ"),
         ({**MBART_STYLE, "tying": "decoder"}, "tying is 'decoder', must be 'all' or 'none'"),
         ({"num_sources": 2, "segments": "halves"}, "segments is set"),
@@ -169,6 +175,11 @@ def test_models_that_transformers_cannot_hold_are_refused(settings, message):
 def test_architecture_is_found():
     assert choose_architecture(TransformerConfig(**SIZES)) is Architecture.MARIAN
     assert choose_architecture(TransformerConfig(**SIZES, **MBART_STYLE)) is Architecture.MBART
+    bart = TransformerConfig(**SIZES, **{**MBART_STYLE, "norm": "post"})
+    assert choose_architecture(bart) is Architecture.BART
+    pre = TransformerConfig(**SIZES, norm="pre", tying="all", position_layout="fairseq", pad_id=1)
+    assert choose_architecture(pre) is Architecture.M2M_100
+    assert choose_architecture(pre.model_copy(update={"pad_id": 0})) is Architecture.PEGASUS
     with pytest.raises(ContractError, match="mbart: norm is 'post'"):
         choose_architecture(TransformerConfig(**SIZES), Architecture.MBART)
 
@@ -215,14 +226,29 @@ def test_differences_in_generation_are_told():
     with pytest.raises(ContractError, match="give start_id"):
         read_generation(theirs)
     config, notes = read_generation(theirs, start_id=9)
-    assert (config.start_id, config.max_length_ratio) == (9, 1.0)
+    assert (config.start_id, config.forced_ids, config.max_length_ratio) == (9, (7,), 1.0)
     message = "\n".join(notes)
-    for part in ("forced_bos_token_id 7", "forced_eos_token_id None", "pad token 1 is never", "top_k 5"):
+    for part in ("forced_eos_token_id None", "pad token 1 is never", "top_k 5"):
         assert part in message
     for part in ("early_stopping false", "no max_length"):
         assert part in message
     with pytest.raises(ContractError, match="eos_token_id is \\[2, 3\\]"):
         read_generation({**theirs, "eos_token_id": [2, 3]}, start_id=9)
+
+
+def test_a_prompt_is_given_and_not_searched():
+    """Tokens before the search are read as in training, and leave room for fewer in the position table."""
+    theirs = tiny_translator("mbart", decoder_start_token_id=2)
+    model, _ = from_hugging_face(theirs)
+    config = GenerationConfig(beam=1, start_id=2, end_id=3, forced_ids=(6,), max_length_offset=90)
+    source = Tokens.from_lists([[9, 8, 2], [6, 2]], 1)
+    found = [best[0].ids for best in beam_search(model, [source], config=config)]
+    target = Tokens.from_lists([[2, 6, *ids] for ids in found], 1)
+    with torch.no_grad():
+        chosen = model.logits(model(Batch([source], target, target.ids))).argmax(-1)
+    for row, ids in zip(chosen[:, 1:].tolist(), found, strict=True):
+        assert row[: len(ids)] == ids
+        assert len(ids) <= 32 - 2
 
 
 def test_generation_is_written():

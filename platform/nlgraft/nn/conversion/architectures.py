@@ -1,4 +1,4 @@
-"""mBART and Marian as configurations of our model, and the reverse where possible. Imports no torch."""
+"""mBART and its relatives as configurations of our model, and the reverse where possible. No torch here."""
 
 from __future__ import annotations
 
@@ -13,16 +13,26 @@ from nlgraft.nn.model_config import NORM_EPS, Activation, TransformerConfig
 class Architecture(StrEnum):
     """Encoder-decoders of transformers that our model can represent; the value is their model type.
 
-    Source: Liu et al. (2020) (mBART); Junczys-Dowmunt et al. (2018) (Marian).
+    Source: Liu et al. (2020) (mBART); Junczys-Dowmunt et al. (2018) (Marian); Lewis et al. (2020) (BART); Fan
+    et al. (2021) (M2M-100, and NLLB after it); Zhang et al. (2020) (Pegasus).
     """
 
     MBART = "mbart"
     MARIAN = "marian"
+    BART = "bart"
+    M2M_100 = "m2m_100"
+    PEGASUS = "pegasus"
 
     @property
     def model_class(self) -> str:
         """Name of the class in transformers."""
-        return {"mbart": "MBartForConditionalGeneration", "marian": "MarianMTModel"}[self]
+        return {
+            "mbart": "MBartForConditionalGeneration",
+            "marian": "MarianMTModel",
+            "bart": "BartForConditionalGeneration",
+            "m2m_100": "M2M100ForConditionalGeneration",
+            "pegasus": "PegasusForConditionalGeneration",
+        }[self]
 
 
 ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
@@ -41,8 +51,35 @@ STYLES: dict[Architecture, dict[str, Any]] = {
         "source_positions": "sinusoidal",
         "target_positions": "sinusoidal",
     },
+    Architecture.BART: {
+        "norm": "post",
+        "has_embedding_norm": True,
+        "source_positions": "learned",
+        "target_positions": "learned",
+    },
+    Architecture.M2M_100: {
+        "norm": "pre",
+        "has_embedding_norm": False,
+        "source_positions": "sinusoidal",
+        "target_positions": "sinusoidal",
+        "position_layout": "fairseq",
+        "has_output_bias": False,
+        "pad_id": 1,
+    },
+    Architecture.PEGASUS: {
+        "norm": "pre",
+        "has_embedding_norm": False,
+        "source_positions": "sinusoidal",
+        "target_positions": "sinusoidal",
+    },
 }
 """Our settings that each architecture fixes."""
+
+REFUSED = {
+    "t5": "relative positions in every attention, RMS norms, no biases",
+    "mt5": "relative positions in every attention, RMS norms, no biases, gated feed-forward blocks",
+}
+"""Model types that people ask for, and what of them our Transformer does not have."""
 
 _SAME_ON_BOTH_SIDES = (
     ("encoder_attention_heads", "decoder_attention_heads"),
@@ -57,6 +94,11 @@ def architecture_of(model_type: str, where: str) -> Architecture:
         ContractError: The model type cannot be converted.
     """
     allowed = [str(architecture) for architecture in Architecture]
+    if model_type in REFUSED:
+        raise ContractError(
+            f"{where} has model type '{model_type}', which has {REFUSED[model_type]}: our Transformer has "
+            "none of it. Use the checkpoint's encoder as a context, or nlgraft vocab on the checkpoint itself"
+        )
     if model_type not in allowed:
         raise ContractError(
             f"{where} has model type '{model_type}', which cannot be converted. "
@@ -92,11 +134,12 @@ def read_config(
     pad_id = theirs["pad_token_id"]
     if not isinstance(pad_id, int):
         problems.append("pad_token_id is not set")
+    elif pad_id != STYLES[architecture].get("pad_id", pad_id):
+        problems.append(f"pad_token_id is {pad_id}: positions are counted from it, and it must be 1")
     if problems:
         raise ContractError(f"{architecture} checkpoint: " + "; ".join(problems))
     config = TransformerConfig(
-        **STYLES[architecture],
-        **found,
+        **{**found, **STYLES[architecture], "pad_id": pad_id},
         d_model=theirs["d_model"],
         num_encoder_layers=theirs["encoder_layers"],
         num_decoder_layers=theirs["decoder_layers"],
@@ -109,7 +152,6 @@ def read_config(
         max_positions=theirs["max_position_embeddings"],
         has_source_scale=theirs["scale_embedding"],
         has_target_scale=theirs["scale_embedding"],
-        pad_id=pad_id,
     )
     notes = [
         f"{name} {theirs[name]}: layers are never dropped here while training"
@@ -144,7 +186,7 @@ def _misfits(config: TransformerConfig, architecture: Architecture) -> Iterator[
     for setting, needed in STYLES[architecture].items():
         if getattr(config, setting) != needed:
             yield f"{setting} is '{getattr(config, setting)}', must be '{needed}'"
-    if architecture is Architecture.MBART and config.tying == "decoder":
+    if architecture is not Architecture.MARIAN and config.tying == "decoder":
         yield "tying is 'decoder', must be 'all' or 'none'"
     if config.norm_eps != NORM_EPS:
         yield f"norm_eps is {config.norm_eps}, must be {NORM_EPS}"
@@ -204,7 +246,7 @@ def write_config(
         theirs["decoder_vocab_size"] = target_vocab_size
     elif source_vocab_size != target_vocab_size:
         raise ContractError(
-            f"an mBART has one vocabulary, this model has {source_vocab_size} source and "
+            f"a {architecture} has one vocabulary, this model has {source_vocab_size} source and "
             f"{target_vocab_size} target tokens"
         )
     return theirs

@@ -1,4 +1,4 @@
-"""Conversion of mBART and Marian checkpoints into our Transformer and back.
+"""Conversion of checkpoints of mBART and its relatives into our Transformer and back.
 
 transformers is imported only to load a checkpoint; writing one does not need it.
 """
@@ -40,13 +40,13 @@ from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
 from nlgraft.nn.positions import Layout, sinusoids
 
 WEIGHTS_FILE, CONFIG_FILE, GENERATION_FILE = "model.safetensors", "config.json", "generation_config.json"
-_LAYOUTS: tuple[Layout, ...] = ("marian", "halves", "interleaved")
+_LAYOUTS: tuple[Layout, ...] = ("marian", "halves", "interleaved", "fairseq")
 _ROUNDED = 1e-3  # largest error of sinusoids stored in fp16 or bf16
 _EXACT = 1e-6
 
 
 def from_hugging_face(checkpoint: str | Path | nn.Module) -> tuple[Seq2Seq, CheckpointInfo]:
-    """Convert an mBART or Marian checkpoint into our Transformer, in fp32.
+    """Convert a checkpoint of one of the architectures into our Transformer, in fp32.
 
     Every tensor is used and every parameter set exactly once; torch's random state does not change.
 
@@ -68,8 +68,9 @@ def from_hugging_face(checkpoint: str | Path | nn.Module) -> tuple[Seq2Seq, Chec
         raise ContractError(f"{name} cannot generate: load the checkpoint as {architecture.model_class}")
     tensors = dict(theirs.state_dict())
     tying = _tying(tensors)
-    has_bias = bool(tensors[OUTPUT_BIAS].any())
-    layout = _layout(tensors, notes) if architecture is Architecture.MARIAN else "halves"
+    has_bias = OUTPUT_BIAS in tensors and bool(tensors[OUTPUT_BIAS].any())
+    has_sinusoids = architecture in (Architecture.MARIAN, Architecture.PEGASUS)
+    layout = _layout(tensors, notes) if has_sinusoids else "halves"
     settings = json.loads(theirs.config.to_json_string())
     config, more = read_config(
         architecture, settings, tying=tying, has_output_bias=has_bias, position_layout=layout
@@ -137,7 +138,7 @@ def _layout(tensors: Mapping[str, Tensor], notes: list[str]) -> Layout:
             return layout
     raise ContractError(
         f"{' and '.join(POSITION_TABLES)} hold none of the known sinusoids ({', '.join(_LAYOUTS)}): "
-        "learned positions with post-norm cannot be converted"
+        "learned positions without a norm behind them cannot be converted"
     )
 
 
@@ -178,10 +179,10 @@ def to_hugging_face(
     info: CheckpointInfo | None = None,
     generation: GenerationConfig | None = None,
 ) -> list[str]:
-    """Write a plain model as an mBART or Marian checkpoint that transformers loads.
+    """Write a plain model as a checkpoint that transformers loads.
 
-    A post-norm model with sinusoids becomes a Marian, a pre-norm one with learned positions and embedding
-    norms an mBART.
+    With learned positions and embedding norms it becomes an mBART (pre-norm) or a BART (post-norm), with
+    sinusoids a Marian (post-norm), an M2M-100 (pre-norm, fairseq's sinusoids) or a Pegasus (pre-norm).
 
     Args:
         model: A model without contexts, segments and fine encoder.
@@ -202,7 +203,7 @@ def to_hugging_face(
     notes: list[str] = []
     tensors = _tensors(model, architecture, info.unread if info else {}, notes)
     num_source = len(tensors[SHARED if config.tying == "all" else SOURCE_TABLE])
-    num_target = tensors[OUTPUT_BIAS].shape[1]
+    num_target = len(model.output_projection.weight)
     has_shared = SHARED in tensors
     written = write_config(architecture, config, num_source, num_target, has_shared_table=has_shared)
     before = info.config if info else {}
@@ -232,21 +233,23 @@ def _tensors(
     for place in found:
         tensors |= place.write(parameters[place.ours], unread)
     weight = model.output_projection.weight
-    if not config.has_output_bias:
+    if not config.has_output_bias and architecture is not Architecture.M2M_100:
         tensors[OUTPUT_BIAS] = weight.new_zeros(1, len(weight), device="cpu")
     if config.tying == "none":
         kept = unread.get(SHARED)
         if kept is not None and kept.shape == tensors[SOURCE_TABLE].shape == weight.shape:
             tensors[SHARED] = kept.to(weight.dtype)
-        elif architecture is Architecture.MBART:
+        elif architecture is not Architecture.MARIAN:
             tensors[SHARED] = tensors[SOURCE_TABLE].clone()  # never read, but required by transformers
-    if architecture is Architecture.MARIAN and config.position_layout != "marian":
+    is_written = architecture is Architecture.PEGASUS or config.position_layout != "marian"
+    if config.source_positions == "sinusoidal" and architecture is not Architecture.M2M_100 and is_written:
         table = sinusoids(torch.arange(config.max_positions), config.d_model, config.position_layout)
         tensors |= {name: table.to(weight.dtype, copy=True) for name in POSITION_TABLES}
-        notes.append(
-            f"position_layout {config.position_layout}: written as tables, which transformers reads but does "
-            "not save again"
-        )
+        if architecture is Architecture.MARIAN:
+            notes.append(
+                f"position_layout {config.position_layout}: written as tables, which transformers reads but "
+                "does not save again"
+            )
     return tensors
 
 

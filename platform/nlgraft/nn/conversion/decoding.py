@@ -78,9 +78,14 @@ def read_generation(
         "start_id": first,
         "end_id": ends[0],
     }
+    forced = theirs.get("forced_bos_token_id")
+    if isinstance(forced, int):
+        settings["forced_ids"] = (forced,)
+        settings["min_length"] = max(0, settings["min_length"] - 1)  # the forced token is counted there
     longest = theirs.get("max_new_tokens") or _value_or(theirs, "max_length", 0) - 1
-    if longest > 0:  # the end token is counted there
-        settings |= {"max_length_ratio": 0.0, "max_length_offset": longest - 1}
+    if longest > 0:  # as are the end token and the forced one
+        offset = max(0, longest - 1 - len(settings.get("forced_ids", ())))
+        settings |= {"max_length_ratio": 0.0, "max_length_offset": offset}
     return GenerationConfig(**settings), [*_differences(theirs, settings)]
 
 
@@ -91,8 +96,6 @@ def _value_or(theirs: Mapping[str, Any], name: str, default: Any) -> Any:
 
 def _differences(theirs: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
     notes = []
-    if theirs.get("forced_bos_token_id") is not None:
-        notes.append(f"forced_bos_token_id {theirs['forced_bos_token_id']}: the first token is free here")
     if theirs.get("forced_eos_token_id") != settings["end_id"]:
         notes.append(
             f"forced_eos_token_id {theirs.get('forced_eos_token_id')}: a hypothesis that reaches the limit "
@@ -134,7 +137,8 @@ def write_generation(
         Content of generation_config.json, and notes on every difference.
     """
     notes = []
-    longest = config.max_length_offset
+    num_forced = len(config.forced_ids)
+    longest = config.max_length_offset + num_forced
     if config.max_length_ratio:
         longest = max_positions - 1
         notes.append(
@@ -156,12 +160,16 @@ def write_generation(
         "forced_eos_token_id": config.end_id,
         "length_penalty": 0.0 if config.length_penalty == "none" else config.alpha,
         "max_new_tokens": longest + 1,
-        "min_new_tokens": config.min_length,
+        "min_new_tokens": config.min_length + num_forced,
         "no_repeat_ngram_size": config.no_repeat_ngram,
         "num_beams": config.beam,
         "num_return_sequences": config.num_return,
         "pad_token_id": pad_id,
     }
+    if config.forced_ids:
+        theirs["forced_bos_token_id"] = config.forced_ids[0]
+        if num_forced > 1:
+            notes.append(f"forced_ids {list(config.forced_ids)}: only the first is forced there")
     if config.beam == 1:  # transformers warns about settings that only beams read
         for name in ("early_stopping", "length_penalty"):
             del theirs[name]

@@ -122,8 +122,11 @@ class TranslateSettings(DecodingSettings):
 
     @property
     def generation(self) -> GenerationConfig:
-        """The search, which begins with the view's first token."""
-        return GenerationConfig(**self.decode.model_dump(), start_id=self.view.target_start)
+        """The search, which begins with the view's first tokens."""
+        view = self.view
+        return GenerationConfig(
+            **self.decode.model_dump(), start_id=view.target_start, forced_ids=view.target.prefix
+        )
 
     @property
     def how(self) -> tuple[Engine, Precision]:

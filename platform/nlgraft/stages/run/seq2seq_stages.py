@@ -211,7 +211,7 @@ def _greedy_bleu(settings: TrainSettings, inputs: TrainInputs[Path]) -> Callable
     dev = Seq2SeqData(read_encoded(inputs.encoded, "dev").first(count), view, batch_tokens=1)
     references = text_of(read_corpus(inputs.corpus / "dev"), ["target"])[:count]
     tokenizer = open_tokenizer(inputs.tokenizers[view.target.stream])
-    greedy = GenerationConfig(beam=1, start_id=view.target_start)
+    greedy = GenerationConfig(beam=1, start_id=view.target_start, forced_ids=view.target.prefix)
     score = dev_scores(dev.inputs(), references, tokenizer, greedy)
     return lambda model: {f"dev/greedy_{name}": value for name, value in score(model).items()}
 
