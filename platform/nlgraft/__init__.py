@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nlgraft.api import Handle, launch, load, propose, register
+    from nlgraft.api import Handle, export_model, launch, load, load_model, propose, register
     from nlgraft.study.public import Study
 
     __version__: str
 
-__all__ = ["Handle", "Study", "launch", "load", "propose", "register"]
+__all__ = ["Handle", "Study", "export_model", "launch", "load", "load_model", "propose", "register"]
 
 
 def __getattr__(name: str) -> Any:

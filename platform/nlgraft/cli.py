@@ -17,6 +17,7 @@ from nlgraft.exits import EXIT_DOES_NOT_FIT, EXIT_FAILED, fails_politely
 from nlgraft.ledger_cli import ledger, register, try_proposal
 from nlgraft.study_command import find_study, print_json, progress_of, read_study, takes_study
 from nlgraft.vocab_cli import vocab
+from nlgraft.winner_cli import classify, export, translate
 from nlgraft.wording import count
 
 
@@ -373,6 +374,6 @@ def schema(system: str | None) -> None:
     click.echo(json.dumps(api.schema(system), indent=2))
 
 
-for command in (ledger, register, try_proposal):
+for command in (ledger, register, try_proposal, export, translate, classify):
     main.add_command(command)
 main.add_command(vocab)
