@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from nlgraft.shipped import make_importable
 
 if TYPE_CHECKING:
-    from nlgraft.api import Handle, launch, load, propose, register
+    from nlgraft.api import Handle, export_model, launch, load, load_model, propose, register
     from nlgraft.study.public import Study
 
     __version__: str
 
-__all__ = ["Handle", "Study", "launch", "load", "propose", "register"]
+__all__ = ["Handle", "Study", "export_model", "launch", "load", "load_model", "propose", "register"]
 
 make_importable()
 

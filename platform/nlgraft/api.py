@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from nlgraft.analysis.study_result import StudyResult
     from nlgraft.execution.events import Observer
     from nlgraft.execution.replay import CellReplay
+    from nlgraft.export.exported import ExportedModel
+    from nlgraft.export.exporting import Export
     from nlgraft.pipeline.trial_record import TrialRecord
     from nlgraft.verifying import Verification
 
@@ -185,6 +187,40 @@ def load(study: Study | str | os.PathLike[str]) -> StudyResult:
     if not isinstance(study, Study):
         study = find_study(study)
     return places.read_result(study, open_store(study))
+
+
+def export_model(
+    study: Study | str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    cell: str | None = None,
+    seed: int | None = None,
+) -> Export:
+    """Write a study's model as a directory; see `nlgraft.export.exporting.write_export`."""
+    from nlgraft.export.exporting import write_export  # loads torch
+
+    return write_export(load(study), Path(out), cell, seed)
+
+
+def log_export(study: Study, exported: Export, tracking_uri: str | None = None) -> str:
+    """Log an exported model to the run of its trial in MLflow, once, and return its ``models:/`` URI.
+
+    Raises:
+        NlgraftError: The tracking store has no run of the trial.
+    """
+    from nlgraft.tracking.served import log_exported
+
+    store = open_store(study)
+    uri = places.tracking_uri(study, store, tracking_uri)
+    experiment = study.tracking.experiment or study.variant
+    return log_exported(uri, experiment, exported.choice.trial.fingerprint, exported.directory)
+
+
+def load_model(directory: str | os.PathLike[str]) -> ExportedModel:
+    """Open a model that ``nlgraft export`` wrote; see `nlgraft.export.exported.ExportedModel`."""
+    from nlgraft.export.exported import ExportedModel  # loads torch
+
+    return ExportedModel(directory)
 
 
 def ledger(study: str | None = None, storage: str | None = None) -> dict[int, Entry]:

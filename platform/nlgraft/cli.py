@@ -18,6 +18,7 @@ from nlgraft.ledger_cli import ledger, register, try_proposal
 from nlgraft.start_cli import schema, studies, systems
 from nlgraft.study_command import find_study, print_json, progress_of, read_study, takes_study
 from nlgraft.vocab_cli import vocab
+from nlgraft.winner_cli import classify, export, translate
 from nlgraft.wording import count, visible
 
 
@@ -342,6 +343,17 @@ def verify(
         raise SystemExit(EXIT_FAILED)
 
 
-for command in (systems, schema, studies, ledger, register, try_proposal, submit):
+for command in (
+    systems,
+    schema,
+    studies,
+    ledger,
+    register,
+    try_proposal,
+    submit,
+    export,
+    translate,
+    classify,
+):
     main.add_command(command)
 main.add_command(vocab)

@@ -39,7 +39,9 @@ def test_no_module_is_named_like_one_of_the_standard_library() -> None:
 
 
 def test_the_public_names_are_what_is_said() -> None:
-    assert sorted(nlgraft.__all__) == ["Handle", "Study", "launch", "load", "propose", "register"]
+    assert sorted(nlgraft.__all__) == [
+        "Handle", "Study", "export_model", "launch", "load", "load_model", "propose", "register",
+    ]  # fmt: skip
     assert dir(nlgraft) == sorted([*nlgraft.__all__, "__version__"])
     assert (
         nlgraft.__version__ == re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.M)[1]

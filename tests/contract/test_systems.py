@@ -15,12 +15,16 @@ import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from nlgraft.errors import NlgraftError
-from nlgraft.pipeline.stage import NullReporter
+from nlgraft.evaluation.artifact import read_lines, read_segments
+from nlgraft.export.exported import ExportedModel
+from nlgraft.export.model_directory import write_directory
+from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.study.data import paths
 from nlgraft.study.data.system import System
 from nlgraft.study.reading.system_import import load_system
+from nlgraft.text.corpora import read_corpus
 from nlgraft.text.corpus_config import CorpusConfig
 from tests.contract.effects import (
     CHOSEN,
@@ -31,6 +35,11 @@ from tests.contract.effects import (
     others_of,
 )
 from tests.contract.toy_arms import ROOT, SYSTEMS, arms_of, toys_of
+from tests.contract.transformers_loads import (
+    assert_classifies_alike,
+    assert_loads,
+    assert_translates_alike,
+)
 
 MODULES = ("__init__.py", "config.py", "metrics.py", "graph.py", "README.md")
 """Files that every system has."""
@@ -217,6 +226,54 @@ def test_an_arm_runs_and_declares_its_metrics(
     assert record.state == "finished", record.reason
     assert set(record.metrics) <= set(system.metrics)
     written.setdefault(path, {})[arm] = set(record.metrics)
+
+
+def columns_of(graph: StageGraph, store: ArtifactStore) -> dict[str, list[str]]:
+    """The test sources of a trial by role, as its translation or its classifier reads them."""
+    stage = graph.result.inputs.get("translations/test", graph.result)
+    while "corpus" not in stage.inputs:
+        [stage] = stage.inputs.values()
+    return read_corpus(store.fetch(stage.inputs["corpus"]) / "test").streams()
+
+
+def answers_of(graph: StageGraph, store: ArtifactStore) -> list[str]:
+    """What the trial itself said of each test example: a translation, or a label."""
+    if (stage := graph.result.inputs.get("translations/test")) is not None:
+        return read_lines(store.fetch(stage) / "hypotheses.txt")
+    pairs = read_segments(store.fetch(graph.result), "test")["macro_f1"].argmax(1)
+    corpus = store.fetch(graph.find("classifier").inputs["corpus"])
+    labels = sorted(set(read_corpus(corpus / "train").labels or []))
+    return [labels[pair % len(labels)] for pair in pairs]
+
+
+@pytest.mark.parametrize(("path", "arm"), ARMS, ids=[f"{path.split('.')[-1]}-{arm}" for path, arm in ARMS])
+def test_an_exported_arm_answers_as_its_trial_did(
+    path: str, arm: str, store: ArtifactStore, tmp_path: Path
+) -> None:
+    """Sentence by sentence, from a directory that knows nothing of the store."""
+    graph = graph_of(load_system(path), config_of(load_system(path), arms_of(path)[arm]))
+    if not store.has(graph.result):
+        pytest.skip("the arm did not run here: select this file as a whole, with --dist loadfile")
+    forms = write_directory(graph, store, tmp_path)
+    model = ExportedModel(tmp_path)
+    is_loaded = "loads this directory" in forms["transformers"]
+    assert is_loaded == (tmp_path / "config.json").is_file()
+    if model.task == "checkpoint":
+        assert_loads(tmp_path, "a line")
+        return
+    streams = columns_of(graph, store)
+    if model.task == "classification":
+        assert model.classify(streams["source 0"]) == answers_of(graph, store)
+        if is_loaded:
+            assert_classifies_alike(tmp_path, model, streams["source 0"])
+    else:
+        columns = [streams[role] for role in model.columns if role in streams]
+        if model.separator is not None:
+            parts = [line.split(model.separator) for line in streams["source 0"]]
+            columns = [list(column) for column in zip(*parts, strict=True)]
+        assert model.translate(*columns) == answers_of(graph, store)
+        if is_loaded:
+            assert_translates_alike(tmp_path, streams[model.columns[0]])
 
 
 @pytest.mark.parametrize("path", SYSTEMS)

@@ -44,7 +44,7 @@ UNREAD = {
         "schema_version", "num_read", "num_empty_lines",
         "median_tokens", "chars_per_token",
     },
-    "benchmarks": {"efficiency", "side_efficiency", "num_over_budget", "to_hugging_face"},
+    "benchmarks": {"efficiency", "side_efficiency", "num_over_budget"},
 }  # fmt: skip
 
 

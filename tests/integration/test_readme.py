@@ -103,6 +103,8 @@ def test_the_study_is_valid_planned_and_tried_as_it_stands(project: Path) -> Non
 def test_the_study_runs_and_is_reported(project: Path) -> None:
     run_all(commands("run", "status", "report"), project)
     assert list((project / "report").glob("*.html"))
+    run_all(commands("export"), project)
+    assert (project / "winner" / "README.md").is_file()
 
 
 def test_every_command_of_the_readme_exists(tmp_path: Path) -> None:

@@ -15,7 +15,11 @@ from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 from mlflow.models import Model, ModelSignature
 from mlflow.types.schema import ColSpec, Schema, TensorSpec
 
+from nlgraft.errors import NlgraftError
+from nlgraft.pipeline.credentials import without_credentials
+from nlgraft.tracking.tags import FINGERPRINT
 from nlgraft.tracking.trial_files import PREDICTOR
+from nlgraft.tracking.uri import check_uri
 
 _NAME = "best"
 
@@ -47,6 +51,31 @@ def log_model(
     client.finalize_logged_model(logged.model_id, LoggedModelStatus.READY)
     client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=0)])
     return logged.model_uri
+
+
+def log_exported(uri: str, experiment: str, fingerprint: str, directory: Path) -> str:
+    """Log an exported model to the run of its trial, once, and return its ``models:/`` URI.
+
+    Args:
+        uri: Tracking URI.
+        experiment: Name of the study's experiment.
+        fingerprint: The trial.
+        directory: The exported model.
+
+    Raises:
+        NlgraftError: There is no run of the trial.
+    """
+    check_uri(uri)
+    client = MlflowClient(tracking_uri=uri)
+    found = client.get_experiment_by_name(experiment)
+    query = f"tags.`{FINGERPRINT}` = '{fingerprint}'"
+    runs = [] if found is None else client.search_runs([found.experiment_id], query)
+    if found is None or not runs:
+        raise NlgraftError(
+            f"MLflow at {without_credentials(uri)}: experiment {experiment!r} has no run of trial "
+            f"{fingerprint[:12]}; run the study with this tracking URI first, which repeats no training"
+        )
+    return log_model(client, found.experiment_id, runs[0].info.run_id, directory, {FINGERPRINT: fingerprint})
 
 
 def save_predictor(target: Path, directory: Path, inputs: list[str], described: Model | None = None) -> None:

@@ -1,9 +1,10 @@
-"""Plain encoder-decoders as models of CTranslate2, whose tokens are our ids in decimal."""
+"""Plain encoder-decoders as models of CTranslate2."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -26,6 +27,8 @@ def ctranslate2_translator(
 ) -> Any:
     """Convert a model and load it into CTranslate2, on the CPU with torch's number of threads.
 
+    Its tokens are our ids in decimal.
+
     Args:
         model: The model.
         config: Its start and end tokens.
@@ -35,12 +38,10 @@ def ctranslate2_translator(
     Raises:
         ContractError: CTranslate2 is not installed, or cannot express the model.
     """
-    if problems := missing_package() + unsupported(model.config):
-        raise ContractError("; ".join(problems))
-    import ctranslate2
+    with tempfile.TemporaryDirectory() as directory:
+        write_ctranslate2(model, config, Path(directory), num_positions)
+        import ctranslate2
 
-    with tempfile.TemporaryDirectory() as directory, torch.inference_mode():
-        _spec(model, config, num_positions).save(directory)
         return ctranslate2.Translator(
             directory,
             compute_type={"fp32": "float32", "int8": "int8"}[precision],
@@ -49,7 +50,41 @@ def ctranslate2_translator(
         )
 
 
-def _spec(model: Seq2Seq, config: GenerationConfig, num_positions: int) -> Any:
+def write_ctranslate2(
+    model: Seq2Seq,
+    config: GenerationConfig,
+    directory: Path,
+    num_positions: int,
+    pieces: tuple[Sequence[str], Sequence[str]] | None = None,
+) -> None:
+    """Write a model as CTranslate2 reads it.
+
+    Args:
+        model: The model.
+        config: Its start and end tokens.
+        directory: Created if missing.
+        num_positions: Longest input or output, in tokens.
+        pieces: Token of every source and target id; None: the ids in decimal.
+
+    Raises:
+        ContractError: CTranslate2 is not installed, or cannot express the model.
+    """
+    if problems := missing_package() + unsupported(model.config):
+        raise ContractError("; ".join(problems))
+    if pieces is None:
+        source, target = (
+            [str(token) for token in range(len(_table(embedding)))]
+            for embedding in (model.source_embedding, model.target_embedding)
+        )
+        pieces = source, target
+    directory.mkdir(parents=True, exist_ok=True)
+    with torch.inference_mode():
+        _spec(model, config, num_positions, pieces).save(str(directory))
+
+
+def _spec(
+    model: Seq2Seq, config: GenerationConfig, num_positions: int, pieces: tuple[Sequence[str], Sequence[str]]
+) -> Any:
     from ctranslate2.specs import TransformerSpec, common_spec
 
     ours = model.config
@@ -84,7 +119,7 @@ def _spec(model: Seq2Seq, config: GenerationConfig, num_positions: int) -> Any:
     spec.decoder.projection.weight = _array(output.weight)
     if output.bias is not None:
         spec.decoder.projection.bias = _array(output.bias)
-    _name_tokens(spec, model, config)
+    _name_tokens(spec, model, config, *pieces)
     settings: Any = spec.config
     settings.layer_norm_epsilon = ours.norm_eps
     spec.validate()
@@ -92,16 +127,14 @@ def _spec(model: Seq2Seq, config: GenerationConfig, num_positions: int) -> Any:
     return spec
 
 
-def _name_tokens(spec: Any, model: Seq2Seq, config: GenerationConfig) -> None:
-    source, target = (
-        [str(token) for token in range(len(_table(embedding)))]
-        for embedding in (model.source_embedding, model.target_embedding)
-    )
-    spec.register_source_vocabulary(source)
-    spec.register_target_vocabulary(target)
-    spec.config.bos_token = spec.config.decoder_start_token = str(config.start_id)
-    spec.config.eos_token = str(config.end_id)
-    spec.config.unk_token = str(model.config.pad_id)  # all tokens are known
+def _name_tokens(
+    spec: Any, model: Seq2Seq, config: GenerationConfig, source: Sequence[str], target: Sequence[str]
+) -> None:
+    spec.register_source_vocabulary(list(source))
+    spec.register_target_vocabulary(list(target))
+    spec.config.bos_token = spec.config.decoder_start_token = target[config.start_id]
+    spec.config.eos_token = target[config.end_id]
+    spec.config.unk_token = target[model.config.pad_id]  # all tokens are known
 
 
 def _set_input(

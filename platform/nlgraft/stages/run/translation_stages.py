@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +44,7 @@ from nlgraft.stages.kinds.seq2seq_kinds import (
 )
 from nlgraft.stages.metrics import metric_name
 from nlgraft.stages.run.text_stages import encode_lines, open_tokenizer, text_of
-from nlgraft.text.corpora import read_corpus
+from nlgraft.text.corpora import Corpus, read_corpus
 from nlgraft.text.tokenizers import Tokenizer
 from nlgraft.training.data import prepare_inputs
 from nlgraft.training.models import read_model
@@ -66,11 +66,7 @@ def translate(context: StageContext) -> None:
     if settings.foreign_source is not None:
         # A fixed seed, so that all trials translate the same mismatched sources.
         prepared = with_foreign_source(prepared, settings.foreign_source, seed=0)
-    if engine == "torch":
-        with nullcontext() if settings.has_lm_cache else without_language_model_cache(model):
-            translations = decode(model, prepared, settings.generation)
-    else:
-        translations = translate_by_ctranslate2(model, prepared, settings.generation, precision)
+    translations = search(model, prepared, settings)
     tokenizer = open_tokenizer(inputs.tokenizers[settings.view.target.stream])
     write_lines(context.directory / HYPOTHESES_FILE, tokenizer.decode(translations.best))
     if not settings.is_measured:
@@ -88,28 +84,47 @@ def translate(context: StageContext) -> None:
     write_metrics(context.directory, {f"{split}/{name}": score for name, score in scores.items()})
 
 
+def search(model: Seq2Seq, inputs: Inputs, settings: TranslateSettings) -> Translations:
+    """Search for translations by the engine, and in the arithmetic, that the settings name."""
+    engine, precision = settings.how
+    if engine == "torch":
+        with nullcontext() if settings.has_lm_cache else without_language_model_cache(model):
+            return decode(model, inputs, settings.generation)
+    return translate_by_ctranslate2(model, inputs, settings.generation, precision)
+
+
 def model_inputs(
     settings: TranslateSettings, inputs: TranslateInputs[Path], config: TransformerConfig
 ) -> Inputs:
-    """Encode what the model reads of a split.
+    """Encode what the model reads of a split, see ``encoded_inputs``."""
+    corpus = read_corpus(inputs.corpus / settings.split)
+    return encoded_inputs(settings, corpus, inputs.tokenizers, config)
+
+
+def encoded_inputs(
+    settings: TranslateSettings,
+    corpus: Corpus,
+    tokenizers: Mapping[str, Path],
+    config: TransformerConfig,
+) -> Inputs:
+    """Encode what a model reads of a corpus.
 
     Sources that are longer than in training, or than the model's position table, are cut and counted.
     """
-    split, view = settings.split, settings.view
-    corpus = read_corpus(inputs.corpus / split)
+    view = settings.view
     # Sinusoids have no last position.
     if config.source_positions == "learned":
         view = view.model_copy(update={"sources": tuple(_fitting(side, config) for side in view.sources)})
     streams, num_cut = {}, Counter[str]()
     for side in (*view.sources, *view.contexts.values()):
-        lines = text_of(corpus, [settings.streams[side.stream]])
-        tokenizer = open_tokenizer(inputs.tokenizers[side.stream])
+        text = text_of(corpus, [settings.streams[side.stream]])
+        tokenizer = open_tokenizer(tokenizers[side.stream])
         # Test splits are encoded here, since only train and dev are encoded in advance.
-        streams[side.stream], num_cut[side.stream] = encode_lines(lines, tokenizer, settings.max_tokens)
+        streams[side.stream], num_cut[side.stream] = encode_lines(text, tokenizer, settings.max_tokens)
     prepared, num_cut_by_view = prepare_inputs(Encoded(streams), view)
     for stream, count in (num_cut | Counter(num_cut_by_view)).items():
         if count:
-            _LOG.warning("%s, %s: %d of %d sequences were cut", split, stream, count, len(prepared))
+            _LOG.warning("%s, %s: %d of %d sequences were cut", settings.split, stream, count, len(prepared))
     return prepared
 
 

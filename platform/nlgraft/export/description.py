@@ -1,0 +1,185 @@
+"""What an exported model directory holds, and which stages of a trial that is. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from nlgraft.errors import DataError, NlgraftError
+from nlgraft.pipeline.stage import Stage, StageGraph
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.stages.kinds.classification_kinds import TRAIN_CLASSIFIER
+from nlgraft.stages.kinds.masked_lm_kinds import ENCODED_WORDS
+from nlgraft.stages.kinds.seq2seq_kinds import TRANSLATE
+from nlgraft.stages.kinds.text_kinds import CORPUS
+from nlgraft.strict_config import StrictConfig
+from nlgraft.text.corpus_config import CorpusConfig
+
+DESCRIPTION_FILE = "nlgraft.json"
+OURS = "nlgraft"
+"""Folder of an exported directory with the model and the tokenizers as nlgraft reads them."""
+MODEL, BODY, CORPUS_READ = "model", "body", "corpus"
+TRANSFORMERS_CONFIG = "config.json"
+
+Task = Literal["translation", "classification", "checkpoint"]
+
+
+class LaterStage(StrictConfig):
+    """A stage between the search and the scores, such as one that keeps the last sentence."""
+
+    name: str
+    run: str
+    version: int
+    config: dict[str, Any]
+    input: str
+
+
+class Description(StrictConfig):
+    """How a directory's model is used.
+
+    Attributes:
+        task: What it does; a ``checkpoint`` is for transformers alone.
+        columns: Roles of the columns of its input.
+        joined_by: Separator with which the columns become one source.
+        max_source_words: Words of a source that are read, as in the study's corpus.
+        settings: Settings of the search.
+        tokenizers: Folder of each stream's tokenizer.
+        later: What happens to a translation after the search.
+        max_tokens: Longest line of a classifier.
+        trial: Fingerprint of the trial.
+    """
+
+    task: Task
+    columns: tuple[str, ...] = ("source 0",)
+    joined_by: str | None = None
+    max_source_words: int | None = None
+    settings: Mapping[str, Any] = {}
+    tokenizers: Mapping[str, str] = {}
+    later: tuple[LaterStage, ...] = ()
+    max_tokens: int | None = None
+    trial: str
+
+    def write(self, directory: Path) -> None:
+        """Write it into an exported directory."""
+        (directory / DESCRIPTION_FILE).write_text(self.model_dump_json(indent=1) + "\n", "utf-8")
+
+    @classmethod
+    def read(cls, directory: Path) -> Description:
+        """Read it from an exported directory.
+
+        Raises:
+            DataError: There is none, or it is of another version.
+        """
+        try:
+            return cls.model_validate_json((directory / DESCRIPTION_FILE).read_text("utf-8"))
+        except (OSError, ValidationError) as error:
+            raise DataError(
+                f"{directory}: no model that `nlgraft export` of this version wrote ({error})"
+            ) from error
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What of a trial is exported.
+
+    Attributes:
+        description: How it is used.
+        stages: Stages whose artifacts are taken, by folder; ``corpus`` is only looked at.
+    """
+
+    description: Description
+    stages: Mapping[str, Stage]
+
+
+def take(graph: StageGraph, store: ArtifactStore) -> Taken:
+    """Find the model of a trial, with all that its use needs.
+
+    Raises:
+        DataError: The trial has no model that can be used without it.
+    """
+    result = graph.result
+    for split in ("test", "dev"):
+        if (translation := result.inputs.get(f"translations/{split}")) is not None:
+            return _translation(translation, graph.fingerprint)
+    classifier = result.inputs.get("classifier", result)
+    if classifier.run == TRAIN_CLASSIFIER.run:
+        return _classification(classifier, graph.fingerprint)
+    for stage in (result, *result.inputs.values()):
+        manifest = store.manifest(stage)
+        if manifest is not None and TRANSFORMERS_CONFIG in manifest.files:
+            tokenizers = [stage.inputs[name] for name in ("tokenizer",) if name in stage.inputs]
+            folders = {"text": "tokenizers/0"} if tokenizers else {}
+            description = Description(task="checkpoint", tokenizers=folders, trial=graph.fingerprint)
+            return Taken(description, {MODEL: stage, **dict.fromkeys(folders.values(), *tokenizers)})
+    raise DataError(
+        f"trial {graph.fingerprint[:12]}: its result, {result.name}, has no translations, no classifier and "
+        "no checkpoint of transformers behind it, so there is no model to take away"
+    )
+
+
+def _translation(last: Stage, trial: str) -> Taken:
+    later: list[LaterStage] = []
+    while last.run != TRANSLATE.run:
+        if len(last.inputs) != 1:
+            raise DataError(f"stage {last.name}: reads more than a translation, so it cannot be exported")
+        [(name, before)] = last.inputs.items()
+        fields = {"name": last.name, "run": last.run, "version": last.version, "config": dict(last.config)}
+        later.insert(0, LaterStage(**fields, input=name))
+        last = before
+    settings = TRANSLATE.settings_of(last)
+    stages = {MODEL: last.inputs["model"]}
+    folders: dict[str, str] = {}
+    for key, stage in last.inputs.items():
+        if key.startswith("tokenizers/"):
+            known = next((folder for folder, other in stages.items() if other == stage), None)
+            folder = known if known not in (None, MODEL) else f"tokenizers/{len(stages) - 1}"
+            folders[key.removeprefix("tokenizers/")], stages[folder] = folder, stage
+    sides = (*settings.view.sources, *settings.view.contexts.values())
+    roles = sorted({settings.streams[side.stream] for side in sides})
+    description = Description(
+        task="translation",
+        settings=dict(last.config),
+        tokenizers=folders,
+        later=tuple(later),
+        trial=trial,
+        **_reading(last.inputs["corpus"], tuple(roles)),
+    )
+    return Taken(description, stages | {CORPUS_READ: last.inputs["corpus"]})
+
+
+def _reading(corpus: Stage, roles: tuple[str, ...]) -> dict[str, Any]:
+    """Describe what a study's corpus does to sources before a model reads them."""
+    while corpus.run != CORPUS.run and "corpus" in corpus.inputs:
+        corpus = corpus.inputs["corpus"]
+    if corpus.run != CORPUS.run:
+        return {"columns": roles}
+    joined_by = CORPUS.settings_of(corpus).joined_by
+    place = corpus.locations["corpus"]
+    if joined_by is not None:
+        read = TypeAdapter(CorpusConfig).validate_json(json.dumps(place)).roles
+        roles = tuple(role for role in read if role.startswith("source "))
+    return {
+        "columns": roles,
+        "joined_by": joined_by if len(roles) > 1 else None,
+        "max_source_words": place.get("max_source_words"),
+    }
+
+
+def _classification(classifier: Stage, trial: str) -> Taken:
+    encoded = classifier.inputs["encoded"]
+    if encoded.run != ENCODED_WORDS.run:
+        raise NlgraftError(f"stage {encoded.name}: encodes lines in an unknown way")
+    description = Description(
+        task="classification",
+        tokenizers={"text": "tokenizers/0"},
+        max_tokens=ENCODED_WORDS.settings_of(encoded).max_tokens,
+        trial=trial,
+    )
+    stages = {MODEL: classifier, BODY: classifier.inputs["body"]}
+    stages |= {"tokenizers/0": classifier.inputs["tokenizer"], CORPUS_READ: classifier.inputs["corpus"]}
+    return Taken(description, stages)

@@ -1,0 +1,169 @@
+"""An exported model in use: the functions of the study's own stages, applied to other lines."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nlgraft.errors import DataError
+from nlgraft.evaluation.artifact import read_lines, write_lines
+from nlgraft.export.description import BODY, MODEL, OURS, Description, LaterStage, Task
+from nlgraft.nn.classifier import Classifier
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.pipeline.execute import load_function
+from nlgraft.pipeline.stage import Stage, StageContext
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.stages.kinds.seq2seq_kinds import TranslateSettings
+from nlgraft.stages.run.text_stages import open_tokenizer
+from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE, encoded_inputs, search
+from nlgraft.text.corpora import Corpus
+from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words
+from nlgraft.training.classification_training import LabelledData, class_probabilities, read_classifier
+from nlgraft.training.masked_text import MaskingIds
+from nlgraft.training.models import read_model
+from nlgraft.vocab.tokenizers.loading import load_vocabulary
+
+_BATCH_TOKENS = 4096
+"""Padded positions of a batch of lines to classify, as in a study's scoring."""
+Predictor = Callable[..., list[str]]
+
+
+class ExportedModel:
+    """A model that ``nlgraft export`` wrote; its weights are read when they are first needed.
+
+    Attributes:
+        task: ``translation``, ``classification`` or ``checkpoint``.
+        columns: Roles of the texts of an example.
+        separator: What joins the texts of an example to the one source that the model reads; None: nothing.
+    """
+
+    def __init__(self, directory: str | Path) -> None:
+        """Open a directory.
+
+        Raises:
+            DataError: ``nlgraft export`` did not write it.
+        """
+        self._directory = Path(directory)
+        self._described = Description.read(self._directory)
+        self.task, self.columns = self._described.task, self._described.columns
+        self.separator = self._described.joined_by
+        self._ours = self._directory / OURS
+        self._tokenizers = {name: self._ours / at for name, at in self._described.tokenizers.items()}
+
+    def __repr__(self) -> str:
+        next_ = {"translation": ".translate(lines)", "classification": ".classify(lines)"}
+        how = next_.get(self.task, "transformers loads it")
+        return f"{self.task} model in {self._directory} of {', '.join(self.columns)}; next: {how}"
+
+    def translate(self, *columns: Sequence[str]) -> list[str]:
+        """Translate examples, given column by column, as the study translated its test set.
+
+        Raises:
+            DataError: The model does something else, or the columns do not fit.
+        """
+        self.check_task("translation")
+        self._check_columns(columns)
+        if not columns[0]:
+            return []
+        model, settings = self._seq2seq
+        inputs = encoded_inputs(settings, self._corpus(columns), self._tokenizers, model.config)
+        target = open_tokenizer(self._tokenizers[settings.view.target.stream])
+        lines = target.decode(search(model, inputs, settings).best)
+        # Written and read, since a line break within a translation becomes a space in an artifact.
+        with tempfile.TemporaryDirectory(prefix="nlgraft-translation-") as name:
+            found = Path(name)
+            write_lines(found / HYPOTHESES_FILE, lines)
+            for later in self._described.later:
+                found = _apply(later, found, Path(name))
+            return read_lines(found / HYPOTHESES_FILE)
+
+    def classify(self, lines: Sequence[str]) -> list[str]:
+        """Find the likeliest label of every line; errors as for ``probabilities``."""
+        labels, probabilities_NC = self.probabilities(lines)
+        return [labels[index] for index in probabilities_NC.argmax(1)] if lines else []
+
+    def probabilities(self, lines: Sequence[str]) -> tuple[list[str], NDArray[np.float64]]:
+        """Compute the probability of every label of every line.
+
+        Returns:
+            The labels, and the probabilities, shape (lines, labels).
+
+        Raises:
+            DataError: The model does something else.
+        """
+        self.check_task("classification")
+        model, labels = self._classifier
+        if not lines:
+            return labels, np.zeros((0, len(labels)))
+        [tokenizer] = self._tokenizers.values()
+        encoded = encode_words(tokenizer / TOKENIZER_FILE, lines, self._described.max_tokens)
+        ids = MaskingIds.of(load_vocabulary(tokenizer))
+        classes = np.zeros(len(lines), dtype=np.int64)  # unknown, and not looked at
+        data = LabelledData(encoded.ids, classes, ids, batch_tokens=_BATCH_TOKENS)
+        return labels, class_probabilities(model, data, len(labels))
+
+    def check_task(self, task: Task) -> None:
+        """Raise ``DataError`` if the model does something else."""
+        if self.task != task:
+            use = {"translation": "`nlgraft translate`", "classification": "`nlgraft classify`"}
+            raise DataError(
+                f"{self._directory}: a {self.task} model; use {use.get(self.task, 'transformers')}"
+            )
+
+    def _check_columns(self, columns: Sequence[Sequence[str]]) -> None:
+        if len(columns) != len(self.columns) or len({len(column) for column in columns}) != 1:
+            sizes = ", ".join(str(len(column)) for column in columns)
+            raise DataError(
+                f"{self._directory}: given {len(columns)} columns of {sizes} lines; it reads "
+                f"{len(self.columns)} of equal length: {', '.join(self.columns)}"
+            )
+
+    def _corpus(self, columns: Sequence[Sequence[str]]) -> Corpus:
+        most = self._described.max_source_words
+        cut = [[_first_words(line, most) for line in column] for column in columns]
+        if self.separator is not None:
+            return Corpus([[self.separator.join(parts) for parts in zip(*cut, strict=True)]])
+        indices = [int(role.removeprefix("source ")) for role in self.columns]
+        # A source that the model does not read may hold anything.
+        sources = [[""] * len(cut[0]) for _ in range(max(indices) + 1)]
+        for index, lines in zip(indices, cut, strict=True):
+            sources[index] = lines
+        return Corpus(sources)
+
+    @cached_property
+    def _seq2seq(self) -> tuple[Seq2Seq, TranslateSettings]:
+        settings = TranslateSettings.model_validate_json(json.dumps(self._described.settings))
+        return read_model(self._ours / MODEL), settings
+
+    @cached_property
+    def _classifier(self) -> tuple[Classifier, list[str]]:
+        return read_classifier(self._ours / MODEL, self._ours / BODY)
+
+
+def _first_words(line: str, most: int | None) -> str:
+    words = [] if most is None else line.split()
+    return " ".join(words[:most]) if most is not None and len(words) > most else line
+
+
+def _apply(later: LaterStage, directory: Path, scratch: Path) -> Path:
+    """Run a stage of a study on a directory with translations, and return the directory that it wrote."""
+    stage = Stage(name=later.name, run=later.run, version=later.version, config=later.config)
+    written = Path(tempfile.mkdtemp(dir=scratch))
+    checkpoints = ArtifactStore.open(scratch / "store").checkpoints(stage)
+    context = StageContext(
+        stage=stage, directory=written, inputs={later.input: directory}, checkpoints=checkpoints
+    )
+    load_function(stage, later.run)(context)
+    return written
+
+
+def open_predictor(directory: Path) -> Predictor:
+    """Open an exported directory for MLflow: the function from columns of text to texts."""
+    model = ExportedModel(directory)
+    return model.classify if model.task == "classification" else model.translate

@@ -1,0 +1,123 @@
+"""Commands that take a study's model away and use it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from nlgraft.errors import DataError
+from nlgraft.exits import fails_politely
+from nlgraft.study_command import find_study, print_json, takes_study
+
+if TYPE_CHECKING:
+    from nlgraft.export.exported import ExportedModel
+
+
+@click.command("export")
+@takes_study("STUDY")
+@click.option("--cell", help="factor=level, or the name of a level. Default: the best by the objective.")
+@click.option("--seed", type=int, help="A finished seed. Default: that of the median score.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Directory to write.")
+@click.option("--log-model", "is_logged", is_flag=True, help="Log it to the study's experiment in MLflow.")
+@click.option("--tracking-uri", help="MLflow tracking URI, with --log-model. Default: as for run.")
+@click.option("--storage", help="Artifact store: directory or URI.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@fails_politely
+def export(
+    study_file: str,
+    overrides: tuple[str, ...],
+    cell: str | None,
+    seed: int | None,
+    out: Path,
+    is_logged: bool,
+    tracking_uri: str | None,
+    storage: str | None,
+    is_json: bool,
+) -> None:
+    """Write a study's model: for transformers, CTranslate2 and nlgraft, with tokenizers and a card.
+
+    STUDY is a file, or the name under which a study was run.
+    """
+    from nlgraft import api
+
+    study = find_study(study_file, overrides, storage)
+    found = api.export_model(study, out, cell=cell, seed=seed)
+    document = found.to_json()
+    if is_logged:
+        document["model_uri"] = api.log_export(study, found, tracking_uri)
+    if is_json:
+        print_json(document)
+        return
+    for reason in document["reasons"]:
+        click.echo(reason, err=True)
+    for name, how in sorted(found.forms.items()):
+        click.echo(f"{name}: {how}", err=True)
+    if is_logged:
+        uri = document["model_uri"]
+        click.echo(f"MLflow: {uri}; next: mlflow models serve -m {uri} --env-manager local", err=True)
+    use = {"translation": "translate", "classification": "classify"}.get(document["task"])
+    if use is not None:
+        click.echo(f"next: nlgraft {use} {out} < text", err=True)
+    click.echo(str(out))
+
+
+@click.command("translate")
+@click.argument("directory", type=click.Path(path_type=Path))
+@fails_politely
+def translate(directory: Path) -> None:
+    """Translate standard input with an exported model, line by line.
+
+    Several sources are columns, with a tab between them. All lines are read before the first is translated.
+    """
+    from nlgraft import api
+
+    model = api.load_model(directory)
+    model.check_task("translation")
+    _write(model.translate(*_columns(model)))
+
+
+@click.command("classify")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.option("--probability", "has_probability", is_flag=True, help="Add the label's probability, by a tab.")
+@fails_politely
+def classify(directory: Path, has_probability: bool) -> None:
+    """Print the likeliest label of each line of standard input, by an exported model."""
+    from nlgraft import api
+
+    model = api.load_model(directory)
+    model.check_task("classification")
+    [lines] = _columns(model)
+    if not has_probability:
+        _write(model.classify(lines))
+        return
+    labels, probabilities_NC = model.probabilities(lines)
+    _write([f"{labels[row.argmax()]}\t{row.max():.4f}" for row in probabilities_NC])
+
+
+def _columns(model: ExportedModel) -> list[list[str]]:
+    """Read the columns of a model's input from standard input; a line ends at LF or CRLF alone."""
+    try:
+        text = sys.stdin.buffer.read().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"standard input: not UTF-8 ({error}); convert it") from error
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    if lines[-1] == "":
+        lines.pop()
+    if len(model.columns) == 1:
+        return [lines]
+    rows = [line.split("\t") for line in lines]
+    for number, row in enumerate(rows, start=1):
+        if len(row) != len(model.columns):
+            raise DataError(
+                f"standard input, line {number}: {len(row)} columns, the model reads {len(model.columns)} "
+                f"with a tab between them: {', '.join(model.columns)}"
+            )
+    return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in model.columns]
+
+
+def _write(lines: list[str]) -> None:
+    sys.stdout.buffer.write("".join(f"{line}\n" for line in lines).encode())
+    sys.stdout.buffer.flush()

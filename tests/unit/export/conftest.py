@@ -1,0 +1,57 @@
+"""A small study whose trials have run, on a store of its own, without Ray."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nlgraft.pipeline.stage import NullReporter
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial import run_trial
+from nlgraft.study.data.design import cells
+from nlgraft.study.public import Study
+from nlgraft.study.reading.resolving import resolve_cell
+from tests.contract.toys.minimal_system import ARMS
+
+DOCUMENT: dict[str, Any] = {
+    "name": "small",
+    "system": "examples.minimal_system",
+    "data": ARMS["first"]["data"],
+    "base": {name: ARMS["first"][name] for name in ("tokenizer", "train", "decode")}
+    | {"model": {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2}},
+    "factors": {"read": {"target": "read", "levels": ["first", "both"], "baseline": "first"}},
+    "objective": {"metric": "dev/loss", "direction": "minimize"},
+    "seeds": [1, 2, 3],
+}
+
+
+def run_all(study: Study) -> None:
+    """Run every replicate of a study without a search, and record it as ``nlgraft run`` does."""
+    store = ArtifactStore.open(study.storage.path)
+    study.record(store)
+    for cell in cells(study):
+        resolved = resolve_cell(study, cell)
+        for seed in study.seeds:
+            config = resolved.config.model_dump(mode="json")
+            graph = resolved.graph(seed)
+            record = run_trial(graph, store, reporter=NullReporter(), config=config, is_waiting=True)
+            assert record.state == "finished", record.reason
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    """Two cells, one source or both, and three seeds; all have finished."""
+    root: Path = tmp_path_factory.mktemp("finished")
+    found = Study.from_dict({**DOCUMENT, "storage": {"path": str(root / "store")}})
+    run_all(found)
+    return found
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,208 @@
+"""The winner of a study: chosen, exported, used on the command line and served by MLflow."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+
+import nlgraft
+from nlgraft.cli import main
+from nlgraft.errors import DataError, NlgraftError, StudyError
+from nlgraft.evaluation.artifact import read_lines
+from nlgraft.export.choice import choose
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.study.public import Study
+from nlgraft.text.corpora import read_corpus
+
+
+def invoke(*arguments: str | Path, text: bytes = b"") -> Result:
+    return CliRunner().invoke(main, [str(one) for one in arguments], input=io.BytesIO(text))
+
+
+def said_by_trial(study: Study, cell: str, seed: int) -> tuple[list[list[str]], list[str]]:
+    """Test sources of a cell by column, and what its trial made of them, from the store itself."""
+    graph = choose(nlgraft.load(study), cell, seed).graph
+    store = ArtifactStore.open(study.storage.path)
+    translation = graph.result.inputs["translations/test"]
+    streams = read_corpus(store.fetch(translation.inputs["corpus"]) / "test").sources
+    return streams[: 2 if cell == "both" else 1], read_lines(store.fetch(translation) / "hypotheses.txt")
+
+
+def by_hand(study: Study, cell: str) -> dict[int, float]:
+    """The objective by seed, from the trials' records."""
+    frame = nlgraft.load(study).frame()
+    rows = frame[frame["factor.read"] == cell]
+    return dict(zip(rows["seed"], rows["dev/loss"], strict=True))
+
+
+def test_the_best_cell_and_its_median_seed_are_chosen(study: Study) -> None:
+    """The loss is minimised: the cell of the lowest mean, and of its three seeds neither best nor worst."""
+    losses = {cell: by_hand(study, cell) for cell in ("first", "both")}
+    means = {cell: sum(values.values()) / 3 for cell, values in losses.items()}
+    best = min(means, key=lambda cell: means[cell])
+    middle = sorted(losses[best], key=lambda seed: losses[best][seed])[1]
+    found = choose(nlgraft.load(study))
+    assert (found.cell.cell.levels["read"], found.trial.seed) == (best, middle)
+    assert "best mean dev/loss" in found.reasons[0]
+    assert f"seed {middle}: the median by dev/loss" in found.reasons[1]
+    worst = max(losses["first"], key=lambda seed: losses["first"][seed])
+    assert choose(nlgraft.load(study), "first", worst).trial.seed == worst
+
+
+def test_what_cannot_be_chosen_is_refused_with_what_can(study: Study, tmp_path: Path) -> None:
+    result = nlgraft.load(study)
+    with pytest.raises(StudyError, match="both"):
+        choose(result, "bohh")
+    with pytest.raises(DataError, match=r"seed 7 has not finished\. .*1, 2, 3"):
+        choose(result, "both", 7)
+    empty = Study.from_dict({**study.to_dict(), "storage": {"path": str(tmp_path / "empty")}})
+    with pytest.raises(DataError, match="no trial has finished; run the study first"):
+        choose(nlgraft.load(empty))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("")
+    with pytest.raises(DataError, match="not empty"):
+        nlgraft.export_model(study, tmp_path / "full")
+
+
+@pytest.mark.parametrize("cell", ["first", "both"])
+def test_the_command_line_translates_as_the_trial_did(study: Study, cell: str, tmp_path: Path) -> None:
+    """Export and translate as a user does; two sources are columns with a tab between them."""
+    out = tmp_path / "winner"
+    storage = ["--storage", study.storage.path]
+    done = invoke("export", "small", "--cell", cell, "--seed", "2", "--out", out, *storage)
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout == f"{out}\n"
+    assert f"next: nlgraft translate {out} < text" in done.stderr
+    columns, expected = said_by_trial(study, cell, 2)
+    text = "".join("\t".join(row) + "\n" for row in zip(*columns, strict=True))
+    translated = invoke("translate", out, text=text.encode())
+    assert translated.exit_code == 0, translated.stderr
+    assert translated.stdout == "".join(f"{line}\n" for line in expected)
+    assert nlgraft.load_model(out).translate(*columns) == expected
+    assert invoke("translate", out).stdout == ""
+
+
+def test_ctranslate2_reads_the_tokens_of_the_tokenizer(study: Study, tmp_path: Path) -> None:
+    """Greedy search by CTranslate2 itself, with nothing but the exported files."""
+    ctranslate2 = pytest.importorskip("ctranslate2")
+    sentencepiece = pytest.importorskip("sentencepiece")
+    nlgraft.export_model(study, tmp_path / "m", cell="first", seed=1)
+    [lines], expected = said_by_trial(study, "first", 1)
+    path = next((tmp_path / "m" / "nlgraft" / "tokenizers" / "0").glob("*.model"))
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    sources = [[*pieces.encode(line, out_type=str), "</s>"] for line in lines]
+    translator = ctranslate2.Translator(str(tmp_path / "m" / "ctranslate2"))
+    limits = [len(source) + 5 for source in sources]  # of the study: ratio 1, offset 5
+    found = [
+        translator.translate_batch([source], beam_size=1, max_decoding_length=limit)[0].hypotheses[0]
+        for source, limit in zip(sources, limits, strict=True)
+    ]
+    assert [pieces.decode(tokens) for tokens in found] == expected
+
+
+def test_wrong_input_of_a_model_is_named(study: Study, tmp_path: Path) -> None:
+    nlgraft.export_model(study, tmp_path / "m", cell="both", seed=1)
+    done = invoke("translate", tmp_path / "m", text=b"a\tb\nonly one\n")
+    assert done.exit_code == 2
+    assert "line 2: 1 columns, the model reads 2" in done.stderr
+    assert invoke("translate", tmp_path / "m", text=b"\xff\tb\n").exit_code == 2
+    refused = invoke("classify", tmp_path / "m", text=b"a\n")
+    assert refused.exit_code == 2
+    assert "use `nlgraft translate`" in refused.stderr
+    assert invoke("translate", tmp_path, text=b"a\n").exit_code == 2
+
+
+def test_the_card_says_what_the_model_is(study: Study, tmp_path: Path) -> None:
+    """Every score is that of the record; the interval is about the mean of the seeds."""
+    found = nlgraft.export_model(study, tmp_path / "m")
+    card = (tmp_path / "m" / "README.md").read_text("utf-8")
+    metrics = found.choice.trial.metrics
+    values = [trial.metrics["test/bleu"] for trial in found.choice.cell.trials]
+    [row] = [line for line in card.splitlines() if line.startswith("| test/bleu |")]
+    columns = [part.strip() for part in row.split(" | ")]
+    assert columns[1:3] == [f"{metrics['test/bleu']:.4g}", f"{sum(values) / 3:.4g}"]
+    assert "over seeds and segments" in columns[3]
+    for said in (
+        *found.choice.reasons,
+        "constructed language",
+        "corpus: conlang",
+        found.choice.trial.fingerprint,
+    ):
+        assert said in card
+    assert found.to_json()["seed"] == found.choice.trial.seed
+
+
+def test_the_licence_of_a_base_is_that_of_its_card(tmp_path: Path) -> None:
+    from nlgraft.export.card import _bases
+
+    (tmp_path / "bert").mkdir()
+    (tmp_path / "bert" / "README.md").write_text("---\nlicense: apache-2.0\n---\n# BERT\n")
+    config = {"prlms": [{"checkpoint": str(tmp_path / "bert")}], "upstream": {"checkpoint": str(tmp_path)}}
+    assert dict(_bases(config)) == {"bert": "apache-2.0", tmp_path.name: "unknown"}
+
+
+def test_mlflow_serves_the_winner(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logged to the run of its trial, once; the loaded model answers as the trial did."""
+    import mlflow
+
+    monkeypatch.setenv("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    client = mlflow.MlflowClient(uri)
+    experiment = client.create_experiment("small", artifact_location=(tmp_path / "files").as_uri())
+    found = nlgraft.export_model(study, tmp_path / "m", cell="both", seed=1)
+    from nlgraft import api
+
+    with pytest.raises(NlgraftError, match=r"no run of trial .* run the study with this tracking URI first"):
+        api.log_export(study, found, uri)
+    trial = found.choice.trial.fingerprint
+    run = client.create_run(experiment, tags={"nlgraft.fingerprint": trial})
+    logged = api.log_export(study, found, uri)
+    assert api.log_export(study, found, uri) == logged
+    [model] = client.search_logged_models([experiment])
+    assert model.source_run_id == run.info.run_id
+    columns, expected = said_by_trial(study, "both", 1)
+    frame = pd.DataFrame(dict(zip(("source 0", "source 1"), columns, strict=True)))
+    assert mlflow.pyfunc.load_model(logged).predict(frame) == expected
+
+
+@pytest.mark.slow
+def test_a_server_answers_with_the_winner(study: Study, tmp_path: Path, free_port: int) -> None:
+    """``mlflow models serve`` of an exported model; one request by HTTP."""
+    from nlgraft.tracking.served import save_predictor
+
+    nlgraft.export_model(study, tmp_path / "m", cell="first", seed=1)
+    save_predictor(tmp_path / "served", tmp_path / "m", [])
+    [lines], expected = said_by_trial(study, "first", 1)
+    command = [sys.executable, "-m", "mlflow", "models", "serve", "--env-manager", "local", "-w", "1"]
+    command += ["-m", str(tmp_path / "served"), "-h", "127.0.0.1", "-p", str(free_port)]
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    server = subprocess.Popen(command, env=os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"})
+    try:
+        deadline = time.monotonic() + 240
+        body = json.dumps({"inputs": lines}).encode()
+        url, kind = f"http://127.0.0.1:{free_port}/invocations", {"Content-Type": "application/json"}
+        while True:
+            try:
+                request = urllib.request.Request(url, body, kind)
+                answer = json.load(urllib.request.urlopen(request, timeout=60))
+                break
+            except (urllib.error.URLError, ConnectionError):
+                assert time.monotonic() < deadline
+                assert server.poll() is None
+                time.sleep(1)
+        assert answer["predictions"] == expected
+    finally:
+        server.terminate()
+        server.wait(30)
