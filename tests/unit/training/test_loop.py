@@ -166,7 +166,7 @@ def test_groups_keep_their_ratio_at_all_steps_and_frozen_weights_their_bits(tmp_
 
 
 def test_a_group_that_is_frozen_at_first_moves_only_afterwards(tmp_path):
-    """Frozen for five of twelve steps: as they were drawn at the evaluation of step 5, moved at that of 10."""
+    """Frozen for five of twelve steps: as drawn at the evaluation of step 5, moved at that of 10."""
     at = []
 
     def evaluate(model):
