@@ -203,10 +203,6 @@ class Resources(Part):
     """GPUs of a worker; a fraction shares one GPU between trials of one worker."""
     max_concurrent: int | None = Field(default=None, ge=1)
     """Most trials at once; none: as many as fit."""
-    max_cpus: int | None = Field(default=None, ge=1)
-    """Most CPUs that all trials hold at once, so that others find room on a shared cluster; none: all."""
-    max_gpus: float | None = Field(default=None, gt=0)
-    """The same for GPUs."""
     max_failures: int = Field(default=2, ge=0)
     """Number of times that a trial is tried again after the loss of its worker or node."""
     use_idle_cpus: bool = False
@@ -218,12 +214,6 @@ class Resources(Part):
     def per_trial(self) -> dict[str, float]:
         """Resources that one trial holds while it runs, by Ray's names."""
         return {"CPU": float(self.workers * self.cpus_per_worker), "GPU": self.workers * self.gpus_per_worker}
-
-    @property
-    def caps(self) -> dict[str, float]:
-        """Most that all trials of the study hold at once, by Ray's names; a name left out has no limit."""
-        caps = {"CPU": self.max_cpus, "GPU": self.max_gpus}
-        return {kind: float(cap) for kind, cap in caps.items() if cap is not None}
 
 
 class Budget(Part):
