@@ -14,7 +14,7 @@ import click
 from nlgraft.errors import DataError
 from nlgraft.exits import EXIT_DOES_NOT_FIT, EXIT_FAILED
 from nlgraft.ledger_cli import ledger, register, try_proposal
-from nlgraft.start_cli import schema, studies, systems
+from nlgraft.start_cli import init, schema, studies, systems
 from nlgraft.study_command import find_study, print_json, progress_of, read_study, takes_study
 from nlgraft.vocab_cli import vocab
 from nlgraft.wording import count
@@ -341,6 +341,6 @@ def submit(
         click.echo(f"{meaning}: {command}", err=True)
 
 
-for command in (systems, schema, studies, ledger, register, try_proposal):
+for command in (systems, schema, studies, init, ledger, register, try_proposal):
     main.add_command(command)
 main.add_command(vocab)
