@@ -15,7 +15,7 @@ from nlgraft.errors import DataError
 from nlgraft.exits import EXIT_DOES_NOT_FIT, EXIT_FAILED
 from nlgraft.job_cli import submit
 from nlgraft.ledger_cli import ledger, register, try_proposal
-from nlgraft.start_cli import schema, studies, systems
+from nlgraft.start_cli import init, schema, studies, systems
 from nlgraft.study_command import find_study, print_json, progress_of, read_study, takes_study
 from nlgraft.vocab_cli import vocab
 from nlgraft.winner_cli import classify, export, translate
@@ -347,6 +347,7 @@ for command in (
     systems,
     schema,
     studies,
+    init,
     ledger,
     register,
     try_proposal,

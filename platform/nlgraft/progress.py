@@ -166,11 +166,15 @@ class Progress:
     def _tail(self) -> str:
         parts = [f"{self._num_ended} of {count(self._num_trials, 'trial')}"] if self._num_trials else []
         parts.append(f"{clock(self._now() - self._started_s)} so far")
-        outlook = self._outlook
-        if outlook is not None and outlook.left_s is not None and self._num_ended < self._num_trials:
-            left_s = max(0.0, outlook.left_s - (self._now() - self._outlook_s))
-            parts.append(f"{'more than' if outlook.is_bound else 'about'} {duration(left_s)} left")
+        if self._outlook is not None and self._num_ended < self._num_trials:
+            parts.append(self._time_left(self._outlook.left_s))
         return ", ".join(parts)
+
+    def _time_left(self, left_s: float | None) -> str:
+        if left_s is None:
+            return "time left unknown"
+        left_s -= self._now() - self._outlook_s
+        return f"about {duration(left_s)} left" if left_s > 0 else "about to end"
 
     def _print(self, line: str) -> None:
         self._console.print(Text(line))

@@ -7,13 +7,16 @@ import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from nlgraft.conditions import Condition
 from nlgraft.study.data.system import System
-from nlgraft.wording import count
+from nlgraft.wording import count, duration
+
+if TYPE_CHECKING:
+    from nlgraft.new_study import NewStudy
 
 _WIDTH = 80
 _INDENT = "    "
@@ -139,6 +142,30 @@ def show_studies(studies: Sequence[Mapping[str, Any]]) -> None:
             _print_bold(f"  {study['study']}", f"  {scales}")
             _print_wrapped(f"{study['description']}{needs}")
     click.echo("\nnlgraft plan NAME @tiny shows what a study would do, nlgraft run NAME @tiny runs it.")
+
+
+def show_new_study(written: NewStudy) -> None:
+    """Print what was written, how long each scale takes, and what to run next."""
+    examples = ", ".join(f"{number:,} {split}" for split, number in written.num_examples.items())
+    click.echo(f"{written.path}: a study; {written.folder}/: its text, {examples}\n")
+    for scale, plan in written.plans.items():
+        on_gpu = plan.study.resources.gpus_per_worker > 0
+        seconds = written.seconds[scale]
+        time = (
+            "a GPU"
+            if on_gpu
+            else "unknown"
+            if seconds is None
+            else f"some {duration(seconds)} on this machine"
+        )
+        click.echo(f"@{scale:<9}{count(len(plan.trials), 'trial'):>10}  {time}")
+    file = written.path
+    click.echo(
+        f"\nnlgraft plan {file}                 what it would do\n"
+        f"nlgraft run {file}                  runs @minutes; ends with a comparison\n"
+        f"nlgraft run {file} @evening         the same question, larger\n"
+        f"nlgraft report {file} --format html --out report"
+    )
 
 
 def _print_bold(name: str, rest: str = "") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import click
 
@@ -54,6 +55,56 @@ def studies(is_json: bool) -> None:
 
     found = shipped_studies()
     print_json(found) if is_json else settings_screen.show_studies(found)
+
+
+@click.command("init")
+@click.argument("system")
+@click.option(
+    "--source", "sources", multiple=True, required=True, help="Text, a line per example; once per source."
+)
+@click.option("--target", help="Its targets: line n belongs to line n of the source.")
+@click.option("--label", help="Its classes, instead of targets.")
+@click.option("--table", help="A CSV, TSV or JSON-lines file: the options above then name its columns.")
+@click.option("--upstream-source", help="Text to pretrain on. Default: text of the task.")
+@click.option("--upstream-target", help="Its targets.")
+@click.option(
+    "--checkpoint",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="A released model in this directory instead of a pretraining.",
+)
+@click.option(
+    "--language", "languages", multiple=True, help="Of each source, then of the target: multi_source."
+)
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Default: SYSTEM.yaml.")
+@fails_politely
+def init(
+    system: str,
+    sources: tuple[str, ...],
+    upstream_source: str | None,
+    upstream_target: str | None,
+    checkpoint: Path | None,
+    languages: tuple[str, ...],
+    out: Path | None,
+    **text: str | None,
+) -> None:
+    """Write a first study of your own text, and the text in splits.
+
+    Its sizes fit the text and this machine, in three scales: some minutes, an evening, a GPU.
+    """
+    from nlgraft import api, settings_screen
+    from nlgraft.new_study import Text, write_study
+
+    found = api.find_system(system)
+    upstream = None if upstream_source is None else Text([upstream_source], upstream_target)
+    written = write_study(
+        found,
+        Text(sources, **text),
+        out or Path(f"{found.name}.yaml"),
+        upstream=upstream,
+        checkpoint=checkpoint,
+        languages=languages,
+    )
+    settings_screen.show_new_study(written)
 
 
 @click.command("schema")

@@ -148,14 +148,12 @@ class Outlook:
     Attributes:
         num_running: Trials that run.
         held_back: How many trials wait for a stage that a running trial computes, by the stage's name.
-        left_s: Estimate of the time to the end, in seconds; None while nothing like it has been timed.
-        is_bound: True if that is a lower bound, since some kinds of stages have not been timed.
+        left_s: Estimate of the time to the end, in seconds; None while it is unknown.
     """
 
     num_running: int
     held_back: Mapping[str, int]
     left_s: float | None
-    is_bound: bool
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from statistics import median
 
 from nlgraft.execution.events import SweepTrial
 from nlgraft.pipeline.decision import StageCost
 from nlgraft.pipeline.stage import Stage
 from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.study.data.study import Resources
+from nlgraft.study.planning.cost import estimated_cost
 
 _RAN = ("run", "resume")
+_ANY = Resources()  # sizes are compared with each other, on whatever runs them
 
 
 @dataclass
@@ -31,11 +35,12 @@ class _Mean:
 
 @dataclass(frozen=True)
 class _Pace:
-    """First and last report of a running stage: optimiser step and time."""
+    """First and last report of a running stage, optimiser step and time, and the steps between reports."""
 
     stage: Stage
     first: tuple[int, float]
     last: tuple[int, float]
+    gap: int
 
     @property
     def step_s(self) -> float | None:
@@ -47,8 +52,12 @@ class _Pace:
         """Seconds to the last step; None while unknown."""
         if self.step_s is None or self.stage.num_steps is None:
             return None
-        # The time since the last report has gone into further steps already.
-        return max(0.0, (self.stage.num_steps - self.last[0]) * self.step_s - (now_s - self.last[1]))
+        # The time since the last report has gone into further steps already, but into fewer than to the next
+        # report: where that is overdue, steps take longer than they did.
+        usual_s = (self.stage.num_steps - self.last[0]) * self.step_s - (now_s - self.last[1])
+        most = min(self.last[0] + self.gap, self.stage.num_steps)
+        slow_s = (now_s - self.first[1]) / (most - self.first[0]) if most > self.first[0] else 0.0
+        return max(usual_s, (self.stage.num_steps - most) * slow_s)
 
 
 @dataclass
@@ -68,16 +77,19 @@ class Forecast:
     _own: _Mean = field(default_factory=_Mean)
     _paces: dict[str, _Pace] = field(default_factory=dict)
     _step_s: dict[str, float] = field(default_factory=dict)
+    _speeds: dict[str, float] = field(default_factory=dict)
 
     def progress(self, trial: SweepTrial, stage: Stage, step: int, now_s: float) -> None:
         """Note the step of a running stage."""
         known = self._paces.get(trial.key)
         is_same = known is not None and known.stage == stage and known.last[0] <= step
         first = known.first if known is not None and is_same else (step, now_s)
-        pace = _Pace(stage, first, (step, now_s))
+        gap = step - known.last[0] if known is not None and is_same else 0
+        pace = _Pace(stage, first, (step, now_s), gap)
         self._paces[trial.key] = pace
         if pace.step_s is not None:
             self._step_s[stage.name] = pace.step_s
+            self._note_speed(stage, pace.step_s * (stage.num_steps or 0))
 
     def ended(self, trial: SweepTrial, record: TrialRecord) -> None:
         """Note how long the stages took that a trial ran itself."""
@@ -85,8 +97,11 @@ class Forecast:
         if record.state != "finished":
             return
         ran = [stage for stage in record.stages if stage["decision"] in _RAN]
+        by_name = {stage.name: stage for stage in trial.graph.stages}
         for stage in ran:
             self._measured.setdefault(stage["name"], _Mean()).add(stage["duration_s"])
+            if stage["name"] in by_name:
+                self._note_speed(by_name[stage["name"]], stage["duration_s"])
         self._own.add(sum(stage["duration_s"] for stage in ran))
 
     def left(
@@ -96,8 +111,11 @@ class Forecast:
         present: Collection[str],
         num_unproposed: int,
         now_s: float,
-    ) -> tuple[float, bool]:
+    ) -> float | None:
         """Estimate the time to the end.
+
+        A training that was never timed is estimated from its size and from those that were; other stages that
+        were never timed matter little beside trainings and are left out.
 
         Args:
             running: Trials that run.
@@ -107,10 +125,11 @@ class Forecast:
             now_s: Time of the clock that `progress` was given.
 
         Returns:
-            Seconds, and whether they are a lower bound, since a kind of stage has not been timed yet.
+            Seconds; None where no training has been timed or estimated that tells it.
         """
         left_of = self._left_of_running(now_s)
         seconds: dict[str, float | None] = {}
+        untimed: list[Stage] = []
         longest = 0.0
         trials = [*running, *waiting]
         for trial in trials:
@@ -121,14 +140,18 @@ class Forecast:
                     continue
                 if key not in seconds:
                     seconds[key] = left_of.get(key, self._duration(stage))
+                    untimed += [stage] if seconds[key] is None else []
                 chain += seconds[key] or 0.0
             longest = max(longest, chain)
         own_s = self._own.seconds
         total = sum(one for one in seconds.values() if one is not None) + num_unproposed * (own_s or 0.0)
-        is_bound = None in seconds.values() or (num_unproposed > 0 and own_s is None)
+        if any(stage.work is not None for stage in untimed) or (num_unproposed > 0 and own_s is None):
+            return None
+        if untimed and not self._speeds:
+            return None
         at_once = max(1, min(self.max_concurrent, len(trials) + num_unproposed))
         # No sweep is shorter than its longest trial, nor than all its work divided evenly.
-        return max(longest, total / at_once), is_bound
+        return max(longest, total / at_once)
 
     def _left_of_running(self, now_s: float) -> dict[str, float]:
         left = {pace.stage.fingerprint: pace.left_s(now_s) for pace in self._paces.values()}
@@ -142,4 +165,15 @@ class Forecast:
         if stage.name in self._step_s and stage.num_steps is not None:
             return stage.num_steps * self._step_s[stage.name]
         earlier = self.earlier.get(stage.name)
-        return None if earlier is None else earlier.mean_duration_s
+        if earlier is not None:
+            return earlier.mean_duration_s
+        by_size = estimated_cost(stage, _ANY)
+        if by_size is None or not self._speeds:
+            return None
+        return by_size[0] * median(self._speeds.values())
+
+    def _note_speed(self, stage: Stage, seconds: float) -> None:
+        """Note how many times as long as its size says a training takes here."""
+        by_size = estimated_cost(stage, _ANY)
+        if by_size is not None and by_size[0] > 0:
+            self._speeds[stage.name] = seconds / by_size[0]

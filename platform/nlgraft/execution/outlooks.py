@@ -41,9 +41,9 @@ class Outlooks:
         now_s = self._clock()
         if now_s < self._next_s:
             return None
-        left_s, is_bound = self._forecast.left(running, waiting, self._stages.present, num_unproposed, now_s)
+        left_s = self._forecast.left(running, waiting, self._stages.present, num_unproposed, now_s)
         awaited = [self._stages.awaited(trial) for trial in waiting]
         held_back = Counter(stage.name for stage in awaited if stage is not None)
         took_s = self._clock() - now_s
         self._next_s = self._clock() + max(_PAUSE_S, took_s / LOOK_SHARE)
-        return Outlook(len(running), held_back, left_s or None, is_bound)
+        return Outlook(len(running), held_back, left_s)

@@ -63,25 +63,33 @@ def test_an_ended_trial_shows_its_main_metrics_test_first(screen):
 
 def test_steps_waiting_and_the_time_left_are_said(screen):
     report = TrialProgress(TRIAL, "training", 300, {"train/loss": 2.5}, 0, num_steps=2000)
-    outlook = Outlook(1, {"upstream": 3}, left_s=90.0, is_bound=True)
+    outlook = Outlook(1, {"upstream": 3}, left_s=90.0)
     lines = screen.show(SweepStarted(4, 0, 2), TrialStarted(TRIAL), report, outlook)
     assert lines[-1] == "waiting   3 trials for upstream, which is being computed"
     assert screen.picture() == [
         "baseline, seed 1: training step 300 of 2000, train/loss 2.5",
         "waiting: 3 trials for upstream, which is being computed",
-        "0 of 4 trials, 0:00 so far, more than 2 min left",
+        "0 of 4 trials, 0:00 so far, about 2 min left",
     ]
     screen.now_s = 30
-    assert screen.picture()[-1] == "0 of 4 trials, 0:30 so far, more than 60 s left"
-    fewer = Outlook(1, {"upstream": 2}, left_s=90.0, is_bound=True)
+    assert screen.picture()[-1] == "0 of 4 trials, 0:30 so far, about 60 s left"
+    fewer = Outlook(1, {"upstream": 2}, left_s=90.0)
     assert screen.show(fewer)[-1] == lines[-1], "said once"
     screen.now_s = 61
     assert screen.show(report)[-1].startswith("running   baseline, seed 1: training step 300 of 2000,")
     assert len(screen.show(report)) == len(screen.show(report)), "at most once a minute"
 
 
+def test_a_time_that_is_unknown_or_over_is_no_number(screen):
+    screen.show(SweepStarted(4, 0, 2), TrialStarted(TRIAL), Outlook(1, {}, left_s=None))
+    assert screen.picture()[-1] == "0 of 4 trials, 0:00 so far, time left unknown"
+    screen.show(Outlook(1, {}, left_s=5.0))
+    screen.now_s = 30
+    assert screen.picture()[-1] == "0 of 4 trials, 0:30 so far, about to end"
+
+
 def test_nobody_waits_for_a_stage_while_all_workers_are_busy(screen):
-    screen.show(SweepStarted(4, 0, 1), Outlook(1, {"upstream": 3}, left_s=None, is_bound=True))
+    screen.show(SweepStarted(4, 0, 1), Outlook(1, {"upstream": 3}, left_s=None))
     assert "waiting" not in screen.stream.getvalue()
 
 

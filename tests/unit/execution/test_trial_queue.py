@@ -142,7 +142,7 @@ def test_a_stage_in_work_holds_back_those_who_need_it(toy_document: dict[str, An
     trial = bench.take()
     assert trial is not None
     assert bench.take() is None, "the others need the upstream stage that the first one computes"
-    assert bench.events[-1] == Outlook(1, {"upstream": 3}, left_s=None, is_bound=True)
+    assert bench.events[-1] == Outlook(1, {"upstream": 3}, left_s=None)
     upstream = trial.graph.find("upstream")
     scratch = bench.store.new_scratch(upstream)
     (scratch / "upstream.json").write_text("0")

@@ -52,7 +52,7 @@ def cost_of(
     unknown: dict[str, None] = {}
     has_training = False
     for stage, number in stages:
-        found = _measured(stage, costs) or _estimated(stage, resources)
+        found = _measured(stage, costs) or estimated_cost(stage, resources)
         if found is None:
             unknown[stage.name] = None
             continue
@@ -71,7 +71,8 @@ def _measured(stage: Stage, costs: Mapping[str, StageCost]) -> tuple[float, floa
     return None if found is None else (found.mean_duration_s, found.mean_bytes)
 
 
-def _estimated(stage: Stage, resources: Resources) -> tuple[float, float] | None:
+def estimated_cost(stage: Stage, resources: Resources) -> tuple[float, float] | None:
+    """Estimate seconds and bytes of a training from its size; None for other stages."""
     parameters = _num_parameters(stage)
     if stage.work is None or stage.work.num_steps is None or not parameters:
         return None

@@ -1,0 +1,366 @@
+"""A first study of one's own text: split it, choose sizes that fit text and machine, and write a study file.
+
+A system that can be started so has a template ``init.yaml.j2`` in its folder.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import compress
+from pathlib import Path
+from typing import Any
+
+from nlgraft import api
+from nlgraft.errors import DataError, NlgraftError
+from nlgraft.study.data import paths
+from nlgraft.study.data.plan import Plan
+from nlgraft.study.data.system import System
+from nlgraft.study.public import Study
+from nlgraft.study.reading.documents import resolve_plain
+from nlgraft.text.corpora import Corpus, load_split_files
+from nlgraft.text.corpus_config import FilesConfig, SplitFiles
+
+SCALES = ("minutes", "evening", "gpu")
+TEMPLATE = "init.yaml.j2"
+_TARGET_S = {"minutes": 300.0, "evening": 4 * 3600.0}
+"""Time that all trials of a scale may take on this machine, by a rough estimate."""
+_TRAIN = {"evening": 200_000, "gpu": None}
+_SCORED = {"evening": {"dev": 500, "test": 1000}, "gpu": {"dev": 1000, "test": None}}
+_MOST_TYPES = {"minutes": 1000, "evening": 8000, "gpu": 16_000}
+_EXAMPLES = {"minutes": 1000, "evening": 5000, "gpu": 1_000_000}
+"""Examples for which the templates' steps are meant; fewer get fewer steps."""
+_LEAST_SHARE = 0.05
+_MIN_EXAMPLES, _MIN_STEPS = 100, 4
+_MOST_TOKENS, _OWN_POSITIONS = 126, 4  # positions of begin, end and, in RoBERTa types, padding
+_HELD_OUT = 0.05
+_MOST_HELD_OUT = 2000
+_UPSTREAM_SHARE = 0.75
+_NUM_COUNTED = 20_000
+
+
+@dataclass(frozen=True)
+class Text:
+    """What somebody has: files with an example per line, or columns of a table.
+
+    Attributes:
+        sources: One file or column per source.
+        target: File or column of the targets.
+        label: File or column of the classes.
+        table: The table that has the columns.
+    """
+
+    sources: Sequence[str]
+    target: str | None = None
+    label: str | None = None
+    table: str | None = None
+
+    def read(self) -> Corpus:
+        """Read all examples.
+
+        Raises:
+            DataError: Files are missing, unequal or unusable.
+        """
+        files = SplitFiles(
+            table=self.table, sources=tuple(self.sources), target=self.target, label=self.label
+        )
+        config = FilesConfig(corpus="files", train=files, dev=files)
+        return load_split_files(config, "train", files)
+
+
+@dataclass(frozen=True)
+class NewStudy:
+    """A study file that was written.
+
+    Attributes:
+        path: The file.
+        folder: Folder of its text.
+        num_examples: Examples of the task by split.
+        plans: Plan of each scale.
+    """
+
+    path: Path
+    folder: Path
+    num_examples: Mapping[str, int]
+    plans: Mapping[str, Plan] = field(repr=False)
+
+    @property
+    def seconds(self) -> dict[str, float | None]:
+        """Time of each scale on this machine, by a rough estimate; None where it is unknown."""
+        return {scale: plan_s(plan) for scale, plan in self.plans.items()}
+
+
+def write_study(
+    system: System,
+    text: Text,
+    out: Path,
+    *,
+    upstream: Text | None,
+    checkpoint: Path | None,
+    languages: Sequence[str],
+) -> NewStudy:
+    """Write a study of a system, and its text in splits beside it.
+
+    Args:
+        text: Text of the task.
+        out: The study file.
+        upstream: Text of the pretraining; None for the task's own.
+        checkpoint: Directory of a released model that replaces the pretraining.
+        languages: Language of each source, then of the target; empty for the suffixes of their files.
+
+    Raises:
+        DataError: Text is missing, too short or unusable, or does not suit the system.
+        NlgraftError: The system has no template, or something is there already.
+    """
+    template = _template(system)
+    _check_options(template, system, text, has_checkpoint=checkpoint is not None)
+    folder = out.with_name(f"{out.stem}_text")
+    if taken := [str(path) for path in (out, folder) if path.exists()]:
+        raise NlgraftError(f"{' and '.join(taken)}: there already; give another --out")
+    corpus = text.read()
+    found = None if upstream is None else upstream.read()
+    released = None if checkpoint is None else _released(checkpoint)
+    splits = _split(corpus)
+    named = [*languages] or _languages(text)
+    folder.mkdir(parents=True)
+    values = {
+        **_text_values(folder, splits, found),
+        "name": out.stem,
+        "checkpoint": released,
+        "languages": named,
+        "text_paths": [f"text.{language}" for language in dict.fromkeys(named)],
+        "num_examples": len(splits["train"]),
+        "vocab": _vocabulary_sizes(splits["train"]),
+        "tail": _TAIL.format(metric="dev/accuracy" if text.label else "dev/bleu"),
+    }
+    try:
+        plans = _write_fitting(template, system, values, out)
+    except NlgraftError:
+        shutil.rmtree(folder)
+        out.unlink()
+        raise
+    study = out.read_text("utf-8")
+    for path in folder.iterdir():
+        if f"{folder.name}/{path.name}" not in study:
+            path.unlink()
+    return NewStudy(out, folder, {split: len(one) for split, one in splits.items()}, plans)
+
+
+_TAIL = """objective: {{metric: {metric}, direction: maximize}}
+seeds: [1, 2, 3]                 # more seeds decide smaller differences; the report says how many it takes"""
+_HEAD = """# A first study of {system}, written by `nlgraft init`. Edit it freely; then:
+#
+#   nlgraft validate {file}          every problem at once
+#   nlgraft run {file}               {minutes} on the machine that wrote this, by a rough estimate
+#   nlgraft run {file} @evening      {evening}
+#   nlgraft run {file} @gpu          larger models; needs a GPU
+#
+# All settings, their defaults and ranges: nlgraft systems {system}"""
+
+
+def _template(system: System) -> str:
+    import importlib
+
+    folder = Path(importlib.import_module(system.path).__path__[0])
+    if not (folder / TEMPLATE).exists():
+        raise NlgraftError(
+            f"{system.name} has no {TEMPLATE}: begin with one of its studies in `nlgraft studies`"
+        )
+    return (folder / TEMPLATE).read_text("utf-8")
+
+
+def _check_options(template: str, system: System, text: Text, *, has_checkpoint: bool) -> None:
+    """Refuse what a system does not take, by the first line of its template; ask for what it needs."""
+    takes = re.findall(r"[a-z]+", template.partition("\n")[0].partition(":")[2])
+    given = {"target": text.target is not None, "label": text.label is not None, "checkpoint": has_checkpoint}
+    wrong = [f"--{name} is not taken" for name, is_given in given.items() if is_given and name not in takes]
+    wrong += [f"--{name} is missing" for name in ("target", "label") if name in takes and not given[name]]
+    if (len(text.sources) > 1) != ("sources" in takes):
+        wrong.append(
+            "--source is given once per source, two or more" if "sources" in takes else "one --source"
+        )
+    if wrong:
+        options = ", ".join(f"--{name.rstrip('s')}" for name in takes)
+        raise NlgraftError(f"{system.name} takes {options}: {'; '.join(wrong)}")
+
+
+def _split(corpus: Corpus) -> dict[str, Corpus]:
+    """Hold out dev and test at random, of examples whose text occurs once, so that train has none."""
+    if len(corpus) < _MIN_EXAMPLES:
+        raise DataError(f"the text has {len(corpus)} examples; give {_MIN_EXAMPLES} or more")
+    sources = list(zip(*corpus.sources, strict=True))
+    targets = corpus.target or [str(number) for number in range(len(corpus))]
+    counts, target_counts = Counter(sources), Counter(targets)
+    once = [n for n, one in enumerate(sources) if counts[one] == 1 and target_counts[targets[n]] == 1]
+    random.Random(1).shuffle(once)
+    number = min(_MOST_HELD_OUT, max(20, round(_HELD_OUT * len(corpus))), len(once) // 3)
+    if number < 10:
+        raise DataError(f"only {len(once)} examples occur once; dev and test need some that train lacks")
+    held = dict.fromkeys(once[:number], "dev") | dict.fromkeys(once[number : 2 * number], "test")
+    return {
+        split: _chosen(corpus, [held.get(n, "train") == split for n in range(len(corpus))])
+        for split in ("train", "dev", "test")
+    }
+
+
+def _chosen(corpus: Corpus, keep: Sequence[bool]) -> Corpus:
+    return Corpus.from_streams({role: [*compress(lines, keep)] for role, lines in corpus.streams().items()})
+
+
+def _text_values(folder: Path, splits: Mapping[str, Corpus], upstream: Corpus | None) -> dict[str, Any]:
+    """Write the text of task and pretraining; return what the templates say of the files."""
+    if upstream is None:
+        first = [n < _UPSTREAM_SHARE * len(splits["train"]) for n in range(len(splits["train"]))]
+        own = {**splits, "train": _chosen(splits["train"], first)}
+        rest = {**splits, "train": _chosen(splits["train"], [not one for one in first])}
+    else:
+        own, rest = _split(upstream), splits
+    files = _write_splits(folder, "", splits)
+    if upstream is None:
+        apart = _write_splits(folder, "upstream_", {"train": own["train"]})
+        task = {**files["both"], **_write_splits(folder, "downstream_", {"train": rest["train"]})["both"]}
+    else:
+        apart, task = _write_splits(folder, "upstream_", own), files["both"]
+    return {
+        "text": files["both"],
+        "sides": files,
+        "upstream": {**(files if upstream is None else apart), "is_own": upstream is None},
+        "apart": {
+            "upstream": {**files["both"], **apart["both"]},
+            "upstream_source": {**files["source"], **apart["source"]},
+            "downstream": task,
+        },
+    }
+
+
+def _write_splits(folder: Path, prefix: str, splits: Mapping[str, Corpus]) -> dict[str, dict[str, str]]:
+    """Write a file per split and role; return flow mappings of YAML: of all roles, and of each text alone."""
+    found: dict[str, dict[str, str]] = {"both": {}}
+    for split, corpus in splits.items():
+        names: dict[str, str] = {}
+        for role, lines in corpus.streams().items():
+            side = "source" if role == "source 0" else role.replace(" ", "")
+            path = folder / f"{prefix}{split}.{side}"
+            path.write_text("".join(f"{line}\n" for line in lines), "utf-8", newline="\n")
+            names[side] = f"{folder.name}/{path.name}"
+            if role not in ("label", "document"):
+                found.setdefault(side, {})[split] = _flow({"sources": names[side]})
+        sources = [name for side, name in names.items() if side.startswith("source")]
+        others = {side: name for side, name in names.items() if not side.startswith("source")}
+        found["both"][split] = _flow({"sources": sources if len(sources) > 1 else sources[0], **others})
+    return found
+
+
+def _flow(value: Any) -> str:
+    """Write JSON values as YAML on one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_flow(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    if isinstance(value, str):
+        is_plain = re.fullmatch(r"[A-Za-z_/][\w./-]*", value) and resolve_plain(value) == value
+        return value if is_plain else json.dumps(value, ensure_ascii=False)
+    return "null" if value is None else str(value)
+
+
+def _vocabulary_sizes(train: Corpus) -> dict[str, int]:
+    """Sizes of a vocabulary by scale: about half of a side's distinct words, so that it holds their parts."""
+    sizes = []
+    for side in [*train.sources, *([] if train.target is None else [train.target])]:
+        lines = side[: round((1 - _UPSTREAM_SHARE) * min(len(side), _NUM_COUNTED))]
+        words = {word for line in lines for word in line.split()}
+        sizes.append(len(words) // 2 + len({character for word in words for character in word}) + 10)
+    return {
+        scale: min(most, *sizes) if len(sizes) > 1 else min(most, sizes[0])
+        for scale, most in _MOST_TYPES.items()
+    }
+
+
+def _languages(text: Text) -> list[str]:
+    """Name languages by the suffixes of files, ``de`` of ``train.de.gz``, or else by role."""
+    files = [*text.sources, *([] if text.target is None else [text.target])]
+    names = [name.removesuffix(".gz").rpartition(".")[2] for name in files]
+    if all(name.isalpha() and len(name) <= 3 for name in names):
+        return names
+    return [*(f"source{number}" for number in range(len(text.sources))), "target"]
+
+
+def _released(directory: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((directory / "config.json").read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"--checkpoint {directory}: no config.json of transformers there ({error})"
+        ) from error
+    tokenizer = directory / "tokenizer_config.json"
+    settings = json.loads(tokenizer.read_text("utf-8")) if tokenizer.exists() else {}
+    return {
+        "path": _flow(str(directory.absolute())),
+        "max_tokens": min(_MOST_TOKENS, config.get("max_position_embeddings", _MOST_TOKENS) - _OWN_POSITIONS),
+        "is_mbart": config.get("model_type") == "mbart",
+        "is_lowercase": str(bool(settings.get("do_lower_case"))).lower(),
+    }
+
+
+def _write_fitting(template: str, system: System, values: Mapping[str, Any], out: Path) -> dict[str, Plan]:
+    """Write the study; where a scale would take too long here, write it again with fewer steps."""
+    number = values["num_examples"]
+    factors = {scale: min(1.0, max(_LEAST_SHARE, number / full)) for scale, full in _EXAMPLES.items()}
+    texts = dict.fromkeys(SCALES, "")
+    for _ in range(2):
+        out.write_text(_rendered(template, system, {**values, "file": out.name}, factors, texts), "utf-8")
+        plans = {scale: api.plan(Study.from_yaml(out, [f"@{scale}"])) for scale in SCALES}
+        durations = {scale: plan_s(plan) for scale, plan in plans.items()}
+        for scale, target in _TARGET_S.items():
+            factors[scale] *= min(1.0, target / (durations[scale] or target))
+            texts[scale] = _in_words(durations[scale])
+    out.write_text(_rendered(template, system, {**values, "file": out.name}, factors, texts), "utf-8")
+    return plans
+
+
+def plan_s(plan: Plan) -> float | None:
+    """Estimate the time of a planned run on this machine, whose workers share it, in seconds."""
+    return None if plan.cost_s is None else plan.cost_s / max(1, plan.max_concurrent or 1)
+
+
+def _in_words(seconds: float | None) -> str:
+    from nlgraft.wording import duration
+
+    return "unknown" if seconds is None else duration(seconds)
+
+
+def _rendered(
+    template: str,
+    system: System,
+    values: Mapping[str, Any],
+    factors: Mapping[str, float],
+    texts: Mapping[str, str],
+) -> str:
+    import jinja2
+
+    def steps(number: int, scale: str) -> int:
+        return max(_MIN_STEPS, round(number * factors[scale]))
+
+    def limits(scale: str, scored: str, *others: str) -> str:
+        found = {f"{scored}.limits": {"train": _TRAIN[scale], **_SCORED[scale]}}
+        return _flow(paths.expand(found | {f"{one}.limits": {"train": _TRAIN[scale]} for one in others}))
+
+    environment = jinja2.Environment(
+        block_start_string="<%",
+        block_end_string="%>",
+        variable_start_string="<<",
+        variable_end_string=">>",
+        comment_start_string="<#",
+        comment_end_string="#>",
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    head = _HEAD.format(system=system.name, **{"minutes": "", "evening": "", **texts}, file=values["file"])
+    return environment.from_string(template).render(
+        **values, head=head, steps=steps, limits=limits, flow=_flow
+    )

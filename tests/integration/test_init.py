@@ -1,0 +1,186 @@
+"""`nlgraft init`: from a newcomer's text to a study that is valid, planned and run, for every system."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import transformers
+from click.testing import CliRunner, Result
+
+from nlgraft import api
+from nlgraft.cli import main
+from nlgraft.new_study import SCALES
+from nlgraft.shipped import system_names
+from nlgraft.study.public import Study
+from nlgraft.text.conlang.tasks import generate
+from nlgraft.text.corpus_config import ConlangConfig
+from tests.tiny_checkpoints import bert, bert_tokenizer
+
+ROOT = Path(__file__).parents[2]
+PAIRS = ["--source", "text.en", "--target", "text.de"]
+OPTIONS = {
+    "embedding_transfer": PAIRS,
+    "lm_augmentation": PAIRS,
+    "multi_source": ["--source", "text.en", "--source", "text.fr", "--target", "text.de"],
+    "prlm_fusion": PAIRS,
+    "vocabulary_transfer": ["--source", "lines.txt", "--label", "lines.label"],
+}
+NUM_EXAMPLES = 400
+
+
+@pytest.fixture(scope="module")
+def text() -> dict[str, list[str]]:
+    several = generate(ConlangConfig(corpus="conlang", task="multi_source", train=NUM_EXAMPLES), "train")
+    labelled = generate(ConlangConfig(corpus="conlang", task="classification", train=NUM_EXAMPLES), "train")
+    return {
+        "text.en": several["source 0"],
+        "text.fr": several["source 1"],
+        "text.de": several["target"],
+        "lines.txt": labelled["source 0"],
+        "lines.label": labelled["label"],
+    }
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: dict[str, list[str]]) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name, lines in text.items():
+        Path(name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return tmp_path
+
+
+def init(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["init", *arguments], catch_exceptions=False)
+
+
+def test_every_system_that_has_a_template_is_tried_here() -> None:
+    folders = [ROOT / name.replace(".", "/") for name in system_names()]
+    assert {folder.name for folder in folders if (folder / "init.yaml.j2").exists()} == set(OPTIONS)
+
+
+@pytest.mark.parametrize("system", OPTIONS)
+def test_the_study_of_every_system_is_planned_without_a_problem_at_every_scale(
+    place: Path, system: str
+) -> None:
+    done = init(system, *OPTIONS[system])
+    assert done.exit_code == 0, done.output
+    for scale in SCALES:
+        plan = api.plan(Study.from_yaml(f"{system}.yaml", [f"@{scale}"]))
+        assert plan.warnings == []
+        assert plan.problems == [] or scale == "gpu"  # which this machine may lack
+        assert len(plan.trials) >= 9
+    named = [line.split("  ")[0] for line in done.output.splitlines() if line.startswith("nlgraft ")]
+    assert named[:3] == [f"nlgraft plan {system}.yaml", f"nlgraft run {system}.yaml", named[2]]
+    assert CliRunner().invoke(main, ["validate", f"{system}.yaml"]).exit_code == 0
+
+
+def test_the_splits_divide_the_text_and_share_no_line(place: Path, text: dict[str, list[str]]) -> None:
+    assert init("prlm_fusion", *PAIRS).exit_code == 0
+    folder = place / "prlm_fusion_text"
+    pairs = {
+        split: list(
+            zip(
+                *(
+                    (folder / f"{split}.{side}").read_text("utf-8").splitlines()
+                    for side in ("source", "target")
+                ),
+                strict=True,
+            )
+        )
+        for split in ("train", "dev", "test")
+    }
+    assert sorted(pair for found in pairs.values() for pair in found) == sorted(
+        zip(text["text.en"], text["text.de"], strict=True)
+    )
+    for side in (0, 1):
+        train, dev, test = ({pair[side] for pair in pairs[split]} for split in ("train", "dev", "test"))
+        assert not dev & train
+        assert not test & (train | dev)
+    assert len(pairs["dev"]) == len(pairs["test"]) == 20
+
+
+def test_a_table_and_text_to_pretrain_on_are_taken(place: Path, text: dict[str, list[str]]) -> None:
+    with Path("pairs.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows(
+            [("english", "german"), *zip(text["text.en"], text["text.de"], strict=True)]
+        )
+    table = ["--table", "pairs.csv", "--source", "english", "--target", "german"]
+    done = init("embedding_transfer", *table, "--upstream-source", "text.fr", "--upstream-target", "text.de")
+    assert done.exit_code == 0, done.output
+    train = Path("embedding_transfer_text/train.source").read_text("utf-8").splitlines()
+    upstream = Path("embedding_transfer_text/upstream_train.source").read_text("utf-8").splitlines()
+    assert len(train) == NUM_EXAMPLES - 40
+    assert set(train) <= set(text["text.en"])
+    assert set(upstream) <= set(text["text.fr"])
+
+
+@pytest.mark.parametrize("system", ["embedding_transfer", "prlm_fusion", "vocabulary_transfer"])
+def test_a_released_model_takes_the_place_of_the_pretraining(
+    place: Path, system: str, text: dict[str, list[str]]
+) -> None:
+    (place / "bert").mkdir()
+    bert_tokenizer(place / "bert", text["text.en"])
+    bert(transformers.AutoTokenizer.from_pretrained(place / "bert").get_vocab()).save_pretrained(
+        place / "bert"
+    )
+    done = init(system, *OPTIONS[system], "--checkpoint", "bert")
+    assert done.exit_code == 0, done.output
+    study = Study.from_yaml(f"{system}.yaml")
+    assert str(place / "bert") in json.dumps(study.base)
+    assert api.plan(study).problems == []
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["multi_source", *PAIRS], "--source is given once per source, two or more"),
+        (["vocabulary_transfer", *PAIRS], "--target is not taken; --label is missing"),
+        (["lm_augmentation", *PAIRS, "--checkpoint", "."], "--checkpoint is not taken"),
+        (["prlm_fusion", *PAIRS, "--checkpoint", "."], "no config.json of transformers there"),
+        (["prlm_fusion", "--source", "no.en", "--target", "text.de"], "no.en: no such file"),
+        (["prlm_fusion", "--source", "pairs.csv", "--target", "text.de"], "name columns"),
+        (["prlm_fusoin", *PAIRS], "Did you mean 'trainables.prlm_fusion'"),
+        (["examples.minimal_system", *PAIRS], "begin with one of its studies"),
+        (["prlm_fusion", *PAIRS, "--out", "text.de"], "there already; give another --out"),
+        (["prlm_fusion", "--source", "few", "--target", "few"], "the text has 3 examples; give 100 or more"),
+    ],
+)
+def test_what_does_not_suit_is_told_before_anything_is_written(
+    place: Path, arguments: list[str], message: str
+) -> None:
+    Path("pairs.csv").write_text("a,b\n", "utf-8")
+    Path("few").write_text("a\nb\nc\n", "utf-8")
+    before = sorted(place.iterdir())
+    done = init(*arguments)
+    assert done.exit_code != 0
+    assert message in done.output
+    assert sorted(place.iterdir()) == before
+
+
+def test_a_trial_of_the_smallest_scale_runs(place: Path) -> None:
+    for name in ("text.en", "text.de"):  # less text gets fewer steps
+        lines = Path(name).read_text("utf-8").splitlines(keepends=True)
+        Path(name).write_text("".join(lines[:120]), "utf-8")
+    assert init("prlm_fusion", *PAIRS).exit_code == 0
+    done = CliRunner().invoke(main, ["trial", "prlm_fusion.yaml", "--cell", "fused", "--json"])
+    assert json.loads(done.stdout)["state"] == "finished"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("system", OPTIONS)
+def test_the_smallest_scale_of_every_system_runs_and_is_reported(place: Path, system: str) -> None:
+    assert init(system, *OPTIONS[system]).exit_code == 0
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}"}
+    for command in (["run", f"{system}.yaml", "@minutes"], ["report", f"{system}.yaml", "@minutes"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "nlgraft", *command], env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert "arm=" in done.stdout
