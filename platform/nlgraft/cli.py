@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import click
 
 from nlgraft.errors import DataError
 from nlgraft.exits import EXIT_DOES_NOT_FIT, EXIT_FAILED, fails_politely
-from nlgraft.job_cli import submit
+from nlgraft.job_cli import job_of, logs, stop, submit
 from nlgraft.ledger_cli import ledger, register, try_proposal
 from nlgraft.study_command import find_study, print_json, progress_of, read_study, takes_study
 from nlgraft.vocab_cli import vocab
@@ -244,8 +245,14 @@ def trial(
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 @click.option("--watch", is_flag=True, help="Refresh every two seconds until nothing runs.")
 @click.option("--storage", help="Artifact store: directory or URI.")
+@click.option("--address", help="Job server, e.g. http://HEAD:8265: say how its job of the study is.")
 def status(
-    study_file: str, overrides: tuple[str, ...], is_json: bool, watch: bool, storage: str | None
+    study_file: str,
+    overrides: tuple[str, ...],
+    is_json: bool,
+    watch: bool,
+    storage: str | None,
+    address: str | None,
 ) -> None:
     """Count the trials of each cell by state.
 
@@ -255,10 +262,13 @@ def status(
     from nlgraft.terminal import status_table, watch_status
 
     study = find_study(study_file, overrides, storage)
+    job = None if address is None else job_of(study, address)[1]
+    if job is not None:
+        click.echo(f"{job.job_id}: {job.state}{f', {job.message}' if job.message else ''}", err=True)
     if watch:
         watch_status(lambda: api.status(study))
     elif is_json:
-        print_json(api.status(study))
+        print_json(api.status(study) | ({} if job is None else {"job": asdict(job)}))
     else:
         status_table(api.status(study))
 
@@ -374,6 +384,6 @@ def schema(system: str | None) -> None:
     click.echo(json.dumps(api.schema(system), indent=2))
 
 
-for command in (ledger, register, try_proposal, submit):
+for command in (ledger, register, try_proposal, submit, logs, stop):
     main.add_command(command)
 main.add_command(vocab)
