@@ -6,6 +6,7 @@ import atexit
 import gc
 import logging
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,13 @@ import click
 
 from nlgraft.errors import DataError
 from nlgraft.exits import EXIT_DOES_NOT_FIT, EXIT_FAILED
-from nlgraft.job_cli import submit
-from nlgraft.ledger_cli import ledger, register, try_proposal
+from nlgraft.job_cli import job_of, logs, stop, submit
+from nlgraft.ledger_cli import ledger, register, try_proposal, verify
 from nlgraft.start_cli import init, schema, studies, systems
-from nlgraft.study_command import find_study, print_json, progress_of, read_study, takes_study
+from nlgraft.study_command import duration_of, find_study, print_json, progress_of, read_study, takes_study
 from nlgraft.vocab_cli import vocab
 from nlgraft.winner_cli import classify, export, translate
-from nlgraft.wording import count, visible
+from nlgraft.wording import count
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -168,6 +169,12 @@ def replay(
 @click.option("--address", help="A running Ray cluster, e.g. auto. Default: start a local one.")
 @click.option("--storage", help="Artifact store: directory or URI.")
 @click.option("--tracking-uri", help="MLflow tracking URI. Default: a SQLite file beside the store.")
+@click.option(
+    "--wait-timeout",
+    metavar="TIME",
+    callback=lambda context, parameter, value: None if value is None else duration_of(value),
+    help="Wait so long, e.g. 2h30m, for the study's lock and for places on the cluster. Default: for places.",
+)
 def run(
     study_file: str,
     overrides: tuple[str, ...],
@@ -176,6 +183,7 @@ def run(
     address: str | None,
     storage: str | None,
     tracking_uri: str | None,
+    wait_timeout: float | None,
 ) -> None:
     """Run what the store does not hold yet; end with the comparison."""
     from nlgraft import api
@@ -186,7 +194,12 @@ def run(
     study = read_study(study_file, overrides, storage)
     with progress_of(study.main_metrics) as progress:
         result = api.launch(
-            study, address=address, only=only, tracking_uri=tracking_uri, on_event=progress.show
+            study,
+            address=address,
+            only=only,
+            tracking_uri=tracking_uri,
+            on_event=progress.show,
+            wait_timeout_s=wait_timeout,
         )
     document = result.to_json()
     if is_json:
@@ -249,8 +262,14 @@ def trial(
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 @click.option("--watch", is_flag=True, help="Refresh every two seconds until nothing runs.")
 @click.option("--storage", help="Artifact store: directory or URI.")
+@click.option("--address", help="Job server, e.g. http://HEAD:8265: say how its job of the study is.")
 def status(
-    study_file: str, overrides: tuple[str, ...], is_json: bool, watch: bool, storage: str | None
+    study_file: str,
+    overrides: tuple[str, ...],
+    is_json: bool,
+    watch: bool,
+    storage: str | None,
+    address: str | None,
 ) -> None:
     """Count the trials of each cell by state.
 
@@ -260,10 +279,13 @@ def status(
     from nlgraft.terminal import status_table, watch_status
 
     study = find_study(study_file, overrides, storage)
+    job = None if address is None else job_of(study, address)[1]
+    if job is not None:
+        click.echo(f"{job.job_id}: {job.state}{f', {job.message}' if job.message else ''}", err=True)
     if watch:
         watch_status(lambda: api.status(study))
     elif is_json:
-        print_json(api.status(study))
+        print_json(api.status(study) | ({} if job is None else {"job": asdict(job)}))
     else:
         status_table(api.status(study))
 
@@ -310,51 +332,12 @@ def report(
         click.echo(str(path))
 
 
-@main.command("verify")
-@takes_study("STUDY")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-@click.option("--only", multiple=True, metavar="FACTOR=LEVEL", help="Only these cells and the baseline.")
-@click.option("--discard", is_flag=True, help="Remove artifacts that cannot be used; `run` makes them again.")
-@click.option("--storage", help="Artifact store: directory or URI.")
-@click.option("--tracking-uri", help="MLflow tracking URI. Default: a SQLite file beside the store.")
-def verify(
-    study_file: str,
-    overrides: tuple[str, ...],
-    is_json: bool,
-    only: tuple[str, ...],
-    discard: bool,
-    storage: str | None,
-    tracking_uri: str | None,
-) -> None:
-    """Check that store, Optuna and MLflow hold every trial once and whole.
-
-    Every byte of every artifact is read. What is wrong is listed with what to do; the exit code is then 1.
-    STUDY is a file, or the name under which a study was run: `demo@tiny-1f0c6a2e` needs no overrides.
-    """
-    from nlgraft import api
-
-    study = find_study(study_file, overrides, storage)
-    found = api.verify(study, only=only, tracking_uri=tracking_uri, is_discarding=discard)
-    if is_json:
-        print_json(found.to_json())
-    else:
-        click.echo(visible("\n".join(found.lines())))
-    if not found.is_clean:
-        raise SystemExit(EXIT_FAILED)
-
-
-for command in (
-    systems,
-    schema,
-    studies,
-    init,
-    ledger,
-    register,
-    try_proposal,
-    submit,
-    export,
-    translate,
-    classify,
-):
+_COMMANDS = (
+    *(systems, schema, studies, init),
+    *(ledger, register, try_proposal, verify),
+    *(submit, logs, stop),
+    *(export, translate, classify),
+)
+for command in _COMMANDS:
     main.add_command(command)
 main.add_command(vocab)

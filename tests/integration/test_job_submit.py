@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -12,10 +13,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
+from urllib.request import urlopen
 
 import pytest
 
@@ -120,42 +121,65 @@ def test_plain_job_submit_finishes_a_two_trial_study(
     assert json.loads(results[0])["trials"] == {"run": 2, "reused": 0, "failed": 0}
 
 
+@pytest.fixture
+def nlgraft(
+    job_server: str, environment: dict[str, str], tmp_path: Path
+) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """A command of the submitter about the study, whose training waits while a file exists."""
+    study_file = ROOT / "toy-held-job.yaml"
+    study_file.write_text(f"{STUDY}\nbase: {{hold: {tmp_path / 'hold'}}}\n")
+
+    def call(command: str, *options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [BIN / "python", "-m", "nlgraft", command, study_file.name, "--address", job_server, *options],
+            cwd=ROOT,
+            env={**environment, "PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}", "OF_THE_JOB": "a value"},
+            capture_output=True,
+            text=True,
+            timeout=400,
+            check=False,
+        )
+
+    yield call
+    study_file.unlink()
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(420)
-def test_nlgraft_submit_prints_the_job_id(
-    job_server: str, environment: dict[str, str], study_file: Path, tmp_path: Path
+@pytest.mark.timeout(900)
+def test_a_study_is_submitted_joined_stopped_and_resumed_from_the_submitter_s_machine(
+    nlgraft: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
-    submitted = subprocess.run(
-        [
-            BIN / "python", "-m", "nlgraft", "submit", study_file.name, "--address", job_server, "--storage",
-            str(tmp_path / "store"), "--tracking-uri", f"sqlite:///{tmp_path / 'mlflow.db'}",
-        ],
-        cwd=ROOT,
-        env={**environment, "PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )  # fmt: skip
+    (tmp_path / "hold").touch()
+    places = ["--storage", str(tmp_path / "store"), "--tracking-uri", f"sqlite:///{tmp_path / 'mlflow.db'}"]
+    submitted = nlgraft("submit", *places)
     assert submitted.returncode == 0, submitted.stderr
     job_id = submitted.stdout.strip()
-    assert job_id.startswith("raysubmit_")
-    following = [line.partition(": ")[2] for line in submitted.stderr.splitlines() if "ray job" in line]
-    assert [command.split("ray job ")[1].split()[0] for command in following] == ["status", "logs", "stop"]
-    shown = subprocess.run(
-        ["bash", "-c", following[0]],
-        env={**environment, "PATH": f"{BIN}:{environment['PATH']}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert job_id in shown.stdout + shown.stderr
-    assert shown.returncode == 0, shown.stderr
-    token = {"Authorization": f"Bearer {Path(environment['RAY_AUTH_TOKEN_PATH']).read_text()}"}
-    end_s = time.monotonic() + patient(120)
-    status = ""
-    while time.monotonic() < end_s and status not in ("SUCCEEDED", "FAILED", "STOPPED"):
-        with urlopen(Request(f"{job_server}/api/jobs/{job_id}", headers=token), timeout=10) as answer:
-            status = json.load(answer)["status"]
-        time.sleep(1)
-    assert status == "SUCCEEDED"
+    assert re.fullmatch(r"nlgraft-toy-job-[0-9a-f]{10}-1", job_id)
+    told = [line.partition(": ")[2] for line in submitted.stderr.splitlines()]
+    following = [line.split()[1] for line in told if line.startswith("nlgraft ")]
+    assert following == ["status", "logs", "stop"]
+
+    again = nlgraft("submit", *places)
+    assert (again.returncode, again.stdout.strip()) == (0, job_id), again.stderr
+    assert "nothing was submitted" in again.stderr
+    refused = nlgraft("submit", "--storage", str(tmp_path / "elsewhere"))
+    assert refused.returncode == 4
+    assert f"job {job_id} runs this study already, by another command" in refused.stderr
+
+    end_s = time.monotonic() + patient(180)
+    while "2 trials planned" not in nlgraft("logs").stdout:
+        assert time.monotonic() < end_s
+    shown = nlgraft("status", "--storage", str(tmp_path / "store"), "--json")
+    assert json.loads(shown.stdout)["job"]["state"] == "RUNNING"
+    stopped = nlgraft("stop")
+    assert stopped.returncode == 0, stopped.stderr
+    assert f"{job_id}: STOPPED" in stopped.stderr
+    assert "has ended already: STOPPED" in nlgraft("stop").stderr
+
+    (tmp_path / "hold").unlink()
+    resumed = nlgraft("submit", *places, "--wait", "--env", "OF_THE_JOB")
+    assert resumed.returncode == 0, resumed.stderr
+    assert resumed.stdout.strip() == job_id.removesuffix("1") + "2"
+    assert "the job gets OF_THE_JOB" in resumed.stderr
+    assert "2 trials planned" in resumed.stderr
+    assert resumed.stderr.rstrip().endswith("SUCCEEDED")

@@ -6,76 +6,101 @@ import os
 import shlex
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nlgraft.errors import NlgraftError
-from nlgraft.execution.cluster import use_token_if_present
 from nlgraft.execution.job_package import JobPackage
+from nlgraft.execution.job_server import Job, JobServer, job_name
 from nlgraft.pipeline.credentials import without_credentials
+from nlgraft.study.data.study import Study
 
 RUNTIME_ENV_FILE = "runtime_env.yaml"
 
 
-def submit_run(
-    study_file: str,
-    overrides: Sequence[str],
-    address: str | None,
-    options: Sequence[str] = (),
-    tell: Callable[[str], object] = print,
-    store: str | None = None,
-) -> str:
-    """Submit ``nlgraft run`` of a study to a Ray cluster's job server and return the job id.
+@dataclass(frozen=True)
+class JobRequest:
+    """What is asked for of `nlgraft submit`.
+
+    Attributes:
+        study: The study.
+        study_file: Its path below the working directory.
+        overrides: Of the study.
+        options: Further options of ``nlgraft run``.
+        variables: Environment variables of this process that the job gets.
+    """
+
+    study: Study
+    study_file: str
+    overrides: Sequence[str] = ()
+    options: Sequence[str] = ()
+    variables: Sequence[str] = ()
+
+
+def submit_run(request: JobRequest, address: str | None, tell: Callable[[str], object]) -> Job:
+    """Submit ``nlgraft run`` of a study to a Ray cluster's job server, unless a job runs it.
 
     The working directory is sent, but for what `JobPackage` leaves out.
 
     Args:
-        study_file: The study, by its path below the working directory.
+        request: What is to run.
         address: The job server, e.g. ``http://HEAD:8265``; None uses ``RAY_API_SERVER_ADDRESS``.
-        options: Further options of ``nlgraft run``.
         tell: Receives, before anything is sent, what is sent.
-        store: The study's artifact store, which stays here if it lies in the working directory.
 
     Raises:
+        StudyLockedError: A job of the study runs with another command.
         NlgraftError: The study lies outside the working directory or is left out, an override or option holds
-            a password, the files are too many, or the job server cannot be reached.
+            a password, a variable is not set, the files are too many, or the job server cannot be reached.
     """
-    _refuse_credentials([*overrides, *options])
+    relative, package, environment = _packed(request)
+    for line in package.describe():
+        tell(line)
+    if request.variables:
+        tell(f"the job gets {', '.join(request.variables)}: who may list the cluster's jobs can read them")
+    command = shlex.join(["python", "-m", "nlgraft", "run", relative, *request.overrides, *request.options])
+    with tempfile.TemporaryDirectory(prefix="nlg-job-") as copy:
+        package.copy_to(Path(copy))
+        job, is_new = JobServer(address).start(
+            job_name(request.study), command, {**environment, "working_dir": copy}
+        )
+    if not is_new:
+        tell(f"{job.job_id} runs this study by the same command already; nothing was submitted")
+    return job
+
+
+def _packed(request: JobRequest) -> tuple[str, JobPackage, dict[str, Any]]:
+    """Return the study's path below the working directory, the files, and the runtime environment."""
+    _refuse_credentials([*request.overrides, *request.options])
     directory = Path.cwd()
-    path = Path(study_file).resolve()
+    path = Path(request.study_file).resolve()
     if not path.is_relative_to(directory):
         raise NlgraftError(
-            f"{study_file}: lies outside {directory}, the directory that is uploaded to the cluster; "
+            f"{request.study_file}: lies outside {directory}, the directory that is uploaded to the cluster; "
             "run `nlgraft submit` in a directory above the study"
         )
     relative = path.relative_to(directory).as_posix()
     environment = runtime_env(directory)
-    own_store = [] if store is None else _patterns_of(Path(store), directory)
+    environment["env_vars"] = {**environment.get("env_vars", {}), **_values(request.variables)}
+    own_store = _patterns_of(Path(request.study.storage.path), directory)
     package = JobPackage.collect(directory, [*own_store, *environment.pop("excludes", ())])
     if relative not in package.files:
         reason = package.left_out.get(relative, "its directory is left out")
         raise NlgraftError(
-            f"{study_file}: would not be sent ({reason}); move it, or include it in {RUNTIME_ENV_FILE} by "
-            f"`excludes: ['!/{relative}']`"
+            f"{request.study_file}: would not be sent ({reason}); move it, or include it in "
+            f"{RUNTIME_ENV_FILE} by `excludes: ['!/{relative}']`"
         )
-    for line in package.describe():
-        tell(line)
-    use_token_if_present()
-    from ray.exceptions import RayError
-    from ray.job_submission import JobSubmissionClient
+    return relative, package, environment
 
-    entrypoint = shlex.join(["python", "-m", "nlgraft", "run", relative, *overrides, *options])
-    try:
-        client = JobSubmissionClient(address)
-        with tempfile.TemporaryDirectory(prefix="nlg-job-") as copy:
-            package.copy_to(Path(copy))
-            return client.submit_job(entrypoint=entrypoint, runtime_env={**environment, "working_dir": copy})
-    except (ConnectionError, RuntimeError, RayError) as error:
+
+def _values(variables: Sequence[str]) -> dict[str, str]:
+    missing = [name for name in variables if name not in os.environ]
+    if missing:
         raise NlgraftError(
-            f"the job server at {address or 'the default address'} accepts no job: {error}. Start a cluster "
-            "with `ray up cluster.yaml`, or give the URL of its dashboard as --address http://HEAD:8265; if "
-            "the cluster uses token authentication, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH"
-        ) from error
+            f"--env {' --env '.join(missing)}: not set in this environment; give the name of a variable that "
+            "is (`export NAME=value`), the value is taken from there"
+        )
+    return {name: os.environ[name] for name in variables}
 
 
 def _refuse_credentials(arguments: Sequence[str]) -> None:
@@ -90,14 +115,6 @@ def _refuse_credentials(arguments: Sequence[str]) -> None:
             "MLFLOW_TRACKING_PASSWORD for MLflow; for a store the variables of its provider, such as "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )
-
-
-def next_commands(job_id: str, address: str | None) -> dict[str, str]:
-    """Return the commands that follow a submitted job, by what they do."""
-    prefix = "RAY_AUTH_MODE=token " if os.environ.get("RAY_AUTH_MODE") == "token" else ""
-    place = "" if address is None else f" --address {shlex.quote(address)}"
-    commands = {"state": "status", "output so far and to come": "logs --follow", "end it": "stop"}
-    return {meaning: f"{prefix}ray job {command}{place} {job_id}" for meaning, command in commands.items()}
 
 
 def runtime_env(directory: Path) -> dict[str, Any]:

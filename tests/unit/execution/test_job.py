@@ -1,27 +1,41 @@
 """What `nlgraft submit` says besides the job id."""
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import ray.job_submission
+from ray.job_submission import JobStatus
 
-from nlgraft.errors import NlgraftError
+from nlgraft.errors import NlgraftError, StudyLockedError
 from nlgraft.execution import job_package
-from nlgraft.execution.job import next_commands, runtime_env, submit_run
+from nlgraft.execution.job import JobRequest, runtime_env, submit_run
 from nlgraft.execution.job_package import LEFT_OUT, JobPackage
+from nlgraft.execution.job_server import job_name
+from nlgraft.job_cli import next_commands
+from nlgraft.study.public import Study
 
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_next_commands_name_the_job_the_address_and_the_token(monkeypatch):
-    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
-    assert list(next_commands("raysubmit_1", "http://head:8265").values()) == [
-        "ray job status --address http://head:8265 raysubmit_1",
-        "ray job logs --follow --address http://head:8265 raysubmit_1",
-        "ray job stop --address http://head:8265 raysubmit_1",
+def request(study_file="study.yaml", overrides=(), options=(), variables=(), store="my_store"):
+    document = {
+        "name": "demo",
+        "system": "tests.integration.toy.sweep_toy",
+        "objective": {"metric": "dev/score", "direction": "maximize"},
+        "seeds": [1],
+        "storage": {"path": store},
+    }
+    return JobRequest(Study.from_dict(document), study_file, overrides, options, variables)
+
+
+def test_the_next_commands_name_the_study_its_overrides_and_the_address():
+    assert list(next_commands(["a study.yaml", "seeds=[1, 2]"], "http://head:8265").values()) == [
+        "nlgraft status 'a study.yaml' 'seeds=[1, 2]' --address http://head:8265",
+        "nlgraft logs --follow 'a study.yaml' 'seeds=[1, 2]' --address http://head:8265",
+        "nlgraft stop 'a study.yaml' 'seeds=[1, 2]' --address http://head:8265",
     ]
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    assert next_commands("raysubmit_1", None)["state"] == "RAY_AUTH_MODE=token ray job status raysubmit_1"
 
 
 @pytest.mark.parametrize(
@@ -37,7 +51,7 @@ def test_a_password_is_refused_since_ray_shows_the_command_line_of_a_job(
 ):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(NlgraftError, match="set it in the environment in which") as raised:
-        submit_run("toy.yaml", overrides, "http://127.0.0.1:1", options)
+        submit_run(request("toy.yaml", overrides, options), "http://127.0.0.1:1", print)
     assert "MLFLOW_TRACKING_PASSWORD" in str(raised.value)
     assert "geheim" not in str(raised.value)
 
@@ -65,29 +79,90 @@ def project(tmp_path, monkeypatch):
 class Server:
     """Stands for the job server; keeps what it is sent."""
 
-    sent: dict[str, str]
+    def __init__(self, address=None):
+        self.jobs = []
+        self.sent = {}
+        self.variables = {}
 
-    def __init__(self, address):
-        pass
+    def list_jobs(self):
+        return self.jobs
 
-    def submit_job(self, *, entrypoint, runtime_env):
+    def submit_job(self, *, entrypoint, submission_id, runtime_env):
+        if submission_id in [job.submission_id for job in self.jobs]:
+            raise RuntimeError("already exists")
         place = Path(runtime_env["working_dir"])
         files = [path for path in place.rglob("*") if path.is_file()]
-        Server.sent = {path.relative_to(place).as_posix(): path.read_text() for path in files}
-        return "raysubmit_1"
+        self.sent = {path.relative_to(place).as_posix(): path.read_text() for path in files}
+        self.variables = runtime_env["env_vars"]
+        self.add(submission_id, entrypoint)
+
+    def add(self, submission_id, entrypoint, state="RUNNING"):
+        self.jobs.append(
+            SimpleNamespace(
+                submission_id=submission_id,
+                status=JobStatus(state),
+                entrypoint=entrypoint,
+                driver_exit_code=None,
+                message=None,
+            )
+        )
 
 
-def test_a_job_gets_the_code_and_no_secret_no_data_and_no_results(project, monkeypatch):
-    monkeypatch.setattr(ray.job_submission, "JobSubmissionClient", Server)
+@pytest.fixture
+def server(monkeypatch):
+    one = Server()
+    monkeypatch.setattr(ray.job_submission, "JobSubmissionClient", lambda address: one)
+    return one
+
+
+def test_a_job_gets_the_code_and_no_secret_no_data_and_no_results(project, server):
     told = []
-    assert submit_run("study.yaml", [], None, (), told.append, "my_store") == "raysubmit_1"
-    assert {*Server.sent} == {"study.yaml", "my_system/graph.py", ".gitignore", "my_system/.gitignore"}
-    assert Server.sent["my_system/graph.py"] == "my_system/graph.py"
+    assert submit_run(request(), None, told.append).job_id.startswith("nlgraft-demo-")
+    assert {*server.sent} == {"study.yaml", "my_system/graph.py", ".gitignore", "my_system/.gitignore"}
+    assert server.sent["my_system/graph.py"] == "my_system/graph.py"
     assert told[0].startswith("sending 4 files, 0.0 MB: ")
     assert "not sent: .env (left out)" in told[1]
     everything = " ".join(JobPackage.collect(project).left_out)
     for name in (".git/", "data/", "mlruns/", "mlflow.db", "weights.bin", "link", "deploy/.env.production"):
         assert name in everything
+
+
+def test_variables_are_sent_by_name_and_a_missing_one_is_named(project, server, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "anna")
+    monkeypatch.delenv("NOT_SET", raising=False)
+    with pytest.raises(NlgraftError, match="--env NOT_SET: not set in this environment"):
+        submit_run(request(variables=["MLFLOW_TRACKING_USERNAME", "NOT_SET"]), None, print)
+    assert server.jobs == []
+    told = []
+    submit_run(request(variables=["MLFLOW_TRACKING_USERNAME"]), None, told.append)
+    assert server.variables == {"PYTHONPATH": "platform:.", "MLFLOW_TRACKING_USERNAME": "anna"}
+    assert "the job gets MLFLOW_TRACKING_USERNAME: who may list the cluster's jobs can read them" in told
+
+
+def test_a_study_has_one_job_at_a_time_and_its_next_one_the_next_number(project, server):
+    told = []
+    first = submit_run(request(), None, told.append)
+    name = job_name(request().study)
+    assert first.job_id == f"{name}-1"
+    assert submit_run(request(), None, told.append).job_id == first.job_id
+    assert told[-1] == f"{name}-1 runs this study by the same command already; nothing was submitted"
+    with pytest.raises(StudyLockedError, match=f"job {name}-1 runs this study already, by another command"):
+        submit_run(request(options=["--storage", "elsewhere"]), None, print)
+    server.jobs[0].status = JobStatus("FAILED")
+    assert submit_run(request(), None, print).job_id == f"{name}-2"
+    other = replace(request(), study=request().study.model_copy(update={"name": "other"}))
+    assert submit_run(other, None, print).job_id == f"{job_name(other.study)}-1"
+
+
+def test_two_who_submit_at_the_same_moment_share_one_job(project, server, monkeypatch):
+    """The other one's job appears between the look at the list and the submission."""
+    name = job_name(request().study)
+    listed = iter([[]])
+    monkeypatch.setattr(server, "list_jobs", lambda: next(listed, server.jobs))
+    server.add(f"{name}-1", "python -m nlgraft run study.yaml")
+    told = []
+    assert submit_run(request(), None, told.append).job_id == f"{name}-1"
+    assert "nothing was submitted" in told[-1]
 
 
 def test_what_is_left_out_by_default_can_be_sent_by_name(project):
@@ -99,13 +174,13 @@ def test_what_is_left_out_by_default_can_be_sent_by_name(project):
 def test_more_than_ray_takes_is_refused_with_the_largest_parts(project, monkeypatch):
     monkeypatch.setattr(job_package, "MAX_BYTES", 30)
     with pytest.raises(NlgraftError, match=r"Ray takes 0\.0 MB; the largest parts are my_.*excludes"):
-        submit_run("study.yaml", [], None)
+        submit_run(request(), None, print)
 
 
 def test_a_study_that_would_not_be_sent_is_refused(project):
     (project / "data" / "study.yaml").write_text("")
     with pytest.raises(NlgraftError, match=r"excludes: \['!/data/study.yaml'\]"):
-        submit_run("data/study.yaml", [], None)
+        submit_run(request("data/study.yaml"), None, print)
 
 
 def test_the_shipped_environment_keeps_secrets_and_data_from_plain_ray_job_submit():
