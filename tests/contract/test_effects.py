@@ -99,6 +99,7 @@ REFUSED: Mapping[str, str] = {
     "revision": "it belongs to a checkpoint",
     "upstream_tokenizer": "a model that is trained from scratch needs it",
     "masked_lm.model": "a toy has no checkpoint instead",
+    "lora": "it needs the extra peft: tests/unit/llm_vocabulary",
     "causal_lm.model": "a toy has no checkpoint instead",
     "causal_lm.tokenizer": "a model that is trained from scratch needs it",
     "vocabulary.method": "the name of a method of nlgraft vocab: all of them in tests/unit/llm_vocabulary",

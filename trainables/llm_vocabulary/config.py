@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -30,14 +31,23 @@ VECTOR_METHODS = ("word2vec", "cbow", "focus", "wechsel")
 """Methods that compare tokens by vectors learned from text."""
 
 
+AT_HAND = ("text", "the model")
+"""What methods may need besides the two vocabularies."""
+
+
 def _known(method: str) -> str:
     # imported here: the methods import scipy, which most commands do not need
     from nlgraft.vocab.methods.registry import find_method
 
     try:
-        return find_method(method).name
+        found = find_method(method)
     except DataError as error:
         raise ValueError(str(error)) from error
+    if further := [need for need in found.needs if need not in AT_HAND]:
+        raise ValueError(
+            f"method '{method}' needs {' and '.join(further)}, which a trial has not; take another"
+        )
+    return found.name
 
 
 class DataConfig(StrictConfig):
@@ -135,6 +145,21 @@ class VocabularyConfig(StrictConfig):
     position in a word (class). none: no scaling."""
 
 
+class LoraConfig(StrictConfig):
+    """Low-rank adapters beside all linear maps of the body (Hu et al. 2022); needs the extra ``peft``."""
+
+    rank: int = Field(default=8, ge=1)
+    """Rank of the change of a matrix."""
+    alpha: int = Field(default=16, ge=1)
+    """The change is scaled by alpha over rank."""
+
+    @model_validator(mode="after")
+    def _is_installed(self) -> LoraConfig:
+        if find_spec("peft") is None:
+            raise ValueError("peft is not installed: pip install 'nlgraft[peft]', or set lora to null")
+        return self
+
+
 class TrainingConfig(StrictConfig):
     """Training of the model with its new vocabulary on downstream text."""
 
@@ -145,9 +170,21 @@ class TrainingConfig(StrictConfig):
     is ever trained."""
     table_lr_multiplier: float = Field(default=1.0, gt=0)
     """Factor on the learning rate of input and output tables."""
+    lora: LoraConfig | None = None
+    """If given, only adapters of the body and the rows of new tokens learn; the adapters are added to the
+    weights at the end. Null: all weights learn."""
     has_reference: bool = True
     """If true, the model with its old vocabulary is trained likewise, so that a trial reports when it has
     caught up with that; trials with the same seed share this training."""
+
+    @model_validator(mode="after")
+    def _phases_agree(self) -> TrainingConfig:
+        if self.lora is not None and self.new_rows_first_steps:
+            raise ValueError(
+                f"new_rows_first_steps is {self.new_rows_first_steps}, but with lora new rows and adapters "
+                "learn together: set it to 0, or lora to null"
+            )
+        return self
 
 
 _NEW: Condition = {"vocabulary.change": WITH_NEW_ROWS}

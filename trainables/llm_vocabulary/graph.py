@@ -257,6 +257,7 @@ class _Builder:
             max_tokens=self.config.causal_lm.max_tokens,
             new_rows_first_steps=new_rows_first_steps,
             table_lr_multiplier=config.table_lr_multiplier,
+            lora=config.lora,
         )
         inputs = TrainCausalInputs(**vars(text), start=start)
         return TRAIN_CAUSAL.stage(name, settings, inputs, seed=self.seed)

@@ -12,7 +12,7 @@ from nlgraft.stages.kinds.training_settings import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
 from nlgraft.text.corpus_config import SplitName
 from nlgraft.text.tokenizer_config import ByteTokenizerConfig
-from trainables.llm_vocabulary.config import PackedTrainConfig
+from trainables.llm_vocabulary.config import LoraConfig, PackedTrainConfig
 
 TEXT = "source 0"
 """Stream of an encoded split, and role of its text."""
@@ -51,6 +51,8 @@ class TrainCausalSettings(TrainingSettings[PackedTrainConfig]):
     """Number of first steps that train only the new rows of an exchanged vocabulary; needs ``start``."""
     table_lr_multiplier: float = 1.0
     """Factor on the learning rate of tables and output biases."""
+    lora: LoraConfig | None = None
+    """Adapters, which learn with the new rows alone."""
     metric_prefix: str = ""
     """Prefix of all metrics, e.g. ``upstream``, of a training whose model is not the trial's result."""
 

@@ -39,7 +39,7 @@ class Predictions(NamedTuple):
     rows: Tensor
 
 
-def predict(model: TransformersCausalLM, tokens: Tokens) -> Predictions:
+def predict_tokens(model: TransformersCausalLM, tokens: Tokens) -> Predictions:
     """Predict every token of sequences [B, T] but the first of each."""
     is_predicted = tokens.valid[:, 1:]
     rows = is_predicted.nonzero()[:, 0]
@@ -48,7 +48,7 @@ def predict(model: TransformersCausalLM, tokens: Tokens) -> Predictions:
 
 def causal_objective(model: TransformersCausalLM, tokens: Tokens) -> Loss:
     """Sum the cross-entropy of the predicted tokens of a batch."""
-    found = predict(model, tokens)
+    found = predict_tokens(model, tokens)
     return Loss(smoothed_cross_entropy(found.logits, found.tokens, 0.0, "uniform_all"), len(found.tokens))
 
 
@@ -70,7 +70,7 @@ def causal_losses(
     statistics_N2 = np.zeros((len(lines), 2))
     batches = LengthBatches(found.lengths, _SCORING_TOKENS, 0).in_order()
     for rows in batches:
-        predicted = predict(model, pack(found, rows).to(device))
+        predicted = predict_tokens(model, pack(found, rows).to(device))
         nats_P = F.cross_entropy(predicted.logits.float(), predicted.tokens, reduction="none")
         line_P = owner[rows[predicted.rows.cpu().numpy()]]
         np.add.at(statistics_N2[:, 0], line_P, nats_P.double().cpu().numpy())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from tests.tiny_causal_lms import RELEASED, release, trial_of
 from tests.tiny_checkpoints import LINES, OTHER_LINES
 from tests.unit.stages.runs import artifact, finish
 from trainables.llm_vocabulary import METRICS, Config, stage_graph
-from trainables.llm_vocabulary.config import VECTOR_METHODS
+from trainables.llm_vocabulary.config import AT_HAND, VECTOR_METHODS
 from trainables.llm_vocabulary.kinds import TEXT
 
 BY_CHARACTERS = {
@@ -76,7 +77,7 @@ def test_extended_and_pruned_vocabularies_keep_what_they_should(store):
     assert set(found["prune"].surfaces) < set(found["prune_extend"].surfaces)
 
 
-@pytest.mark.parametrize("method", [method.name for method in METHODS])
+@pytest.mark.parametrize("method", [each.name for each in METHODS if set(each.needs) <= {*AT_HAND}])
 def test_every_method_of_the_registry_runs_to_its_scores(method, store):
     _, record = run(store, changed("replace", method=method))
     assert 0 < record.metrics["test/bits_per_byte"] < 16
@@ -135,6 +136,44 @@ def _weights(directory):
     state = load_causal_lm(str(directory), None).state_dict()
     names = ("embed_tokens.weight", "layers.0.mlp.up_proj.weight")
     return {name: state[f"model.model.{name}"] for name in names}
+
+
+@pytest.mark.parametrize(("change", "kind"), [("extend", "llama"), ("none", "gpt2")])
+def test_adapters_change_the_body_by_their_rank_and_train_new_rows_whole(change, kind, tmp_path, store):
+    pytest.importorskip("peft", reason="the extra peft is not installed")
+    values = trial_of(release(tmp_path / kind, kind), OTHER_LINES[:60])
+    values |= {"vocabulary": {"change": change, "num_added": 15, "method": "random"}}
+    train = {**BY_CHARACTERS, "average_last": 1}
+    values |= {"training": {"train": train, "lora": {"rank": 2}, "has_reference": False}}
+    graph, record = run(store, values)
+    start, end = ("transfer", "continued") if change == "extend" else ("released", "old_vocabulary")
+    before, after = (
+        load_causal_lm(str(artifact(store, graph, name)), None).state_dict() for name in (start, end)
+    )
+    num_old = 350
+    assert before.keys() == after.keys()
+    changed_matrices = 0
+    for name, old in before.items():
+        new = after[name]
+        if len(old) >= num_old:
+            assert torch.equal(new[:num_old], old[:num_old])
+            # an input row that no batch reads has no gradient
+            assert not len(old[num_old:]) or (new[num_old:] != old[num_old:]).any(1).sum() > 7
+        elif old.ndim == 2 and "wpe" not in name:
+            changed_matrices += int(torch.linalg.matrix_rank(new - old, rtol=1e-3)) == 2
+        else:
+            assert torch.equal(new, old), name
+    assert changed_matrices >= 4
+    assert record.metrics["parameters/trained"] < record.metrics["parameters/total"]
+
+
+def test_adapters_without_peft_are_refused_with_what_to_install():
+    if find_spec("peft") is None:
+        with pytest.raises(ValidationError, match=r"pip install 'nlgraft\[peft\]'"):
+            graph_of(changed(training={"train": BY_CHARACTERS, "lora": {}}))
+    else:
+        with pytest.raises(ValidationError, match="new rows and adapters learn together"):
+            graph_of(changed(training={"train": BY_CHARACTERS, "lora": {}, "new_rows_first_steps": 1}))
 
 
 # --- measures -------------------------------------------------------------------------------------------

@@ -22,11 +22,13 @@ from nlgraft.training.causal_lm_training import causal_losses, causal_objective,
 from nlgraft.training.causal_text import LineEnds, PackedText, token_counts
 from nlgraft.training.loop import Training, TrainOutcome
 from nlgraft.training.loop import train as run_loop
+from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.seeds import derive_seed
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, ParameterGroup
 from nlgraft.training.views import IntArray
 from nlgraft.vocab.tokenizers.directories import copy_tokenizer
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from trainables.llm_vocabulary.adapters import ALWAYS, add_adapters, merge_adapters, rows_and_adapters
 from trainables.llm_vocabulary.kinds import (
     RELEASED_CAUSAL,
     SCORE_CAUSAL,
@@ -66,18 +68,18 @@ def train(context: StageContext) -> None:
     def evaluate(model: TransformersCausalLM) -> Mapping[str, float]:
         return {metric_name(f"dev/{name}", prefix): score.value for name, score in _scores(measure(model))}
 
+    rows_first = _rows_first(settings, inputs, model, context.seed)
     outcome = run_loop(
         Training(model, causal_objective, text, config, _learned(settings, model)),
         context,
         evaluate=evaluate,
-        save=lambda model, directory: model.write(directory),
-        rows_first=None
-        if inputs.start is None
-        else new_rows_of_one_table(
-            settings.new_rows_first_steps, inputs.start, model, model.vocabulary_tensors
-        ),
+        save=lambda model, directory: None,
+        rows_first=rows_first,
     )
-    # So that the artifact is whole for transformers.
+    if settings.lora is not None:
+        merge_adapters(model)
+    # With its tokenizer the artifact is whole for transformers.
+    model.write(context.directory)
     copy_tokenizer(inputs.tokenizer, context.directory)
     statistics = measure(model)
     if not prefix:
@@ -110,6 +112,19 @@ def _start_model(
         max_tokens=settings.max_tokens,
         seed=derive_seed(context.seed, "initial weights"),
     )
+
+
+def _rows_first(
+    settings: TrainCausalSettings, inputs: TrainCausalInputs[Path], model: TransformersCausalLM, seed: int
+) -> RowsFirst | None:
+    """Put adapters into the model if it gets any, and find the rows that learn alone."""
+    if inputs.start is None:
+        return None
+    if settings.lora is not None:
+        add_adapters(model, settings.lora, derive_seed(seed, "adapters"))
+    steps = ALWAYS if settings.lora is not None else settings.new_rows_first_steps
+    rows = new_rows_of_one_table(steps, inputs.start, model, model.vocabulary_tensors)
+    return rows if settings.lora is None else rows_and_adapters(model, rows)
 
 
 def _packed(
