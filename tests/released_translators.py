@@ -1,4 +1,4 @@
-"""Tiny random directories of translation models, written as released ones are, each with its own tokenizer."""
+"""Tiny random directories of translation models as released ones, each with a tokenizer of its own."""
 
 from __future__ import annotations
 

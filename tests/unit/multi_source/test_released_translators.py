@@ -1,4 +1,4 @@
-"""mBART, mBART-50, M2M-100 and NLLB as the pretrained model: formats, languages by name, logits, translations."""
+"""mBART, mBART-50, M2M-100 and NLLB as the pretrained model: formats, languages by name, output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch
 
 from nlgraft.errors import DataError
 from nlgraft.evaluation.artifact import read_lines
-from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.conversion.checkpoint import from_hugging_face
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model_config import GenerationConfig
