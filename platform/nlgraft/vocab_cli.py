@@ -249,15 +249,26 @@ def verify(model: str, is_json: bool) -> None:
 
 @vocab.command("doctor")
 @click.argument("model", metavar="MODEL")
+@click.option(
+    "--audit",
+    "base",
+    metavar="BASE",
+    help="Also rebuild MODEL's tokens in BASE as method omp does, and look for rows crafted to break it.",
+)
 @_json_option
 @fails_politely
 @_names_files
-def doctor(model: str, is_json: bool) -> None:
+def doctor(model: str, base: str | None, is_json: bool) -> None:
     """Look for tokens without rows or that no text yields, and for untrained rows; exit 1 if any."""
     _quieten()
     from nlgraft.vocab_tool.doctor import examine_checkpoint
 
-    _echo_checks(model, examine_checkpoint(model), is_json)
+    checks = [*examine_checkpoint(model)]
+    if base is not None:
+        from nlgraft.vocab_tool.audit import audit_donor
+
+        checks.append(audit_donor(model, base))
+    _echo_checks(model, checks, is_json)
 
 
 def _echo_checks(model: str, checks: Sequence[Any], is_json: bool) -> None:

@@ -21,7 +21,7 @@ rng = np.random.default_rng(1)
 
 
 def test_matching_pursuit_by_hand():
-    """Atoms e1, e2, e1 + e2: (3, 1) takes the longest product, 4 with the sum, then e1: 1 (e1 + e2) + 2 e1."""
+    """Atoms e1, e2, e1 + e2: (3, 1) takes the longest product, 4 with the sum, then e1: (e1 + e2) + 2 e1."""
     atoms = np.float32([[1, 0], [0, 1], [1, 1]])
     [chosen], [values] = matching_pursuit(np.float32([[3, 1]]), atoms, 2)
     assert chosen.tolist() == [2, 0]
