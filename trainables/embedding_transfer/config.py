@@ -357,24 +357,14 @@ class Config(SystemConfig):
         for name in ("start_id", "revision"):
             if getattr(upstream, name) is not None and upstream.checkpoint is None:
                 yield f"upstream.{name} is {getattr(upstream, name)} without a checkpoint: give both or none"
-        if upstream.objective == "translation":
-            if upstream.checkpoint is not None:
-                yield from self._checkpoint_problems()
-                if tokenizer.sampling_alpha is not None or method in (
-                    *PRETRAINED_VOCABULARIES,
-                    "bpe_dropout",
-                ):
-                    yield (
-                        f"{setting} of an OPUS-MT with transfer.method {method} and tokenizers.upstream."
-                        f"sampling_alpha {tokenizer.sampling_alpha}, which pretrain a model"
-                    )
+        if upstream.objective == "translation" and upstream.checkpoint is None:
             return
         if upstream.checkpoint is not None:
             yield from self._checkpoint_problems()
         elif not tokenizer.is_shared:
             yield f"{setting}: text is its own source, so tokenizers.upstream needs is_shared true"
         if tokenizer.sampling_alpha is not None or upstream.num_bleu_sentences:
-            yield f"{setting} with sampling_alpha or num_bleu_sentences, which belong to translation"
+            yield f"{setting} with sampling_alpha or num_bleu_sentences, which belong to a pretraining"
         if method in (*PRETRAINED_VOCABULARIES, "bpe_dropout"):
             yield f"{setting} with transfer.method {method}, which pretrains a translation model"
         depths = (self.model.num_encoder_layers, self.model.num_decoder_layers)

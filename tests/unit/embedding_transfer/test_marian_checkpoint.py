@@ -127,7 +127,7 @@ def test_it_is_planned_or_refused_by_a_study(opus, tmp_path):
     (broken / "config.json").write_text(json.dumps(config | {"model_type": "t5"}))
     assert "'t5', allowed is marian (t5 has relative positions" in problems(broken)
     assert "start_id 3, which belongs to an mBART" in problems(opus, start_id=3)
-    assert "which pretrain a model" in problems(opus, method="joint_vocab")
+    assert "joint_vocab, which pretrains a translation model" in problems(opus, method="joint_vocab")
 
 
 def test_languages_of_a_vocabulary_are_refused(store, opus, tmp_path):

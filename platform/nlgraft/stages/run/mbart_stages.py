@@ -198,7 +198,8 @@ def with_rows(model: Seq2Seq, rows: Sequence[int], *, has_silent_copies: bool = 
     }
     if has_silent_copies:
         bias = weights.get(f"{OUTPUT}.bias", torch.zeros(len(rows))).clone()
-        bias[[place for place, row in enumerate(rows) if row in rows[:place]]] = _SILENT
+        first = {row: place for place, row in reversed([*enumerate(rows)])}
+        bias[[place for place, row in enumerate(rows) if first[row] != place]] = _SILENT
         weights[f"{OUTPUT}.bias"] = bias
     with torch.random.fork_rng(devices=[]):
         made = Seq2Seq(config, len(rows), len(rows))
