@@ -71,10 +71,15 @@ def vocab() -> None:
 
 @vocab.command("plan")
 @click.option("--old", required=True, metavar="TOK", help="The model's tokenizer.")
-@click.option("--new", required=True, metavar="TOK", help="The new tokenizer.")
+@click.option("--new", metavar="TOK", help="The new tokenizer.")
 @click.option(
-    "--method", default="avg", show_default=True, help="Method for missing rows; see vocab methods."
+    "--like",
+    metavar="MODEL",
+    help="Transplant this model's tokenizer, as it is: --new and --donor MODEL, --method omp, "
+    "--keep-special none, where these are not given.",
 )
+@click.option("--method", show_default="avg", help="Method for missing rows; see vocab methods.")
+@click.option("--donor", metavar="MODEL", help="A model that has the new tokens, for method omp.")
 @click.option("--out", type=_DIRECTORY, help="Directory for plan and new tokenizer; without it, only report.")
 @click.option("--report", "is_reported", is_flag=True, help="Also print the report when the plan is written.")
 @click.option("--old-codes", type=_FILE, help="Merges of an old subword-nmt vocabulary.")
@@ -134,8 +139,7 @@ def vocab() -> None:
 @click.option(
     "--keep-special",
     type=click.Choice(["named", "all", "none"]),
-    default="named",
-    show_default=True,
+    show_default="named",
     help="Append old special tokens that the new tokenizer lacks: those that a configuration, the chat "
     "template or the old tokenizer's own lists name, or all. The plan lists those that are lost.",
 )
@@ -144,8 +148,6 @@ def vocab() -> None:
 @_names_files
 def plan(
     old: str,
-    new: str,
-    method: str,
     out: Path | None,
     is_reported: bool,
     match_case: bool,
@@ -159,7 +161,9 @@ def plan(
 
     if options["model"] is not None:
         _quieten()
-    request = PlanRequest(old=old, new=new, method=method, is_case_matched=match_case, text=text, **options)
+    given = {name: value for name, value in _transplant(options).items() if value is not None}
+    # no limit is a value of its own
+    request = PlanRequest(old=old, is_case_matched=match_case, text=text, **{**given, "cap": options["cap"]})
     planned = plan_transfer(request, out)
     for warning in planned.report.warnings:
         _echo(f"warning: {warning}", err=True)
@@ -170,6 +174,20 @@ def plan(
             vocab_plan(planned.report.to_json(), planned.report.to_text())
         if out is not None:
             _echo(f"{out}: {planned.report.summary}")
+
+
+def _transplant(options: dict[str, Any]) -> dict[str, Any]:
+    """Replace ``--like`` by what it stands for."""
+    like = options.pop("like")
+    if (like is None) == (options["new"] is None):
+        raise DataError("give the new tokenizer by --new TOK, or by --like MODEL, and not by both")
+    if like is None:
+        return options
+    method = options["method"] or "omp"
+    options |= {"new": like, "method": method, "keep_special": options["keep_special"] or "none"}
+    if method == "omp" and options["donor"] is None:
+        options["donor"] = like
+    return options
 
 
 @vocab.command("apply")
@@ -231,15 +249,26 @@ def verify(model: str, is_json: bool) -> None:
 
 @vocab.command("doctor")
 @click.argument("model", metavar="MODEL")
+@click.option(
+    "--audit",
+    "base",
+    metavar="BASE",
+    help="Also rebuild MODEL's tokens in BASE as method omp does, and look for rows crafted to break it.",
+)
 @_json_option
 @fails_politely
 @_names_files
-def doctor(model: str, is_json: bool) -> None:
+def doctor(model: str, base: str | None, is_json: bool) -> None:
     """Look for tokens without rows or that no text yields, and for untrained rows; exit 1 if any."""
     _quieten()
     from nlgraft.vocab_tool.doctor import examine_checkpoint
 
-    _echo_checks(model, examine_checkpoint(model), is_json)
+    checks = [*examine_checkpoint(model)]
+    if base is not None:
+        from nlgraft.vocab_tool.audit import audit_donor
+
+        checks.append(audit_donor(model, base))
+    _echo_checks(model, checks, is_json)
 
 
 def _echo_checks(model: str, checks: Sequence[Any], is_json: bool) -> None:

@@ -58,6 +58,9 @@ def test_every_method_by_name(bert_checkpoint, new_model, tmp_path):
         if "the model" in row["needs"]:
             assert "--model" in run(*base, "--method", row["method"], *extra, code=2).stderr
             extra = (*extra, "--model", bert_checkpoint)
+        if "a donor" in row["needs"]:
+            assert "--donor" in run(*base, "--method", row["method"], *extra, code=2).stderr
+            extra = (*extra, "--donor", bert_checkpoint)
         plan = tmp_path / row["method"]
         run(*base, "--method", row["method"], *extra, "--out", plan)
         assert run("diff", plan, plan).stdout == ""

@@ -82,9 +82,10 @@ class UpstreamConfig(UpstreamPhaseConfig):
     encoder and, with new cross-attention, the decoder (Rothe et al. 2020, BERT2BERT; Table 3)."""
     checkpoint: InputPathOrName | None = None
     """Released Hugging Face model used instead of a pretraining (Table 3); its architecture and tokenizer
-    replace ``model`` and ``tokenizers.upstream``. denoising: local directory of an mBART with its
-    sentencepiece.bpe.model. masked_tokens: directory or hub name of a BERT with its WordPiece tokenizer.json
-    or vocab.txt. null: pretrain a model."""
+    replace ``model`` and ``tokenizers.upstream``. translation: local directory of an OPUS-MT (Marian) of one
+    pair of languages, with source.spm, target.spm and vocab.json. denoising: local directory of an mBART with
+    its sentencepiece.bpe.model. masked_tokens: directory or hub name of a BERT with its WordPiece
+    tokenizer.json or vocab.txt. null: pretrain a model."""
     revision: str | None = None
     """Commit, tag or branch of a model on the hub (null: main); only a commit makes it reproducible."""
     start_id: int | None = Field(default=None, ge=0)
@@ -356,19 +357,14 @@ class Config(SystemConfig):
         for name in ("start_id", "revision"):
             if getattr(upstream, name) is not None and upstream.checkpoint is None:
                 yield f"upstream.{name} is {getattr(upstream, name)} without a checkpoint: give both or none"
-        if upstream.objective == "translation":
-            if upstream.checkpoint is not None:
-                yield (
-                    f"{setting} with checkpoint {upstream.checkpoint}: a released model is one of text; set "
-                    "upstream.objective to denoising for an mBART, to masked_tokens for a BERT"
-                )
+        if upstream.objective == "translation" and upstream.checkpoint is None:
             return
         if upstream.checkpoint is not None:
             yield from self._checkpoint_problems()
         elif not tokenizer.is_shared:
             yield f"{setting}: text is its own source, so tokenizers.upstream needs is_shared true"
         if tokenizer.sampling_alpha is not None or upstream.num_bleu_sentences:
-            yield f"{setting} with sampling_alpha or num_bleu_sentences, which belong to translation"
+            yield f"{setting} with sampling_alpha or num_bleu_sentences, which belong to a pretraining"
         if method in (*PRETRAINED_VOCABULARIES, "bpe_dropout"):
             yield f"{setting} with transfer.method {method}, which pretrains a translation model"
         depths = (self.model.num_encoder_layers, self.model.num_decoder_layers)
@@ -390,8 +386,10 @@ class Config(SystemConfig):
                     f"{setting} with tokenizers.downstream.sampling_alpha {tokenizer.sampling_alpha}: a side "
                     "keeps the checkpoint's WordPiece, which cuts text in one way; leave sampling_alpha out"
                 )
+        elif self.upstream.start_id is not None and self.upstream.objective == "translation":
+            yield f"{setting} of an OPUS-MT with start_id {self.upstream.start_id}, which belongs to an mBART"
         elif method == "untrained":
-            yield f"{setting} of an mBART with transfer.method untrained, which needs a model to be trained"
+            yield f"{setting} with transfer.method untrained, which needs a model to be trained"
         elif is_both and not tokenizer.is_shared:
             yield (
                 f"{setting} with transfer.sides both: its one table needs tokenizers.downstream.is_shared "

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from nlgraft.nn.checkpoint_files import Reader
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import MASK_TOKEN, MaskedSpansConfig, PhaseConfig
@@ -22,6 +23,7 @@ from nlgraft.stages.kinds.masked_lm_kinds import (
     TrainMaskedInputs,
     TrainMaskedSettings,
 )
+from nlgraft.stages.kinds.released_kinds import MarianSide
 from nlgraft.stages.kinds.seq2seq_kinds import DecodingSettings, TrainSettings
 from nlgraft.stages.released_graph import Released, released
 from nlgraft.stages.seq2seq_graph import EncodedText
@@ -37,6 +39,8 @@ from trainables.embedding_transfer.exchange_graph import VocabularyExchange
 from trainables.embedding_transfer.kinds import NEW_LAYERS, NewLayersSettings
 from trainables.embedding_transfer.masked_lm_graph import masked_lm_graph
 
+READ_AS: dict[str, Reader] = {"translation": "marian", "denoising": "mbart", "masked_tokens": "bert"}
+"""Kind of released checkpoint of each objective."""
 SOURCE_SEPARATOR = " | "
 """Joins several sources of an example (section 4.2: answer and passage are the input)."""
 SOURCE, TARGET = STREAMS["encoder"], STREAMS["decoder"]
@@ -87,6 +91,10 @@ class _Builder:
     def tokenizers(self, domain: str) -> dict[str, Stage]:
         """The vocabularies of a domain, by stream."""
         if domain == "upstream" and self.config.upstream.checkpoint is not None:
+            if not self.is_text:
+                sides: tuple[MarianSide, ...] = ("source", "target")
+                made = [self.released.marian_tokenizer(f"upstream_{side}_tokenizer", side) for side in sides]
+                return dict(zip((SOURCE, TARGET), made, strict=True))
             return dict.fromkeys((SOURCE, TARGET), self.released.tokenizer("upstream_shared_tokenizer"))
         read = ("upstream", "downstream") if domain == "joint" else (domain,)
         corpora = {name: self.corpus(name) for name in read}
@@ -186,7 +194,8 @@ class _Builder:
         """The released checkpoint that serves as upstream model."""
         upstream, max_tokens = self.config.upstream, self.config.data.max_tokens
         assert upstream.checkpoint is not None
-        return released(upstream.checkpoint, upstream.revision, is_bert=self.is_masked, max_tokens=max_tokens)
+        read_as = READ_AS[upstream.objective]
+        return released(upstream.checkpoint, upstream.revision, read_as=read_as, max_tokens=max_tokens)
 
     @property
     def _mask_rate(self) -> float:

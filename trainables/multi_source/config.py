@@ -89,16 +89,17 @@ class DataConfig(StrictConfig):
 
 
 class CheckpointConfig(StrictConfig):
-    """A released mBART (section 3.1: mbart-large-cc25) or, for masked_tokens, a BERT."""
+    """A released mBART (section 3.1: cc25), mBART-50, M2M-100, NLLB or, for masked_tokens, BERT."""
 
     directory: InputPathOrName
-    """Directory of config.json, weights and tokenizer (an mBART's: sentencepiece.bpe.model), or the hub name
-    of a BERT."""
+    """Directory of config.json, weights and tokenizer (sentencepiece.bpe.model, M2M-100: also vocab.json), or
+    the hub name of a BERT."""
     revision: str | None = None
     """Commit, tag or branch of a model on the hub (null: main)."""
-    language_ids: Mapping[str, int] | None = None
-    """For an mBART, the checkpoint's token id of each language (cc25: 250003 for de_DE, 250004 for en_XX,
-    250008 for fr_XX). A BERT has none: language embeddings are initialised with that of [CLS]."""
+    language_ids: Mapping[str, int | str] | None = None
+    """The checkpoint's token of each language, by id or by name (cc25: 250003 or de_DE, 250004 or en_XX;
+    M2M-100: de; NLLB: deu_Latn); null: ``data.languages`` are such names. A BERT has none: language
+    embeddings are initialised with that of [CLS]."""
 
 
 class UpstreamConfig(UpstreamSeed):
@@ -108,9 +109,9 @@ class UpstreamConfig(UpstreamSeed):
     """Length, learning rate and choice of the result."""
 
     objective: Literal["denoising", "masked_tokens"] = "denoising"
-    """denoising: reconstruct a line from a copy with masked spans, as mBART. masked_tokens: train an encoder
-    to predict masked tokens and initialise encoder and decoder with it, as DualBERT (Correia and Martins
-    2019)."""
+    """denoising: reconstruct a line from a copy with masked spans, as mBART (or a released model of
+    translation, see ``checkpoint``). masked_tokens: train an encoder to predict masked tokens and initialise
+    encoder and decoder with it, as DualBERT (Correia and Martins 2019)."""
     checkpoint: CheckpointConfig | None = None
     """Released model, which replaces ``model`` and ``tokenizer`` by its own; null: pretrain a model."""
 
@@ -274,8 +275,8 @@ class Config(SystemConfig):
             return
         wanted = {self.languages[index] for index in self.read_sources} | {self.languages[-1]}
         if upstream.checkpoint is not None:
-            missing = sorted(set(self.data.languages) - set(upstream.checkpoint.language_ids or ()))
-            if missing and upstream.objective == "denoising":
+            named = upstream.checkpoint.language_ids
+            if named is not None and (missing := sorted(set(self.data.languages) - set(named))):
                 yield f"upstream.checkpoint.language_ids lacks {', '.join(missing)}"
             return
         if missing := sorted(wanted - set(self.data.text or ())):

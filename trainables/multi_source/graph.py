@@ -20,7 +20,7 @@ from nlgraft.stages.kinds.masked_lm_kinds import (
     TrainMaskedInputs,
     TrainMaskedSettings,
 )
-from nlgraft.stages.kinds.released_kinds import MBART_EOS
+from nlgraft.stages.kinds.released_kinds import MBART_BOS, MBART_EOS
 from nlgraft.stages.kinds.seq2seq_kinds import (
     SCORE,
     CarrySettings,
@@ -116,7 +116,7 @@ class _Trial:
         return released(
             upstream.checkpoint.directory,
             upstream.checkpoint.revision,
-            is_bert=upstream.objective == "masked_tokens",
+            read_as="bert" if upstream.objective == "masked_tokens" else "multilingual",
             max_tokens=self.config.data.max_tokens,
         )
 
@@ -147,14 +147,28 @@ class _Trial:
         return pieces.encode("task", self.corpus, dict.fromkeys(roles, self.tokenizer), max_tokens=limit)
 
     def view(self, sources: Sequence[int]) -> View:
-        """Describe batches of some sources: the language id ends each source and begins the target."""
+        """Describe batches of some sources: the language id ends each source and begins the target.
+
+        Some released models have it at the begin of sources, and behind the end of a sentence in targets.
+        """
         config = self.config
         ids = [config.language_id(language) for language in config.languages]
-        sides = tuple(Side(stream=f"source {k}", suffix=(EOS, ids[k])) for k in sources)
+        if self._is_language_first:
+            sides = tuple(Side(stream=f"source {k}", prefix=(ids[k],)) for k in sources)
+            target, start = Side(stream=TARGET, prefix=(ids[-1],)), EOS
+        else:
+            sides = tuple(Side(stream=f"source {k}", suffix=(EOS, ids[k])) for k in sources)
+            target, start = Side(stream=TARGET), ids[-1]
         # with document context, source 1 is the sentence to translate: it limits the length of the output
         is_context_read = config.documents == "previous" and 1 in sources
         translated = list(sources).index(1) if is_context_read else None
-        return View(sources=sides, target_start=ids[-1], length_source=translated)
+        return View(sources=sides, target=target, target_start=start, length_source=translated)
+
+    @property
+    def _is_language_first(self) -> bool:
+        upstream = self.config.upstream
+        is_released = upstream is not None and upstream.checkpoint is not None
+        return is_released and upstream.objective == "denoising" and self.released.language_place == "first"
 
     # --- training ---------------------------------------------------------------------------------------
 
@@ -167,11 +181,12 @@ class _Trial:
         if config.objective == "masked_tokens":
             return self._bert2bert(config)
         if config.checkpoint is not None:
-            theirs = config.checkpoint.language_ids or {}
-            ids = tuple(theirs[language] for language in self.config.language_tokens)
+            named, languages = config.checkpoint.language_ids or {}, self.config.language_tokens
+            theirs = {name: self.released.language_id(named.get(name, name)) for name in languages}
+            ids = tuple(theirs.values())
             # an mBART was pretrained on sentences with their end between them
             ids += (MBART_EOS,) * len(self.symbols)
-            start = theirs[self.config.languages[-1]]
+            start = MBART_BOS if self._is_language_first else theirs[self.config.languages[-1]]
             return self.released.encoder_decoder("upstream", self.tokenizer, start, ids)
         spans = MaskedSpansConfig(rate=MASK_RATES[config.objective])
         side = Side(stream=TEXT)

@@ -10,13 +10,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nlgraft.file_names import is_inside
+from nlgraft.nn.conversion.architectures import REFUSED
 from nlgraft.text.files import expand
 
-Reader = Literal["mbart", "bert", "masked_lm", "causal_lm", "encoder"]
-"""What a checkpoint becomes: our encoder-decoder, the BERT encoder of our model, a masked or a causal
-language model, or a context, which any model of transformers can be."""
+Reader = Literal["mbart", "multilingual", "marian", "bert", "masked_lm", "causal_lm", "encoder"]
+"""What a checkpoint becomes: our encoder-decoder (an mBART, one whose lines name their language, or an
+OPUS-MT), the BERT encoder of our model, a masked or a causal language model, or a context, which any model of
+transformers can be."""
+LanguagePlace = Literal["first", "last"]
 TYPES: dict[Reader, tuple[str, ...]] = {
     "mbart": ("mbart",),
+    "multilingual": ("mbart", "m2m_100"),
+    "marian": ("marian",),
     "bert": ("bert",),
     "masked_lm": (
         "bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "modernbert",
@@ -27,6 +32,8 @@ TYPES: dict[Reader, tuple[str, ...]] = {
 """Model types of config.json that a reader takes; none: any."""
 TOKENIZERS: dict[Reader, tuple[str, ...]] = {
     "mbart": ("sentencepiece.bpe.model",),
+    "multilingual": ("sentencepiece.bpe.model",),
+    "marian": ("source.spm",),
     "bert": ("tokenizer.json", "vocab.txt"),
     "masked_lm": ("tokenizer.json", "vocab.txt", "vocab.json", "*.model"),
     "causal_lm": ("tokenizer.json", "vocab.json", "*.model"),
@@ -63,10 +70,11 @@ def checkpoint_problems(checkpoint: str, reader: Reader) -> list[str]:
             *_weight_problems(directory),
             *_tokenizer_problems(directory, reader),
         ]
-    # The stages of mBART open its SentencePiece file themselves, so they need a directory.
-    if reader != "mbart" and HUB_NAME.fullmatch(checkpoint):
+    # The stages of encoder-decoders open SentencePiece files themselves, so they need a directory.
+    needs_directory = reader in ("mbart", "multilingual", "marian")
+    if not needs_directory and HUB_NAME.fullmatch(checkpoint):
         return []
-    also = "" if reader == "mbart" else " and no name on the Hugging Face hub (organisation/model)"
+    also = "" if needs_directory else " and no name on the Hugging Face hub (organisation/model)"
     return [f"checkpoint {checkpoint}: no such directory{also}; download the checkpoint, or correct the path"]
 
 
@@ -79,12 +87,24 @@ def _config_problems(directory: Path, reader: Reader) -> Iterator[str]:
     found, taken = settings.get("model_type"), TYPES[reader]
     if not isinstance(found, str) or (taken and found not in taken):
         allowed = " or ".join(taken) or "any of transformers"
-        yield f"{path}: model_type is {found!r}, allowed is {allowed}; give a checkpoint of that type"
+        why = f" ({found} has {REFUSED[found]})" if found in REFUSED else ""
+        yield f"{path}: model_type is {found!r}, allowed is {allowed}{why}; give a checkpoint of that type"
     elif reader == "mbart" and _is_mbart_50(directory, settings):
         yield (
-            f"{directory}: an mBART-50, whose lines begin with their language, while they end with it here, "
-            "as in mbart-large-cc25; give that checkpoint (mBART-50 is not supported yet)"
+            f"{directory}: an mBART-50, whose lines begin with their language, while texts have none here; "
+            "give mbart-large-cc25, or train with multi_source, which takes both"
         )
+
+
+def language_place(directory: Path) -> LanguagePlace:
+    """Tell where the lines of a multilingual encoder-decoder have the token of their language.
+
+    Those of mBART end with it, and targets begin with it; those of mBART-50, M2M-100 and NLLB begin with it
+    on both sides, targets behind the end of a sentence.
+    """
+    settings = _read_json(directory / "config.json")
+    known = settings if isinstance(settings, dict) else {}
+    return "first" if known.get("model_type") == "m2m_100" or _is_mbart_50(directory, known) else "last"
 
 
 def _is_mbart_50(directory: Path, settings: dict[str, Any]) -> bool:
@@ -151,12 +171,16 @@ def _is_safetensors(path: Path) -> bool:
 
 
 def _tokenizer_problems(directory: Path, reader: Reader) -> Iterator[str]:
+    if reader == "marian":
+        missing = [name for name in ("target.spm", "vocab.json") if not (directory / name).is_file()]
+        if missing and (directory / "source.spm").is_file():
+            yield f"{directory}: no {' and no '.join(missing)} beside source.spm; download it again"
     files = [path for pattern in TOKENIZERS[reader] for path in sorted(directory.glob(pattern))]
     if not files:
         yield f"{directory}: no tokenizer; there must be {' or '.join(TOKENIZERS[reader])}"
     elif files[0].suffix == ".json" and not isinstance(_read_json(files[0]), dict):
         yield f"{files[0]}: no JSON object; download the tokenizer again"
-    elif files[0].suffix == ".model" and not _is_sentencepiece(files[0]):
+    elif files[0].suffix in (".model", ".spm") and not _is_sentencepiece(files[0]):
         yield f"{files[0]}: not a SentencePiece model; download the tokenizer again"
 
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from nlgraft.errors import DataError
-from nlgraft.nn.checkpoint_files import HUB_NAME
+from nlgraft.nn.checkpoint_files import HUB_NAME, LanguagePlace, Reader, language_place
 from nlgraft.nn.identity import checkpoint_identity
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.kinds.released_kinds import (
     BERT_ARCHITECTURE,
     BERT_MASKED_LM,
     BERT_TOKENIZER,
+    MARIAN_TOKENIZER,
     MBART,
     MBART_TOKENIZER,
     CheckpointSettings,
+    MarianSide,
+    MarianTokenizerSettings,
     MbartSettings,
     ReleasedInputs,
     ReleasedTokenizerSettings,
@@ -53,19 +58,49 @@ class Released:
     Attributes:
         settings: Its identity.
         locations: Where it lies and, for its checks, how it will be read.
-        is_bert: True for a BERT, false for an mBART.
     """
 
     settings: CheckpointSettings
     locations: dict[str, str]
-    is_bert: bool
+
+    @property
+    def language_place(self) -> LanguagePlace:
+        """Where its lines have the token of their language."""
+        return language_place(Path(self.locations["checkpoint"]))
+
+    def language_id(self, language: int | str) -> int:
+        """Find its id of a language that is given by id, or by token (``deu_Latn``; ``de`` for ``__de__``).
+
+        Raises:
+            DataError: It has no token of this language.
+        """
+        if isinstance(language, int):
+            return language
+        directory = self.locations["checkpoint"]
+        tokenizer = _their_tokenizer(directory)
+        # M2M-100's does not count its languages among the special tokens
+        special = {*tokenizer.all_special_ids, *getattr(tokenizer, "lang_token_to_id", {}).values()}
+        special.discard(tokenizer.unk_token_id)
+        for name in (f"__{language}__", language):
+            found: int = tokenizer.convert_tokens_to_ids(name)
+            if found in special:
+                return found
+        raise DataError(
+            f"upstream.checkpoint {directory}: no language {language!r}; name it as the checkpoint does, as "
+            "in de_DE (mBART), de (M2M-100) or deu_Latn (NLLB), in language_ids or data.languages"
+        )
 
     def tokenizer(self, name: str, languages: tuple[str, ...] = (), symbols: tuple[str, ...] = ()) -> Stage:
         """Renumber its tokenizer as this project's own are, with languages and symbols after the mask."""
         content = self.settings.content
         settings = ReleasedTokenizerSettings(content=content, languages=languages, symbols=symbols)
-        kind = BERT_TOKENIZER if self.is_bert else MBART_TOKENIZER
+        kind = BERT_TOKENIZER if self.locations["read_as"] == "bert" else MBART_TOKENIZER
         return kind.stage(name, settings, NoInputs(), locations=self.locations)
+
+    def marian_tokenizer(self, name: str, side: MarianSide) -> Stage:
+        """Renumber the tokenizer of one side of an OPUS-MT."""
+        settings = MarianTokenizerSettings(content=self.settings.content, side=side)
+        return MARIAN_TOKENIZER.stage(name, settings, NoInputs(), locations=self.locations)
 
     def masked_lm(self, name: str, tokenizer: Stage) -> Stage:
         """Convert a BERT into our masked language model."""
@@ -79,25 +114,38 @@ class Released:
     def encoder_decoder(
         self, name: str, tokenizer: Stage, start_id: int | None, language_ids: tuple[int, ...] = ()
     ) -> Stage:
-        """Convert an mBART; ``start_id`` and ``language_ids`` as in ``MbartSettings``."""
+        """Convert an encoder-decoder; ``start_id`` and ``language_ids`` as in ``MbartSettings``."""
         content = self.settings.content
         settings = MbartSettings(content=content, start_id=start_id, language_ids=language_ids)
         return MBART.stage(name, settings, ReleasedInputs(tokenizer=tokenizer), locations=self.locations)
 
 
-def released(checkpoint: str, revision: str | None, *, is_bert: bool, max_tokens: int) -> Released:
+@cache
+def _their_tokenizer(directory: str) -> Any:
+    import transformers
+
+    try:
+        return transformers.AutoTokenizer.from_pretrained(directory)
+    except (OSError, ValueError, ImportError) as error:
+        raise DataError(
+            f"upstream.checkpoint {directory}: transformers opens no tokenizer ({error})"
+        ) from error
+
+
+def released(checkpoint: str, revision: str | None, *, read_as: Reader, max_tokens: int) -> Released:
     """Identify a checkpoint by the bytes of its files, or by its name on the hub.
 
     Args:
         checkpoint: A directory, or the hub name of a BERT.
         revision: Commit, tag or branch of a hub name; None: main.
-        is_bert: True for a BERT, false for an mBART.
+        read_as: What it becomes.
         max_tokens: Longest text of the study without begin and end.
 
     Raises:
         DataError: There is no such directory, it is given a revision, or its positions are too few.
     """
     directory = expand(checkpoint)
+    is_bert = read_as == "bert"
     is_hub_name = not directory.is_dir() and is_bert and HUB_NAME.fullmatch(checkpoint)
     if not directory.is_dir() and not is_hub_name:
         also = " and no name on the Hugging Face hub" if is_bert else ""
@@ -110,7 +158,7 @@ def released(checkpoint: str, revision: str | None, *, is_bert: bool, max_tokens
         _check_positions(directory, max_tokens)
     # Absolute, since a stage may run in another working directory.
     where = {"checkpoint": checkpoint if is_hub_name else str(directory)}
-    return Released(settings, where | {"read_as": "bert" if is_bert else "mbart"}, is_bert)
+    return Released(settings, where | {"read_as": read_as})
 
 
 def _check_positions(directory: Path, max_tokens: int) -> None:

@@ -62,11 +62,11 @@ def examine_table(table: Rows, vocabulary: Vocabulary, name: str = "") -> Iterat
     beyond = [surface for surface in vocabulary.surfaces[len(table) :] if surface]
     num_free = max(0, len(table) - len(vocabulary)) + len(vocabulary.gaps)
     detail = f"{len(vocabulary)} ids, {len(table)} rows, {num_free} of them without a token"
-    detail += f"; without a row: {_named(beyond)}" if beyond else ""
+    detail += f"; without a row: {name_some(beyond)}" if beyond else ""
     yield Check(f"{name}ids have rows", not beyond, detail)
     # Tokens that no text yields cannot have been trained, so their rows are not examined below.
     lost = set(unreachable_tokens(vocabulary))
-    named = _named([vocabulary.surfaces[i] for i in sorted(lost)])
+    named = name_some([vocabulary.surfaces[i] for i in sorted(lost)])
     num_reserved = sum(tok is not None and tok.kind is Kind.UNUSED for tok in vocabulary.tokens)
     detail = f"{len(lost)} tokens that no text yields{f': {named}' if lost else ''}; {num_reserved} reserved"
     yield Check(f"{name}tokens are reachable", not lost, detail)
@@ -97,12 +97,12 @@ def _check_learning(
     digests = _row_digests(table)
     first: dict[bytes, int] = {}
     alike = [i for i in read.tolist() if first.setdefault(digests[i], i) != i]
-    named = _named([f"{vocabulary.surfaces[i]} = {vocabulary.surfaces[first[digests[i]]]}" for i in alike])
+    named = name_some([f"{vocabulary.surfaces[i]} = {vocabulary.surfaces[first[digests[i]]]}" for i in alike])
     yield Check(f"{name}rows differ", not alike, named or "no two readable tokens have the same row")
     norms = row_norms(table)[read]
     median = float(np.median(norms)) if len(norms) else 0.0
     small = read[norms < SMALL_NORM * median]
-    named = _named([vocabulary.surfaces[i] for i in small.tolist()])
+    named = name_some([vocabulary.surfaces[i] for i in small.tolist()])
     detail = f"{len(small)} rows below {SMALL_NORM} times the median norm {median:.3g}"
     yield Check(f"{name}rows have learned", not len(small), f"{detail}: {named}" if len(small) else detail)
 
@@ -114,6 +114,7 @@ def _row_digests(table: Rows) -> list[bytes]:
     return [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for part in parts for row in part]
 
 
-def _named(surfaces: list[str]) -> str:
+def name_some(surfaces: list[str]) -> str:
+    """Join the first tokens of a finding, with the number of the others."""
     more = f" and {len(surfaces) - NUM_NAMED} more" if len(surfaces) > NUM_NAMED else ""
     return ", ".join(surfaces[:NUM_NAMED]) + more

@@ -12,7 +12,7 @@ import numpy as np
 
 from nlgraft.errors import DataError
 from nlgraft.text.files import read_lines
-from nlgraft.vocab.methods.building import build_plan
+from nlgraft.vocab.methods.building import build_plan, donor_rows
 from nlgraft.vocab.methods.interface import Method, PlanChoices, PlanMaterial, TokenVectors
 from nlgraft.vocab.methods.registry import find_method
 from nlgraft.vocab.methods.similar import DEFAULT_CAP, Order
@@ -54,6 +54,7 @@ class PlanRequest:
         seed: Seed of all random draws.
         text: Files of text, for lengths in the report, frequencies and token vectors.
         model: Checkpoint, for methods that learn from its rows, and for norms in the report.
+        donor: Checkpoint that has the new tokens, for methods that compare tokens in its space.
         width: Width of token vectors; None for 100, or the model's where they become rows.
         epochs: Passes over the text when learning them.
         min_count: Tokens that occur less often have no vector.
@@ -74,6 +75,7 @@ class PlanRequest:
     seed: int = 0
     text: Sequence[Path] = ()
     model: str | None = None
+    donor: str | None = None
     width: int | None = None
     epochs: int = 5
     min_count: int = 1
@@ -150,6 +152,7 @@ def _plan(request: PlanRequest, material: _Material, out: Path | None) -> Planne
         old_rows=material.rows,
         new_vectors=_vectors(material, 1) if material.method.vectors else None,
         old_vectors=_vectors(material, 0) if material.method.needs_old_vectors else None,
+        donor=_donor(material),
     )
     plan = build_plan(material.old, material.new, material.method, choices, learned)
     norms = None if material.rows is None else norm_report(plan, material.rows, plan.apply(material.rows))
@@ -194,6 +197,7 @@ def _check_request(request: PlanRequest, method: Method, has_text: bool) -> None
         "width": has_vectors,
         "epochs": has_vectors,
         "min_count": has_vectors,
+        "donor": method.needs_donor,
     }
     changed = {each.name for each in fields(request) if getattr(request, each.name) != each.default}
     unread = [f"--{name.replace('_', '-')}" for name in changed & is_read.keys() if not is_read[name]]
@@ -203,6 +207,10 @@ def _check_request(request: PlanRequest, method: Method, has_text: bool) -> None
     wants_text += ["order 'frequency'"] if request.order == "frequency" else []
     if wants_text and not has_text:
         raise DataError(f"{' and '.join(wants_text)} needs text to learn from; give --text FILE")
+    if method.needs_donor and request.donor is None:
+        raise DataError(
+            f"method '{method.name}' needs a model with the new tokens; give --donor MODEL, or --like MODEL"
+        )
     # Vectors that become rows must have the model's width, which only the model tells.
     wants_model = method.needs_old_rows or (method.has_vector_rows and request.width is None)
     if wants_model and request.model is None:
@@ -230,6 +238,13 @@ def _embedding_rows(model: str) -> Array:
     from nlgraft.vocab_tool.stored_checkpoints import embedding_rows  # torch takes seconds to import
 
     return embedding_rows(model)
+
+
+def _donor(material: _Material) -> TokenVectors | None:
+    donor = material.request.donor
+    if donor is None:
+        return None
+    return donor_rows(material.new, load_vocabulary(find_tokenizer(donor)), _embedding_rows(donor))
 
 
 def _frequencies(material: _Material) -> Sequence[float] | None:

@@ -151,7 +151,7 @@ def test_a_checkpoint_is_what_its_files_are(mbart, tmp_path):
     ("changes", "message"),
     [
         ({"objective": "masked_tokens"}, "belongs to an mBART"),
-        ({"objective": "translation"}, "denoising for an mBART, to masked_tokens for a BERT"),
+        ({"objective": "translation"}, "of an OPUS-MT with start_id 122, which belongs to an mBART"),
         ({"checkpoint": None}, "without a checkpoint"),
     ],
 )
@@ -162,7 +162,7 @@ def test_contradictions_of_checkpoints_are_refused(changes, message):
 
 def test_languages_of_an_mbart_get_tokens_behind_the_mask(mbart, tmp_path):
     """As multi_source reads it: theirs are 121 and 123, and 122 starts the targets."""
-    checkpoint = released(str(mbart), None, is_bert=False, max_tokens=60)
+    checkpoint = released(str(mbart), None, read_as="mbart", max_tokens=60)
     tokenizer = checkpoint.tokenizer("tokenizer", ("<one>", "<other>"))
     graph = StageGraph(checkpoint.encoder_decoder("model", tokenizer, 122, (121, 123)))
     store = ArtifactStore.open(str(tmp_path))

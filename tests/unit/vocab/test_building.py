@@ -105,6 +105,7 @@ def test_every_method_fills_every_row():
         old_rows=E8 + 1,
         new_vectors=TokenVectors(np.float32(generator.normal(size=(6, 8))), np.array([0, 3, 2, 5, 0, 1])),
         old_vectors=TokenVectors(np.float32(generator.normal(size=(8, 8))), np.ones(8, dtype=np.int64)),
+        donor=TokenVectors(np.float32(generator.normal(size=(6, 5))), np.array([0, 1, 1, 1, 0, 1])),
     )
     for method in METHODS:
         rows = build_plan(OLD, new, method, material=material).apply(E8 + 1)

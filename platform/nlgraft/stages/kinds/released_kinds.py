@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from nlgraft.stages.kinds.text_kinds import NoInputs
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
@@ -21,8 +21,8 @@ class CheckpointSettings(Settings):
         return self.content.get("revision")
 
 
-MBART_EOS = 2
-"""An mBART's id of the end of a sentence."""
+MBART_BOS, MBART_EOS = 0, 2
+"""An mBART's ids of the begin and the end of a sentence; those of its relatives with languages, too."""
 
 
 class ReleasedTokenizerSettings(CheckpointSettings):
@@ -35,11 +35,21 @@ class ReleasedTokenizerSettings(CheckpointSettings):
     of the checkpoint's end of a sentence."""
 
 
+MarianSide = Literal["source", "target"]
+
+
+class MarianTokenizerSettings(CheckpointSettings):
+    """The tokenizer of one side of an OPUS-MT; both number their tokens alike."""
+
+    side: MarianSide
+    """Whose pieces text is cut into."""
+
+
 class MbartSettings(CheckpointSettings):
-    """A released mBART."""
+    """A released encoder-decoder."""
 
     start_id: int | None = None
-    """Its own id of the token that starts a target, the language's; null: the one in its config.json."""
+    """Its own id of the token that becomes the begin of a target; null: the one in its config.json."""
     language_ids: tuple[int, ...] = ()
     """Its own ids of the languages whose tokens follow the mask, and of symbols, in their order."""
 
@@ -57,6 +67,12 @@ CHECKPOINTS = "nlgraft.stages.kind_checks:checkpoints"
 MBART_TOKENIZER = StageKind(
     "nlgraft.stages.run.mbart_stages:renumber_tokenizer",
     ReleasedTokenizerSettings,
+    NoInputs,
+    check=CHECKPOINTS,
+)
+MARIAN_TOKENIZER = StageKind(
+    "nlgraft.stages.run.marian_stages:renumber_tokenizer",
+    MarianTokenizerSettings,
     NoInputs,
     check=CHECKPOINTS,
 )

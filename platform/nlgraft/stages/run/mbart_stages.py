@@ -1,16 +1,17 @@
-"""Stages that use a released mBART as the pretrained model instead of training one.
+"""Stages that use a released mBART or a relative as the pretrained model instead of training one.
 
 An mBART numbers its tokens as fairseq does: four special tokens, the pieces of its SentencePiece model behind
 one more place, languages, the mask. Here tokenizer and tables are renumbered as this project's own are
 (padding, unknown, begin, end, mask, languages if they are asked for, pieces), so that nothing behind these
 stages knows where the model came from. The row of the target's language becomes that of the begin of a
-sentence, which is how an mBART starts a target.
+sentence, which is how an mBART starts a target. The pieces of an M2M-100 have ids of their own (vocab.json).
 Source: Liu et al. (2020), Multilingual Denoising Pre-training for Neural Machine Translation, section 2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from nlgraft.errors import DataError
 from nlgraft.evaluation.artifact import write_metrics
 from nlgraft.evaluation.efficiency import count_parameters
 from nlgraft.evaluation.scores import Score
+from nlgraft.nn.conversion.architectures import Architecture
 from nlgraft.nn.conversion.checkpoint import from_hugging_face
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.stage import StageContext
@@ -32,10 +34,14 @@ from nlgraft.training.models import write_model
 from nlgraft.training.weights import carry_over
 
 SPM_FILE = "sentencepiece.bpe.model"
+VOCABULARY_FILE = "vocab.json"
+THEIR_IDS_FILE = "their_ids.json"
+"""File beside the renumbered tokenizer: the checkpoint's ids of unknown text and of each piece."""
 SPM_SPECIAL = ("<unk>", "<s>", "</s>")
 """First pieces of an mBART's SentencePiece model."""
 THEIR_PAD, THEIR_UNK, THEIR_FIRST_PIECE = 1, 3, 4
 OUTPUT = "output_projection"
+_SILENT = -1e4  # beyond any logit, and finite in half precision
 TABLE_NAMES = (
     "source_embedding.table.weight",
     "target_embedding.table.weight",
@@ -58,9 +64,18 @@ def renumber_tokenizer(context: StageContext) -> None:
         )
     proto: Any = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
     proto.ParseFromString(path.read_bytes())
-    (context.directory / TOKENIZER_FILE).write_bytes(
-        renumbered(proto, path, settings.languages, settings.symbols).SerializeToString()
-    )
+    made = renumbered(proto, path, settings.languages, settings.symbols)
+    (context.directory / TOKENIZER_FILE).write_bytes(made.SerializeToString())
+    if (path.parent / VOCABULARY_FILE).is_file():
+        ids: dict[str, int] = json.loads((path.parent / VOCABULARY_FILE).read_text("utf-8"))
+        write_their_ids(ids, [piece.piece for piece in proto.pieces[3:]], context.directory)
+
+
+def write_their_ids(ids: Mapping[str, int], pieces: Sequence[str], directory: Path) -> None:
+    """Write a checkpoint's ids of pieces; those that it lacks are unknown text to it."""
+    unknown = ids["<unk>"]
+    document = {"unknown": unknown, "pieces": [ids.get(piece, unknown) for piece in pieces]}
+    (directory / THEIR_IDS_FILE).write_text(json.dumps(document) + "\n", "utf-8")
 
 
 def renumbered(proto: Any, path: Path, languages: Sequence[str] = (), symbols: Sequence[str] = ()) -> Any:
@@ -106,11 +121,11 @@ def renumbered(proto: Any, path: Path, languages: Sequence[str] = (), symbols: S
 
 
 def their_rows(num_tokens: int, start_id: int, mask_id: int, language_ids: Sequence[int] = ()) -> list[int]:
-    """List which of a checkpoint's rows each of our tokens takes.
+    """List which of an mBART's rows each of our tokens takes.
 
     Args:
         num_tokens: Size of the renumbered vocabulary.
-        start_id: Their id of the token that starts a target.
+        start_id: Their id of the token that becomes the begin of a target.
         mask_id: Their id of the mask.
         language_ids: Their ids of the languages and symbols that have tokens here.
 
@@ -123,7 +138,7 @@ def their_rows(num_tokens: int, start_id: int, mask_id: int, language_ids: Seque
 
 
 def read_checkpoint(context: StageContext) -> None:
-    """Convert an mBART, its tokens renumbered.
+    """Convert an mBART or a relative, its tokens renumbered.
 
     Raises:
         DataError: Nothing says how a target starts, or the weights belong to another tokenizer.
@@ -131,43 +146,61 @@ def read_checkpoint(context: StageContext) -> None:
     path = context.locations["checkpoint"]
     theirs, info = from_hugging_face(path)
     settings, inputs = MBART.read(context)
-    start_id, language_ids = settings.start_id, settings.language_ids
+    start_id = settings.start_id
     start_id = info.config.get("decoder_start_token_id") if start_id is None else start_id
     if not isinstance(start_id, int):
         raise DataError(
             f"{path}: config.json names no decoder_start_token_id; give upstream.start_id, the id of the "
             "target's language (cc25: 250003 for de_DE)"
         )
-    size = open_tokenizer(inputs.tokenizer).vocab_size
     num_theirs = int(info.config["vocab_size"])
-    # The mask is the last token of an mBART.
-    rows = their_rows(size, start_id, num_theirs - 1, language_ids)
-    if max(rows) >= num_theirs or start_id in (THEIR_PAD, THEIR_UNK):
+    is_mbart = info.architecture is Architecture.MBART
+    if (inputs.tokenizer / THEIR_IDS_FILE).is_file():
+        document = json.loads((inputs.tokenizer / THEIR_IDS_FILE).read_text("utf-8"))
+        unknown = document["unknown"]
+        ends = theirs.config.pad_id, info.config["eos_token_id"]
+        first = [ends[0], unknown, start_id, ends[1], unknown]
+        rows = [*first, *settings.language_ids, *document["pieces"]]
+    else:
+        size = open_tokenizer(inputs.tokenizer).vocab_size
+        # The mask is the last token of an mBART; a model of translation has none that it learned.
+        rows = their_rows(size, start_id, num_theirs - 1 if is_mbart else THEIR_UNK, settings.language_ids)
+    if max(rows) >= num_theirs or (is_mbart and start_id in (THEIR_PAD, THEIR_UNK)):
         raise DataError(
             f"{path}: {num_theirs} tokens in config.json, but its tokenizer and upstream.start_id {start_id} "
             f"reach to {max(rows)}"
         )
-    model = with_rows(theirs, rows)
+    if len(theirs.output_projection.weight) != num_theirs:
+        raise DataError(f"{path}: a vocabulary of its own for each side; give a checkpoint with one for both")
+    model = with_rows(theirs, rows, has_silent_copies=info.architecture is Architecture.MARIAN)
     write_model(model, context.directory)
     size = Score("parameters", count_parameters(model)[0], 1, "minimize", "tied parameters once")
     write_metrics(context.directory, {"upstream/parameters_total": size})
 
 
-def with_rows(model: Seq2Seq, rows: Sequence[int]) -> Seq2Seq:
+def with_rows(model: Seq2Seq, rows: Sequence[int], *, has_silent_copies: bool = False) -> Seq2Seq:
     """Number the tokens of a model anew; rows that none of them names are dropped.
 
     Args:
         model: Any model with tables.
         rows: Old id of each new one.
+        has_silent_copies: The output bias keeps tokens from being said that take the row of an earlier one;
+            a Marian begins with its padding, which it must never say.
 
     Returns:
         A new model whose padding is token 0.
     """
-    config = model.config.model_copy(update={"pad_id": PAD})
+    has_bias = model.config.has_output_bias or has_silent_copies
+    config = model.config.model_copy(update={"pad_id": PAD, "has_output_bias": has_bias})
     index = torch.tensor(rows)
     weights = {
         name: tensor[index] if name in TABLE_NAMES else tensor for name, tensor in model.state_dict().items()
     }
+    if has_silent_copies:
+        bias = weights.get(f"{OUTPUT}.bias", torch.zeros(len(rows))).clone()
+        first = {row: place for place, row in reversed([*enumerate(rows)])}
+        bias[[place for place, row in enumerate(rows) if first[row] != place]] = _SILENT
+        weights[f"{OUTPUT}.bias"] = bias
     with torch.random.fork_rng(devices=[]):
         made = Seq2Seq(config, len(rows), len(rows))
     carry_over(made, weights)

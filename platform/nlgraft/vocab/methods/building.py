@@ -18,6 +18,7 @@ from nlgraft.vocab.methods.interface import (
     PlanMaterial,
     Request,
     Rows,
+    TokenVectors,
 )
 from nlgraft.vocab.methods.registry import find_method
 from nlgraft.vocab.plans.moments import Array
@@ -69,6 +70,7 @@ def _check_needs(method: Method, material: PlanMaterial) -> None:
         f"new_vectors ({method.vectors} vectors of the new tokens)": method.vectors
         and material.new_vectors is None,
         "old_vectors (vectors of the old tokens)": method.needs_old_vectors and material.old_vectors is None,
+        "donor (rows of the new tokens in another model)": method.needs_donor and material.donor is None,
     }
     missing = [name for name, is_missing in needs.items() if is_missing]
     if missing:
@@ -76,6 +78,24 @@ def _check_needs(method: Method, material: PlanMaterial) -> None:
             f"method '{method.name}' needs {' and '.join(missing)}; "
             "nlgraft.vocab.methods.token_vectors.learn_vectors makes vectors"
         )
+
+
+def donor_rows(new: Vocabulary, donor: Vocabulary, table: Array) -> TokenVectors:
+    """Look up a donor's rows of new tokens, by the same rules as rows are copied.
+
+    Args:
+        new: The new vocabulary, often the donor's own.
+        donor: The donor's vocabulary.
+        table: Its embeddings [R, K].
+    """
+    draft = _Draft(donor, new)
+    draft.match(has_copies=True)
+    vectors = np.zeros((len(new), table.shape[1]), dtype=np.float32)
+    counts = np.zeros(len(new), dtype=np.int64)
+    for row, weights in enumerate(draft.weights):
+        for identity in weights:  # one, or none
+            vectors[row], counts[row] = table[identity], 1
+    return TokenVectors(vectors, counts)
 
 
 def word_classes(vocabulary: Vocabulary) -> NDArray[np.int8]:

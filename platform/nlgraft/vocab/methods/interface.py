@@ -74,12 +74,15 @@ class PlanMaterial:
         old_rows: The old embeddings [R, d], for methods that learn from them.
         new_vectors: Vectors of new tokens from text, for methods that compare tokens by distribution.
         old_vectors: Vectors of old tokens from text, likewise.
+        donor: Rows of new tokens in a model that has them, for methods that compare tokens in its space;
+            those that it lacks have count 0.
     """
 
     frequencies: Sequence[float] | None = None
     old_rows: Array | None = None
     new_vectors: TokenVectors | None = None
     old_vectors: TokenVectors | None = None
+    donor: TokenVectors | None = None
 
 
 DEFAULT_CHOICES = PlanChoices()
@@ -157,6 +160,7 @@ class Method:
         has_vector_rows: Those vectors become rows themselves and so have the model's width.
         needs_old_rows: It needs the old embeddings themselves.
         has_similar_tokens: It reads S_m, whose size and order can be chosen.
+        needs_donor: It needs a model that has the new tokens.
     """
 
     name: str
@@ -170,6 +174,7 @@ class Method:
     has_vector_rows: bool = False
     needs_old_rows: bool = False
     has_similar_tokens: bool = False
+    needs_donor: bool = False
 
     @property
     def needs(self) -> list[str]:
@@ -177,4 +182,6 @@ class Method:
         found = ["text"] if self.vectors else []
         if self.needs_old_rows or self.has_vector_rows:
             found.append("the model")
+        if self.needs_donor:
+            found.append("a donor")
         return found

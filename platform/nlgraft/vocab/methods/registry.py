@@ -5,6 +5,7 @@ from __future__ import annotations
 from nlgraft.errors import DataError, nearest
 from nlgraft.vocab.methods.averages import average, nothing, same_ids, segmentation
 from nlgraft.vocab.methods.interface import Method
+from nlgraft.vocab.methods.matching_pursuit import omp
 from nlgraft.vocab.methods.neighbours import focus, take_vectors, wechsel
 from nlgraft.vocab.methods.partitions import one_partition, shuffled, vipi
 from nlgraft.vocab.methods.reconstruction import reconstruct
@@ -128,6 +129,12 @@ METHODS: tuple[Method, ...] = (
         has_copies=False,
         vectors="skipgram",
         needs_old_vectors=True,
+    ),
+    Method(
+        name="omp",
+        produce=omp,
+        source="Goddard and Fernandes Neto (2025): sums of shared tokens that fit best in a donor's space",
+        needs_donor=True,
     ),
 )
 """Those that need nothing but the two vocabularies come first."""

@@ -1,0 +1,71 @@
+"""Tiny random directories of translation models as released ones, each with a tokenizer of its own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import sentencepiece
+
+from tests.tiny_models import tiny_translator
+
+SPM = "sentencepiece.bpe.model"
+FAMILIES = {
+    "mbart": ("mbart", "MBartTokenizer", ("en_XX", "de_DE")),
+    "mbart_50": ("mbart", "MBart50Tokenizer", ("en_XX", "de_DE")),
+    "m2m_100": ("m2m_100", "M2M100Tokenizer", ("en", "de")),
+    "nllb": ("m2m_100", "NllbTokenizer", ("eng_Latn", "deu_Latn")),
+}
+"""Architecture, class of the tokenizer, names of two languages."""
+
+
+def learn_pieces(path: Path, lines, size: int = 120, **options) -> list[str]:
+    """Learn a SentencePiece model from lines; gives its pieces."""
+    with path.open("wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines), model_writer=file, vocab_size=size, minloglevel=2, **options
+        )
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    return [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
+
+
+def write_multilingual(directory: Path, family: str, lines) -> None:
+    """Write a model of a family with languages and its tokenizer; M2M-100's ids are in another order."""
+    import transformers
+
+    architecture, tokenizer_class, languages = FAMILIES[family]
+    kind = "unigram" if architecture == "mbart" else "bpe"
+    pieces = learn_pieces(directory / SPM, lines, model_type=kind)
+    settings = {"tokenizer_class": tokenizer_class}
+    if family == "nllb":
+        settings["additional_special_tokens"] = ["fra_Latn", *languages]
+    if family == "m2m_100":
+        ids = {piece: i for i, piece in enumerate(["<s>", "<pad>", "</s>", "<unk>", *reversed(pieces[4:])])}
+        (directory / "vocab.json").write_text(json.dumps(ids))  # lacks a piece: unknown text
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+    (directory / "config.json").write_text(json.dumps({"model_type": architecture}))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    size = max(tokenizer.get_vocab().values()) + 1 if family != "m2m_100" else len(pieces) + 110
+    start = {} if family == "mbart" else {"decoder_start_token_id": 2}
+    model = tiny_translator(architecture, vocab_size=size, max_position_embeddings=256, **start)
+    model.save_pretrained(directory)
+
+
+def write_marian(directory: Path, source_lines, target_lines, **settings) -> None:
+    """Write an OPUS-MT: two SentencePiece models, one vocabulary in an order of its own, the padding last."""
+    source = learn_pieces(directory / "source.spm", source_lines, 90)
+    target = learn_pieces(directory / "target.spm", target_lines, 100)
+    pieces = sorted({*source[3:], *target[3:]}, key=lambda piece: piece[::-1])
+    ids = {piece: i for i, piece in enumerate(["</s>", "<unk>", *pieces[1:], "<pad>"])}  # lacks one
+    (directory / "vocab.json").write_text(json.dumps(ids))
+    config = {"tokenizer_class": "MarianTokenizer", "source_lang": "a", "target_lang": "b"}
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+    special = {"pad_token_id": len(ids) - 1, "decoder_start_token_id": len(ids) - 1, "eos_token_id": 0}
+    special |= {"forced_eos_token_id": 0, "vocab_size": len(ids), "max_position_embeddings": 256}
+    tiny_translator("marian", **special | settings).save_pretrained(directory)
+
+
+def copy_of(directory: Path, where: Path) -> Path:
+    """Copy a checkpoint, for a test that breaks it."""
+    return Path(shutil.copytree(directory, where))

@@ -1,0 +1,139 @@
+"""An OPUS-MT as the pretrained model: its two tokenizers, its logits, its vocabulary exchanged."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from nlgraft.errors import DataError, StudyError
+from nlgraft.nn.batch import Batch, Tokens
+from nlgraft.nn.generation import beam_search
+from nlgraft.nn.model_config import GenerationConfig
+from nlgraft.study.public import Study
+from nlgraft.text.corpora import load_corpus
+from nlgraft.text.corpus_config import ConlangConfig
+from nlgraft.text.tokenizers import SentencePiece
+from nlgraft.training.models import read_model
+from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
+from tests.released_translators import copy_of, write_marian
+from tests.tiny_checkpoints import quiet
+from tests.unit.stages.runs import finish
+from trainables.embedding_transfer import Config, stage_graph
+
+CORPUS = {"corpus": "conlang", "train": 80, "dev": 6, "test": 4}
+TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
+GENERATOR = {"max_steps": 2, "batch_tokens": 800, "eval_every_steps": 2, "num_dev_sentences": 4}
+
+
+@pytest.fixture(scope="module")
+def opus(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("opus")
+    train = load_corpus(ConlangConfig(**CORPUS))["train"]
+    write_marian(directory, train.sources[0], train.target)
+    return directory
+
+
+def settings_of(directory, method="patt_eg", **upstream):
+    return {
+        "data": {"upstream": CORPUS, "downstream": CORPUS | {"domain": "b"}},
+        "tokenizers": {"downstream": {"vocab_size": 120}},
+        "upstream": {"objective": "translation", "checkpoint": str(directory), **upstream},
+        "generator": GENERATOR,
+        "transfer": {"method": method, "sides": "decoder"},
+        "downstream": {"train": TRAIN},
+        "decode": {"beam": 1, "max_length_offset": 3},
+    }
+
+
+def run(store, document):
+    config = Config.model_validate_json(json.dumps(document))
+    return finish(store, stage_graph(config, seed=1, splits=("dev",)), config)
+
+
+def test_it_says_the_same_as_in_transformers(store, opus):
+    """Pieces, logits on them and greedy translations; no text gives the other side's pieces."""
+    import transformers
+
+    record, at = run(store, settings_of(opus, "pretrain_finetune"))
+    assert "upstream/dev_bleu" in record.metrics
+    sides = {
+        side: SentencePiece(at(f"upstream_{side}_tokenizer") / "tokenizer.model")
+        for side in ("source", "target")
+    }
+    model = read_model(at("upstream")).eval()
+    theirs = transformers.MarianMTModel.from_pretrained(opus).eval()
+    tokenizer = quiet(transformers.AutoTokenizer.from_pretrained, opus)
+    document = json.loads((at("upstream_source_tokenizer") / "their_ids.json").read_text())
+    pad, end, unknown = theirs.config.pad_token_id, 0, document["unknown"]
+    rows = torch.tensor([pad, unknown, pad, end, unknown, *document["pieces"]])
+    corpus = load_corpus(ConlangConfig(**CORPUS))["dev"]
+    expected = quiet(tokenizer, corpus.sources[0], text_target=corpus.target)
+    sources, targets = sides["source"].encode(corpus.sources[0]), sides["target"].encode(corpus.target)
+    assert [rows[[*ids, 3]].tolist() for ids in sources] == expected["input_ids"]
+    assert [rows[[*ids, 3]].tolist() for ids in targets] == expected["labels"]
+    assert sides["target"].decode(targets) == [" ".join(line.split()) for line in corpus.target]
+    source = Tokens.from_lists([[*ids, 3] for ids in sources])
+    target = Tokens.from_lists([[2, *ids] for ids in targets])
+    settings = {"input_ids": rows[source.ids], "attention_mask": source.valid.long()}
+    with torch.no_grad():
+        their = theirs(**settings, decoder_input_ids=rows[target.ids]).logits[target.valid][:, rows]
+        ours = model.logits(model(Batch([source], target, target.ids)))[target.valid]
+    said = [i for i in range(len(rows)) if rows[i] not in rows[:i]]
+    torch.testing.assert_close(ours[:, said], their[:, said], rtol=0, atol=1e-4)
+    silent = [i for i in range(len(rows)) if i not in said]
+    assert {2, 4} < {*silent}  # the begin is the padding, the mask and a piece without an id unknown
+    assert float(ours[:, silent].max()) < -1e3
+    greedy = GenerationConfig(beam=1, max_length_ratio=0, max_length_offset=9)
+    generated = theirs.generate(**settings, max_new_tokens=10, num_beams=1, bad_words_ids=[[pad]])[
+        :, 1:
+    ].tolist()
+    found = [rows[best[0].ids].tolist() for best in beam_search(model, [source], config=greedy)]
+    assert found == [row[: row.index(end)] if end in row else row[:9] for row in generated]
+
+
+@pytest.mark.parametrize("method", ["patt_eg", "fvt"])
+def test_its_vocabulary_is_exchanged(store, opus, method):
+    _, at = run(store, settings_of(opus, method))
+    before, after = (read_model(at(name)) for name in ("upstream", "transfer"))
+    assert (before.config.tying, after.config.tying) == ("all", "decoder")
+    table = after.state_dict()["target_embedding.table.weight"]
+    assert len(table) == SentencePiece(at("downstream_target_tokenizer") / "tokenizer.model").vocab_size
+    assert len(TransferPlan.load(at("transfer") / "plan-decoder").rows(Provenance.COPY)) > 10
+    kept = [name for name in before.state_dict() if "embedding.table" not in name and "output" not in name]
+    assert all(torch.equal(before.state_dict()[name], after.state_dict()[name]) for name in kept)
+
+
+def test_it_is_planned_or_refused_by_a_study(opus, tmp_path):
+    def problems(directory, **changes):
+        document = settings_of(directory, **changes)
+        study = {
+            "name": "opus",
+            "system": "trainables.embedding_transfer",
+            "data": document.pop("data"),
+            "base": document,
+            "objective": {"metric": "dev/bleu", "direction": "maximize"},
+            "seeds": [1],
+        }
+        with pytest.raises((DataError, StudyError)) as caught:
+            Study.from_dict(study).plan()
+        return str(caught.value)
+
+    broken = copy_of(opus, tmp_path / "opus")
+    (broken / "target.spm").unlink()
+    assert "no target.spm beside source.spm" in problems(broken)
+    config = json.loads((opus / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps(config | {"model_type": "t5"}))
+    assert "'t5', allowed is marian (t5 has relative positions" in problems(broken)
+    assert "start_id 3, which belongs to an mBART" in problems(opus, start_id=3)
+    assert "joint_vocab, which pretrains a translation model" in problems(opus, method="joint_vocab")
+
+
+def test_languages_of_a_vocabulary_are_refused(store, opus, tmp_path):
+    directory = copy_of(opus, tmp_path / "opus")
+    ids = json.loads((directory / "vocab.json").read_text())
+    moved = {piece if i != 5 else ">>deu<<": i for piece, i in ids.items()}
+    (directory / "vocab.json").write_text(json.dumps(moved))
+    with pytest.raises(Exception, match="an OPUS-MT with languages"):
+        run(store, settings_of(directory, "pretrain_finetune"))
