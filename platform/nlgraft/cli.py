@@ -14,6 +14,8 @@ import click
 
 from nlgraft.errors import DataError
 from nlgraft.exits import EXIT_DOES_NOT_FIT, EXIT_FAILED, fails_politely
+from nlgraft.housekeeping_cli import check, compare, config, diff, ls, pack, rm, unpack
+from nlgraft.housekeeping_cli import gc as collect
 from nlgraft.ledger_cli import ledger, register, try_proposal
 from nlgraft.study_command import find_study, print_json, progress_of, read_study, takes_study
 from nlgraft.vocab_cli import vocab
@@ -374,6 +376,8 @@ def schema(system: str | None) -> None:
     click.echo(json.dumps(api.schema(system), indent=2))
 
 
-for command in (ledger, register, try_proposal, export, translate, classify):
+WINNER = (export, translate, classify)
+HOUSEKEEPING = (ls, config, diff, compare, pack, unpack, check, rm, collect)
+for command in (ledger, register, try_proposal, *WINNER, *HOUSEKEEPING):
     main.add_command(command)
 main.add_command(vocab)
