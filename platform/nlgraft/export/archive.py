@@ -180,9 +180,8 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _add(file: zipfile.ZipFile, name: str, data: bytes) -> None:
-    info = zipfile.ZipInfo(name, _TIME)
-    info.compress_type = zipfile.ZIP_STORED if name.endswith(".safetensors") else zipfile.ZIP_DEFLATED
-    file.writestr(info, data)
+    kind = zipfile.ZIP_STORED if name.endswith(".safetensors") else zipfile.ZIP_DEFLATED
+    file.writestr(zipfile.ZipInfo(name, _TIME), data, compress_type=kind)
 
 
 def _digest(path: Path) -> str:
