@@ -14,6 +14,8 @@ import click
 
 from nlgraft.errors import DataError
 from nlgraft.exits import EXIT_DOES_NOT_FIT, EXIT_FAILED
+from nlgraft.housekeeping_cli import check, compare, config, diff, ls, pack, rm, unpack
+from nlgraft.housekeeping_cli import gc as collect
 from nlgraft.job_cli import job_of, logs, stop, submit
 from nlgraft.ledger_cli import ledger, register, try_proposal, verify
 from nlgraft.start_cli import init, schema, studies, systems
@@ -337,6 +339,7 @@ _COMMANDS = (
     *(ledger, register, try_proposal, verify),
     *(submit, logs, stop),
     *(export, translate, classify),
+    *(ls, config, diff, compare, pack, unpack, check, rm, collect),
 )
 for command in _COMMANDS:
     main.add_command(command)

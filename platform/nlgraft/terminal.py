@@ -62,6 +62,11 @@ def _print(*renderables: Any) -> None:
         console.print(renderable)
 
 
+def plain_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Print a table of texts."""
+    _print(_left(_table(columns, rows, widest=_WIDEST)), "")
+
+
 def plan_table(plan: Plan) -> None:
     """Print a plan."""
     _print(_table(("plan", plan.study.variant), plan.facts()))

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 @click.option("--tracking-uri", help="MLflow tracking URI, with --log-model. Default: as for run.")
 @click.option("--storage", help="Artifact store: directory or URI.")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-@fails_politely
 def export(
     study_file: str,
     overrides: tuple[str, ...],

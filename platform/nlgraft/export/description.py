@@ -112,10 +112,10 @@ def take(graph: StageGraph, store: ArtifactStore) -> Taken:
     for stage in (result, *result.inputs.values()):
         manifest = store.manifest(stage)
         if manifest is not None and TRANSFORMERS_CONFIG in manifest.files:
-            tokenizers = [stage.inputs[name] for name in ("tokenizer",) if name in stage.inputs]
-            folders = {"text": "tokenizers/0"} if tokenizers else {}
-            description = Description(task="checkpoint", tokenizers=folders, trial=graph.fingerprint)
-            return Taken(description, {MODEL: stage, **dict.fromkeys(folders.values(), *tokenizers)})
+            read = [one.inputs["tokenizer"] for one in (result, stage) if "tokenizer" in one.inputs]
+            folders = {"text": "tokenizers/0"} if read else {}
+            stages = {MODEL: stage} | dict(zip(folders.values(), read, strict=False))
+            return Taken(Description(task="checkpoint", tokenizers=folders, trial=graph.fingerprint), stages)
     raise DataError(
         f"trial {graph.fingerprint[:12]}: its result, {result.name}, has no translations, no classifier and "
         "no checkpoint of transformers behind it, so there is no model to take away"

@@ -25,7 +25,7 @@ from nlgraft.training.masked_lm_training import write_masked_lm
 from nlgraft.training.masked_text import TEXT, MaskingIds
 from nlgraft.training.models import read_model, write_model
 from nlgraft.training.train_config import Side
-from nlgraft.vocab.tokenizers.directories import copy_tokenizer
+from nlgraft.vocab.tokenizers.directories import copy_tokenizer, save_tokenizer
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 
 CTRANSLATE2 = "ctranslate2"
@@ -142,12 +142,14 @@ def _checkpoint(taken: Taken, fetched: Mapping[str, Path], out: Path) -> Forms:
             "model.safetensors.index.json",
         ):
             shutil.copyfile(path, out / path.name)
-    folders = [fetched[folder] for folder in taken.description.tokenizers.values()]
-    if folders:
-        ids = MaskingIds.of(load_vocabulary(folders[0]))
-        write_tokenizer(folders[0], out, Side(stream=TEXT, prefix=(ids.begin,), suffix=(ids.end,)), None)
+    [folder, *_] = [*(fetched[folder] for folder in taken.description.tokenizers.values()), source]
+    vocabulary = load_vocabulary(folder)
+    try:
+        ids = MaskingIds.of(vocabulary)
+    except DataError:  # a causal model's, which puts nothing around a line
+        save_tokenizer(folder, vocabulary, out)
     else:
-        copy_tokenizer(source, out)
+        write_tokenizer(folder, out, Side(stream=TEXT, prefix=(ids.begin,), suffix=(ids.end,)), None)
     kind = json.loads((out / "config.json").read_text("utf-8")).get("architectures", ["a model"])[0]
     return {
         "transformers": f"{kind} loads this directory",

@@ -28,7 +28,7 @@ from nlgraft.pipeline.journal import Journal
 from nlgraft.pipeline.known_manifests import KnownManifests
 from nlgraft.pipeline.leases import EXPIRY_S, Lease, Leases
 from nlgraft.pipeline.local_files import Files, LocalFiles
-from nlgraft.pipeline.manifest import Manifest, describe_artifact, explain_miss
+from nlgraft.pipeline.manifest import MANIFEST, Manifest, describe_artifact, explain_miss
 from nlgraft.pipeline.object_files import ObjectFiles
 from nlgraft.pipeline.record_store import Records
 from nlgraft.pipeline.stage import Stage
@@ -163,6 +163,29 @@ class ArtifactStore:
             return str(Path(self.uri) / name)
         parts = urlsplit(self.uri)
         return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))
+
+    def sizes(self, key: str) -> dict[str, int]:
+        """List the bytes of every file below a key of the layout, such as ``artifacts`` or ``ledger``."""
+        return self._files.sizes(key)
+
+    def read_key(self, key: str) -> bytes:
+        """Read a file of the layout as it is stored.
+
+        Raises:
+            StoreError: It is missing.
+        """
+        data = self._files.read(key)
+        if data is None:
+            raise StoreError(f"{self.name}: {key} is missing")
+        return data
+
+    def remove(self, key: str) -> None:
+        """Remove a document, or a folder of the layout; an artifact vanishes in one step."""
+        if key.endswith(".json"):
+            self._files.delete(key)
+            return
+        self._files.delete(f"{key}/{MANIFEST}")
+        self._files.delete_tree(key)
 
     def has(self, stage: Stage | str) -> bool:
         """Return True if the artifact of a stage or fingerprint is published; its bytes are not looked at."""

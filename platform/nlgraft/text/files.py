@@ -9,6 +9,9 @@ import gzip
 import hashlib
 import os
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, cast
@@ -27,7 +30,7 @@ def _resolved(path: str, info: ValidationInfo) -> str:
 
 def _resolved_if_present(path: str, info: ValidationInfo) -> str:
     resolved = _resolved(path, info)
-    return resolved if Path(resolved).exists() else path
+    return resolved if expand(resolved).exists() else path
 
 
 InputPath = Annotated[str, AfterValidator(_resolved)]
@@ -132,11 +135,43 @@ def _decode(raw: bytes, start: int, end: int, where: str) -> str:
         ) from error
 
 
+_mirrors: list[Path] = []
+
+
+def look_below(root: Path) -> None:
+    """Look for input files first in a mirror of another machine's, such as an unpacked archive has."""
+    if root.is_dir() and root not in _mirrors:
+        _mirrors.append(root)
+
+
 def expand(path: str) -> Path:
-    """Make a path absolute: ``~`` is the home directory, relative paths start at the current one."""
-    return Path(path).expanduser().absolute()
+    """Make a path absolute: ``~`` is the home directory, relative paths start at the current one.
+
+    A file or directory of a mirror takes the place of the one of its path.
+    """
+    where = Path(path).expanduser().absolute()
+    mirrored = (root / below_root(where) for root in _mirrors)
+    return next((found for found in mirrored if found.exists()), where)
 
 
+def below_root(path: Path) -> Path:
+    """Return an absolute path relative to the root of its file system, as mirrors name it."""
+    plain = Path(os.path.normpath(path))
+    return plain.relative_to(plain.anchor)
+
+
+@contextmanager
+def noting_inputs() -> Iterator[dict[Path, Path]]:
+    """Collect the files whose digests are asked for meanwhile: where they lie, by their absolute paths."""
+    noted: dict[Path, Path] = {}
+    token = _noted.set(noted)
+    try:
+        yield noted
+    finally:
+        _noted.reset(token)
+
+
+_noted: ContextVar[dict[Path, Path] | None] = ContextVar("noted inputs", default=None)
 _digests: dict[tuple[str, int, int], str] = {}
 
 
@@ -147,6 +182,8 @@ def file_digest(path: str) -> str:
         DataError: The file is missing or cannot be read.
     """
     where = expand(path)
+    if (noted := _noted.get()) is not None:
+        noted[Path(path).expanduser().absolute()] = where
     try:
         stat = where.stat()
         key = (os.fspath(where), stat.st_size, stat.st_mtime_ns)

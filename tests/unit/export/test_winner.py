@@ -21,6 +21,8 @@ from nlgraft.cli import main
 from nlgraft.errors import DataError, NlgraftError, StudyError
 from nlgraft.evaluation.artifact import read_lines
 from nlgraft.export.choice import choose
+from nlgraft.export.model_directory import write_directory
+from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.public import Study
 from nlgraft.text.corpora import read_corpus
@@ -150,6 +152,42 @@ def test_the_licence_of_a_base_is_that_of_its_card(tmp_path: Path) -> None:
     (tmp_path / "bert" / "README.md").write_text("---\nlicense: apache-2.0\n---\n# BERT\n")
     config = {"prlms": [{"checkpoint": str(tmp_path / "bert")}], "upstream": {"checkpoint": str(tmp_path)}}
     assert dict(_bases(config)) == {"bert": "apache-2.0", tmp_path.name: "unknown"}
+
+
+def test_a_causal_language_model_is_taken_with_its_tokenizer(tmp_path: Path) -> None:
+    """As a system hands it over: a checkpoint of transformers, and the tokenizer that its scores read."""
+    import tokenizers
+    import torch
+    import transformers
+
+    learned = tokenizers.ByteLevelBPETokenizer()
+    learned.train_from_iterator(["ein Haus am See, ein Baum am Haus"] * 3, vocab_size=280)
+    torch.manual_seed(1)
+    config = transformers.GPT2Config(vocab_size=learned.get_vocab_size(), n_embd=16, n_layer=1, n_head=2)
+    trained = transformers.GPT2LMHeadModel(config).eval()
+    tokenizer = Stage(name="tokenizer", run="toy:learn")
+    model = Stage(name="continued", run="toy:train", inputs={"tokenizer": tokenizer})
+    scores = Stage(name="scores", run="toy:score", inputs={"model": model, "tokenizer": tokenizer})
+    store = ArtifactStore.open(tmp_path / "store")
+    for stage in (tokenizer, model):
+        scratch = store.new_scratch(stage)
+        if stage is model:
+            trained.save_pretrained(scratch)
+            (scratch / "metrics.json").write_text("{}")
+        else:
+            learned.save(str(scratch / "tokenizer.json"))
+        store.publish(stage, scratch)
+    (tmp_path / "m").mkdir()
+    forms = write_directory(StageGraph(scores), store, tmp_path / "m")
+    assert forms["transformers"] == "GPT2LMHeadModel loads this directory"
+    assert not (tmp_path / "m" / "metrics.json").exists()
+    ids = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")("ein Haus", return_tensors="pt")[
+        "input_ids"
+    ]
+    assert ids.tolist() == [learned.encode("ein Haus").ids]
+    with torch.no_grad():
+        found = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "m").eval()(ids).logits
+        torch.testing.assert_close(found, trained(ids).logits, rtol=0, atol=0)
 
 
 def test_mlflow_serves_the_winner(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

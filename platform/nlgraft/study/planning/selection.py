@@ -102,6 +102,16 @@ def save_proposal(study: Study, cell: Cell, store: ArtifactStore, proposal: Prop
     store.write_record(KIND, f"{search_key(study, cell)}/{proposal.number:05d}", proposal.to_json())
 
 
+def chosen_params(study: Study, cell: Cell, store: ArtifactStore) -> dict[str, Any] | None:
+    """Return the values that a cell's finished search chose; empty without a search, None before its end."""
+    if study.search is None:
+        return {}
+    proposals = [one for one in load_proposals(study, cell, store) if one.number < study.search.trials]
+    is_over = sum(one.has_ended for one in proposals) == study.search.trials
+    best = best_proposal(study.objectives, proposals) if is_over else None
+    return None if best is None else dict(best.params)
+
+
 def best_proposal(objectives: Sequence[Objective], proposals: Iterable[Proposal]) -> Proposal | None:
     """Choose the proposal to replicate: the best finished one by the first objective.
 

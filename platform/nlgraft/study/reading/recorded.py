@@ -16,8 +16,11 @@ from nlgraft.study.data.study import Study
 from nlgraft.study.data.variant import Overrides
 from nlgraft.study.reading import documents
 from nlgraft.study.reading.reader import read_study
+from nlgraft.text.files import look_below
 
 _KIND = "definitions"
+INPUTS = "inputs"
+"""Folder of an unpacked store with the input files of its studies, by the places that they came from."""
 
 StudyT = TypeVar("StudyT", bound=Study)
 
@@ -57,6 +60,16 @@ def record_study(study: Study, store: ArtifactStore) -> None:
     store.write_record(_KIND, fingerprint(study.variant), _DEFINITION.dump_python(definition, mode="json"))
 
 
+def recorded_names(store: ArtifactStore) -> list[str]:
+    """List the names under which studies were run on a store, sorted."""
+    return sorted(known.name for known in store.list_records(_KIND, _DEFINITION).values())
+
+
+def forget_study(name: str, store: ArtifactStore) -> None:
+    """Remove the record of a study; what it computed stays."""
+    store.remove(f"records/{_KIND}/{fingerprint(name)}.json")
+
+
 def recorded_study(name: str, store: ArtifactStore, environ: Mapping[str, str], kind: type[StudyT]) -> StudyT:
     """Read the study that was run under a variant's name.
 
@@ -70,10 +83,12 @@ def recorded_study(name: str, store: ArtifactStore, environ: Mapping[str, str], 
     """
     found = store.read_record(_KIND, fingerprint(name), _DEFINITION)
     if found is None:
-        names = sorted(known.name for known in store.list_records(_KIND, _DEFINITION).values())
+        names = recorded_names(store)
         there = nearest(name, names) if names else "No study was run there"
         message = f"is neither a file nor a study of the store {store.uri}. {there}. For another: --storage"
         raise StudyError([Problem("", f"{name!r} {message}")], name)
+    if store.is_local:
+        look_below(Path(store.uri) / INPUTS)
     values = {**found.study, "storage": {"path": store.uri}}
     directory = Path(found.directory)
     study = read_study(documents.from_values(values), (), environ, name, kind, directory)

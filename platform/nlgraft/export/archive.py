@@ -1,0 +1,212 @@
+"""A study as one file: packed with its artifacts, and judged again elsewhere without training.
+
+A zip file. ``store/`` is a store that holds this study, its ledger and its input files; ``tables/`` what was
+made of that store when it was packed. The zip's comment is the SHA-256 of all bytes before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nlgraft.errors import DataError
+from nlgraft.pipeline.manifest import MANIFEST
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.run import read_result
+from nlgraft.study.data.design import cells
+from nlgraft.study.planning.looks import KIND as LOOKS
+from nlgraft.study.planning.selection import KIND as PROPOSALS
+from nlgraft.study.planning.selection import search_key
+from nlgraft.study.public import Study
+from nlgraft.study.reading.recorded import INPUTS
+from nlgraft.text.files import below_root, noting_inputs
+
+_DESCRIPTION, _STORE, _TABLES = "archive.json", "store", "tables"
+_FORMATS = ("json", "csv", "latex")
+_JOURNALS = ("ledger", "registrations", "streams")
+_PREFIX = b"sha256:"
+_LENGTH = len(_PREFIX) + 64
+_CHUNK = 1 << 20
+_TIME = (1980, 1, 1, 0, 0, 0)
+"""Of every file, so that the same study gives the same archive."""
+
+
+@dataclass(frozen=True)
+class Archive:
+    """An archive.
+
+    Attributes:
+        path: The file.
+        study: Name of the packed study, overrides included.
+        digest: SHA-256 over it.
+        num_files: Its files.
+        differing: Tables that come out otherwise than when it was packed.
+    """
+
+    path: Path
+    study: str
+    digest: str
+    num_files: int
+    differing: tuple[str, ...] = ()
+
+
+def pack(study: Study, store: ArtifactStore, out: Path, *, has_models: bool = True) -> Archive:
+    """Pack a study with everything that its tables rest on.
+
+    Args:
+        study: The study.
+        store: Its store.
+        out: The file to write.
+        has_models: If false, weights are left out: the tables can be checked, nothing can go on.
+
+    Raises:
+        DataError: Nothing of the study has run, or the file cannot be written.
+        StoreError: An artifact is missing or damaged.
+    """
+    with tempfile.TemporaryDirectory(prefix="nlgraft-pack-") as name:
+        root = Path(name)
+        copied = ArtifactStore.open(root / _STORE)
+        weights = _copy(study, store, root / _STORE)
+        study.record(copied)
+        kept = {path for path in root.rglob("*") if path.is_file()}  # tables enter the copy's ledger, too
+        _write_tables(study.variant, copied, root / _TABLES)
+        description = {"format": 1, "study": study.variant, "has_models": has_models}
+        (root / _DESCRIPTION).write_text(json.dumps(description) + "\n", "utf-8")
+        try:
+            with zipfile.ZipFile(out, "w") as file:
+                for path in sorted(kept | {root / _DESCRIPTION, *(root / _TABLES).iterdir()}):
+                    _add(file, path.relative_to(root).as_posix(), path.read_bytes())
+                for key in weights if has_models else ():
+                    _add(file, f"{_STORE}/{key}", store.read_key(key))
+                num_files = len(file.namelist())
+                file.comment = b" " * _LENGTH
+            digest = _digest(out)
+            with out.open("r+b") as raw:
+                raw.seek(-_LENGTH, 2)
+                raw.write(_PREFIX + digest.encode())
+        except OSError as error:
+            raise DataError(f"--out {out}: cannot be written ({error}); give another file") from error
+    return Archive(out, study.variant, digest, num_files)
+
+
+def unpack(path: Path, directory: Path) -> Archive:
+    """Unpack an archive into a new store.
+
+    Raises:
+        DataError: The archive is none, or damaged, or the directory is not empty: ledgers cannot be merged.
+    """
+    found = _verified(path)
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise DataError(
+            f"{directory}: is not empty; an archive becomes a store of its own, give a new directory"
+        )
+    with zipfile.ZipFile(path) as file:
+        for name in file.namelist():
+            if name.startswith(f"{_STORE}/"):
+                target = directory / name.removeprefix(f"{_STORE}/")
+                if not target.resolve().is_relative_to(directory.resolve()):
+                    raise DataError(f"{path}: {name} leads outside; this archive is not nlgraft's")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with file.open(name) as source, target.open("wb") as sink:
+                    while chunk := source.read(_CHUNK):
+                        sink.write(chunk)
+    return found
+
+
+def check(path: Path) -> Archive:
+    """Judge a packed study again, without training, and compare every table with the packed one.
+
+    Raises:
+        DataError: The archive is none, or a byte of it was changed.
+    """
+    with tempfile.TemporaryDirectory(prefix="nlgraft-check-") as name:
+        root = Path(name)
+        found = unpack(path, root / _STORE)
+        _write_tables(found.study, ArtifactStore.open(root / _STORE), root / _TABLES)
+        with zipfile.ZipFile(path) as file:
+            packed = {one: file.read(one) for one in file.namelist() if one.startswith(f"{_TABLES}/")}
+        made = {f"{_TABLES}/{one.name}": one.read_bytes() for one in (root / _TABLES).iterdir()}
+    differing = sorted(one for one in packed.keys() | made.keys() if packed.get(one) != made.get(one))
+    return Archive(path, found.study, found.digest, found.num_files, tuple(differing))
+
+
+def _copy(study: Study, store: ArtifactStore, root: Path) -> list[str]:
+    """Copy what tables rest on; returns the keys of weights, which they do not."""
+    weights = []
+    with noting_inputs() as inputs:
+        result = read_result(study, store)
+        records = {trial.fingerprint: trial.record for trial in result.trials if trial.record is not None}
+        if not records:
+            raise DataError(f"{study.variant}: nothing of it has run on {store.name}; run it first")
+        for key in _keys(study, store, records):
+            name = key.rpartition("/")[2]
+            if name.endswith(".safetensors") and not name.startswith("segments-"):
+                weights.append(key)
+                continue
+            _write(root / key, store.read_key(key))
+    for path, where in inputs.items():
+        _write(root / INPUTS / below_root(path), where.read_bytes())
+    return weights
+
+
+def _keys(study: Study, store: ArtifactStore, records: Mapping[str, TrialRecord]) -> Iterator[str]:
+    stages = {(stage["name"], stage["fingerprint"]) for record in records.values() for stage in record.stages}
+    for name, fingerprint in sorted(stages):
+        manifest = store.manifest(fingerprint)
+        if manifest is not None:  # of a trial that failed, not every stage has one
+            folder = f"artifacts/{name}/{fingerprint}"
+            yield f"{folder}/{MANIFEST}"
+            yield from (f"{folder}/{manifest.location}/{file}" for file in sorted(manifest.files))
+    folders = [f"records/{PROPOSALS}/{search_key(study, cell)}" for cell in cells(study) if study.search]
+    for folder in (*folders, f"records/{LOOKS}", *_JOURNALS):
+        yield from sorted(store.sizes(folder))
+    yield from (f"records/trials/{fingerprint}.json" for fingerprint in sorted(records))
+
+
+def _write_tables(name: str, store: ArtifactStore, directory: Path) -> None:
+    study = Study.from_store(name, store)
+    read_result(study, store).report(directory, formats=_FORMATS)
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def _add(file: zipfile.ZipFile, name: str, data: bytes) -> None:
+    kind = zipfile.ZIP_STORED if name.endswith(".safetensors") else zipfile.ZIP_DEFLATED
+    file.writestr(zipfile.ZipInfo(name, _TIME), data, compress_type=kind)
+
+
+def _digest(path: Path) -> str:
+    """Digest everything but the comment."""
+    whole, left = hashlib.sha256(), path.stat().st_size - _LENGTH
+    with path.open("rb") as raw:
+        while left > 0 and (chunk := raw.read(min(_CHUNK, left))):
+            whole.update(chunk)
+            left -= len(chunk)
+    return whole.hexdigest()
+
+
+def _verified(path: Path) -> Archive:
+    try:
+        with path.open("rb") as raw:
+            raw.seek(-_LENGTH, 2)
+            said = raw.read()
+        if said != _PREFIX + _digest(path).encode():
+            raise DataError(
+                f"{path}: its bytes are not those that were packed; fetch it again. Nothing of it was judged"
+            )
+        with zipfile.ZipFile(path) as file:
+            described = json.loads(file.read(_DESCRIPTION))
+            return Archive(path, described["study"], _digest(path), len(file.namelist()))
+    except (OSError, zipfile.BadZipFile, KeyError, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path}: no archive that `nlgraft pack` wrote ({error})") from error

@@ -1,0 +1,237 @@
+"""What lies in a store and what of it is needed: studies, their removal, and what is left over."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from nlgraft.analysis.data.registration import open_registrations
+from nlgraft.errors import NlgraftError, StudyLockedError
+from nlgraft.execution.study_lock import StudyLock
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial_record import TRIAL_RECORD, TrialRecord
+from nlgraft.study.data.design import cells
+from nlgraft.study.planning.selection import KIND, chosen_params, load_proposals, search_key
+from nlgraft.study.public import Study
+from nlgraft.study.reading.recorded import forget_study, recorded_names
+from nlgraft.study.reading.resolving import resolve_cell
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What a store holds of one study.
+
+    Attributes:
+        name: Name of the study, overrides included.
+        study: The study; None if it cannot be read.
+        problem: Why not.
+        num_planned: Its trials, run or not.
+        records: Records of its trials by fingerprint.
+        stages: Names of the stages of its trials by fingerprint.
+        folders: Folders of its proposals.
+    """
+
+    name: str
+    study: Study | None = None
+    problem: str = ""
+    num_planned: int = 0
+    records: Mapping[str, TrialRecord] = field(default_factory=dict)
+    stages: Mapping[str, str] = field(default_factory=dict)
+    folders: tuple[str, ...] = ()
+
+    @property
+    def states(self) -> str:
+        """Its trials by state, in words."""
+        counts = Counter(record.state for record in self.records.values())
+        missing = self.num_planned - sum(counts.values())
+        named = [*counts.most_common(), *([("planned", missing)] if missing > 0 else [])]
+        return ", ".join(f"{number} {state}" for state, number in named) or "nothing"
+
+    @property
+    def last_run(self) -> float | None:
+        """Unix seconds of the end of the last trial."""
+        return max((record.ended_at for record in self.records.values()), default=None)
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What is removed, or would be.
+
+    Attributes:
+        keys: Keys of the store: documents, and folders of artifacts and checkpoints.
+        num_bytes: Their size.
+        forgotten: Study whose definition is removed.
+    """
+
+    keys: tuple[str, ...]
+    num_bytes: int
+    forgotten: str | None = None
+
+    def carry_out(self, store: ArtifactStore) -> None:
+        """Remove it all, the study's name first, so that an interrupted removal leaves only leftovers."""
+        if self.forgotten is not None:
+            forget_study(self.forgotten, store)
+        for key in self.keys:
+            store.remove(key)
+
+
+class House:
+    """A store, looked through once.
+
+    Args:
+        store: The store.
+    """
+
+    def __init__(self, store: ArtifactStore) -> None:
+        self._store = store
+
+    @cached_property
+    def holdings(self) -> list[Holding]:
+        """What it holds of each study that was run on it, by name."""
+        return [_holding(name, self._store) for name in recorded_names(self._store)]
+
+    @cached_property
+    def _sizes(self) -> dict[str, int]:
+        """Bytes of artifacts and checkpoints by their folder."""
+        found: Counter[str] = Counter()
+        for area, depth in (("artifacts", 3), ("checkpoints", 2)):
+            for key, num_bytes in self._store.sizes(area).items():
+                found["/".join(key.split("/")[:depth])] += num_bytes
+        return dict(found)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Describe each study: state, bytes of its artifacts and of those that are its alone, last run."""
+        registered = {one.study for one in open_registrations(self._store).read().documents.values()}
+        users = Counter(stage for holding in self.holdings for stage in holding.stages)
+        busy = self._store.leases.busy()
+        rows = []
+        for holding in self.holdings:
+            sizes = {stage: self._size(name, stage) for stage, name in holding.stages.items()}
+            is_running = not busy.isdisjoint(holding.stages)
+            rows.append(
+                {
+                    "study": holding.name,
+                    "state": holding.problem
+                    or (f"running; {holding.states}" if is_running else holding.states),
+                    "bytes": sum(sizes.values()),
+                    "own_bytes": sum(size for stage, size in sizes.items() if users[stage] == 1),
+                    "last_run": holding.last_run,
+                    "is_registered": holding.study is not None and holding.study.name in registered,
+                }
+            )
+        return rows
+
+    def without(self, study: Study) -> Removal:
+        """Work out what only one study needs.
+
+        Raises:
+            NlgraftError: It was not run on this store, or another study cannot be read.
+            StudyLockedError: It is running.
+        """
+        with StudyLock(study, self._store):
+            others = [holding for holding in self._readable() if holding.name != study.variant]
+            mine = next((one for one in self.holdings if one.name == study.variant), None)
+            if mine is None:
+                raise NlgraftError(
+                    f"{study.variant}: was not run on {self._store.name}; `nlgraft ls` lists what was"
+                )
+            kept_trials = {trial for holding in others for trial in holding.records}
+            kept_folders = {folder for holding in others for folder in holding.folders}
+            trials = mine.records.keys() - kept_trials
+            stages = mine.stages.keys() - {stage for holding in others for stage in holding.stages}
+            documents = [f"records/trials/{trial}.json" for trial in sorted(trials)]
+            folders = [folder for folder in mine.folders if folder not in kept_folders]
+            return self._removal(
+                [*documents, *folders], {stage: mine.stages[stage] for stage in stages}, mine.name
+            )
+
+    def leftovers(self, *, has_loose_trials: bool = False) -> Removal:
+        """Work out what nothing needs: artifacts and checkpoints of no study and of no trial on record.
+
+        Args:
+            has_loose_trials: If true, trials of no recorded study are left over as well: those of ``trial``
+                and ``try``, and of studies as they were before a change.
+
+        Raises:
+            NlgraftError: A study cannot be read, so that what it needs is not known.
+            StudyLockedError: Something is running.
+        """
+        if self._store.leases.busy():
+            raise StudyLockedError(
+                f"{self._store.name}: stages are being computed; try again when nothing runs"
+            )
+        needed = {stage for holding in self._readable() for stage in holding.stages}
+        of_studies = {trial for holding in self.holdings for trial in holding.records}
+        records = self._store.list_records("trials", TRIAL_RECORD)
+        loose = [trial for trial in records if trial not in of_studies]
+        if not has_loose_trials:
+            needed |= {stage["fingerprint"] for trial in loose for stage in records[trial].stages}
+            loose = []
+        stages = {
+            key.split("/")[-1]: key.split("/")[1] for key in self._sizes if key.startswith("artifacts/")
+        }
+        stages |= {key.split("/")[1]: "" for key in self._sizes if key.startswith("checkpoints/")} | stages
+        documents = [f"records/trials/{trial}.json" for trial in sorted(loose)]
+        return self._removal(documents, {one: name for one, name in stages.items() if one not in needed})
+
+    def _readable(self) -> list[Holding]:
+        unread = [f"{holding.name} ({holding.problem})" for holding in self.holdings if holding.problem]
+        if unread:
+            raise NlgraftError(
+                f"{self._store.name}: not known what these studies need, so nothing is removed: "
+                f"{'; '.join(unread)}. Make their text readable, or let go of them with "
+                "`nlgraft rm NAME --forget --yes`"
+            )
+        return self.holdings
+
+    def _size(self, name: str, stage: str) -> int:
+        return self._sizes.get(f"artifacts/{name}/{stage}", 0)
+
+    def _removal(
+        self, documents: Iterable[str], stages: Mapping[str, str], forgotten: str | None = None
+    ) -> Removal:
+        folders = [
+            key
+            for stage, name in sorted(stages.items())
+            for key in (f"artifacts/{name}/{stage}", f"checkpoints/{stage}")
+            if key in self._sizes
+        ]
+        return Removal((*documents, *folders), sum(self._sizes[key] for key in folders), forgotten)
+
+
+def _holding(name: str, store: ArtifactStore) -> Holding:
+    try:
+        study = Study.from_store(name, store)
+        trials = dict(_trials(study, store))
+        folders = tuple(f"records/{KIND}/{search_key(study, cell)}" for cell in cells(study) if study.search)
+    except NlgraftError as error:
+        return Holding(name, problem=f"cannot be read: {str(error).splitlines()[-1].strip()}")
+    records = {one: record for one, (record, _) in trials.items() if record is not None}
+    stages = {stage: name for _, found in trials.values() for stage, name in found.items()}
+    planned = len(trials)
+    return Holding(name, study, "", planned, records, stages, folders)
+
+
+def _trials(
+    study: Study, store: ArtifactStore
+) -> Iterator[tuple[str, tuple[TrialRecord | None, dict[str, str]]]]:
+    """Yield the trials of a study, as far as its searches are: record, and names of stages by fingerprint."""
+    for cell in cells(study):
+        for proposal in load_proposals(study, cell, store) if study.search is not None else ():
+            stages = {} if proposal.record is None else _stages(proposal.record)
+            yield proposal.fingerprint, (proposal.record, stages)
+        params = chosen_params(study, cell, store)
+        if params is None:
+            continue
+        resolved = resolve_cell(study, cell, params)
+        for seed in study.seeds:
+            graph = resolved.graph(seed)
+            record = store.read_record("trials", graph.fingerprint, TRIAL_RECORD)
+            yield graph.fingerprint, (record, {stage.fingerprint: stage.name for stage in graph.stages})
+
+
+def _stages(record: TrialRecord) -> dict[str, str]:
+    return {stage["fingerprint"]: stage["name"] for stage in record.stages}

@@ -1,0 +1,270 @@
+"""Commands that keep house: archives of studies, what lies in a store, what differs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING
+
+import click
+
+from nlgraft.errors import DataError
+from nlgraft.exits import EXIT_FAILED, fails_politely
+from nlgraft.study_command import find_study, print_json, takes_study
+
+if TYPE_CHECKING:
+    from nlgraft.analysis.statistics.hypotheses import SystemScores
+    from nlgraft.housekeeping import Removal
+    from nlgraft.pipeline.store import ArtifactStore
+
+_STORAGE = click.option("--storage", help="Artifact store: directory or URI.")
+_COMPARED = ("system", "metric", "seeds", "score", "difference", "interval", "p", "Holm", "verdict")
+_JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+
+
+@click.command("pack")
+@takes_study("STUDY")
+@click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
+@click.option("--without-models", is_flag=True, help="Leave weights out: the tables can still be checked.")
+@_STORAGE
+def pack(
+    study_file: str, overrides: tuple[str, ...], out: Path, without_models: bool, storage: str | None
+) -> None:
+    """Pack a study with artifacts, ledger and text into one file, which `check` judges again.
+
+    Its text goes with it: share the file only with whom you may share that.
+    """
+    from nlgraft.export.archive import pack
+
+    study = find_study(study_file, overrides, storage)
+    found = pack(study, _open(study.storage.path), out, has_models=not without_models)
+    click.echo(f"{found.study}: {found.num_files} files; sha256 {found.digest}", err=True)
+    click.echo(f"next: nlgraft check {out}, anywhere", err=True)
+    click.echo(str(out))
+
+
+@click.command("unpack")
+@click.argument("archive", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="New store.")
+@fails_politely
+def unpack(archive: Path, out: Path) -> None:
+    """Unpack a study into a store of its own, to report, export or continue it."""
+    from nlgraft.export.archive import unpack
+
+    found = unpack(archive, out)
+    click.echo(f"{found.study}; next: nlgraft report {found.study} --storage {out}", err=True)
+    click.echo(str(out))
+
+
+@click.command("check")
+@click.argument("archive", type=click.Path(dir_okay=False, path_type=Path))
+@_JSON
+@fails_politely
+def check(archive: Path, is_json: bool) -> None:
+    """Judge a packed study again, without training, and compare every table with the packed one.
+
+    An archive of which a byte was changed is refused; exit code 1 if a table comes out otherwise.
+    """
+    from nlgraft.export.archive import check
+
+    found = check(archive)
+    if is_json:
+        print_json({"study": found.study, "sha256": found.digest, "differing": list(found.differing)})
+    elif not found.differing:
+        click.echo(f"{found.study}: the same tables, to the byte; sha256 {found.digest}")
+    if found.differing:
+        listed = ", ".join(found.differing)
+        click.echo(f"{found.study}: made again from its scores, these differ: {listed}", err=True)
+        raise SystemExit(EXIT_FAILED)
+
+
+@click.command("ls")
+@_STORAGE
+@_JSON
+@fails_politely
+def ls(storage: str | None, is_json: bool) -> None:
+    """List the studies that were run on a store: state, size, last run, registered or not.
+
+    Size is that of all its artifacts; in brackets that of those which no other study uses.
+    """
+    from datetime import datetime
+
+    from nlgraft.housekeeping import House
+    from nlgraft.terminal import plain_table
+    from nlgraft.wording import size
+
+    rows = House(_open(storage)).rows()
+    if is_json:
+        print_json(rows)
+        return
+    shown = [
+        (
+            row["study"],
+            f"{size(row['bytes'])} ({size(row['own_bytes'])})",
+            "" if row["last_run"] is None else f"{datetime.fromtimestamp(row['last_run']):%Y-%m-%d %H:%M}",
+            "yes" if row["is_registered"] else "no",
+            row["state"],
+        )
+        for row in rows
+    ]
+    plain_table(("study", "size (alone)", "last run", "registered", "trials"), shown)
+
+
+@click.command("rm")
+@takes_study("STUDY")
+@click.option("--yes", "is_sure", is_flag=True, help="Remove; otherwise it is only shown.")
+@click.option("--forget", "is_forgotten", is_flag=True, help="Only the name: what it computed is left to gc.")
+@_STORAGE
+def rm(
+    study_file: str, overrides: tuple[str, ...], is_sure: bool, is_forgotten: bool, storage: str | None
+) -> None:
+    """Remove a study from its store: trials and artifacts that no other study needs. Shown first.
+
+    Its entries in the ledger and its registrations stay, since verdicts rest on them; so do reports and
+    runs in MLflow. The study's file is not touched.
+    """
+    from nlgraft.housekeeping import House, Removal
+
+    if is_forgotten:
+        store, removal = _open(storage), Removal((), 0, study_file)
+    else:
+        study = find_study(study_file, overrides, storage)
+        store = _open(study.storage.path)
+        removal = House(store).without(study)
+    _carry_out(removal, store, is_sure)
+
+
+@click.command("gc")
+@click.option("--yes", "is_sure", is_flag=True, help="Remove; otherwise it is only shown.")
+@click.option(
+    "--loose-trials",
+    "has_loose",
+    is_flag=True,
+    help="Also trials of no study on record: of `trial`, `try`, and of studies before a change.",
+)
+@_STORAGE
+@fails_politely
+def gc(is_sure: bool, has_loose: bool, storage: str | None) -> None:
+    """Remove artifacts and checkpoints of a store that nothing needs. Shown first."""
+    from nlgraft.housekeeping import House
+
+    store = _open(storage)
+    _carry_out(House(store).leftovers(has_loose_trials=has_loose), store, is_sure)
+
+
+@click.command("config")
+@takes_study("STUDY")
+@click.option("--cell", default="baseline", show_default=True, help="factor=level, or the name of a level.")
+@_STORAGE
+@_JSON
+def config(
+    study_file: str, overrides: tuple[str, ...], cell: str, storage: str | None, is_json: bool
+) -> None:
+    """Print the resolved settings of a cell, with the values that its search chose."""
+    from nlgraft.study.data.design import find_cell
+    from nlgraft.study.planning.selection import chosen_params
+    from nlgraft.study.reading.documents import masked, write_yaml
+    from nlgraft.study.reading.resolving import resolve_config
+
+    study = find_study(study_file, overrides, storage)
+    found = find_cell(study, cell)
+    params = chosen_params(study, found, _open(study.storage.path))
+    values = masked(resolve_config(study, found, params).model_dump(mode="json"))
+    if params is None:
+        click.echo("the search of this cell has not ended: its settings are those before it", err=True)
+    print_json(values) if is_json else click.echo(write_yaml(values), nl=False)
+
+
+@click.command("diff")
+@click.argument("left")
+@click.argument("right")
+@_STORAGE
+@_JSON
+@fails_politely
+def diff(left: str, right: str, storage: str | None, is_json: bool) -> None:
+    """Show what differs between two studies, files or names: settings, data, results."""
+    from nlgraft.study_diff import differences
+    from nlgraft.terminal import plain_table
+
+    studies = [find_study(one, (), storage) for one in (left, right)]
+    found = differences(*studies)
+    if is_json:
+        print_json(found)
+        return
+    for part, rows in found.items():
+        plain_table((part, studies[0].variant, studies[1].variant), rows or [("no difference", "", "")])
+
+
+@click.command("compare")
+@click.argument("hypotheses", nargs=-1, required=True, metavar="HYP...")
+@click.option("--ref", "reference", required=True, help="File of references, a line for each hypothesis.")
+@click.option(
+    "--sys-name",
+    "names",
+    multiple=True,
+    help="System of each HYP, in order; files of one system are its seeds.",
+)
+@click.option("--metric", "metrics", multiple=True, default=["bleu"], show_default=True, help="Repeatable.")
+@_JSON
+@fails_politely
+def compare(
+    hypotheses: tuple[str, ...],
+    reference: str,
+    names: tuple[str, ...],
+    metrics: tuple[str, ...],
+    is_json: bool,
+) -> None:
+    """Compare files of hypotheses of any systems with those of the first, as the cells of a study.
+
+    Paired over segments and seeds, with Holm's correction over all comparisons of the call. Without
+    --sys-name each file is a system with one seed, which decides nothing: its interval covers segments alone.
+    """
+    from nlgraft.analysis.statistics.hypotheses import compare_systems
+    from nlgraft.terminal import plain_table
+
+    if names and len(names) != len(hypotheses):
+        raise DataError(
+            f"{len(hypotheses)} files and {len(names)} --sys-name: give one for each file, or none"
+        )
+    systems: dict[str, list[str]] = {}
+    for name, path in zip(names or hypotheses, hypotheses, strict=True):
+        systems.setdefault(name, []).append(path)
+    found = compare_systems(systems, reference, metrics)
+    if is_json:
+        print_json([one.to_json() for one in found])
+    else:
+        plain_table(_COMPARED, [_compared_row(one) for one in found])
+        every = [note for one in found if one.comparison is not None for note in one.comparison.notes]
+        signatures = [f"{one.metric}: {one.signature}" for one in found]
+        click.echo("\n".join(dict.fromkeys([*every, *signatures])))
+
+
+def _compared_row(one: SystemScores) -> tuple[str, ...]:
+    spread = f" ± {stdev(one.values):.2f}" if len(one.values) > 1 else ""
+    score = (one.name, one.metric, str(len(one.values)), f"{fmean(one.values):.2f}{spread}")
+    found = one.comparison
+    if found is None:
+        return (*score, "", "", "", "", "the others are compared with it")
+    ends = "" if found.ci is None else f"{found.ci[0]:+.2f} to {found.ci[1]:+.2f}"
+    p_values = ("" if p is None else f"{p:.3g}" for p in (found.p, found.p_holm))
+    return (*score, f"{found.difference or 0:+.2f}", ends, *p_values, found.verdict)
+
+
+def _open(storage: str | None) -> ArtifactStore:
+    from nlgraft.pipeline.store import ArtifactStore
+    from nlgraft.study.data.study import Storage
+
+    return ArtifactStore.open(storage or Storage().path)
+
+
+def _carry_out(removal: Removal, store: ArtifactStore, is_sure: bool) -> None:
+    from nlgraft.wording import size
+
+    for key in removal.keys:
+        click.echo(key)
+    what = f"{len(removal.keys)} entries, {size(removal.num_bytes)}"
+    if removal.forgotten is not None:
+        what = f"study {removal.forgotten}: its name, {what}"
+    if is_sure:
+        removal.carry_out(store)
+    click.echo(f"{what}: {'removed' if is_sure else 'would be removed; --yes removes them'}", err=True)

@@ -1,0 +1,151 @@
+"""A packed study is judged again elsewhere, without training: the same tables, or a refusal."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import nlgraft
+from nlgraft.cli import main
+from nlgraft.errors import DataError
+from nlgraft.export.archive import check, pack, unpack
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.study.public import Study
+from nlgraft.text.corpora import load_corpus
+from nlgraft.text.corpus_config import ConlangConfig
+from tests.unit.export.conftest import DOCUMENT, run_all
+
+ROOT = Path(__file__).parents[3]
+
+
+def invoke(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(one) for one in arguments])
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a study on files of its own was run; the file and its text lie there, and nowhere else."""
+    root = tmp_path_factory.mktemp("origin")
+    (root / "text").mkdir()
+    splits = {}
+    made = load_corpus(ConlangConfig(corpus="conlang", task="multi_source", train=100, dev=8, test=6))
+    for split, corpus in made.items():
+        files = {f"{split}.{k}": lines for k, lines in enumerate(corpus.sources)} | {
+            f"{split}.t": corpus.target
+        }
+        for name, lines in files.items():
+            (root / "text" / name).write_text("".join(f"{line}\n" for line in lines or ()), "utf-8")
+        # One by a path of its own, as of a shared disk.
+        splits[split] = {
+            "sources": [f"text/{split}.0", f"text/{split}.1"],
+            "target": str(root / f"text/{split}.t"),
+        }
+    document = {**DOCUMENT, "data": {"corpus": "files", **splits}, "storage": {"path": "store"}}
+    (root / "small.json").write_text(json.dumps(document | {"seeds": [1, 2]}))
+    return root
+
+
+@pytest.fixture(scope="module")
+def archive(origin: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The archive, and the tables as the origin itself shows them; then the origin is gone."""
+    study = Study.from_yaml(origin / "small.json", [f"storage.path={origin}/store"])
+    run_all(study)
+    shown = nlgraft.load(study).render("csv")
+    path = tmp_path_factory.mktemp("packed") / "small.zip"
+    done = invoke("pack", origin / "small.json", f"storage.path={origin}/store", "--out", path)
+    assert done.exit_code == 0, done.stderr
+    shutil.rmtree(origin)
+    return path, shown
+
+
+def test_the_tables_are_the_same_where_neither_text_nor_store_is(archive: tuple[Path, str]) -> None:
+    """In another process, as on another machine: its store, its text and its study file do not exist."""
+    path, shown = archive
+    done = subprocess.run(
+        [sys.executable, "-m", "nlgraft", "check", str(path)],
+        cwd=path.parent,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "the same tables" in done.stdout
+    with zipfile.ZipFile(path) as file:
+        assert file.read("tables/comparison.csv").decode() == shown
+
+
+def test_a_flipped_byte_is_refused_wherever_it_is(archive: tuple[Path, str], tmp_path: Path) -> None:
+    path, _ = archive
+    data = path.read_bytes()
+    places = [*range(0, len(data), len(data) // 40), len(data) - 1, len(data) - 80, len(data) - 100]
+    for place in places:
+        flipped = bytearray(data)
+        flipped[place] ^= 1
+        (tmp_path / "flipped.zip").write_bytes(flipped)
+        with pytest.raises(DataError, match="not those that were packed"):
+            check(tmp_path / "flipped.zip")
+    (tmp_path / "flipped.zip").write_bytes(data[:-1])
+    assert invoke("check", tmp_path / "flipped.zip").exit_code == 2
+    (tmp_path / "other.zip").write_text("no archive")
+    assert invoke("check", tmp_path / "other.zip").exit_code == 2
+
+
+def test_a_forged_score_is_found_although_its_digest_is_right(
+    archive: tuple[Path, str], tmp_path: Path
+) -> None:
+    """Somebody changes a record and signs the archive anew: the tables no longer follow from it."""
+    from nlgraft.export import archive as module
+
+    path, _ = archive
+    forged = tmp_path / "forged.zip"
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(forged, "w") as new:
+        for name in old.namelist():
+            data = old.read(name)
+            if name.startswith("store/records/trials/"):
+                record = json.loads(data)
+                record["metrics"]["dev/loss"] += 0.25
+                data = json.dumps(record).encode()
+            new.writestr(name, data)
+        new.comment = b" " * module._LENGTH
+    with forged.open("r+b") as raw:
+        raw.seek(-module._LENGTH, 2)
+        raw.write(module._PREFIX + module._digest(forged).encode())
+    done = invoke("check", forged)
+    assert done.exit_code == 1
+    assert "comparison.csv" in done.stderr
+
+
+def test_an_unpacked_study_is_exported_and_reported_by_its_name(
+    archive: tuple[Path, str], tmp_path: Path
+) -> None:
+    path, shown = archive
+    assert invoke("unpack", path, "--out", tmp_path / "store").exit_code == 0
+    done = invoke("report", "small", "--storage", tmp_path / "store", "--format", "csv")
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.rstrip("\n") == shown.rstrip("\n")
+    exported = invoke("export", "small", "--storage", tmp_path / "store", "--out", tmp_path / "model")
+    assert exported.exit_code == 0, exported.stderr
+    with pytest.raises(DataError, match="give a new directory"):
+        unpack(path, tmp_path / "store")
+
+
+def test_without_models_the_tables_can_still_be_checked(study: Study, tmp_path: Path) -> None:
+    store = ArtifactStore.open(study.storage.path)
+    whole = pack(study, store, tmp_path / "whole.zip")
+    small = pack(study, store, tmp_path / "small.zip", has_models=False)
+    assert small.num_files < whole.num_files
+    assert check(small.path).differing == ()
+    again = pack(study, store, tmp_path / "again.zip")
+    assert again.digest == whole.digest
+    empty = ArtifactStore.open(tmp_path / "empty")
+    with pytest.raises(DataError, match="nothing of it has run"):
+        pack(study, empty, tmp_path / "empty.zip")

@@ -1,0 +1,225 @@
+"""What lies in a store, what is removed of it, what differs, and hypotheses of any systems compared."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import nlgraft
+from nlgraft.cli import main
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.study.data.design import cells
+from nlgraft.study.public import Study
+from nlgraft.study.reading.resolving import resolve_cell
+from tests.unit.export.conftest import DOCUMENT, run_all
+
+
+def invoke(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(one) for one in arguments])
+
+
+def fingerprints(study: Study) -> set[str]:
+    """All stages of a study, from its graphs."""
+    graphs = [resolve_cell(study, cell).graph(seed) for cell in cells(study) for seed in study.seeds]
+    return {stage.fingerprint for graph in graphs for stage in graph.stages}
+
+
+def stored(place: Path) -> set[str]:
+    return {path.name for path in (place / "artifacts").glob("*/*") if (path / "manifest.json").is_file()}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with two studies of one seed, which share text, tokenizer and the cell with one source."""
+    place = tmp_path_factory.mktemp("finished") / "store"
+    for levels in (["first", "both"], ["first", "second"]):
+        run_all(of(place, levels))
+    return place
+
+
+@pytest.fixture
+def place(finished: Path, tmp_path: Path) -> Path:
+    """A copy of that store to take things from."""
+    return Path(shutil.copytree(finished, tmp_path / "store"))
+
+
+def of(place: Path, levels: list[str]) -> Study:
+    factor = {"target": "read", "levels": levels, "baseline": "first"}
+    document: dict[str, Any] = {**DOCUMENT, "name": levels[1], "seeds": [1], "factors": {"read": factor}}
+    return Study.from_dict({**document, "storage": {"path": str(place)}})
+
+
+def test_ls_shows_state_size_and_registration(place: Path) -> None:
+    nlgraft.register(of(place, ["first", "both"]))
+    rows = json.loads(invoke("ls", "--storage", place, "--json").stdout)
+    assert [(row["study"], row["state"], row["is_registered"]) for row in rows] == [
+        ("both", "2 finished", True),
+        ("second", "2 finished", False),
+    ]
+    on_disk = {
+        path.name: sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        for path in (place / "artifacts").glob("*/*")
+    }
+    both, second = (fingerprints(of(place, ["first", other])) for other in ("both", "second"))
+    assert rows[0]["bytes"] == sum(on_disk[one] for one in both)
+    assert rows[0]["own_bytes"] == sum(on_disk[one] for one in both - second)
+    assert 0 < rows[0]["own_bytes"] < rows[0]["bytes"]
+    assert "2 finished" in invoke("ls", "--storage", place).stdout
+
+
+def test_rm_shows_first_and_leaves_what_others_need(place: Path) -> None:
+    both, second = of(place, ["first", "both"]), of(place, ["first", "second"])
+    expected = nlgraft.load(second).render("csv")
+    shown = invoke("rm", "both", "--storage", place)
+    assert shown.exit_code == 0, shown.stderr
+    assert "--yes removes them" in shown.stderr
+    assert stored(place) == fingerprints(both) | fingerprints(second)
+    assert invoke("rm", "both", "--storage", place, "--yes").exit_code == 0
+    assert stored(place) == fingerprints(second)
+    assert nlgraft.load(second).render("csv") == expected
+    assert [row["study"] for row in json.loads(invoke("ls", "--storage", place, "--json").stdout)] == [
+        "second"
+    ]
+    assert invoke("rm", "both", "--storage", place).exit_code == 2
+    assert nlgraft.load(second).trials[0].state == "finished"
+
+
+def test_gc_takes_what_nothing_needs_and_asks_for_more_by_name(place: Path) -> None:
+    both, second = of(place, ["first", "both"]), of(place, ["first", "second"])
+    assert "0 entries" in invoke("gc", "--storage", place).stderr
+    assert invoke("rm", "both", "--forget", "--yes", "--storage", place).exit_code == 0
+    # Its trials are on record still: they might be somebody's.
+    assert "0 entries" in invoke("gc", "--storage", place).stderr
+    shown = invoke("gc", "--loose-trials", "--storage", place)
+    listed = {line.rpartition("/")[2] for line in shown.stdout.splitlines() if line.startswith("artifacts/")}
+    assert listed == fingerprints(both) - fingerprints(second)
+    assert stored(place) == fingerprints(both) | fingerprints(second)
+    assert invoke("gc", "--loose-trials", "--storage", place, "--yes").exit_code == 0
+    assert stored(place) == fingerprints(second)
+    orphan = place / "artifacts" / "trained" / ("0" * 64)
+    orphan.mkdir()
+    (orphan / "half").write_text("of a writer that was killed")
+    assert invoke("gc", "--storage", place, "--yes").exit_code == 0
+    assert not orphan.exists()
+    assert stored(place) == fingerprints(second)
+
+
+def test_gc_removes_nothing_while_something_runs_or_is_unreadable(place: Path) -> None:
+    store = ArtifactStore.open(place)
+    lease = store.leases.acquire("f" * 64)
+    assert lease is not None
+    busy = invoke("gc", "--storage", place, "--yes")
+    assert busy.exit_code == 4
+    assert "try again when nothing runs" in busy.stderr
+    lease.release()
+    for path in (place / "records" / "definitions").glob("*.json"):
+        definition = json.loads(path.read_text())
+        if definition["name"] == "both":
+            definition["study"]["system"] = "gone.system"
+            path.write_text(json.dumps(definition))
+    unreadable = invoke("gc", "--storage", place, "--yes")
+    assert unreadable.exit_code == 1
+    assert "rm NAME --forget" in unreadable.stderr
+    assert "cannot be read" in invoke("ls", "--storage", place).stdout
+
+
+def test_config_prints_what_a_cell_is_trained_with(study: Study) -> None:
+    done = invoke("config", "small", "--cell", "both", "--storage", study.storage.path, "--json")
+    record = next(one for one in nlgraft.load(study).cell("both").trials).record
+    assert record is not None
+    assert json.loads(done.stdout) == record.config
+    assert "read: both" in invoke("config", "small", "--cell", "both", "--storage", study.storage.path).stdout
+    assert invoke("config", "small", "--cell", "neither", "--storage", study.storage.path).exit_code == 2
+
+
+def test_diff_shows_settings_data_and_results(place: Path) -> None:
+    done = invoke("diff", "both", "second", "--storage", place, "--json")
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert ["factors.read.levels", '["first","both"]', '["first","second"]'] in found["settings"]
+    assert found["data"] == []
+    by_name = {name: (left, right) for name, left, right in found["results"]}
+    loss = nlgraft.load(of(place, ["first", "both"])).cell("both").mean("dev/loss")
+    assert by_name["dev/loss, read=both"] == (f"{loss:.4g} (n 1)", "")
+    left, right = (
+        by_name["dev/loss, baseline"] if "dev/loss, baseline" in by_name else by_name["dev/loss, read=first"]
+    )
+    assert left == right
+    assert invoke("diff", "both", "second", "--storage", place).exit_code == 0
+
+
+def write(path: Path, lines: list[str]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return path
+
+
+@pytest.fixture
+def outputs(tmp_path: Path) -> dict[str, list[Path]]:
+    """References, and three systems of three seeds that get 30, 31 and 60 words in a hundred wrong."""
+    draw = random.Random(1)
+    words = [f"wort{number}" for number in range(50)]
+    references = [[draw.choice(words) for _ in range(12)] for _ in range(150)]
+    found = {"ref": [write(tmp_path / "ref", [" ".join(line) for line in references])]}
+    for name, share in (("a", 0.30), ("b", 0.31), ("c", 0.60)):
+        found[name] = []
+        for seed in (1, 2, 3):
+            lines = [
+                [draw.choice(words) if draw.random() < share else word for word in line]
+                for line in references
+            ]
+            found[name].append(write(tmp_path / f"{name}.{seed}", [" ".join(line) for line in lines]))
+    return found
+
+
+def test_systems_are_compared_as_cells_are(outputs: dict[str, list[Path]]) -> None:
+    """Scores are sacreBLEU's own; a doubled error is found, one in a hundred words is not."""
+    import sacrebleu
+
+    names = [name for name in "abc" for _ in range(3)]
+    options = [part for name in names for part in ("--sys-name", name)]
+    files = [path for name in "abc" for path in outputs[name]]
+    arguments = ["compare", *files, "--ref", outputs["ref"][0], *options]
+    done = invoke(*arguments, "--json")
+    assert done.exit_code == 0, done.stderr
+    a, b, c = json.loads(done.stdout)
+    references = [outputs["ref"][0].read_text().splitlines()]
+    expected = [
+        sacrebleu.corpus_bleu(path.read_text().splitlines(), references).score for path in outputs["c"]
+    ]
+    assert c["values"] == pytest.approx(expected)
+    assert a["comparison"] is None
+    means = [sum(one["values"]) / 3 for one in (a, b, c)]
+    assert c["comparison"]["difference"] == pytest.approx(means[2] - means[0])
+    assert (c["comparison"]["standing"], b["comparison"]["standing"]) == ("worse", "open")
+    assert c["comparison"]["family"] == {"declared": 2, "tested": 2}
+    assert c["comparison"]["p_holm"] == pytest.approx(min(1.0, 2 * c["comparison"]["p"]))
+    assert b["comparison"]["seeds_needed"] is None or b["comparison"]["seeds_needed"] > 3
+    low, high = c["comparison"]["ci"]
+    assert low < means[2] - means[0] < high < 0
+    assert "worse" in invoke(*arguments).stdout
+
+
+def test_one_file_of_each_system_decides_nothing(outputs: dict[str, list[Path]]) -> None:
+    done = invoke(
+        "compare", outputs["a"][0], outputs["c"][0], "--ref", outputs["ref"][0], "--metric", "ter", "--json"
+    )
+    _, c = json.loads(done.stdout)
+    assert c["comparison"]["standing"] == "open"
+    assert "1 seed more" in c["comparison"]["verdict"]
+    assert c["comparison"]["p_segments"] < 0.01
+
+
+def test_files_that_do_not_fit_are_all_named(outputs: dict[str, list[Path]], tmp_path: Path) -> None:
+    short = write(tmp_path / "short", ["one line"])
+    done = invoke("compare", outputs["a"][0], short, short, "--ref", outputs["ref"][0])
+    assert done.exit_code == 2
+    assert "short: 1 lines, ref has 150" in done.stderr
+    assert invoke("compare", short, "--ref", short).exit_code == 2
+    assert invoke("compare", short, short, "--ref", short, "--sys-name", "a").exit_code == 2
+    assert invoke("compare", short, outputs["a"][0], "--ref", tmp_path / "none").exit_code == 2
