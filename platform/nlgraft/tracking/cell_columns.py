@@ -14,7 +14,8 @@ from nlgraft.tracking.tags import KIND, MATTERED, VERDICT
 
 VIEW = "mlflow.sharedViewState.cells"
 """A view of the experiment's page, offered by its menu *Views* and opened by ``?viewStateShareKey=cells``."""
-_SHOWN = ("mean", "std", "n", "difference", "ci_low", "ci_high", "p_holm")
+_SHOWN = ("mean", "difference", "ci_low", "ci_high", "p_holm")  # as many as fit; the name has the deviation
+_DIGITS = 4
 _COMPARED = ("difference", "p", "p_holm", "p_equal", "p_equal_holm", "smallest_detectable")
 
 
@@ -26,7 +27,8 @@ def cell_metrics(result: Mapping[str, Any]) -> dict[str, float]:
 
     Returns:
         ``test/bleu.mean``, ``.std``, ``.n``, ``.difference``, ``.ci_low``, ``.ci_high``, ``.p``, ``.p_holm``,
-        ``.p_equal``, ``.p_equal_holm`` and ``.smallest_detectable``; undefined (null) values are left out.
+        ``.p_equal``, ``.p_equal_holm`` and ``.smallest_detectable``, with four significant digits, since
+        MLflow's columns show all that there are; undefined (null) values are left out.
     """
     found: dict[str, Any] = {}
     for name, summary in (result.get("metrics") or {}).items():
@@ -36,10 +38,16 @@ def cell_metrics(result: Mapping[str, Any]) -> dict[str, float]:
         low, high = comparison.get("ci") or (None, None)
         found |= {f"{name}.ci_low": low, f"{name}.ci_high": high}
     return {
-        metric_name(name): float(value)
+        metric_name(name): _rounded(value)
         for name, value in found.items()
         if isinstance(value, int | float) and math.isfinite(value)
     }
+
+
+def _rounded(value: float) -> float:
+    """Round to four significant digits, or to a whole number."""
+    decimals = _DIGITS - 1 - math.floor(math.log10(abs(value))) if value else 0
+    return round(float(value), max(0, decimals))
 
 
 def main_figure(result: Mapping[str, Any], metric: str) -> str:

@@ -120,3 +120,18 @@ def test_cells_that_share_a_stage_share_its_curve(result):
     assert share([*bands, nearly])[0].labels[-1] == "y"
     other = Band(("x",), joined.steps, joined.mean + 1, joined.low, joined.high, 3)
     assert len(share([*bands, other])) == 2
+
+
+def test_a_wide_table_is_told_in_parts_that_fit_and_name_their_rows():
+    header = ["cell", *(f"test/metric_{number}" for number in range(9))]
+    rows = [[f"arm={name}", *map(str, range(9))] for name in ("a", "b")]
+    whole = make_table(header, rows, notes=["a note"])
+    parts = whole.parts(60)
+    assert len(parts) > 1
+    assert [title for part in parts for title in part.header[1:]] == header[1:]
+    for part in parts:
+        assert [row[0].text for row in part.rows] == ["arm=a", "arm=b"]
+        assert sum(max(map(len, column)) for column in zip(*part.plain(), strict=True)) <= 60
+    assert [part.notes for part in parts] == [()] * (len(parts) - 1) + [("a note",)]
+    assert whole.parts(1000) == [whole]
+    assert all(len(part.header) == 2 for part in whole.parts(1)), "a part has at least one column"

@@ -115,7 +115,7 @@ def test_the_experiment_describes_the_result_and_offers_a_view_of_its_cells(open
     assert tags["mlflow.note.content"] == "Which arm?\n\n| cell | bleu |"
     view = json.loads(tags["mlflow.sharedViewState.cells"])
     state = json.loads(zlib.decompress(base64.b64decode(view["state"].removeprefix("deflate;"))))
-    assert state["selectedColumns"][:2] == ["metrics.`test/bleu.mean`", "metrics.`test/bleu.std`"]
+    assert state["selectedColumns"][:2] == ["metrics.`test/bleu.mean`", "metrics.`test/bleu.difference`"]
 
 
 def test_parameters_are_the_settings_that_take_part(uri, client, toy):

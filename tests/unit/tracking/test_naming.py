@@ -3,6 +3,7 @@ import hashlib
 import pytest
 
 from nlgraft.pipeline.stage import Stage, StageGraph
+from nlgraft.tracking.cell_columns import cell_metrics
 from nlgraft.tracking.naming import (
     distinct_levels,
     flatten,
@@ -90,3 +91,12 @@ def test_all_trainings_but_the_deepest_are_set_apart():
     scores = Stage(name="scores", run="toy:score", inputs={"model": finetune})
     assert upstream_trainings(StageGraph(scores)) == {"upstream"}
     assert upstream_trainings(StageGraph(data)) == frozenset()
+
+
+@pytest.mark.parametrize(
+    "value, shown",
+    [(20.308871, 20.31), (-0.0234567, -0.02346), (0.0, 0.0), (123456.7, 123457.0), (3, 3.0), (1e-7, 1e-7)],
+)
+def test_figures_of_a_cell_have_four_digits_as_mlflow_shows_all(value, shown):
+    result = {"metrics": {"test/bleu": {"mean": value, "std": None, "n": 3}}}
+    assert cell_metrics(result) == {"test/bleu.mean": shown, "test/bleu.n": 3.0}

@@ -175,10 +175,21 @@ def sensitivity_table(result: ComparedResults) -> Table | None:
         verdict = Entry(_WORDS[one.standing], one.standing)
         rows.append([one.label, verdict, one.choice, stands, changes or NOTHING])
     rows += [_without_seeds(result, one) for one in found.without_seeds]
+    rows = _named_once(rows)
     alternatives = {one.choice: ", ".join(one.others) for one in found.rows}
     notes = [f"{choice}: {names}." for choice, names in alternatives.items()]
     header = ["cell", "verdict", "choice", "stands in", "otherwise"]
     return make_table(header, rows, num_text=5, notes=[*notes, *found.missing])
+
+
+def _named_once(rows: Sequence[list[Entry | str]]) -> list[list[Entry | str]]:
+    """Order rows by cell, and leave out cell and verdict where they are those of the row before."""
+    labels = list(dict.fromkeys(str(row[0]) for row in rows))
+    ordered = sorted(rows, key=lambda row: labels.index(str(row[0])))
+    return [
+        ["", "", *row[2:]] if before is not None and before[:2] == row[:2] else row
+        for before, row in zip([None, *ordered], ordered, strict=False)
+    ]
 
 
 def _without_seeds(result: ComparedResults, one: WithoutSeeds) -> list[Entry | str]:

@@ -16,6 +16,7 @@ from typing import Any
 NOTHING = "–"
 NO_BREAK = "\u00a0"
 _MINUS = "−"
+_COLUMN_GAP = 3
 _LATEX = str.maketrans(
     {
         "\\": r"\textbackslash{}",
@@ -73,6 +74,25 @@ class Table:
     rows: tuple[tuple[Entry, ...], ...]
     num_text: int = 1
     notes: tuple[str, ...] = ()
+
+    def parts(self, num_chars: int) -> list[Table]:
+        """Distribute columns over tables of at most so many characters; each begins with the first column."""
+        widths = [max(map(len, column)) + _COLUMN_GAP for column in zip(*self.plain(), strict=True)]
+        groups, used = [[0]], widths[0]
+        for index, width in enumerate(widths[1:], start=1):
+            if used + width > num_chars and len(groups[-1]) > 1:
+                groups.append([0])
+                used = widths[0]
+            groups[-1].append(index)
+            used += width
+        rows = [[tuple(row[index] for index in group) for row in self.rows] for group in groups]
+        headers = [tuple(self.header[index] for index in group) for group in groups]
+        return [
+            Table(
+                header, tuple(found), min(self.num_text, len(header)), self.notes if found is rows[-1] else ()
+            )
+            for header, found in zip(headers, rows, strict=True)
+        ]
 
     def plain(self) -> list[list[str]]:
         """Return the texts for a terminal, the header first."""

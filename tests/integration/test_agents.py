@@ -1,0 +1,83 @@
+"""AGENTS.md: its commands run in their order, and the keys that it documents are there."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from nlgraft.cli import main
+from nlgraft.text.conlang.tasks import generate
+from nlgraft.text.corpus_config import ConlangConfig
+
+PAGE = (Path(__file__).parents[2] / "AGENTS.md").read_text("utf-8")
+COMMANDS = [
+    shlex.split(line)[1:]
+    for block in re.findall(r"```\n(.*?)```", PAGE, re.DOTALL)
+    for line in block.splitlines()
+]
+TRAINING = ("run", "try", "report", "ledger")
+"""Commands that train, or show what was trained."""
+FEW_STEPS = ["train.max_steps=4", "pretraining.train.max_steps=4", "seeds=[1, 2]", "decode.beam=1"]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    found = generate(ConlangConfig(corpus="conlang", task="translation", train=150), "train")
+    for name, role in (("text.en", "source 0"), ("text.de", "target")):
+        Path(name).write_text("".join(f"{line}\n" for line in found[role]), "utf-8")
+    return tmp_path
+
+
+def printed(arguments: list[str]) -> str:
+    done = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert done.exit_code == 0, f"{arguments}: {done.output}"
+    return done.stdout
+
+
+def test_what_starts_nothing_runs_as_printed(place: Path) -> None:
+    shown = {command[0]: printed(command) for command in COMMANDS if command[0] not in TRAINING}
+    assert {"studies", "systems", "init", "validate", "plan", "status"} == set(shown)
+    plan = json.loads(shown["plan"])
+    assert {"trials", "cost_s", "problems"} <= set(plan)
+    assert plan["problems"] == []
+    assert "finished" in plan["stages"]
+
+
+def keys_of(document: Any, path: str) -> Any:
+    for part in re.sub(r"\[\]", ".[]", path).split("."):
+        if part == "[]":
+            document = document[-1]  # not the baseline, which is compared with nothing
+        elif part.endswith("[NAME]"):
+            document = document[part.removesuffix("[NAME]")]["test/bleu"]
+        else:
+            assert part in document, path
+            document = document[part]
+    return document
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_all_commands_run_and_the_documented_keys_are_in_the_result(place: Path) -> None:
+    for command in COMMANDS:
+        overrides = FEW_STEPS if command[0] in ("run", "status", "report") else []
+        if command[0] == "try":
+            overrides = ["train.max_steps=4", "pretraining.train.max_steps=4"]
+        text = printed([*command, *overrides])
+        if command[0] == "try":
+            assert json.loads(text.splitlines()[-1])["decision"] in ("KEEP", "DISCARD", "MORE")
+        if command[0] in ("run", "report"):
+            result = json.loads(text.splitlines()[-1] if command[0] == "run" else text)
+            for row in re.findall(r"^\| (`.*?) \|", PAGE, re.M):
+                first, *others = re.findall(r"`([^`]+)`", row)
+                stem = first.rpartition(".")[0]
+                for path in (first, *(f"{stem}{one}" if one.startswith(".") else one for one in others)):
+                    keys_of(result, path)
+            compared = result["cells"][-1]["comparison"]["test/bleu"]
+            assert compared["standing"] in ("better", "worse", "equal", "open")
