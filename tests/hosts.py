@@ -18,11 +18,11 @@ ROOT = Path(__file__).parents[1]
 
 _ADDRESSES = {"nlgraft1": "10.213.0.1", "nlgraft2": "10.213.0.2"}
 
-# $1 is the host's name, $2 its /etc/hosts; what else is named stays visible although /tmp is the host's own.
+# Arguments: the host's name, its address, its /etc/hosts, and what stays visible although /tmp is its own.
 _HOLD = """
 set -e
 mount --make-rprivate /
-hostname "$1"; names=$2; shift 2
+hostname "$1"; address=$2 names=$3; shift 3
 stage=$(mktemp -d /var/tmp/nlg-XXXXXX)
 mount -t tmpfs none "$stage"
 for path in "$@"; do mkdir -p "$stage$path"; mount --bind "$path" "$stage$path"; done
@@ -31,6 +31,9 @@ for path in "$@"; do mkdir -p "$path"; mount --move "$stage$path" "$path"; done
 umount "$stage"; rmdir "$stage"
 echo "$names" > /tmp/hosts; mount --bind /tmp/hosts /etc/hosts
 ip link set lo up
+ip link add eth0 type bridge
+ip address add "$address/24" dev eth0
+ip link set eth0 up
 echo held
 cat > /dev/null
 """
@@ -52,7 +55,7 @@ class Host:
         lines = "\n".join(f"{address} {known}" for known, address in names.items())
         separate = ["--mount", "--net", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
         self._holder = subprocess.Popen(
-            ["unshare", *separate, "sh", "-c", _HOLD, "sh", name, lines, *below_tmp],
+            ["unshare", *separate, "sh", "-c", _HOLD, "sh", name, self.address, lines, *below_tmp],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -82,19 +85,20 @@ class Host:
             time.sleep(0.5)
 
     def end(self) -> None:
-        """End the host with everything on it, as a power failure would."""
+        """End the host with everything on it, as a power failure would: it closes no connection."""
+        subprocess.run(self.command("ip", "link", "set", "eth0", "down"), check=False)
         self._holder.kill()
         self._holder.wait()
 
 
 def join(first: Host, second: Host) -> None:
-    """Lay a line between two hosts; it goes with either of them."""
-    one = ["name", "veth0", "netns", str(first.pid), "type", "veth"]
-    other = ["peer", "name", "veth0", "netns", str(second.pid)]
-    subprocess.run(["ip", "link", "add", *one, *other], check=True)
-    for host in (first, second):
-        for words in (f"address add {host.address}/24 dev veth0", "link set veth0 up"):
-            subprocess.run(host.command("ip", *words.split()), check=True)
+    """Lay a line between two hosts, into the bridge that holds the address of each."""
+    one, other = f"to{second.pid}", f"to{first.pid}"
+    ends = ["name", one, "netns", str(first.pid), "type", "veth"]
+    peer = ["peer", "name", other, "netns", str(second.pid)]
+    subprocess.run(["ip", "link", "add", *ends, *peer], check=True)
+    for host, line in ((first, one), (second, other)):
+        subprocess.run(host.command("ip", "link", "set", line, "master", "eth0", "up"), check=True)
 
 
 @contextlib.contextmanager

@@ -74,16 +74,16 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     return StageGraph(scores)
 
 
-def _note(context: StageContext) -> None:
+def _note(context: StageContext, first_step: int = 1) -> None:
     if context.rank == 0:
-        _log(context, context.stage.name)
+        _log(context, context.stage.name, first_step)
 
 
-def _log(context: StageContext, event: str) -> None:
+def _log(context: StageContext, event: str, first_step: int = 1) -> None:
     path = context.config["log"]
     if path:
         with Path(path).open("a") as file:
-            file.write(f"{event} {context.stage.fingerprint} {os.getpid()}\n")
+            file.write(f"{event} {context.stage.fingerprint} {os.getpid()} {first_step}\n")
 
 
 def run_upstream(context: StageContext) -> None:
@@ -100,10 +100,10 @@ def run_upstream(context: StageContext) -> None:
 
 def run_training(context: StageContext) -> None:
     """Report a rising score; behave as the config says."""
-    _note(context)
     config = context.config
     latest = context.checkpoints.latest()
     first = 1 + (latest[0] if latest else 0)
+    _note(context, first)
     score = math.nan
     for step in range(first, config["steps"] + 1):
         _pause(context, config["pause_s"], config["hold"])
