@@ -37,6 +37,10 @@ PROBES: list[tuple[str, str, str, list[Any], str, dict[str, Any]]] = [
     ("vocabulary_transfer", "vipi", "masked_lm.model.max_positions", [512, 1024], UNKNOWN, {}),
     ("vocabulary_transfer", "old_vocabulary", "transfer.norm_match", ["none", "median"], IDLE, {}),
     ("vocabulary_transfer", "from_scratch", "masked_lm.num_scoring_rounds", [1, 2], IDLE, {}),
+    ("llm_vocabulary", "none", "vocabulary.method", ["random", "fvt"], IDLE, {}),
+    ("llm_vocabulary", "extend", "vocabulary.size", [300, 400], IDLE, {}),
+    ("llm_vocabulary", "prune", "training.new_rows_first_steps", [0, 1], IDLE, {}),
+    ("llm_vocabulary", "extend", "causal_lm.model.max_positions", [512, 1024], UNKNOWN, {}),
     # the same settings where they are read
     (
         "embedding_transfer",
@@ -48,13 +52,14 @@ PROBES: list[tuple[str, str, str, list[Any], str, dict[str, Any]]] = [
     ),
     ("multi_source", "trice", "sources.fine_encoder.norm", ["post", "pre"], "", {}),
     ("prlm_fusion", "sum", "fusion.site", ["ffn", "self"], "", {}),
+    ("llm_vocabulary", "extend", "vocabulary.method", ["random", "fvt"], "", {}),
 ]
 
 
 def _study(system: str, arm: str, target: str, levels: list[Any], model: dict[str, Any]) -> dict[str, Any]:
     values = dict(arms_of(f"trainables.{system}")[arm])
     data = values.pop("data")
-    is_classification = system == "vocabulary_transfer"
+    metric = {"vocabulary_transfer": "accuracy", "llm_vocabulary": "bits_per_byte"}.get(system, "bleu")
     return {
         "schema_version": 1,
         "name": "probe",
@@ -64,8 +69,8 @@ def _study(system: str, arm: str, target: str, levels: list[Any], model: dict[st
         "base": paths.merge(values, {"model": model}) if model else values,
         "factors": {"probe": {"target": target, "levels": levels, "baseline": levels[0]}},
         "objective": {
-            "metric": "dev/accuracy" if is_classification else "dev/bleu",
-            "direction": "maximize",
+            "metric": f"dev/{metric}",
+            "direction": "minimize" if metric == "bits_per_byte" else "maximize",
         },
         "seeds": [1],
     }

@@ -24,7 +24,7 @@ ALWAYS = 10**9
 
 def add_adapters(model: TransformersCausalLM, config: LoraConfig, seed: int) -> None:
     """Put adapters beside all linear maps but the output, in place; they begin as zero."""
-    import peft
+    import peft  # pyright: ignore[reportMissingImports]  # an optional extra
 
     settings = peft.LoraConfig(r=config.rank, lora_alpha=config.alpha, target_modules="all-linear")
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
