@@ -224,7 +224,7 @@ def load_model(directory: str | os.PathLike[str]) -> ExportedModel:
     """Open a model that ``nlgraft export`` wrote; see `nlgraft.export.exported.ExportedModel`."""
     from nlgraft.export.exported import ExportedModel  # loads torch
 
-    return ExportedModel(directory)
+    return ExportedModel(Path(directory))
 
 
 def ledger(study: str | None = None, storage: str | None = None) -> dict[int, Entry]:

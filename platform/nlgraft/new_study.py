@@ -311,7 +311,8 @@ def _write_fitting(template: str, system: System, values: Mapping[str, Any], out
     """Write the study; where a scale would take too long here, write it again with fewer steps."""
     number = values["num_examples"]
     factors = {scale: min(1.0, max(_LEAST_SHARE, number / full)) for scale, full in _EXAMPLES.items()}
-    texts = dict.fromkeys(SCALES, "")
+    texts: dict[str, str] = dict.fromkeys(SCALES, "")
+    plans: dict[str, Plan] = {}
     for _ in range(2):
         out.write_text(_rendered(template, system, {**values, "file": out.name}, factors, texts), "utf-8")
         plans = {scale: api.plan(Study.from_yaml(out, [f"@{scale}"])) for scale in SCALES}

@@ -29,6 +29,8 @@ def check_optuna(
     """
     if study.search is None or not store.is_local:
         return []
+    url = database_url(store)
+    assert url is not None, "a local store has a database"
     if not (Path(store.uri) / OPTUNA_FILE).exists():
         return [Finding("Optuna", f"{store.name}/{OPTUNA_FILE} is missing", RUN_AGAIN)]
     records: dict[str, dict[int, TrialRecord]] = defaultdict(dict)
@@ -38,7 +40,7 @@ def check_optuna(
     findings = []
     for cell in cells:
         try:
-            trials = _stored(optuna_name(study, cell), database_url(store))
+            trials = _stored(optuna_name(study, cell), url)
         except StoreError as error:
             return [Finding("Optuna", "cannot be read", str(error))]
         findings += _compare(cell, trials, records[cell.key], study.objectives)
@@ -46,7 +48,7 @@ def check_optuna(
 
 
 @explained()
-def _stored(name: str, url: str | None) -> list[FrozenTrial]:
+def _stored(name: str, url: str) -> list[FrozenTrial]:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     try:
         return optuna.load_study(study_name=name, storage=url).get_trials(deepcopy=False)

@@ -71,7 +71,7 @@ def generate(context: StageContext) -> None:
     _, inputs = GENERATION.read(context)
     model = load_causal_lm(str(inputs.model), None).to(context.device).eval()
     ends = LineEnds.of(load_vocabulary(inputs.tokenizer))
-    _sample(model, ends)  # warm-up
+    texts = _sample(model, ends)  # warm-up
     seconds = []
     for _ in range(NUM_RUNS):
         began_s = time.perf_counter()
