@@ -167,8 +167,9 @@ class _Trial:
     @property
     def _is_language_first(self) -> bool:
         upstream = self.config.upstream
-        is_released = upstream is not None and upstream.checkpoint is not None
-        return is_released and upstream.objective == "denoising" and self.released.language_place == "first"
+        if upstream is None or upstream.checkpoint is None or upstream.objective != "denoising":
+            return False
+        return self.released.language_place == "first"
 
     # --- training ---------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import copy
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 import torch
@@ -96,19 +97,21 @@ def write_classifier(
             f"has_hidden_layer {str(model.config.has_hidden_layer).lower()} on a body of type {kind}; they "
             f"read the first token behind a hidden layer, on {', '.join(_HEADS)}"
         )
-    config = copy.deepcopy(body.model.config)
+    pretrained: Any = body.model
+    config = copy.deepcopy(pretrained.config)
     names = {"id2label": dict(enumerate(labels)), "label2id": {name: k for k, name in enumerate(labels)}}
     config.update({**names, "classifier_dropout": model.config.dropout})
     with quiet_transformers(), torch.random.fork_rng(devices=[]):
         theirs = AutoModelForSequenceClassification.from_config(config)
-        theirs.base_model.load_state_dict(body.model.base_model.state_dict(), strict=False)
+        theirs.base_model.load_state_dict(pretrained.base_model.state_dict(), strict=False)
         for name, layer in zip(_HEADS[kind], (model.head[0], model.head[-1]), strict=True):
             theirs.get_submodule(name).load_state_dict(layer.state_dict())
         theirs.save_pretrained(out)
     ids = MaskingIds.of(load_vocabulary(folder))
     side = Side(stream=TEXT, prefix=(ids.begin,), suffix=(ids.end,))
     write_tokenizer(folder, out, side, limit)
-    _compare(out, lines, side, encode_words(folder / TOKENIZER_FILE, lines).ids)
+    encoded = encode_words(folder / TOKENIZER_FILE, lines).ids
+    _compare(out, lines, side, [encoded[row] for row in range(len(lines))])
 
 
 def write_tokenizer(folder: Path, directory: Path, side: Side, max_tokens: int | None) -> None:

@@ -68,7 +68,7 @@ def crafted_tokens(
     Returns:
         A mask [N].
     """
-    if not weights_NS.shape[0]:
+    if not len(targets_NK):
         return np.zeros(0, dtype=np.bool_)
     rebuilt_N, ordinary_N = np.linalg.norm(weights_NS @ rows_SD, axis=1), np.linalg.norm(targets_NK, axis=1)
     # the norm of the donor's sum if the directions of its terms had nothing to do with each other
