@@ -133,7 +133,7 @@ def write_tokenizer(folder: Path, directory: Path, side: Side, max_tokens: int |
         path.write_text(json.dumps(config, ensure_ascii=False, indent=1) + "\n", "utf-8")
 
 
-def _compare(directory: Path, lines: Sequence[str], side: Side, ours: Iterable[Sequence[int]]) -> None:
+def _compare(directory: Path, lines: Sequence[str], side: Side, ours: Iterable[Iterable[int]]) -> None:
     tokenizer = tokenizers.Tokenizer.from_file(str(directory / TOKENIZER_FILE))
     theirs = [encoding.ids for encoding in tokenizer.encode_batch([*lines])]
     num_other = sum(

@@ -188,7 +188,8 @@ def _statistics(
     ends = LineEnds.of(load_vocabulary(inputs.tokenizer))
     lines = read_encoded(inputs.encoded, split).stream(TEXT)
     rows = causal_losses(model, lines, ends, max_tokens, device).statistics
-    return {"loss": rows, "bits_per_byte": np.stack([rows[:, 0], bytes_of(inputs.corpus, split).astype(np.float64)], 1)}
+    num_bytes = bytes_of(inputs.corpus, split).astype(np.float64)
+    return {"loss": rows, "bits_per_byte": np.stack([rows[:, 0], num_bytes], 1)}
 
 
 def _scores(statistics: Mapping[str, Statistics]) -> list[tuple[str, Score]]:
