@@ -66,7 +66,9 @@ class Cluster:
         """Start it as often as a busy machine needs: Ray gives its own processes 30 s."""
         shape = ["--num-cpus=2", "--num-gpus=1", "--object-store-memory=200000000"]
         command = [BIN / "ray", "start", "--block", f"--node-ip-address={host.address}", *shape, *options]
-        count = [*self.head.command(sys.executable, "-c", COUNT_HOSTS, f"{self.head.address}:6379")]
+        # With a limit, since to join a head that has died takes for ever.
+        limited = [f"{patient(60):.0f}", sys.executable, "-c", COUNT_HOSTS, f"{self.head.address}:6379"]
+        count = self.head.command("timeout", *limited)
         process, end_s = self._start(host, *command), time.monotonic() + patient(180)
         while True:
             counted = subprocess.run(
