@@ -183,7 +183,7 @@ class _Trial:
             return self._bert2bert(config)
         if config.checkpoint is not None:
             named, languages = config.checkpoint.language_ids or {}, self.config.language_tokens
-            theirs = {name: self.released.language_id(named.get(name, name)) for name in languages}
+            theirs: dict[str, int | str] = {name: named.get(name, name) for name in languages}
             ids = tuple(theirs.values())
             # an mBART was pretrained on sentences with their end between them
             ids += (MBART_EOS,) * len(self.symbols)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 from nlgraft.errors import DataError
 from nlgraft.nn.checkpoint_files import HUB_NAME, LanguagePlace, Reader, language_place
@@ -68,28 +66,6 @@ class Released:
         """Where its lines have the token of their language."""
         return language_place(Path(self.locations["checkpoint"]))
 
-    def language_id(self, language: int | str) -> int:
-        """Find its id of a language that is given by id, or by token (``deu_Latn``; ``de`` for ``__de__``).
-
-        Raises:
-            DataError: It has no token of this language.
-        """
-        if isinstance(language, int):
-            return language
-        directory = self.locations["checkpoint"]
-        tokenizer = _their_tokenizer(directory)
-        # M2M-100's does not count its languages among the special tokens
-        special = {*tokenizer.all_special_ids, *getattr(tokenizer, "lang_token_to_id", {}).values()}
-        special.discard(tokenizer.unk_token_id)
-        for name in (f"__{language}__", language):
-            found: int = tokenizer.convert_tokens_to_ids(name)
-            if found in special:
-                return found
-        raise DataError(
-            f"upstream.checkpoint {directory}: no language {language!r}; name it as the checkpoint does, as "
-            "in de_DE (mBART), de (M2M-100) or deu_Latn (NLLB), in language_ids or data.languages"
-        )
-
     def tokenizer(self, name: str, languages: tuple[str, ...] = (), symbols: tuple[str, ...] = ()) -> Stage:
         """Renumber its tokenizer as this project's own are, with languages and symbols after the mask."""
         content = self.settings.content
@@ -112,24 +88,16 @@ class Released:
         return BERT_ARCHITECTURE.stage(name, self.settings, NoInputs(), locations=self.locations)
 
     def encoder_decoder(
-        self, name: str, tokenizer: Stage, start_id: int | None, language_ids: tuple[int, ...] = ()
+        self,
+        name: str,
+        tokenizer: Stage,
+        start_id: int | str | None,
+        language_ids: tuple[int | str, ...] = (),
     ) -> Stage:
         """Convert an encoder-decoder; ``start_id`` and ``language_ids`` as in ``MbartSettings``."""
         content = self.settings.content
         settings = MbartSettings(content=content, start_id=start_id, language_ids=language_ids)
         return MBART.stage(name, settings, ReleasedInputs(tokenizer=tokenizer), locations=self.locations)
-
-
-@cache
-def _their_tokenizer(directory: str) -> Any:
-    import transformers
-
-    try:
-        return transformers.AutoTokenizer.from_pretrained(directory)
-    except (OSError, ValueError, ImportError) as error:
-        raise DataError(
-            f"upstream.checkpoint {directory}: transformers opens no tokenizer ({error})"
-        ) from error
 
 
 def released(checkpoint: str, revision: str | None, *, read_as: Reader, max_tokens: int) -> Released:

@@ -14,6 +14,7 @@ from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model_config import GenerationConfig
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.stages.kinds.seq2seq_kinds import TRANSLATE
+from nlgraft.stages.run.mbart_stages import language_id
 from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded
 from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE
 from nlgraft.study.public import Study
@@ -154,9 +155,10 @@ def test_languages_are_given_by_id_or_name(checkpoints):
     named = graph_of(checkpoints / "nllb", ("en", "de"), language_ids=tokens).find("upstream")
     assert by_name.config == named.config
     with pytest.raises(DataError, match="no language 'nld_Latn'; name it as the checkpoint does"):
-        graph_of(checkpoints / "nllb", ("eng_Latn", "nld_Latn"))
+        language_id(str(checkpoints / "nllb"), "nld_Latn")
     with pytest.raises(DataError, match="no language '▁'"):  # a piece of text is no language
-        graph_of(checkpoints / "m2m_100", ("en", "▁"))
+        language_id(str(checkpoints / "m2m_100"), "▁")
+    assert language_id(str(checkpoints / "m2m_100"), 7) == 7
 
 
 def test_tokens_of_a_batch_by_hand(checkpoints):

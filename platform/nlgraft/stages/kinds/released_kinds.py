@@ -48,10 +48,11 @@ class MarianTokenizerSettings(CheckpointSettings):
 class MbartSettings(CheckpointSettings):
     """A released encoder-decoder."""
 
-    start_id: int | None = None
-    """Its own id of the token that becomes the begin of a target; null: the one in its config.json."""
-    language_ids: tuple[int, ...] = ()
-    """Its own ids of the languages whose tokens follow the mask, and of symbols, in their order."""
+    start_id: int | str | None = None
+    """Its own id of the token, or the language, that becomes the begin of a target; null: as in its
+    config.json."""
+    language_ids: tuple[int | str, ...] = ()
+    """The languages whose tokens follow the mask, and symbols, in their order, by its own id or its name."""
 
 
 @dataclass(frozen=True, kw_only=True)

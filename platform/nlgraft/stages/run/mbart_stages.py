@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -137,17 +138,53 @@ def their_rows(num_tokens: int, start_id: int, mask_id: int, language_ids: Seque
     return [THEIR_PAD, THEIR_UNK, start_id, MBART_EOS, mask_id, *language_ids, *pieces]
 
 
+def language_id(directory: str, language: int | str) -> int:
+    """Find a checkpoint's id of a language given by id, or by token (``deu_Latn``; ``de`` for ``__de__``).
+
+    Raises:
+        DataError: It has no token of this language, or no tokenizer that transformers knows.
+    """
+    if isinstance(language, int):
+        return language
+    tokenizer = _their_tokenizer(directory)
+    # M2M-100's does not count its languages among the special tokens
+    special = {*tokenizer.all_special_ids, *getattr(tokenizer, "lang_token_to_id", {}).values()}
+    special.discard(tokenizer.unk_token_id)
+    for name in (f"__{language}__", language):
+        found: int = tokenizer.convert_tokens_to_ids(name)
+        if found in special:
+            return found
+    raise DataError(
+        f"upstream.checkpoint {directory}: no language {language!r}; name it as the checkpoint does, as in "
+        "de_DE (mBART), de (M2M-100) or deu_Latn (NLLB), in language_ids or data.languages"
+    )
+
+
+@cache
+def _their_tokenizer(directory: str) -> Any:
+    import transformers
+
+    try:
+        return transformers.AutoTokenizer.from_pretrained(directory)
+    except (OSError, ValueError, ImportError) as error:
+        raise DataError(
+            f"upstream.checkpoint {directory}: transformers opens no tokenizer ({error})"
+        ) from error
+
+
 def read_checkpoint(context: StageContext) -> None:
     """Convert an mBART or a relative, its tokens renumbered.
 
     Raises:
-        DataError: Nothing says how a target starts, or the weights belong to another tokenizer.
+        DataError: Nothing says how a target starts, a language is unknown, or the weights belong to another
+            tokenizer.
     """
     path = context.locations["checkpoint"]
     theirs, info = from_hugging_face(path)
     settings, inputs = MBART.read(context)
     start_id = settings.start_id
-    start_id = info.config.get("decoder_start_token_id") if start_id is None else start_id
+    start_id = info.config.get("decoder_start_token_id") if start_id is None else language_id(path, start_id)
+    language_ids = [language_id(path, language) for language in settings.language_ids]
     if not isinstance(start_id, int):
         raise DataError(
             f"{path}: config.json names no decoder_start_token_id; give upstream.start_id, the id of the "
@@ -160,11 +197,11 @@ def read_checkpoint(context: StageContext) -> None:
         unknown = document["unknown"]
         ends = theirs.config.pad_id, info.config["eos_token_id"]
         first = [ends[0], unknown, start_id, ends[1], unknown]
-        rows = [*first, *settings.language_ids, *document["pieces"]]
+        rows = [*first, *language_ids, *document["pieces"]]
     else:
         size = open_tokenizer(inputs.tokenizer).vocab_size
         # The mask is the last token of an mBART; a model of translation has none that it learned.
-        rows = their_rows(size, start_id, num_theirs - 1 if is_mbart else THEIR_UNK, settings.language_ids)
+        rows = their_rows(size, start_id, num_theirs - 1 if is_mbart else THEIR_UNK, language_ids)
     if max(rows) >= num_theirs or (is_mbart and start_id in (THEIR_PAD, THEIR_UNK)):
         raise DataError(
             f"{path}: {num_theirs} tokens in config.json, but its tokenizer and upstream.start_id {start_id} "
