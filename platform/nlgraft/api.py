@@ -76,6 +76,7 @@ def launch(
     only: Sequence[str] = (),
     tracking_uri: str | None = None,
     on_event: Observer | None = None,
+    wait_timeout_s: float | None = None,
     wait: Literal[True] = True,
 ) -> StudyResult: ...
 
@@ -88,6 +89,7 @@ def launch(
     only: Sequence[str] = (),
     tracking_uri: str | None = None,
     on_event: Observer | None = None,
+    wait_timeout_s: float | None = None,
     wait: Literal[False],
 ) -> Handle: ...
 
@@ -99,6 +101,7 @@ def launch(
     only: Sequence[str] = (),
     tracking_uri: str | None = None,
     on_event: Observer | None = None,
+    wait_timeout_s: float | None = None,
     wait: bool = True,
 ) -> StudyResult | Handle:
     """Run every trial of a study that its store does not hold yet.
@@ -108,6 +111,7 @@ def launch(
         only: Run only these cells and the baseline.
         tracking_uri: MLflow tracking URI; for the default see `nlgraft.run.tracking_uri`.
         on_event: Receives every event of the sweep.
+        wait_timeout_s: See `nlgraft.run.Run`.
         wait: If false, run the sweep in a thread of this process and return a `Handle` at once.
 
     Raises:
@@ -117,7 +121,7 @@ def launch(
     """
     store = open_store(study)
     uri = places.tracking_uri(study, store, tracking_uri)
-    run = Run(study, store, chosen_cells(study, only), uri, address, on_event)
+    run = Run(study, store, chosen_cells(study, only), uri, address, on_event, wait_timeout_s)
     return run.result() if wait else Handle(run)
 
 

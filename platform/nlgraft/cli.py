@@ -16,10 +16,10 @@ import click
 from nlgraft.errors import DataError
 from nlgraft.exits import EXIT_DOES_NOT_FIT, EXIT_FAILED, fails_politely
 from nlgraft.job_cli import job_of, logs, stop, submit
-from nlgraft.ledger_cli import ledger, register, try_proposal
-from nlgraft.study_command import find_study, print_json, progress_of, read_study, takes_study
+from nlgraft.ledger_cli import ledger, register, try_proposal, verify
+from nlgraft.study_command import duration_of, find_study, print_json, progress_of, read_study, takes_study
 from nlgraft.vocab_cli import vocab
-from nlgraft.wording import count, visible
+from nlgraft.wording import count
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -164,6 +164,12 @@ def replay(
 @click.option("--address", help="A running Ray cluster, e.g. auto. Default: start a local one.")
 @click.option("--storage", help="Artifact store: directory or URI.")
 @click.option("--tracking-uri", help="MLflow tracking URI. Default: a SQLite file beside the store.")
+@click.option(
+    "--wait-timeout",
+    metavar="TIME",
+    callback=lambda context, parameter, value: None if value is None else duration_of(value),
+    help="Wait so long, e.g. 2h30m, for the study's lock and for places on the cluster. Default: for places.",
+)
 def run(
     study_file: str,
     overrides: tuple[str, ...],
@@ -172,6 +178,7 @@ def run(
     address: str | None,
     storage: str | None,
     tracking_uri: str | None,
+    wait_timeout: float | None,
 ) -> None:
     """Run what the store does not hold yet; end with the comparison."""
     from nlgraft import api
@@ -182,7 +189,12 @@ def run(
     study = read_study(study_file, overrides, storage)
     with progress_of(study.main_metrics) as progress:
         result = api.launch(
-            study, address=address, only=only, tracking_uri=tracking_uri, on_event=progress.show
+            study,
+            address=address,
+            only=only,
+            tracking_uri=tracking_uri,
+            on_event=progress.show,
+            wait_timeout_s=wait_timeout,
         )
     document = result.to_json()
     if is_json:
@@ -315,39 +327,6 @@ def report(
         click.echo(str(path))
 
 
-@main.command("verify")
-@takes_study("STUDY")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-@click.option("--only", multiple=True, metavar="FACTOR=LEVEL", help="Only these cells and the baseline.")
-@click.option("--discard", is_flag=True, help="Remove artifacts that cannot be used; `run` makes them again.")
-@click.option("--storage", help="Artifact store: directory or URI.")
-@click.option("--tracking-uri", help="MLflow tracking URI. Default: a SQLite file beside the store.")
-def verify(
-    study_file: str,
-    overrides: tuple[str, ...],
-    is_json: bool,
-    only: tuple[str, ...],
-    discard: bool,
-    storage: str | None,
-    tracking_uri: str | None,
-) -> None:
-    """Check that store, Optuna and MLflow hold every trial once and whole.
-
-    Every byte of every artifact is read. What is wrong is listed with what to do; the exit code is then 1.
-    STUDY is a file, or the name under which a study was run: `demo@tiny-1f0c6a2e` needs no overrides.
-    """
-    from nlgraft import api
-
-    study = find_study(study_file, overrides, storage)
-    found = api.verify(study, only=only, tracking_uri=tracking_uri, is_discarding=discard)
-    if is_json:
-        print_json(found.to_json())
-    else:
-        click.echo(visible("\n".join(found.lines())))
-    if not found.is_clean:
-        raise SystemExit(EXIT_FAILED)
-
-
 @main.command("systems")
 @click.argument("name", required=False)
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
@@ -384,6 +363,6 @@ def schema(system: str | None) -> None:
     click.echo(json.dumps(api.schema(system), indent=2))
 
 
-for command in (ledger, register, try_proposal, submit, logs, stop):
+for command in (ledger, register, try_proposal, verify, submit, logs, stop):
     main.add_command(command)
 main.add_command(vocab)

@@ -1,4 +1,4 @@
-"""Commands about what a store remembers: analyses shown, registrations, and proposals of a stream."""
+"""Commands about what a store remembers: analyses, registrations, proposals, and whether it is whole."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import click
 
 from nlgraft.exits import EXIT_FAILED, fails_politely
 from nlgraft.study_command import find_study, print_json, progress_of, read_study, takes_study
+from nlgraft.wording import visible
 
 
 @click.command("ledger")
@@ -115,4 +116,37 @@ def try_proposal(
     else:
         click.echo("\n".join(answer.lines()))
     if answer.has_failed:
+        raise SystemExit(EXIT_FAILED)
+
+
+@click.command("verify")
+@takes_study("STUDY")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@click.option("--only", multiple=True, metavar="FACTOR=LEVEL", help="Only these cells and the baseline.")
+@click.option("--discard", is_flag=True, help="Remove artifacts that cannot be used; `run` makes them again.")
+@click.option("--storage", help="Artifact store: directory or URI.")
+@click.option("--tracking-uri", help="MLflow tracking URI. Default: a SQLite file beside the store.")
+def verify(
+    study_file: str,
+    overrides: tuple[str, ...],
+    is_json: bool,
+    only: tuple[str, ...],
+    discard: bool,
+    storage: str | None,
+    tracking_uri: str | None,
+) -> None:
+    """Check that store, Optuna and MLflow hold every trial once and whole.
+
+    Every byte of every artifact is read. What is wrong is listed with what to do; the exit code is then 1.
+    STUDY is a file, or the name under which a study was run: `demo@tiny-1f0c6a2e` needs no overrides.
+    """
+    from nlgraft import api
+
+    study = find_study(study_file, overrides, storage)
+    found = api.verify(study, only=only, tracking_uri=tracking_uri, is_discarding=discard)
+    if is_json:
+        print_json(found.to_json())
+    else:
+        click.echo(visible("\n".join(found.lines())))
+    if not found.is_clean:
         raise SystemExit(EXIT_FAILED)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
-from nlgraft.errors import ClusterError
+from nlgraft.errors import ClusterError, StudyLockedError
 from nlgraft.execution.events import Driver, Event, Notice, Observer, TrialEnded, TrialProgress, TrialStarted
 from nlgraft.pipeline.credentials import without_credentials
 from nlgraft.pipeline.refusals import explained
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from nlgraft.tracking.mlflow_tracker import MlflowTracker
 
 Grant: TypeAlias = Callable[[], Mapping[str, int]]
+_LOCK_PAUSE_S = 2.0
 _Outcome = TypeVar("_Outcome")
 
 
@@ -85,6 +86,8 @@ class Run:
         cells: The cells to run.
         address: A running Ray cluster; None starts a local one if there is something to run.
         on_event: Receives every event of the sweep.
+        wait_timeout_s: Longest wait for the lock, and for a place to run trials; None refuses a locked study
+            at once, and waits for places without limit.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class Run:
         tracking_uri: str,
         address: str | None = None,
         on_event: Observer | None = None,
+        wait_timeout_s: float | None = None,
     ) -> None:
         self.study = study
         self.on_event = on_event
@@ -102,6 +106,7 @@ class Run:
         self._cells = cells
         self._uri = tracking_uri
         self._address = address
+        self._wait_timeout_s = wait_timeout_s
         self._is_stopping = threading.Event()
 
     def stop(self) -> None:
@@ -143,12 +148,11 @@ class Run:
         self._notify("checking the data")
         from nlgraft.execution.interruption import Interrupted, raising_interrupted
         from nlgraft.execution.status import RunningRecord
-        from nlgraft.execution.study_lock import StudyLock
         from nlgraft.tracking.mlflow_tracker import MlflowTracker
 
         for warning in check_cells(self.study, self._cells, self.store).warnings:
             self._notify(f"warning: {warning}")
-        with raising_interrupted(), StudyLock(self.study, self.store) as lock:
+        with raising_interrupted(), self._lock() as lock:
             self.store = lock.protect(self.store)
             # Under the lock, and before any trial of this run has leases or checkpoints.
             self.store.remove_abandoned()
@@ -170,6 +174,22 @@ class Run:
                     tracker.close()
                 else:  # both belong to the driver that has taken over
                     tracker.abandon()
+
+    def _lock(self) -> StudyLock:
+        """Take the lock of the study, waiting for it as long as is allowed."""
+        from nlgraft.execution.study_lock import StudyLock
+        from nlgraft.execution.waiting import Wait
+
+        wait = Wait(self._notify)
+        while True:
+            try:
+                return StudyLock(self.study, self.store)
+            except StudyLockedError as held:
+                waited_s = wait.go_on(str(held))
+                if self._wait_timeout_s is None or waited_s > self._wait_timeout_s:
+                    raise
+            if self._is_stopping.wait(_LOCK_PAUSE_S):
+                raise StudyLockedError(f"{self.study.variant}: stopped while it waited for its lock")
 
     def _notify(self, message: str) -> None:
         if self.on_event is not None:
@@ -203,7 +223,7 @@ class Run:
             running.flush()
             return "stopped by Handle.stop" if self._is_stopping.is_set() else None
 
-        driver = Driver(observe, poll, grant, splits=splits)
+        driver = Driver(observe, poll, grant, splits=splits, wait_timeout_s=self._wait_timeout_s)
         outcome = run_sweep(self.study, self.store, self._cells, driver, self._address)
         lock.check()
         return outcome

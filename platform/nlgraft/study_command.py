@@ -27,6 +27,16 @@ def takes_study(metavar: str = "STUDY.yaml") -> Callable[[Callable[..., None]], 
     return declare
 
 
+def duration_of(text: str) -> float:
+    """Read a duration as study files have it; the error is one of the command line."""
+    from nlgraft.study.data.part import parse_duration
+
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
 def read_study(study_file: str, overrides: Sequence[str], storage: str | None = None) -> Study:
     """Read a study file, with another store if one is given."""
     from nlgraft.study.public import Study

@@ -16,14 +16,15 @@ import optuna
 import pytest
 import ray
 from click.testing import CliRunner
+from ray.util import placement_group, placement_group_table, remove_placement_group
 from ruamel.yaml import YAML
 
 import nlgraft
 from nlgraft.cli import main
-from nlgraft.errors import StoreError
-from nlgraft.execution import sweep
+from nlgraft.errors import ClusterError, StoreError
+from nlgraft.execution import sweep, waiting
 from nlgraft.execution.cluster import connected, local_capacity
-from nlgraft.execution.events import Driver, Event, LookTaken, TrialEnded, TrialStarted
+from nlgraft.execution.events import Driver, Event, LookTaken, Notice, TrialEnded, TrialStarted
 from nlgraft.execution.report_keys import OUTCOME, REASON, TRIAL_ID
 from nlgraft.execution.sweep import SweepOutcome, run_sweep
 from nlgraft.execution.sweep_board import SweepBoard
@@ -33,9 +34,11 @@ from nlgraft.execution.tune_searcher import BriefResults
 from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.stage import KillReason, Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore, StorePlace
+from nlgraft.pipeline.trial import trial_record
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Resources
 from nlgraft.study.public import Study
+from tests.processes import patient
 
 ROOT = Path(__file__).parents[2]
 TOY = Path(__file__).parent / "toy"
@@ -54,6 +57,19 @@ def ray_cluster() -> Iterator[None]:
         del os.environ["PYTHONPATH"]
     else:
         os.environ["PYTHONPATH"] = before
+
+
+@pytest.fixture(autouse=True)
+def no_place_is_kept(ray_cluster: None) -> Iterator[None]:
+    """However a sweep ends, its placement groups are released."""
+    yield
+    end_s = time.monotonic() + patient(30)
+    while any(group["state"] != "REMOVED" for group in placement_group_table().values()):
+        assert time.monotonic() < end_s, placement_group_table()
+        time.sleep(0.5)
+    while ray.available_resources().get("CPU") != ray.cluster_resources()["CPU"]:
+        assert time.monotonic() < end_s, ray.available_resources()
+        time.sleep(0.5)
 
 
 class Sweep:
@@ -396,3 +412,47 @@ def test_an_error_in_one_worker_is_the_stage_s_own_and_is_not_tried_again(
     assert record.state == "failed"
     assert "this arm cannot work" in record.reason
     assert log_of(tmp_path).count("training") == 1
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_training_without_progress_fails_with_the_stacks_of_its_worker(
+    two_workers: dict[str, Any], tmp_path: Path, num_workers: int
+) -> None:
+    two_workers["base"]["behaviour"] = "hang"
+    two_workers["resources"] |= {"workers": num_workers, "stall_timeout": "5s"}
+    found = Sweep(two_workers)
+    [record] = found.records().values()
+    assert record.state == "failed"
+    assert "no progress for 5 s (resources.stall_timeout); it stood at " in record.reason
+    [failed] = [stage for stage in record.stages if stage["decision"] == "failed"]
+    assert failed["name"] == "training"
+    # The one that stands still; of a group the others, too, which wait for it.
+    assert "in run_training" in failed["traceback"]
+    assert failed["traceback"].count("sweep_toy.py") >= num_workers
+    assert log_of(tmp_path).count("training") == 1, "it is not tried again"
+    assert trial_record(found.store, record.fingerprint) == record
+
+
+def test_a_sweep_without_a_place_says_so_and_ends_when_it_has_waited_enough(
+    toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "_PAUSE_S", 2.0)
+    monkeypatch.setattr(sweep, "_LOOK_PAUSE_S", 0.5)
+    num_cpus = int(ray.cluster_resources()["CPU"])
+    others = placement_group([{"CPU": 1}] * num_cpus)
+    ray.get(others.ready())
+    study = Study.from_dict(toy_document)
+    store = ArtifactStore.open(study.storage.path)
+    told: list[Event] = []
+    try:
+        with pytest.raises(ClusterError, match=r"no trial could run for \d+ s \(--wait-timeout\)") as raised:
+            run_sweep(study, store, cells(study), Driver(told.append, wait_timeout_s=5.0))
+    finally:
+        remove_placement_group(others)
+    assert "without a place on the cluster: each worker needs 1 CPU, free are 0 CPU in all" in str(
+        raised.value
+    )
+    lines = [event.message for event in told if isinstance(event, Notice)]
+    assert len([line for line in lines if line.startswith("waiting for ")]) >= 2, lines
+    states = {event.record.state for event in told if isinstance(event, TrialEnded)}
+    assert states == {"killed"}, "they run again"

@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import pytest
 from mlflow import MlflowClient
 
 from nlgraft import api
+from nlgraft.execution.study_lock import StudyLock
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.public import Study
 from nlgraft.verifying import Verification
@@ -235,9 +238,23 @@ def test_a_flipped_byte_and_a_lost_stage_are_named_and_made_again(bench: Bench) 
 
 
 def test_a_study_that_runs_is_not_verified(bench: Bench) -> None:
-    from nlgraft.execution.study_lock import StudyLock
-
     with StudyLock(bench.study, ArtifactStore.open(bench.store)):
         refused = nlgraft("verify", bench.directory / "toy.yaml")
     assert refused.returncode == 4
     assert "toy is being run, so that nothing is final" in refused.stderr
+
+
+def test_a_locked_study_is_waited_for_as_long_as_is_allowed(bench: Bench) -> None:
+    lock = StudyLock(bench.study, ArtifactStore.open(bench.store))
+    with lock:
+        began_s = time.monotonic()
+        refused = nlgraft("run", bench.directory / "toy.yaml", "--wait-timeout", "2s")
+        assert time.monotonic() - began_s > 2
+        threading.Timer(5, lock.__exit__, (None, None, None)).start()
+        waited = nlgraft("run", bench.directory / "toy.yaml", "--wait-timeout", "2m", "--json")
+    assert refused.returncode == 4
+    assert "the study is being run by" in refused.stderr
+    assert waited.returncode == 0, waited.stderr
+    wrong = nlgraft("run", bench.directory / "toy.yaml", "--wait-timeout", "soon")
+    assert wrong.returncode == 2
+    assert "'soon' is not a duration; allowed: seconds above 0, '2h30m'" in wrong.stderr

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import pickle
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from nlgraft.execution.stall_watch import StallWatch
 from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import Reporter, Stage, TrialStopped, Worker
@@ -30,6 +32,7 @@ _log = logging.getLogger(__name__)
 
 _POLL_S = 0.2
 _ANSWER_S = 60.0
+_OTHERS_S = 2.0
 
 
 class _Mailbox:
@@ -40,6 +43,7 @@ class _Mailbox:
         self._reports: list[tuple[str, int, dict[str, float]]] = []
         self._stop_reason: str | None = None
         self._error: bytes | None = None
+        self._stacks: list[str] = []
 
     def join(self, worker: Any) -> None:
         self._workers.append(worker)
@@ -65,6 +69,12 @@ class _Mailbox:
 
     def error(self) -> bytes | None:
         return self._error
+
+    def add_stacks(self, stacks: str) -> None:
+        self._stacks.append(stacks)
+
+    def stacks(self) -> str:
+        return "\n".join(self._stacks)
 
 
 class _MailReporter:
@@ -93,11 +103,21 @@ def _train_loop(config: dict[str, Any]) -> None:
     THREADS.set(config["num_threads"])
     rank = context.get_world_rank()
     ray.get(mailbox.join.remote(ray.get_runtime_context().current_actor))
+    reporter: Reporter = _MailReporter(mailbox, rank)
+
+    def tell_stalled(reason: str, stacks: str) -> None:
+        ray.get(mailbox.add_stacks.remote(f"worker {rank}: {reason}\n{stacks}"))
+        time.sleep(_OTHERS_S)  # the others wait for the one that stands still, and tell where
+        error = ("NoProgress", f"{reason}\n{ray.get(mailbox.stacks.remote())}")
+        ray.get(mailbox.post_error.remote(pickle.dumps(error)))
+
+    if config["stall_s"] is not None:
+        reporter = StallWatch(reporter, config["stall_s"], {stage.fingerprint}, tell_stalled)
     try:
         execute_stage(
             stage,
             config["place"].open(),
-            reporter=_MailReporter(mailbox, rank),
+            reporter=reporter,
             worker=Worker(
                 rank=rank,
                 world_size=context.get_world_size(),
@@ -200,6 +220,7 @@ def _new_trainer(
             "place": place,
             "mailbox": mailbox,
             "num_threads": group.num_threads,
+            "stall_s": group.stall_s,
             "is_gpu": group.gpus_per_worker > 0,
         },
         torch_config=TorchConfig(backend="nccl" if group.gpus_per_worker else "gloo"),

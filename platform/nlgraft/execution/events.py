@@ -180,6 +180,8 @@ class Driver:
         grant: Takes the planned look that is due. Returns how many seeds each cell gets now, by the cell's
             key.
         clock: Monotonic seconds; replaced in tests.
+        wait_timeout_s: Longest time that no trial may run for want of a place or of a stage that others
+            compute; None: without limit.
         splits: Splits on which replicates are scored.
     """
 
@@ -188,3 +190,4 @@ class Driver:
     grant: Callable[[], Mapping[str, int]] = dict
     clock: Callable[[], float] = time.monotonic
     splits: tuple[str, ...] = REPLICATE_SPLITS
+    wait_timeout_s: float | None = None

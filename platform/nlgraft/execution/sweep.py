@@ -24,7 +24,9 @@ from nlgraft.execution.interruption import Interrupted, raising_interrupted
 from nlgraft.execution.memory import memory_shortage
 from nlgraft.execution.optuna_study import OptunaStudy, database_url, optuna_name
 from nlgraft.execution.prune_checkpoints import prune_checkpoints
+from nlgraft.execution.stage_claims import LOOK_SHARE
 from nlgraft.execution.trial_queue import TrialQueue
+from nlgraft.execution.waiting import Wait, place_text, unplaced
 from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
@@ -32,6 +34,7 @@ from nlgraft.pipeline.trial import one_line
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study, TrialScheduler
 from nlgraft.study.reading.system_import import load_system
+from nlgraft.wording import duration
 
 if TYPE_CHECKING:
     from nlgraft.execution.trainable import TrialSpec
@@ -103,13 +106,13 @@ def run_sweep(
         if not queue.is_done:
             driver.observe(Notice("starting Ray on this machine"))
             with connected(None, study.resources):
-                _TuneSweep(study, store, queue, None).run()
+                _TuneSweep(study, store, queue, driver, None).run()
     else:
         driver.observe(Notice("joining the Ray cluster"))
         with connected(address, study.resources) as capacity:
             queue = open_queue(check_fit(study.resources, capacity, "the cluster"))
             if not queue.is_done:
-                _TuneSweep(study, store, queue, address or os.environ["RAY_ADDRESS"]).run()
+                _TuneSweep(study, store, queue, driver, address or os.environ["RAY_ADDRESS"]).run()
     if queue.stop_reason is None:  # an interrupted sweep resumes and may want its checkpoints
         prune_checkpoints(store, ended)
     return SweepOutcome(queue.num_run, queue.num_reused, queue.num_failed, queue.stop_reason)
@@ -118,6 +121,8 @@ def run_sweep(
 _LEAST_IDLE = 0.6
 """Share of a worker's CPUs that must compute nothing, measured, before they are lent."""
 
+_LOOK_PAUSE_S = 5.0
+
 _BATCHES_PER_TUNER = 2_000
 """Tune keeps 7 kB of every batch that it ran until it ends; a new one starts within seconds."""
 
@@ -125,7 +130,9 @@ _BATCHES_PER_TUNER = 2_000
 class _TuneSweep:
     """Ray Tune over a trial queue, on the Ray cluster that this process is connected to."""
 
-    def __init__(self, study: Study, store: ArtifactStore, queue: TrialQueue, address: str | None) -> None:
+    def __init__(
+        self, study: Study, store: ArtifactStore, queue: TrialQueue, driver: Driver, address: str | None
+    ) -> None:
         # Imports ray.tune, which takes seconds that a completed study need not pay.
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -143,7 +150,11 @@ class _TuneSweep:
             resources.gpus_per_worker,
             resources.max_failures,
             self._ray_directory,
+            resources.stall_timeout,
         )
+        self._wait = Wait(lambda line: driver.observe(Notice(line)))
+        self._wait_timeout_s = driver.wait_timeout_s
+        self._next_look_s = 0.0
         self.can_lend = resources.use_idle_cpus and self._group.can_borrow
         # On the driver's own node: while the driver lives, trials must be able to reach the board.
         here: Any = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
@@ -186,6 +197,35 @@ class _TuneSweep:
         """Raise if the sweep cannot go on; see `TrialRunner`."""
         self._check_signals()
         self._watch.check(is_suspect=is_suspect)
+        began_s = time.monotonic()
+        if began_s >= self._next_look_s:
+            self._look_what_is_awaited()
+            took_s = time.monotonic() - began_s
+            self._next_look_s = time.monotonic() + max(_LOOK_PAUSE_S, took_s / LOOK_SHARE)
+
+    def _look_what_is_awaited(self) -> None:
+        """Tell what keeps trials from running, and end the sweep if none has run for too long."""
+        import ray
+        from ray.exceptions import RayError
+        from ray.util import placement_group_table
+
+        shape = {"CPU": self._group.cpus_per_worker, "GPU": self._group.gpus_per_worker}
+        try:
+            num_unplaced = unplaced(placement_group_table(), shape)
+        except RayError:  # whether the cluster is lost is for the watch to say
+            return
+        what, is_idle = None, True
+        if num_unplaced:
+            what = place_text(num_unplaced, shape, ray.available_resources())
+            is_idle = num_unplaced >= self._searcher.num_batches
+        elif not self._queue.running and not self._queue.is_done:
+            what = self._queue.last_notice or None
+        waited_s = self._wait.go_on(what)
+        if is_idle and self._wait_timeout_s is not None and waited_s > self._wait_timeout_s:
+            raise ClusterError(
+                f"no trial could run for {duration(waited_s)} (--wait-timeout): {what}. Run the same command "
+                "again to go on"
+            )
 
     def _new_searcher(self) -> Any:
         from nlgraft.execution.tune_searcher import TuneSearcher

@@ -29,12 +29,14 @@ from nlgraft.execution.report_keys import (
     OUTCOME,
     OWNER,
     REASON,
+    STACKS,
     STAGE,
     STEP,
     TRIAL_ID,
     UNIX_MS,
     VALUE,
 )
+from nlgraft.execution.stall_watch import StallWatch
 from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.stage import KillReason, Reporter, Stage, StageGraph
 from nlgraft.pipeline.stage_outputs import RecordingReporter
@@ -46,6 +48,7 @@ _log = logging.getLogger(__name__)
 
 _REPORT_PAUSE_S = 1.0
 _LOAN_POLL_S = 0.2
+_LAST_WORDS_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -135,6 +138,11 @@ class TuneReporter:
             tune.report(result)
         except SystemExit:
             self._kill_reason = KillReason("the sweep ended before the trial")
+
+    def tell_stalled(self, reason: str, stacks: str) -> None:
+        """Tell that the trial makes no progress; its process ends now."""
+        outcome = {OUTCOME: "stalled", REASON: reason, STACKS: stacks, STAGE: THREADS.stage}
+        ray.get(self._board.advance.remote(self._spec.batch_id, outcome), timeout=_LAST_WORDS_S)
 
     def should_stop(self) -> str | None:
         """Read this trial's stop request, and use the CPUs that idle workers lend it.
@@ -226,7 +234,11 @@ def _open_store(place: StorePlace) -> ArtifactStore:
 def _run(spec: TrialSpec, tune_reporter: TuneReporter) -> dict[str, str]:
     """Run a trial; return how it ended."""
     # Recorded here, where worker groups report to: a stage that does not finish writes no curves of its own.
-    reporter = RecordingReporter(tune_reporter)
+    trainings = {stage.fingerprint for stage in spec.graph.stages if stage.is_distributed}
+    watch = None
+    if spec.group.stall_s is not None and spec.group.num_workers == 1:  # else each worker watches itself
+        watch = StallWatch(tune_reporter, spec.group.stall_s, trainings, tune_reporter.tell_stalled)
+    reporter = RecordingReporter(watch or tune_reporter)
     spec.group.limit_threads()
     try:
         record = run_trial(
@@ -245,6 +257,9 @@ def _run(spec: TrialSpec, tune_reporter: TuneReporter) -> dict[str, str]:
         # For the worker's log; everybody else reads it in the trial's record.
         _log.warning("%s: %s", spec.key, failed)
         return {OUTCOME: "ended"}
+    finally:
+        if watch is not None:
+            watch.close()
     if record.state == "killed":
         # A store that failed may hold no record of it.
         return {OUTCOME: "killed", REASON: str(record.reason)}

@@ -6,8 +6,10 @@ running trial is computing waits here and so occupies no worker; a trial whose s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
 from nlgraft.errors import StoreError
 from nlgraft.execution.cell_searches import CellSearches
@@ -84,7 +86,7 @@ class TrialQueue:
             None if study.budget.wall_clock_s is None else self._clock() + study.budget.wall_clock_s
         )
         self._stop_reason: str | None = None
-        self._last_notice = ""
+        self.last_notice = ""
         self._num_started = 0
         self.num_run = 0
         self.num_reused = 0
@@ -267,9 +269,9 @@ class TrialQueue:
         self._not_before[trial.key] = self._clock() + _BUSY_PAUSE_S
         self._waiting.append(trial)
         notice = f"{trial.name} waits for a stage that {owner} is computing"
-        if notice != self._last_notice:
+        if notice != self.last_notice:
             self._driver.observe(Notice(notice))
-            self._last_notice = notice
+            self.last_notice = notice
 
     def end(self, trial: SweepTrial, record: TrialRecord) -> None:
         """Take the record of a trial that has ended."""
@@ -310,12 +312,12 @@ class TrialQueue:
                 self._store_record(record)
         self._driver.observe(TrialEnded(trial, record))
 
-    def lost(self, trial: SweepTrial, reason: str) -> TrialRecord:
+    def lost(self, trial: SweepTrial, reason: str, stages: Sequence[dict[str, Any]] = ()) -> TrialRecord:
         """Record a trial as failed whose process died, unless it had finished before; return the record."""
         finished = finished_record(trial.graph, self._store)
         if finished is not None:
             return finished
-        record = trial.record_of_end("failed", reason)
+        record = replace(trial.record_of_end("failed", reason), stages=list(stages))
         self._store_record(record)
         return record
 

@@ -14,7 +14,18 @@ from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
 from nlgraft.execution.events import SweepTrial
-from nlgraft.execution.report_keys import KEY, METRICS, OUTCOME, OWNER, REASON, STAGE, STEP, UNIX_MS, VALUE
+from nlgraft.execution.report_keys import (
+    KEY,
+    METRICS,
+    OUTCOME,
+    OWNER,
+    REASON,
+    STACKS,
+    STAGE,
+    STEP,
+    UNIX_MS,
+    VALUE,
+)
 from nlgraft.execution.short_trials import BATCH_S
 from nlgraft.execution.trial_queue import TrialQueue
 from nlgraft.pipeline.stage import KillReason
@@ -141,6 +152,11 @@ class TuneSearcher(Searcher):
         return {}
 
     @property
+    def num_batches(self) -> int:
+        """Number of batches that were handed out and have not ended."""
+        return len(self._batches)
+
+    @property
     def is_spent(self) -> bool:
         """True once Tune was handed as many batches as it may be."""
         return self._num_left == 0
@@ -236,6 +252,9 @@ class TuneSearcher(Searcher):
         if outcome[OUTCOME] == "killed":
             self._queue.kill(trial, outcome[REASON])
             return
+        if outcome[OUTCOME] == "stalled":
+            self._queue.end(trial, self._queue.lost(trial, outcome[REASON], _stalled_stages(trial, outcome)))
+            return
         record = trial_record(self._store, trial.fingerprint)
         self._queue.end(trial, record or self._queue.lost(trial, _PROCESS_DIED))
 
@@ -282,3 +301,18 @@ class TuneSearcher(Searcher):
 
     def restore(self, checkpoint_path: str) -> None:
         """Restore nothing: the store is the source of truth."""
+
+
+def _stalled_stages(trial: SweepTrial, outcome: dict[str, str]) -> list[dict[str, Any]]:
+    """Describe the training that made no progress as the records of trials describe a stage that failed."""
+    return [
+        {
+            "name": stage.name,
+            "fingerprint": stage.fingerprint,
+            "decision": "failed",
+            "reason": outcome[REASON],
+            "traceback": outcome[STACKS],
+        }
+        for stage in trial.graph.stages
+        if stage.fingerprint == outcome[STAGE]
+    ]

@@ -14,6 +14,7 @@ class WorkerGroup:
     Attributes:
         cpus_per_worker: CPUs of each worker; also its number of threads.
         max_failures: How often a lost worker is replaced; an error of the training itself is not retried.
+        stall_s: Longest time without progress of a training; None: without limit.
         run_directory: Where Ray Train keeps its own small files.
     """
 
@@ -22,6 +23,7 @@ class WorkerGroup:
     gpus_per_worker: float
     max_failures: int
     run_directory: str
+    stall_s: float | None = None
 
     @property
     def device(self) -> str:

@@ -27,7 +27,7 @@ class Config(StrictConfig):
     """Settings of the toy."""
 
     data: Mapping[str, Any] = {}
-    behaviour: Literal["good", "nan", "raise", "exit"] = "good"
+    behaviour: Literal["good", "nan", "raise", "exit", "hang"] = "good"
     upstream: int = 0
     gain: float = 0.0
     noise: float = 0.0
@@ -112,6 +112,8 @@ def run_training(context: StageContext) -> None:
             _be_lost(context)
         if config["behaviour"] == "raise" and step == 2 and is_last:
             raise ValueError("this arm cannot work")
+        if config["behaviour"] == "hang" and step == 2 and is_last:
+            time.sleep(10_000)
         if config["behaviour"] == "exit" and step == 2:
             os._exit(17)
         score = math.nan if config["behaviour"] == "nan" else 10 * config["gain"] + step + context.seed / 10

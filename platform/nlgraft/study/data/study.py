@@ -205,6 +205,9 @@ class Resources(Part):
     """Most trials at once; none: as many as fit."""
     max_failures: int = Field(default=2, ge=0)
     """Number of times that a trial is tried again after the loss of its worker or node."""
+    stall_timeout: Duration | None = None
+    """Longest time that a training may report nothing (it reports every 50 steps and after an evaluation):
+    seconds, ``30m`` or ``PT30M``. Its trial then fails, with the stacks of its threads; none: no limit."""
     use_idle_cpus: bool = True
     """If true, a stage that all other trials wait for computes on idle CPUs as well. Sums over more threads
     differ by rounding; with false a study gives the same figures to the last digit on one machine."""

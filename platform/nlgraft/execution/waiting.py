@@ -1,0 +1,68 @@
+"""What a run waits for, told while that lasts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nlgraft.wording import count, duration
+
+_PAUSE_S = 30.0
+
+
+class Wait:
+    """Tells every 30 s what is waited for.
+
+    Args:
+        tell: Receives a line.
+        clock: Monotonic seconds; replaced in tests.
+    """
+
+    def __init__(self, tell: Callable[[str], object], clock: Callable[[], float] = time.monotonic) -> None:
+        self._tell = tell
+        self._clock = clock
+        self._since_s: float | None = None
+        self._next_s = 0.0
+
+    def go_on(self, what: str | None) -> float:
+        """Return for how many seconds has been waited; called often.
+
+        Args:
+            what: What is waited for; None if for nothing.
+        """
+        now_s = self._clock()
+        if what is None:
+            self._since_s = None
+            return 0.0
+        if self._since_s is None:
+            self._since_s, self._next_s = now_s, now_s + _PAUSE_S
+        if now_s >= self._next_s:
+            self._next_s = now_s + _PAUSE_S
+            self._tell(f"waiting for {duration(now_s - self._since_s)}: {what}")
+        return now_s - self._since_s
+
+
+def unplaced(groups: Mapping[str, Mapping[str, Any]], shape: Mapping[str, float]) -> int:
+    """Count the placement groups of a shape that wait for their place.
+
+    Args:
+        groups: Ray's table of them.
+        shape: Resources of each of their bundles.
+    """
+    wanted = {name: amount for name, amount in shape.items() if amount}
+    return sum(
+        group["state"] in ("PENDING", "RESCHEDULING")
+        and all(bundle == wanted for bundle in group["bundles"].values())
+        for group in groups.values()
+    )
+
+
+def place_text(num_trials: int, shape: Mapping[str, float], free: Mapping[str, float]) -> str:
+    """Describe what trials wait for that have no place on the cluster."""
+    each = ", ".join(f"{amount:g} {name}" for name, amount in shape.items() if amount)
+    left = ", ".join(f"{free.get(name, 0.0):g} {name}" for name, amount in shape.items() if amount)
+    return (
+        f"{count(num_trials, 'trial')} without a place on the cluster: each worker needs {each}, free are "
+        f"{left} in all; other jobs hold the rest, or no node has so much at once (`ray status`)"
+    )

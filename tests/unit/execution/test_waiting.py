@@ -1,0 +1,40 @@
+"""What a person hears of a run that waits."""
+
+from __future__ import annotations
+
+from nlgraft.execution.waiting import Wait, place_text, unplaced
+
+
+def test_a_wait_is_told_every_thirty_seconds_and_begins_anew_after_something_ran() -> None:
+    now_s = 0.0
+    told: list[str] = []
+    wait = Wait(told.append, lambda: now_s)
+    for now_s in (0.0, 29.0, 30.0, 31.0, 60.0, 89.0):
+        waited_s = wait.go_on("the lock")
+        assert waited_s == now_s
+    assert told == ["waiting for 30 s: the lock", "waiting for 60 s: the lock"]
+    assert wait.go_on(None) == 0
+    now_s = 100.0
+    assert wait.go_on("a place") == 0
+    now_s = 131.0
+    assert wait.go_on("a place") == 31
+    assert told[2:] == ["waiting for 31 s: a place"]
+
+
+def test_the_groups_that_wait_are_those_of_our_shape() -> None:
+    def group(state: str, *bundles: dict[str, float]) -> dict[str, object]:
+        return {"state": state, "bundles": dict(enumerate(bundles))}
+
+    gpu = {"CPU": 2.0, "GPU": 0.5}
+    groups = {
+        "a": group("PENDING", gpu),
+        "b": group("RESCHEDULING", gpu, gpu),
+        "c": group("CREATED", gpu),
+        "d": group("REMOVED", gpu),
+        "e": group("PENDING", {"CPU": 2.0}),
+    }
+    assert unplaced(groups, gpu) == 2
+    assert unplaced(groups, {"CPU": 2.0, "GPU": 0.0}) == 1
+    text = place_text(2, gpu, {"CPU": 3.0})
+    assert "2 trials without a place on the cluster: each worker needs 2 CPU, 0.5 GPU" in text
+    assert "free are 3 CPU, 0 GPU in all" in text
