@@ -24,6 +24,7 @@ from nlgraft.execution.interruption import Interrupted, raising_interrupted
 from nlgraft.execution.memory import memory_shortage
 from nlgraft.execution.optuna_study import OptunaStudy, database_url, optuna_name
 from nlgraft.execution.prune_checkpoints import prune_checkpoints
+from nlgraft.execution.stage_claims import LOOK_SHARE
 from nlgraft.execution.trial_queue import TrialQueue
 from nlgraft.execution.waiting import Wait, place_text, unplaced
 from nlgraft.execution.worker_group import WorkerGroup
@@ -196,17 +197,23 @@ class _TuneSweep:
         """Raise if the sweep cannot go on; see `TrialRunner`."""
         self._check_signals()
         self._watch.check(is_suspect=is_suspect)
-        if time.monotonic() >= self._next_look_s:
-            self._next_look_s = time.monotonic() + _LOOK_PAUSE_S
+        began_s = time.monotonic()
+        if began_s >= self._next_look_s:
             self._look_what_is_awaited()
+            took_s = time.monotonic() - began_s
+            self._next_look_s = time.monotonic() + max(_LOOK_PAUSE_S, took_s / LOOK_SHARE)
 
     def _look_what_is_awaited(self) -> None:
         """Tell what keeps trials from running, and end the sweep if none has run for too long."""
         import ray
+        from ray.exceptions import RayError
         from ray.util import placement_group_table
 
         shape = {"CPU": self._group.cpus_per_worker, "GPU": self._group.gpus_per_worker}
-        num_unplaced = unplaced(placement_group_table(), shape)
+        try:
+            num_unplaced = unplaced(placement_group_table(), shape)
+        except RayError:  # whether the cluster is lost is for the watch to say
+            return
         what, is_idle = None, True
         if num_unplaced:
             what = place_text(num_unplaced, shape, ray.available_resources())

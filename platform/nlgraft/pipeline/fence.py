@@ -8,18 +8,17 @@ another driver wrote in its place; if that has written nothing there yet, it wil
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 
 from nlgraft.errors import StoreError
-from nlgraft.pipeline.integrity import FileEntry
 from nlgraft.pipeline.local_files import Files
 
 _NUM_TRIES = 100
+_READING = frozenset({"read", "names", "existing", "sizes", "modified_at", "damage", "fetch"})
 
 
 @dataclass(frozen=True)
@@ -60,61 +59,53 @@ class Superseded(StoreError):
         )
 
 
-def fenced(files: Files, fence: Fence) -> Files:
-    """Return files that are written only while a lock is held; reading goes on."""
-    return cast(Files, _FencedFiles(files, fence))
+class Guarded:
+    """Stands for an object: each of its methods is called after a check, but for those that only read.
 
+    Args:
+        inner: The object.
+        check: Raises if it must not be written.
+        is_reading: Tells if a method, given by its name, only reads.
+    """
 
-class _FencedFiles:
-    """Files behind a fence; whatever is not defined here goes to the files themselves."""
-
-    def __init__(self, files: Files, fence: Fence) -> None:
-        self._files = files
-        self._fence = fence
+    def __init__(self, inner: Any, check: Callable[[], object], is_reading: Callable[[str], bool]) -> None:
+        self._inner = inner
+        self._check = check
+        self._is_reading = is_reading
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._files, name)
+        attribute = getattr(self._inner, name)
+        if self._is_reading(name) or not callable(attribute):
+            return attribute
 
-    def check(self) -> None:
-        """Raise `Superseded` if the lock is not held any more."""
-        if not self._fence.is_held(self._files):
+        def write(*arguments: Any, **options: Any) -> Any:
+            self._check()
+            return attribute(*arguments, **options)
+
+        return write
+
+
+def fenced(files: Files, fence: Fence) -> Files:
+    """Return files that are written only while a lock is held; reading goes on."""
+
+    def check() -> None:
+        if not fence.is_held(files):
             raise Superseded
 
+    return cast(Files, _FencedFiles(files, check, _READING.__contains__))
+
+
+class _FencedFiles(Guarded):
     def write(self, key: str, data: bytes) -> None:
         """Write a key in one step, replacing what was there when the lock was looked at."""
         for _ in range(_NUM_TRIES):
-            before = self._files.read(key)
-            self.check()
-            if before is None:
-                is_written = self._files.create(key, data)
-            else:
-                is_written = self._files.replace(key, before, data)
-            if is_written:
+            before = self._inner.read(key)
+            if self.create(key, data) if before is None else self.replace(key, before, data):
                 return
-        raise StoreError(f"{self._files.name}: {key} is being written by others all the time")
-
-    def create(self, key: str, data: bytes) -> bool:
-        """Write a key only if it is missing."""
-        self.check()
-        return self._files.create(key, data)
-
-    def replace(self, key: str, old: bytes, new: bytes) -> bool:
-        """Write a key only if it holds `old`."""
-        self.check()
-        return self._files.replace(key, old, new)
+        raise StoreError(f"{self._inner.name}: {key} is being written by others all the time")
 
     def delete(self, key: str, expected: bytes | None = None) -> None:
         """Delete a key; one that holds what this process wrote there also without the lock."""
         if expected is None:
-            self.check()
-        self._files.delete(key, expected)
-
-    def delete_tree(self, key: str) -> None:
-        """Delete everything below a key."""
-        self.check()
-        self._files.delete_tree(key)
-
-    def put_directory(self, source: Path, key: str, entries: Mapping[str, FileEntry]) -> Path:
-        """Move files of a local directory below a key."""
-        self.check()
-        return self._files.put_directory(source, key, entries)
+            self._check()
+        self._inner.delete(key, expected)

@@ -9,6 +9,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from nlgraft.errors import StudyLockedError
+from nlgraft.pipeline.fence import Guarded
 
 _READING = ("get_", "search_", "list_")
 
@@ -19,34 +20,22 @@ def fenced_client(client: MlflowClient, may_write: Callable[[], bool]) -> Mlflow
     MLflow has no conditional requests: one that is on its way when the process is stopped arrives. A run
     that is created so is deleted again, since it may be there twice.
     """
-    return cast(MlflowClient, _FencedClient(client, may_write))
+
+    def check() -> None:
+        if not may_write():
+            raise StudyLockedError("another driver writes this study to MLflow")
+
+    return cast(MlflowClient, _FencedClient(client, check, lambda name: name.startswith(_READING)))
 
 
-class _FencedClient:
-    def __init__(self, client: MlflowClient, may_write: Callable[[], bool]) -> None:
-        self._client = client
-        self._may_write = may_write
-
-    def __getattr__(self, name: str) -> Any:
-        attribute = getattr(self._client, name)
-        if name.startswith(_READING) or not callable(attribute):
-            return attribute
-
-        def write(*arguments: Any, **options: Any) -> Any:
-            self._check()
-            return attribute(*arguments, **options)
-
-        return write
-
+class _FencedClient(Guarded):
     def create_run(self, *arguments: Any, **options: Any) -> Run:
         """Create a run, and delete it if this driver may not write any more."""
         self._check()
-        run = self._client.create_run(*arguments, **options)
-        if not self._may_write():
-            self._client.delete_run(run.info.run_id)
-        self._check()
+        run = self._inner.create_run(*arguments, **options)
+        try:
+            self._check()
+        except StudyLockedError:
+            self._inner.delete_run(run.info.run_id)
+            raise
         return run
-
-    def _check(self) -> None:
-        if not self._may_write():
-            raise StudyLockedError("another driver writes this study to MLflow")

@@ -11,7 +11,18 @@ from typing import Any
 import pytest
 
 from nlgraft.execution import tune_searcher
-from nlgraft.execution.report_keys import KEY, METRICS, OUTCOME, OWNER, REASON, STAGE, STEP, UNIX_MS, VALUE
+from nlgraft.execution.report_keys import (
+    KEY,
+    METRICS,
+    OUTCOME,
+    OWNER,
+    REASON,
+    STACKS,
+    STAGE,
+    STEP,
+    UNIX_MS,
+    VALUE,
+)
 from nlgraft.execution.tune_searcher import TuneSearcher
 from nlgraft.pipeline.stage import KillReason
 from nlgraft.pipeline.store import ArtifactStore
@@ -49,8 +60,8 @@ class Queue:
     def check_budget(self) -> None:
         self.told.append("check_budget")
 
-    def lost(self, trial: Any, reason: str) -> str:
-        return f"lost: {reason}"
+    def lost(self, trial: Any, reason: str, stages: Sequence[Any] = ()) -> Any:
+        return (reason, list(stages)) if stages else f"lost: {reason}"
 
     def __getattr__(self, name: str) -> Any:
         return lambda trial, *args: self.told.append((name, trial.fingerprint, *args))
@@ -189,6 +200,19 @@ def test_the_end_of_a_trial(
     assert bench.searcher.trial_of("t1") is None
     assert bench.freed == ["t1"]
     assert bench.checks == [{}] + [{"is_suspect": True}] * is_error
+
+
+def test_a_training_that_stood_still_fails_with_its_stacks(store: ArtifactStore) -> None:
+    stages = [SimpleNamespace(name=name, fingerprint=name * 2) for name in ("corpus", "training")]
+    stalled = SimpleNamespace(fingerprint="x", key="x", graph=SimpleNamespace(stages=stages))
+    bench = Bench(store, stalled)
+    bench.searcher.suggest("t1")
+    said = {OUTCOME: "stalled", REASON: "no progress", STACKS: "File a.py", STAGE: "trainingtraining"}
+    bench.ended["t1"] = [said]
+    bench.searcher.on_trial_complete("t1", {OUTCOME: "ended"})
+    failed = {"name": "training", "fingerprint": "trainingtraining", "decision": "failed"}
+    expected = failed | {"reason": "no progress", "traceback": "File a.py"}
+    assert bench.queue.told[-1] == ("end", "x", ("no progress", [expected]))
 
 
 def test_of_a_batch_whose_process_died_one_trial_is_lost_and_the_rest_goes_back(store: ArtifactStore) -> None:

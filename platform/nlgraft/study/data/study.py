@@ -210,8 +210,8 @@ class Resources(Part):
     max_failures: int = Field(default=2, ge=0)
     """Number of times that a trial is tried again after the loss of its worker or node."""
     stall_timeout: Duration | None = None
-    """Longest time that a training may make no progress: seconds, ``30m`` or ``PT30M``. Its trial then fails
-    with the stacks of its threads; none: without limit."""
+    """Longest time that a training may report nothing (it reports every 50 steps and after an evaluation):
+    seconds, ``30m`` or ``PT30M``. Its trial then fails, with the stacks of its threads; none: no limit."""
     use_idle_cpus: bool = False
     """If true, a stage that all other trials wait for computes on idle CPUs as well, which pays for wide
     models on a machine without other work. Sums over more threads differ by rounding; with false a study
