@@ -38,7 +38,7 @@ PROBES: list[tuple[str, str, str, list[Any], str, dict[str, Any]]] = [
     ("vocabulary_transfer", "old_vocabulary", "transfer.norm_match", ["none", "median"], IDLE, {}),
     ("vocabulary_transfer", "from_scratch", "masked_lm.num_scoring_rounds", [1, 2], IDLE, {}),
     ("llm_vocabulary", "none", "vocabulary.method", ["random", "fvt"], IDLE, {}),
-    ("llm_vocabulary", "extend", "vocabulary.size", [300, 400], IDLE, {}),
+    ("llm_vocabulary", "prune", "vocabulary.min_count", [2, 3], IDLE, {}),
     ("llm_vocabulary", "prune", "training.new_rows_first_steps", [0, 1], IDLE, {}),
     ("llm_vocabulary", "extend", "causal_lm.model.max_positions", [512, 1024], UNKNOWN, {}),
     # the same settings where they are read
