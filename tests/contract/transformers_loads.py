@@ -83,5 +83,8 @@ def assert_loads(directory: Path, line: str) -> None:
     assert not report["missing_keys"]
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     ids = tokenizer(line)["input_ids"]
+    if name.endswith("ForCausalLM"):
+        assert tokenizer.decode(ids, skip_special_tokens=True) == line
+        return
     assert ids[0] != ids[-1]
     assert len(ids) == len(tokenizer(line, add_special_tokens=False)["input_ids"]) + 2

@@ -54,6 +54,7 @@ BEAM = {
     "stopping": ({**SHORT, "beam": 2, "alpha": 2.0}, {"stopping": "exact"}),
     "start_id": (SHORT, {"start_id": 7}),
     "end_id": (SHORT, {"end_id": 8}),
+    "forced_ids": (SHORT, {"forced_ids": (7,)}),
     "batch_sentences": (SHORT, {"batch_sentences": 2}),
 }
 

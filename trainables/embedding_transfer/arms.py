@@ -70,7 +70,7 @@ _PRETRAINED = _with(name for name in _METHODS if name not in UNTRAINED_METHODS)
 _WITH_UPSTREAM_TEXT = _with(name for name in _METHODS if name != "single_run")
 _WITH_NEW_ROWS = _with(name for name in _EXCHANGING if name != "independent_encoder")
 _TRANSLATED: Condition = {"masked_lm": (None,)}
-_SMOOTHED: Condition = {**_PRETRAINED, **_TRANSLATED}
+_PAIRS_PRETRAINED: Condition = {**_PRETRAINED, **_TRANSLATED}
 READ_WHEN: ReadWhen = {
     "data.upstream": (_WITH_UPSTREAM_TEXT,),
     "tokenizers.upstream": (_WITH_UPSTREAM_TEXT,),
@@ -79,7 +79,8 @@ READ_WHEN: ReadWhen = {
     "tokenizers.downstream.sampling_alpha": (),
     "tokenizers.joint": (_with(("joint_vocab",)),),
     "upstream": (_PRETRAINED,),
-    **{f"upstream.train.{name}": (_SMOOTHED,) for name in ("label_smoothing", "smoothing_kind")},
+    "upstream.checkpoint": (_PAIRS_PRETRAINED,),
+    **{f"upstream.train.{name}": (_PAIRS_PRETRAINED,) for name in ("label_smoothing", "smoothing_kind")},
     **{f"downstream.train.{name}": (_TRANSLATED,) for name in ("label_smoothing", "smoothing_kind")},
     "generator": (_with(TRAINED_METHODS),),
     "generator.encoder_rates": (

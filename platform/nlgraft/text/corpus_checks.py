@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import sentencepiece
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from nlgraft.errors import DataError
 from nlgraft.text import hub
@@ -79,9 +80,13 @@ def check_corpus(config: CorpusConfig) -> CorpusCheck:
 
 
 def corpora_in(data: Any, path: str = "data") -> Iterator[tuple[str, CorpusConfig]]:
-    """Find the corpora in ``data`` of a system's config, or in a part of it, with their paths."""
+    """Find the corpora in ``data`` of a system's config, or in a part of it, with their paths.
+
+    A corpus that is described in a system's own way is left out.
+    """
     if hasattr(data, "corpus"):
-        yield path, as_corpus(data)
+        with suppress(ValidationError):
+            yield path, as_corpus(data)
     elif isinstance(data, BaseModel | Mapping):
         for name, part in dict(data).items():
             yield from corpora_in(part, f"{path}.{name}")

@@ -24,7 +24,7 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.stages.run.bert_stages import renumbered
 from nlgraft.stages.run.exchange_stages import read_vectors
-from nlgraft.stages.run.masked_lm_stages import SIDE
+from nlgraft.stages.kinds.exchange_kinds import SIDE
 from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig

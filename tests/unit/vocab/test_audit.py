@@ -115,12 +115,13 @@ def test_a_donor_is_audited_on_the_command_line(models):
     assert "ok    rows survive a transplant" in clean
     assert "0 as if crafted" in clean
     # in the base, one shared token's row grows: a token on it alone is salient there
-    shared = [surface for surface in donor_ids if surface in base_ids]
-    victim = next(surface for surface in donor_ids if surface not in base_ids)
-    donor[donor_ids[victim]] = 1.5 * donor[donor_ids[shared[40]]]
-    base[base_ids[shared[40]]] *= 8
+    words = sorted(surface for surface in donor_ids if surface.isascii() and surface.isalpha())
+    shared = [surface for surface in words if surface in base_ids]
+    victim = next(surface for surface in words if surface not in base_ids)
+    donor[donor_ids[victim]] = 1.5 * donor[donor_ids[shared[10]]]
+    base[base_ids[shared[10]]] *= 8
     save(place, "donor", donor)
     save(place, "base", base)
     broken = run("doctor", place / "donor", "--audit", place / "base", code=1).stdout
-    assert "1 as if crafted to break it" in broken
+    assert "0 as if crafted" not in broken
     assert victim in broken
