@@ -8,7 +8,7 @@ import pytest
 
 from nlgraft.analysis.data.trials import TrialRecord, TrialResult
 from nlgraft.analysis.rendering import settings_tables
-from nlgraft.analysis.rendering.settings_figures import setting_plots
+from nlgraft.analysis.rendering.settings_figures import setting_plots, short_names
 from nlgraft.execution.importance import importances
 
 SPACE = {
@@ -162,3 +162,10 @@ def test_a_study_without_a_search_says_nothing(make_small_study, scored):
     assert settings_tables.levels_table(result) is None
     assert setting_plots(result) == []
     assert "Which setting mattered" not in result.render("md")
+
+
+def test_choices_that_are_sections_are_named_by_what_tells_them_apart():
+    """A search over 125 or 375 steps, or none: whole sections would leave no room for the panel."""
+    choices = [None, {"max_steps": 125, "peak_lr": 1e-3}, {"max_steps": 375, "peak_lr": 1e-3}]
+    assert short_names(choices) == ["null", "max_steps 125", "max_steps 375"]
+    assert short_names(["a" * 30, "b"]) == ["a" * 17 + "…", "b"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -27,6 +27,8 @@ from nlgraft.study.data.space import Domain
 
 _MAX_PANELS = 6
 _BAR = 0.8
+_NAME_WIDTH = 18
+"""Characters of a choice on an axis; longer names leave no room for the panel."""
 _MARKS = "osD^v"
 """One for each round of the colours."""
 
@@ -114,10 +116,22 @@ def _places(domain: Domain, values: Sequence[Any], index: int, num_cells: int) -
     return [names.index(json.dumps(value)) + shift for value in values]
 
 
+def short_names(choices: Sequence[Any]) -> list[str]:
+    """Name choices briefly enough for an axis; of mappings only what tells them apart is named."""
+    mappings = [choice for choice in choices if isinstance(choice, Mapping)]
+    names = []
+    for choice in choices:
+        name = choice if isinstance(choice, str) else json.dumps(choice)
+        if isinstance(choice, Mapping):
+            own = [key for key in choice if any(other.get(key) != choice[key] for other in mappings)]
+            name = ", ".join(f"{key} {choice[key]}" for key in own) or name
+        names.append(name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 1]}…")
+    return names
+
+
 def _set_axis(axes: Axes, domain: Domain) -> None:
     if domain.type == "categorical":
-        names = [choice if isinstance(choice, str) else json.dumps(choice) for choice in domain.choices]
-        axes.set_xticks(range(len(names)), names)
+        axes.set_xticks(range(len(domain.choices)), short_names(domain.choices))
     elif domain.log:
         axes.set_xscale("log")
         ticks = np.geomspace(domain.low, domain.high, 4)
