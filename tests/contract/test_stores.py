@@ -23,6 +23,7 @@ from nlgraft.errors import StageBusy, StoreError, StudyLockedError
 from nlgraft.pipeline import artifacts, journal
 from nlgraft.pipeline.fence import Fence, Superseded
 from nlgraft.pipeline.integrity import ArtifactDamaged, FileEntry
+from nlgraft.pipeline.leases import Lease
 from nlgraft.pipeline.local_files import Files, LocalFiles
 from nlgraft.pipeline.manifest import MANIFEST
 from nlgraft.pipeline.stage import NullReporter
@@ -429,12 +430,14 @@ def test_a_write_that_slept_after_its_look_at_the_lock_replaces_nothing_newer(
     if before is not None:
         older.write_record("trials", "a", before)
     look = Fence.is_held
+    taken: list[Lease] = []
 
     def sleep_after(fence: Fence, files: Files) -> bool:
         is_held = look(fence, files)
         monkeypatch.setattr(Fence, "is_held", look)
         files_of(open_store()).delete(lock.key)
         newer = open_store().lock_study("study")
+        taken.append(newer)
         open_store(fence=newer.fence).write_record("trials", "a", {"by": "newer"})
         return is_held
 
@@ -442,6 +445,7 @@ def test_a_write_that_slept_after_its_look_at_the_lock_replaces_nothing_newer(
     with pytest.raises(Superseded):
         older.write_record("trials", "a", {"by": "older, later"})
     assert open_store().read_record("trials", "a", ANY) == {"by": "newer"}
+    taken[0].release()
 
 
 def test_silent_lease_expires(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch):
@@ -494,6 +498,9 @@ def test_only_one_of_many_takes_over(open_store: OpenStore, monkeypatch: pytest.
         thread.join()
     assert [type(outcome).__name__ for outcome in outcomes].count("Lease") == 1
     assert len(outcomes) == 6
+    for outcome in outcomes:
+        if isinstance(outcome, Lease):
+            outcome.release()
 
 
 @pytest.mark.parametrize("is_taken", [False, True])
