@@ -13,6 +13,7 @@ import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import Literal
 
 from nlgraft.analysis.data.ledger import Asked, Basis, Entry, History, history, open_ledger
@@ -99,7 +100,7 @@ class Frozen:
             return None, None
         return self.p_values.get(slot, 1.0), self.p_equal.get(slot, 1.0) if slot in self.margins else None
 
-    @property
+    @cached_property  # asked again for every later entry
     def is_decided(self) -> bool:
         """True if every question is, one with a margin in both ways: else an error is still possible."""
         alpha = self.entry.alpha
@@ -108,6 +109,7 @@ class Frozen:
 
     def take(self, slot: Slot, asked: Asked) -> None:
         """Take the present answer to one of the questions."""
+        self.__dict__.pop("is_decided", None)
         if asked.is_certain:
             self.certain.add(slot)
         elif asked.is_complete and asked.p is not None:
@@ -232,7 +234,6 @@ class Budget:
         return asked.signature not in (None, self._signatures.get(asked.metric, asked.signature))
 
     def _freeze(self, number: int, entry: Entry) -> None:
-        level = min(entry.alpha, self.free if self.frozen else entry.alpha)
         families: dict[str, list[Slot]] = {}
         margins: dict[Slot, float] = {}
         for one in entry.asked:
@@ -241,7 +242,10 @@ class Budget:
                 families.setdefault(one.family, []).append(slot)
                 if one.equal_margin is not None:
                     margins[slot] = one.equal_margin
-        if not families or level < _TINY:
+        if not families:
+            return
+        level = min(entry.alpha, self.free if self.frozen else entry.alpha)
+        if level < _TINY:
             return
         unique = {name: tuple(dict.fromkeys(slots)) for name, slots in families.items()}
         frozen = Frozen(number, entry, level, unique, margins)
