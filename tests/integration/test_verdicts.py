@@ -107,5 +107,5 @@ def test_another_study_after_an_open_one_pays_and_is_told_why(document: dict[str
     launched(with_arm(document, "weak"))
     found = launched(with_arm(document, "strong")).compare("without strong")
     assert found.basis == "afterthought"
-    assert "chosen after results were seen" in found.notes[-1]
+    assert "not declared before results were seen" in found.notes[-1]
     assert not any("left out" in note for note in found.notes), "its pair was seen with no other seeds"

@@ -233,7 +233,7 @@ def test_a_margin_chosen_or_widened_after_results_is_an_afterthought() -> None:
     (found,) = answers(plain, late)
     assert (found.basis, found.p) == ("declared", 0.6), "the difference keeps its answer"
     assert found.p_equal == pytest.approx(1e-8 / (0.1 * 3 / 8))
-    assert "chosen after results were seen" in found.equal_reason
+    assert "not declared before results were seen" in found.equal_reason
     narrow = replace(plain, asked=(equal("a", 0.2, margin=0.5),))
     wide = replace(plain, asked=(equal("a", 0.004, margin=1.0),))
     (widened,) = answers(narrow, wide)

@@ -293,7 +293,7 @@ def test_a_margin_counts_if_it_was_set_before_results_were_seen(shown, store):
     narrowed = of(fresh, "avg_eg")
     assert narrowed.standing == "open"
     assert narrowed.p_holm == found.p_holm, "the difference keeps its answer"
-    assert any("the margin was chosen after results were seen" in note for note in narrowed.notes)
+    assert any("the margin was not declared before results were seen" in note for note in narrowed.notes)
 
 
 def test_one_pretraining_is_a_condition_of_equality_too(shown):

@@ -32,7 +32,7 @@ cells."""
 
 _TINY = 1e-9
 
-_LATE = "chosen after results were seen"
+_UNDECLARED = "not declared before results were seen"
 
 Slot = tuple[Hashable, ...]
 """A question together with its plan."""
@@ -203,7 +203,7 @@ class Budget:
             if asked.equal_margin is None or frozen.margins.get(slot, math.inf) <= asked.equal_margin:
                 return found  # what is within the declared margin is within a wider one
             late = self._afterthought(entry, asked)
-            return replace(found, p_equal=late.p_equal, equal_reason=f"the margin was {_LATE}")
+            return replace(found, p_equal=late.p_equal, equal_reason=f"the margin was {_UNDECLARED}")
         if asked.difference is None:  # an entry of such questions alone is not added: its cells are unknown
             return LedgerAnswer(None, "described", reason="no seed has finished in both cells")
         return self._afterthought(entry, asked)
@@ -211,16 +211,16 @@ class Budget:
     def _afterthought(self, entry: Entry, asked: Asked) -> LedgerAnswer:
         share = self._share(asked)
         if share is None:
-            return LedgerAnswer(None, "described", reason=_LATE)
+            return LedgerAnswer(None, "described", reason=_UNDECLARED)
         missing = {*asked.left_out, *self._seen[_cells(asked)]} - set(asked.seeds)
         if missing:
             listed = ", ".join(map(str, sorted(missing)))
             return LedgerAnswer(None, "described", reason=f"seeds that were seen are left out: {listed}")
         level = float(share) * AFTERTHOUGHTS * self.alpha / entry.alpha
         if asked.p_anytime is None:
-            return LedgerAnswer(None, "described", level, _LATE)
+            return LedgerAnswer(None, "described", level, _UNDECLARED)
         p_equal = None if asked.p_equal_anytime is None else min(1.0, asked.p_equal_anytime / level)
-        return LedgerAnswer(min(1.0, asked.p_anytime / level), "afterthought", level, _LATE, p_equal)
+        return LedgerAnswer(min(1.0, asked.p_anytime / level), "afterthought", level, _UNDECLARED, p_equal)
 
     def _share(self, asked: Asked) -> Fraction | None:
         if len(asked.cells) != 2 or asked.second_metric is not None:
