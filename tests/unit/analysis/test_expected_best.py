@@ -49,7 +49,7 @@ def searched(make_small_study, scored):
                 fingerprint=str(number), config={}, seed=0, state=state,
                 metrics={} if value is None else {metric: value},
                 curves={"dev/loss": [[step, 3.0, 0] for step in range(0, 101 + number, 50)],
-                        "upstream/dev/loss": [[9000, 3.0, 0]]},
+                        "upstream/dev/loss": [[9000, 3.0, 0]], "source_lm/dev_loss": [[9000, 3.0, 0]]},
                 started_at=100.0, ended_at=110.0,
             )  # fmt: skip
             trials.append(

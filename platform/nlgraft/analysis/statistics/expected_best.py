@@ -101,9 +101,11 @@ def expected_maximum(values: Array) -> Array:
 
 
 def _last_step(trial: TrialResult) -> float | None:
-    """Find the last step that the trial's own training reported; other stages' curves have a prefix."""
+    """Find the last step that the trial's own training reported; curves of others begin with their name."""
     curves = {} if trial.record is None else trial.record.curves
-    steps = [points[-1][0] for name, points in curves.items() if points and name.count("/") == 1]
+    steps = [
+        points[-1][0] for name, points in curves.items() if points and name.startswith(("train/", "dev/"))
+    ]
     return max(steps, default=None)
 
 
