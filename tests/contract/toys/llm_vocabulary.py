@@ -42,6 +42,8 @@ def _arms() -> dict[str, dict[str, Any]]:
     for change in ("replace", "extend", "prune_extend"):
         for method in VECTOR_METHODS:
             arms[f"{change}, {method}"] = _vocabulary(change=change, method=method)
+    donor = {"model": {"d_model": 12, "num_heads": 2, "ffn_dim": 16}, "train": _TRAIN}
+    arms["replace, omp"] = _vocabulary(change="replace", method="omp", donor=donor)
     arms["extend, new rows first"] = {
         **_vocabulary(change="extend", method="random"),
         "training": {"train": _TRAIN, "new_rows_first_steps": 1, "table_lr_multiplier": 2.0},
