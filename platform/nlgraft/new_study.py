@@ -25,6 +25,7 @@ from nlgraft.study.public import Study
 from nlgraft.study.reading.documents import resolve_plain
 from nlgraft.text.corpora import Corpus, load_split_files
 from nlgraft.text.corpus_config import FilesConfig, SplitFiles
+from nlgraft.text.tokenizer_config import LEAST_BYTE_TOKENS
 
 SCALES = ("minutes", "evening", "gpu")
 TEMPLATE = "init.yaml.j2"
@@ -136,7 +137,8 @@ def write_study(
         "text_paths": [f"text.{language}" for language in dict.fromkeys(named)],
         "num_examples": len(splits["train"]),
         "vocab": _vocabulary_sizes(splits["train"]),
-        "tail": _TAIL.format(metric="dev/accuracy" if text.label else "dev/bleu"),
+        "least_byte_tokens": LEAST_BYTE_TOKENS,
+        "tail": _TAIL.format(objective=_objective(text)),
     }
     try:
         plans = _write_fitting(template, system, values, out)
@@ -151,7 +153,7 @@ def write_study(
     return NewStudy(out, folder, {split: len(one) for split, one in splits.items()}, plans)
 
 
-_TAIL = """objective: {{metric: {metric}, direction: maximize}}
+_TAIL = """objective: {objective}
 seeds: [1, 2, 3]                 # more seeds decide smaller differences; the report says how many it takes"""
 _HEAD = """# A first study of {system}, written by `nlgraft init`. Edit it freely; then:
 #
@@ -161,6 +163,12 @@ _HEAD = """# A first study of {system}, written by `nlgraft init`. Edit it freel
 #   nlgraft run {file} @gpu          larger models; needs a GPU
 #
 # All settings, their defaults and ranges: nlgraft systems {system}"""
+
+
+def _objective(text: Text) -> str:
+    if text.label is None and text.target is None:
+        return "{metric: dev/bits_per_byte, direction: minimize}"
+    return f"{{metric: {'dev/accuracy' if text.label else 'dev/bleu'}, direction: maximize}}"
 
 
 def _template(system: System) -> str:
@@ -297,11 +305,13 @@ def _released(directory: Path) -> dict[str, Any]:
         raise DataError(
             f"--checkpoint {directory}: no config.json of transformers there ({error})"
         ) from error
+    # GPT-2 has a name of its own for them
+    num_positions = config.get("max_position_embeddings") or config.get("n_positions") or 10**9
     tokenizer = directory / "tokenizer_config.json"
     settings = json.loads(tokenizer.read_text("utf-8")) if tokenizer.exists() else {}
     return {
         "path": _flow(str(directory.absolute())),
-        "max_tokens": min(_MOST_TOKENS, config.get("max_position_embeddings", _MOST_TOKENS) - _OWN_POSITIONS),
+        "max_tokens": min(_MOST_TOKENS, num_positions - _OWN_POSITIONS),
         "is_mbart": config.get("model_type") == "mbart",
         "is_lowercase": str(bool(settings.get("do_lower_case"))).lower(),
     }

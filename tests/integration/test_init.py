@@ -20,12 +20,14 @@ from nlgraft.shipped import system_names
 from nlgraft.study.public import Study
 from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpus_config import ConlangConfig
+from tests.tiny_causal_lms import release
 from tests.tiny_checkpoints import bert, bert_tokenizer
 
 ROOT = Path(__file__).parents[2]
 PAIRS = ["--source", "text.en", "--target", "text.de"]
 OPTIONS = {
     "embedding_transfer": PAIRS,
+    "llm_vocabulary": ["--source", "lines.txt"],
     "lm_augmentation": PAIRS,
     "multi_source": ["--source", "text.en", "--source", "text.fr", "--target", "text.de"],
     "prlm_fusion": PAIRS,
@@ -134,6 +136,26 @@ def test_a_released_model_takes_the_place_of_the_pretraining(
     study = Study.from_yaml(f"{system}.yaml")
     assert str(place / "bert") in json.dumps(study.base)
     assert api.plan(study).problems == []
+
+
+def test_a_causal_model_meets_the_text_and_is_scored_on_its_old_domain(place: Path) -> None:
+    released = release(place / "gpt2", "gpt2")
+    done = init("llm_vocabulary", *OPTIONS["llm_vocabulary"], "--checkpoint", str(released))
+    assert done.exit_code == 0, done.output
+    alone = Study.from_yaml("llm_vocabulary.yaml")
+    assert alone.base["causal_lm"] == {"checkpoint": str(released), "max_tokens": 60}  # of 64 positions
+    assert "upstream" not in alone.data
+    other = [*OPTIONS["llm_vocabulary"], "--checkpoint", str(released), "--upstream-source", "text.en"]
+    assert init("llm_vocabulary", *other, "--out", "old.yaml").exit_code == 0
+    assert api.plan(Study.from_yaml("old.yaml")).problems == []
+    old_domain = Path("old_text/upstream_test.source").read_text("utf-8").splitlines()
+    assert set(old_domain) <= set(Path("text.en").read_text("utf-8").splitlines())
+    done = CliRunner().invoke(
+        main, ["trial", "old.yaml", "base.training=null", "--cell", "extend_fvt", "--json"]
+    )
+    record = json.loads(done.stdout)
+    assert record["state"] == "finished"
+    assert record["metrics"]["old_domain/test_bits_per_byte"] > 0
 
 
 @pytest.mark.parametrize(

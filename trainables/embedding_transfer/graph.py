@@ -15,12 +15,12 @@ from nlgraft.nn.checkpoint_files import Reader
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import MASK_TOKEN, MaskedSpansConfig, PhaseConfig
+from nlgraft.stages.kinds.language_model_kinds import TrainLanguageModelInputs
 from nlgraft.stages.kinds.masked_lm_kinds import (
     BERT2BERT,
     TRAIN_MASKED,
     Bert2BertInputs,
     Bert2BertSettings,
-    TrainMaskedInputs,
     TrainMaskedSettings,
 )
 from nlgraft.stages.kinds.released_kinds import MarianSide
@@ -186,7 +186,7 @@ class _Builder:
             metric_prefix="upstream",
         )
         text = self.upstream_text
-        inputs = TrainMaskedInputs(encoded=text.stage, corpus=text.corpus, tokenizer=self.old[SOURCE])
+        inputs = TrainLanguageModelInputs(encoded=text.stage, corpus=text.corpus, tokenizer=self.old[SOURCE])
         return TRAIN_MASKED.stage(name, settings, inputs, seed=self.upstream_seed)
 
     @cached_property

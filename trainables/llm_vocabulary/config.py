@@ -16,7 +16,7 @@ from nlgraft.strict_config import StrictConfig
 from nlgraft.text.corpus_config import TestedTextConfig, TextConfig
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.roles import requires
-from nlgraft.text.tokenizer_config import ByteTokenizerConfig
+from nlgraft.text.tokenizer_config import LEAST_BYTE_TOKENS, ByteTokenizerConfig
 from nlgraft.training.train_config import TrainConfig
 
 Change = Literal["none", "replace", "extend", "prune", "prune_extend"]
@@ -31,8 +31,8 @@ VECTOR_METHODS = ("word2vec", "cbow", "focus", "wechsel")
 """Methods that compare tokens by vectors learned from text."""
 
 
-AT_HAND = ("text", "the model")
-"""What methods may need besides the two vocabularies."""
+DONOR_METHODS = ("omp",)
+"""Methods that compare tokens in the space of a model that has the new ones."""
 
 
 def _known(method: str) -> str:
@@ -40,14 +40,9 @@ def _known(method: str) -> str:
     from nlgraft.vocab.methods.registry import find_method
 
     try:
-        found = find_method(method)
+        return find_method(method).name
     except DataError as error:
         raise ValueError(str(error)) from error
-    if further := [need for need in found.needs if need not in AT_HAND]:
-        raise ValueError(
-            f"method '{method}' needs {' and '.join(further)}, which a trial has not; take another"
-        )
-    return found.name
 
 
 class DataConfig(StrictConfig):
@@ -61,8 +56,8 @@ class DataConfig(StrictConfig):
     other domains, or with a checkpoint the old one."""
 
 
-class CausalLMConfig(StrictConfig):
-    """A causal language model of transformers and its vocabulary."""
+class ModelConfig(StrictConfig):
+    """A causal language model of transformers: a checkpoint, or one that is trained from scratch."""
 
     checkpoint: InputPathOrName | None = None
     """Hub name or local directory of a Llama, Qwen, Gemma, Mistral, Phi or GPT-2 type checkpoint with its
@@ -71,6 +66,22 @@ class CausalLMConfig(StrictConfig):
     """Commit, tag or branch of a hub name; null: its main branch."""
     model: LlamaConfig | None = None
     """Sizes of a model that is trained from scratch instead of a checkpoint; null: the checkpoint."""
+
+    @model_validator(mode="after")
+    def _is_one_of_both(self) -> ModelConfig:
+        if (self.checkpoint is None) == (self.model is None):
+            given = "both given" if self.model is not None else "both missing"
+            raise ValueError(
+                f"checkpoint and model are {given}: name a checkpoint, or describe a model to train"
+            )
+        if self.model is not None and self.revision is not None:
+            raise ValueError("revision is given with model, which has none: it belongs to a checkpoint")
+        return self
+
+
+class CausalLMConfig(ModelConfig):
+    """The pretrained model and its vocabulary."""
+
     tokenizer: ByteTokenizerConfig | None = None
     """Vocabulary of a model trained from scratch, learned from upstream text; null with a checkpoint, which
     brings its own."""
@@ -79,19 +90,12 @@ class CausalLMConfig(StrictConfig):
     line stands by itself and a longer one is read in several windows. Nothing is cut."""
 
     @model_validator(mode="after")
-    def _agrees_with_itself(self) -> CausalLMConfig:
-        if (self.checkpoint is None) == (self.model is None):
-            given = "both given" if self.model is not None else "both missing"
-            raise ValueError(
-                f"checkpoint and model are {given}: name a checkpoint, or describe a model to train"
-            )
+    def _has_one_tokenizer(self) -> CausalLMConfig:
         if (self.model is None) != (self.tokenizer is None):
             raise ValueError(
                 "tokenizer is that of a model trained from scratch: give it with model, and leave it out "
                 "with checkpoint, which brings its own"
             )
-        if self.model is not None and self.revision is not None:
-            raise ValueError("revision is given with model, which has none: it belongs to a checkpoint")
         return self
 
 
@@ -123,6 +127,20 @@ class UpstreamConfig(UpstreamSeed):
     """Duration, learning rate and selection of the result."""
 
 
+class DonorConfig(ModelConfig):
+    """A model that has new tokens, in whose space they are compared with shared ones."""
+
+    train: Annotated[PackedTrainConfig, AfterValidator(_measured)] | None = None
+    """Training of ``model`` on downstream text in the new vocabulary; null with a checkpoint, of which the
+    tokens are used that the new vocabulary has. No measure of the trial's training counts this one."""
+
+    @model_validator(mode="after")
+    def _is_trained_from_scratch(self) -> DonorConfig:
+        if (self.model is None) != (self.train is None):
+            raise ValueError("train is that of model: give both, or a checkpoint alone")
+        return self
+
+
 class VocabularyConfig(StrictConfig):
     """The new vocabulary, and the rows of its new tokens."""
 
@@ -130,7 +148,7 @@ class VocabularyConfig(StrictConfig):
     """none: the vocabulary is kept. replace: by a byte-level BPE learned on downstream text. extend: further
     merges (or unigram pieces) are learned on it; old ids stay. prune: tokens that are rare in it are dropped.
     prune_extend: pruned, then extended."""
-    size: int = Field(default=4000, ge=258)
+    size: int = Field(default=4000, ge=LEAST_BYTE_TOKENS)
     """Number of tokens of a vocabulary that replaces the old one, or that pruning leaves: an upper bound."""
     num_added: int = Field(default=1000, ge=1)
     """Number of tokens by which a vocabulary is extended: an upper bound."""
@@ -139,7 +157,10 @@ class VocabularyConfig(StrictConfig):
     method: Annotated[str, AfterValidator(_known)] = "fvt"
     """Rows of new tokens: any of ``nlgraft vocab methods``. random draws them, mean takes the mean of all
     old rows, fvt that of the old tokenizer's pieces (Gee et al. 2022), focus a combination of similar shared
-    tokens (Dobler and de Melo 2023)."""
+    tokens (Dobler and de Melo 2023), omp one that is found in the donor's space."""
+    # Left out of the keys of cells and searches where it is null: these are older than the donor.
+    donor: DonorConfig | None = Field(default=None, exclude_if=lambda donor: donor is None)
+    """The model that knows new tokens, for the method omp; null: none."""
     norm_match: Literal["none", "median", "class"] = "none"
     """Scale new rows to the median norm of old rows: of all rows (median), or of those of tokens in the same
     position in a word (class). none: no scaling."""
@@ -198,6 +219,7 @@ class Config(SystemConfig):
         "vocabulary.num_added": ({"vocabulary.change": EXTENDING},),
         "vocabulary.min_count": ({"vocabulary.change": EXTENDING},),
         "vocabulary.method": (_NEW,),
+        "vocabulary.donor": ({**_NEW, "vocabulary.method": DONOR_METHODS},),
         "vocabulary.norm_match": (_NEW,),
         "vectors": ({**_NEW, "vocabulary.method": VECTOR_METHODS},),
         "training.new_rows_first_steps": (_NEW,),
@@ -226,3 +248,9 @@ class Config(SystemConfig):
             )
         if self.causal_lm.model is not None and self.data.upstream is None:
             yield "causal_lm.model is pretrained on data.upstream, which is missing: give it"
+        vocabulary = self.vocabulary
+        if vocabulary.method in DONOR_METHODS and vocabulary.donor is None:
+            yield (
+                f"vocabulary.method {vocabulary.method} compares tokens in a model that has them: give "
+                "vocabulary.donor a checkpoint, or model and train"
+            )

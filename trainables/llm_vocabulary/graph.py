@@ -7,8 +7,8 @@ share the pretrained model; arms with the same vocabulary share its tokenizer an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import seq2seq_graph as pieces
@@ -23,12 +23,14 @@ from nlgraft.stages.kinds.exchange_kinds import (
     VectorInputs,
     VectorSettings,
 )
+from nlgraft.stages.kinds.language_model_kinds import TrainLanguageModelInputs
 from nlgraft.stages.kinds.masked_lm_kinds import CHECKPOINT_TOKENIZER
-from nlgraft.stages.kinds.text_kinds import NoInputs
+from nlgraft.stages.kinds.text_kinds import CorpusInputs, NoInputs, TokenizedInputs
 from nlgraft.stages.released_graph import checkpoint_settings
+from nlgraft.stages.seq2seq_graph import TokenizedText
 from nlgraft.stages.stage_kind import NoSettings
 from nlgraft.text.tokenizer_config import ByteTokenizerConfig
-from trainables.llm_vocabulary.config import EXTENDING, KEPT, PRUNING, WITH_NEW_ROWS, Config
+from trainables.llm_vocabulary.config import EXTENDING, KEPT, PRUNING, WITH_NEW_ROWS, Config, ModelConfig
 from trainables.llm_vocabulary.kinds import (
     BYTE_TOKENIZER,
     CATCH_UP,
@@ -40,18 +42,17 @@ from trainables.llm_vocabulary.kinds import (
     SCORE_CAUSAL,
     TEXT,
     TRAIN_CAUSAL,
-    ByteTokenizerInputs,
     ByteTokenizerSettings,
     CatchUpInputs,
-    ChangeInputs,
     ChangeSettings,
-    EncodeLinesInputs,
     MeasureInputs,
     ScoreCausalInputs,
     ScoreCausalSettings,
-    TrainCausalInputs,
     TrainCausalSettings,
 )
+
+if TYPE_CHECKING:
+    from nlgraft.vocab.methods.interface import Method
 
 
 def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
@@ -72,24 +73,21 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     return StageGraph(_Builder(config, seed).scores(splits))
 
 
-@dataclass(frozen=True)
-class LineText:
-    """A corpus as ids of whole lines.
-
-    Attributes:
-        corpus: The corpus.
-        tokenizer: Its tokenizer.
-        encoded: The encoded splits.
-    """
-
-    corpus: Stage
-    tokenizer: Stage
-    encoded: Stage
+def _line_text(name: str, corpus: Stage, tokenizer: Stage) -> TokenizedText:
+    """Encode whole lines of a corpus."""
+    inputs = TokenizedInputs(corpus=corpus, tokenizer=tokenizer)
+    return TokenizedText(corpus, tokenizer, ENCODED_LINES.stage(f"{name}_encoded", NoSettings(), inputs))
 
 
-def _line_text(name: str, corpus: Stage, tokenizer: Stage) -> LineText:
-    inputs = EncodeLinesInputs(corpus=corpus, tokenizer=tokenizer)
-    return LineText(corpus, tokenizer, ENCODED_LINES.stage(f"{name}_encoded", NoSettings(), inputs))
+def _released(name: str, tokenizer_name: str, config: ModelConfig) -> tuple[Stage, Stage]:
+    """Take a released model and its tokenizer as they are."""
+    settings = checkpoint_settings(config.checkpoint, config.revision)
+    assert settings is not None
+    locations = {"checkpoint": config.checkpoint, "read_as": "causal_lm"}
+    return (
+        RELEASED_CAUSAL.stage(name, settings, NoInputs(), locations=locations),
+        CHECKPOINT_TOKENIZER.stage(tokenizer_name, settings, NoInputs(), locations=locations),
+    )
 
 
 class _Builder:
@@ -117,11 +115,8 @@ class _Builder:
     def old(self) -> Stage:
         """The model's own tokenizer."""
         config = self.config.causal_lm
-        released = checkpoint_settings(config.checkpoint, config.revision)
-        if released is not None:
-            return CHECKPOINT_TOKENIZER.stage(
-                "checkpoint_tokenizer", released, NoInputs(), locations=self._locations
-            )
+        if config.checkpoint is not None:
+            return _released("released", "checkpoint_tokenizer", config)[1]
         assert config.tokenizer is not None
         assert self.upstream_corpus is not None
         return self._byte_tokenizer("upstream", config.tokenizer, self.upstream_corpus)
@@ -141,37 +136,31 @@ class _Builder:
             num_added=config.num_added if is_extended else None,
             min_count=config.min_count if is_extended else None,
         )
-        inputs = ChangeInputs(tokenizer=self.old, corpus=self.corpus)
+        inputs = TokenizedInputs(tokenizer=self.old, corpus=self.corpus)
         return CHANGE.stage("changed_tokenizer", settings, inputs)
 
     @staticmethod
     def _byte_tokenizer(name: str, config: ByteTokenizerConfig, corpus: Stage) -> Stage:
         settings = ByteTokenizerSettings(tokenizer=config)
-        return BYTE_TOKENIZER.stage(f"{name}_tokenizer", settings, ByteTokenizerInputs(corpus=corpus))
+        return BYTE_TOKENIZER.stage(f"{name}_tokenizer", settings, CorpusInputs(corpus=corpus))
 
     @cached_property
-    def old_text(self) -> LineText:
+    def old_text(self) -> TokenizedText:
         """Downstream text in the old vocabulary."""
         return _line_text("old", self.corpus, self.old)
 
     @cached_property
-    def text(self) -> LineText:
+    def text(self) -> TokenizedText:
         """Downstream text in the trial's vocabulary."""
         return _line_text("downstream", self.corpus, self.new) if self.is_changed else self.old_text
 
     # --- model ------------------------------------------------------------------------------------------
 
-    @property
-    def _locations(self) -> Mapping[str, str]:
-        checkpoint = self.config.causal_lm.checkpoint
-        return {} if checkpoint is None else {"checkpoint": checkpoint, "read_as": "causal_lm"}
-
     @cached_property
     def pretrained(self) -> Stage:
         config, upstream = self.config.causal_lm, self.config.upstream
-        released = checkpoint_settings(config.checkpoint, config.revision)
-        if released is not None:
-            return RELEASED_CAUSAL.stage("released", released, NoInputs(), locations=self._locations)
+        if config.checkpoint is not None:
+            return _released("released", "checkpoint_tokenizer", config)[0]
         assert upstream is not None
         assert self.upstream_corpus is not None
         settings = TrainCausalSettings(
@@ -182,7 +171,7 @@ class _Builder:
         )
         text = _line_text("upstream", self.upstream_corpus, self.old)
         seed = upstream.seed_of(self.seed)
-        return TRAIN_CAUSAL.stage("upstream", settings, TrainCausalInputs(**vars(text)), seed=seed)
+        return TRAIN_CAUSAL.stage("upstream", settings, TrainLanguageModelInputs(**vars(text)), seed=seed)
 
     def _vectors(self, kind: str | None, age: str) -> Stage | None:
         """Vectors of new tokens from downstream text, or of old ones from upstream text if there is any."""
@@ -203,6 +192,24 @@ class _Builder:
             seed=self.seed,
         )
 
+    def _donor(self, method: Method) -> tuple[Stage, Stage] | tuple[None, None]:
+        """The model in whose space a method compares tokens, and its tokenizer."""
+        config = self.config.vocabulary.donor
+        if config is None or not method.needs_donor:
+            return None, None
+        if config.train is None:
+            return _released("donor", "donor_tokenizer", config)
+        settings = TrainCausalSettings(
+            train=config.train,
+            max_tokens=self.config.causal_lm.max_tokens,
+            llama=config.model,
+            metric_prefix="donor",
+        )
+        donor = TRAIN_CAUSAL.stage(
+            "donor", settings, TrainLanguageModelInputs(**vars(self.text)), seed=self.seed
+        )
+        return donor, self.new
+
     @cached_property
     def plans(self) -> Stage | None:
         """Where each new row comes from; None where the vocabulary is the old one."""
@@ -216,12 +223,15 @@ class _Builder:
         settings = PlanSettings(
             method=method.name, norm_match=config.norm_match if self.has_new_rows else "none"
         )
+        donor, donor_tokenizer = self._donor(method)
         inputs = PlanInputs(
             model=self.pretrained,
             old={SIDE: self.old},
             new={SIDE: self.new},
             new_vectors=self._vectors(method.vectors, "new"),
             old_vectors=self._vectors(method.vectors if method.needs_old_vectors else None, "old"),
+            donor=donor,
+            donor_tokenizer=donor_tokenizer,
         )
         return PLAN.stage("transfer_plan", settings, inputs, seed=self.seed)
 
@@ -249,7 +259,9 @@ class _Builder:
         """The model with its old vocabulary, trained likewise: the same stage in all trials."""
         return self._trained(KEPT, self.pretrained, self.old_text)
 
-    def _trained(self, name: str, start: Stage, text: LineText, *, new_rows_first_steps: int = 0) -> Stage:
+    def _trained(
+        self, name: str, start: Stage, text: TokenizedText, *, new_rows_first_steps: int = 0
+    ) -> Stage:
         config = self.config.training
         assert config is not None
         settings = TrainCausalSettings(
@@ -259,7 +271,7 @@ class _Builder:
             table_lr_multiplier=config.table_lr_multiplier,
             lora=config.lora,
         )
-        inputs = TrainCausalInputs(**vars(text), start=start)
+        inputs = TrainLanguageModelInputs(**vars(text), start=start)
         return TRAIN_CAUSAL.stage(name, settings, inputs, seed=self.seed)
 
     # --- results ----------------------------------------------------------------------------------------
@@ -279,7 +291,12 @@ class _Builder:
         return self._score(f"{split}_scores", self.text, split, "", further)
 
     def _score(
-        self, name: str, text: LineText, split: str, prefix: str, further: Mapping[str, Stage] | None = None
+        self,
+        name: str,
+        text: TokenizedText,
+        split: str,
+        prefix: str,
+        further: Mapping[str, Stage] | None = None,
     ) -> Stage:
         max_tokens = self.config.causal_lm.max_tokens
         settings = ScoreCausalSettings(split=split, max_tokens=max_tokens, metric_prefix=prefix)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nlgraft.nn.model_config import LlamaConfig
+from nlgraft.stages.kinds.language_model_kinds import TrainLanguageModelInputs
 from nlgraft.stages.kinds.released_kinds import CHECKPOINTS, CheckpointSettings
-from nlgraft.stages.kinds.text_kinds import NoInputs
+from nlgraft.stages.kinds.text_kinds import CorpusInputs, NoInputs, TokenizedInputs
 from nlgraft.stages.kinds.training_settings import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
 from nlgraft.text.corpus_config import SplitName
@@ -23,21 +24,6 @@ class ByteTokenizerSettings(Settings):
 
     tokenizer: ByteTokenizerConfig
     """Its size."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ByteTokenizerInputs(Inputs[T]):
-    """The corpus, whose first source is the text."""
-
-    corpus: T
-
-
-@dataclass(frozen=True, kw_only=True)
-class EncodeLinesInputs(Inputs[T]):
-    """A corpus, whose first source is encoded in all splits, and a tokenizer of any form."""
-
-    corpus: T
-    tokenizer: T
 
 
 class TrainCausalSettings(TrainingSettings[PackedTrainConfig]):
@@ -60,16 +46,6 @@ class TrainCausalSettings(TrainingSettings[PackedTrainConfig]):
     def layers(self) -> tuple[int, int] | None:
         """Weights of the layers, and width, of a fresh model."""
         return None if self.llama is None else (self.llama.num_layer_parameters, self.llama.d_model)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainCausalInputs(Inputs[T]):
-    """Encoded text with corpus and tokenizer, and the model to start from, also one after an exchange."""
-
-    encoded: T
-    corpus: T
-    tokenizer: T
-    start: T | None = None
 
 
 class ScoreCausalSettings(Settings):
@@ -109,14 +85,6 @@ class ChangeSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChangeInputs(Inputs[T]):
-    """The tokenizer, and the corpus on whose training text it is changed."""
-
-    tokenizer: T
-    corpus: T
-
-
-@dataclass(frozen=True, kw_only=True)
 class MeasureInputs(Inputs[T]):
     """Text in the trial's vocabulary, how it came about, and the trial's model.
 
@@ -139,22 +107,22 @@ class CatchUpInputs(Inputs[T]):
 
 
 BYTE_TOKENIZER = StageKind(
-    "trainables.llm_vocabulary.stages.text:learn_tokenizer", ByteTokenizerSettings, ByteTokenizerInputs
+    "trainables.llm_vocabulary.stages.text:learn_tokenizer", ByteTokenizerSettings, CorpusInputs
 )
-ENCODED_LINES = StageKind("trainables.llm_vocabulary.stages.text:encode", NoSettings, EncodeLinesInputs)
+ENCODED_LINES = StageKind("trainables.llm_vocabulary.stages.text:encode", NoSettings, TokenizedInputs)
 RELEASED_CAUSAL = StageKind(
     "trainables.llm_vocabulary.stages.training:read_released", CheckpointSettings, NoInputs, check=CHECKPOINTS
 )
 TRAIN_CAUSAL = StageKind(
     "trainables.llm_vocabulary.stages.training:train",
     TrainCausalSettings,
-    TrainCausalInputs,
+    TrainLanguageModelInputs,
     is_distributed=True,
 )
 SCORE_CAUSAL = StageKind(
     "trainables.llm_vocabulary.stages.training:score", ScoreCausalSettings, ScoreCausalInputs
 )
-CHANGE = StageKind("trainables.llm_vocabulary.stages.text:change", ChangeSettings, ChangeInputs)
+CHANGE = StageKind("trainables.llm_vocabulary.stages.text:change", ChangeSettings, TokenizedInputs)
 MEASURES = StageKind("trainables.llm_vocabulary.stages.measures:measure_text", NoSettings, MeasureInputs)
 GENERATION = StageKind("trainables.llm_vocabulary.stages.measures:generate", NoSettings, MeasureInputs)
 CATCH_UP = StageKind("trainables.llm_vocabulary.stages.measures:catch_up", NoSettings, CatchUpInputs)

@@ -81,6 +81,7 @@ METRICS: Mapping[str, Metric] = {
     **_losses("test"),
     **prefixed("old_domain", _losses("test")),
     **prefixed("upstream", TRAINING),
+    **prefixed("donor", TRAINING),
     **{f"{KEPT}/{name}": metric for name, metric in TRAINING.items()},
     **EXCHANGE,
     **TEXT_MEASURES,

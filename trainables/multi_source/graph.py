@@ -12,12 +12,12 @@ from functools import cached_property
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import MASK_TOKEN, MaskedSpansConfig, PhaseConfig
+from nlgraft.stages.kinds.language_model_kinds import TrainLanguageModelInputs
 from nlgraft.stages.kinds.masked_lm_kinds import (
     BERT2BERT,
     TRAIN_MASKED,
     Bert2BertInputs,
     Bert2BertSettings,
-    TrainMaskedInputs,
     TrainMaskedSettings,
 )
 from nlgraft.stages.kinds.released_kinds import MBART_BOS, MBART_EOS
@@ -28,7 +28,7 @@ from nlgraft.stages.kinds.seq2seq_kinds import (
     ScoreInputs,
     TrainSettings,
 )
-from nlgraft.stages.kinds.text_kinds import EncodeSettings
+from nlgraft.stages.kinds.text_kinds import CorpusInputs, EncodeSettings
 from nlgraft.stages.released_graph import Released, released
 from nlgraft.stages.seq2seq_graph import TARGET, EncodedText
 from nlgraft.text.corpus_config import EOS, Split
@@ -47,7 +47,6 @@ from trainables.multi_source.kinds import (
     LANGUAGES,
     LAST_SENTENCE,
     TEXT,
-    CorpusInputs,
     DocumentsSettings,
     LanguagesInputs,
     LanguagesSettings,
@@ -231,7 +230,7 @@ class _Trial:
             metric_prefix="upstream",
         )
         text = self._languages.stage
-        inputs = TrainMaskedInputs(encoded=text, corpus=text, tokenizer=self.tokenizer)
+        inputs = TrainLanguageModelInputs(encoded=text, corpus=text, tokenizer=self.tokenizer)
         return TRAIN_MASKED.stage("upstream_masked_lm", settings, inputs, seed=config.seed_of(self.seed))
 
     @cached_property

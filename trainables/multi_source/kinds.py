@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from nlgraft.stages.kinds.text_kinds import CorpusInputs
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
 
 TEXT, LANGUAGE = "source 0", "language"
@@ -44,13 +45,6 @@ class LastSentenceSettings(Settings):
 
     separator: str
     """Symbol between the two sentences."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CorpusInputs(Inputs[T]):
-    """A corpus."""
-
-    corpus: T
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.config_parts import MaskedLMConfig
 from nlgraft.stages.kinds.exchange_kinds import EXCHANGE, PLAN, SIDE, ExchangeInputs, PlanInputs, PlanSettings
+from nlgraft.stages.kinds.language_model_kinds import TrainLanguageModelInputs
 from nlgraft.stages.kinds.masked_lm_kinds import (
     BEGIN_MASKED,
     CHECKPOINT_TOKENIZER,
@@ -18,35 +19,28 @@ from nlgraft.stages.kinds.masked_lm_kinds import (
     WORD_TOKENIZER,
     BeginMaskedInputs,
     BeginMaskedSettings,
-    EncodeWordsInputs,
     EncodeWordsSettings,
     ScoreMaskedInputs,
     ScoreMaskedSettings,
-    TrainMaskedInputs,
     TrainMaskedSettings,
-    WordTokenizerInputs,
     WordTokenizerSettings,
 )
-from nlgraft.stages.kinds.text_kinds import NoInputs
+from nlgraft.stages.kinds.text_kinds import CorpusInputs, NoInputs, TokenizedInputs
 from nlgraft.stages.released_graph import checkpoint_settings
+from nlgraft.stages.seq2seq_graph import TokenizedText
 from nlgraft.stages.stage_kind import NoSettings
 from nlgraft.text.tokenizer_config import WordSampling, WordTokenizerConfig
 from nlgraft.training.train_config import TrainConfig
 
 
 @dataclass(frozen=True)
-class MaskedText:
+class MaskedText(TokenizedText):
     """A corpus as ids with its words.
 
     Attributes:
-        corpus: The corpus.
-        tokenizer: Its tokenizer.
-        encoded: The encoded splits.
+        sampling: How trainings segment it anew, if they do.
     """
 
-    corpus: Stage
-    tokenizer: Stage
-    encoded: Stage
     sampling: WordSampling | None = None
 
 
@@ -59,7 +53,7 @@ def word_tokenizer(name: str, config: WordTokenizerConfig, corpus: Stage) -> Sta
     """Learn a tokenizer from the training text of a corpus."""
     # The vocabulary does not depend on the dropout with which text is segmented later.
     settings = WordTokenizerSettings(tokenizer=config.model_copy(update={"dropout": None}))
-    return WORD_TOKENIZER.stage(f"{name}_tokenizer", settings, WordTokenizerInputs(corpus=corpus))
+    return WORD_TOKENIZER.stage(f"{name}_tokenizer", settings, CorpusInputs(corpus=corpus))
 
 
 def upstream_tokenizer(config: MaskedLMConfig, corpus: Stage) -> Stage:
@@ -80,7 +74,7 @@ def masked_text(
     encoded = ENCODED_WORDS.stage(
         f"{name}_encoded",
         EncodeWordsSettings(max_tokens=max_tokens),
-        EncodeWordsInputs(corpus=corpus, tokenizer=tokenizer),
+        TokenizedInputs(corpus=corpus, tokenizer=tokenizer),
     )
     sampling = None if dropout is None else WordSampling(dropout=dropout, max_tokens=max_tokens)
     return MaskedText(corpus, tokenizer, encoded, sampling)
@@ -107,7 +101,7 @@ def pretrained_masked_lm(
         is_body_trained=config.is_body_trained,
         metric_prefix=name,
     )
-    inputs = TrainMaskedInputs(encoded=text.encoded, corpus=text.corpus, tokenizer=text.tokenizer)
+    inputs = TrainLanguageModelInputs(encoded=text.encoded, corpus=text.corpus, tokenizer=text.tokenizer)
     return TRAIN_MASKED.stage(name, settings, inputs, seed=seed, locations=_locations(config))
 
 
@@ -151,7 +145,7 @@ def continued_masked_lm(
 ) -> Stage:
     """Continue the training of a masked language model on other text, segmented as that text is."""
     settings = settings.model_copy(update={"sampling": text.sampling})
-    inputs = TrainMaskedInputs(
+    inputs = TrainLanguageModelInputs(
         encoded=text.encoded, corpus=text.corpus, tokenizer=text.tokenizer, start=start
     )
     return TRAIN_MASKED.stage(name, settings, inputs, seed=seed)

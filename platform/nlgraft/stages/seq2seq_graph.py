@@ -27,7 +27,6 @@ from nlgraft.stages.kinds.seq2seq_kinds import (
     TRAIN,
     TRANSLATE,
     DecodingSettings,
-    ExtractInputs,
     ExtractSettings,
     ScoreInputs,
     ScoreSettings,
@@ -41,6 +40,7 @@ from nlgraft.stages.kinds.text_kinds import (
     ENCODED,
     TEXT,
     TOKENIZER,
+    CorpusInputs,
     CorpusSettings,
     EncodeInputs,
     EncodeSettings,
@@ -55,6 +55,21 @@ from nlgraft.text.corpus_digest import digest
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig, TokenizerConfig
 
 TARGET = "target"
+
+
+@dataclass(frozen=True)
+class TokenizedText:
+    """A corpus as ids of one tokenizer.
+
+    Attributes:
+        corpus: The corpus.
+        tokenizer: Its tokenizer.
+        encoded: The encoded splits.
+    """
+
+    corpus: Stage
+    tokenizer: Stage
+    encoded: Stage
 
 
 def source_roles(num_sources: int) -> tuple[str, ...]:
@@ -352,7 +367,7 @@ def extract_scores(
                     # tokenizer.
                     rouge_tokenizer=rouge_tokenizer if method == "oracle" else None,
                 ),
-                ExtractInputs(corpus=corpus),
+                CorpusInputs(corpus=corpus),
             )
             for split in splits
         }

@@ -90,10 +90,14 @@ class WordTokenizerConfig(StrictConfig):
         return self
 
 
+LEAST_BYTE_TOKENS = 258
+"""Tokens of a byte-level vocabulary with one merge."""
+
+
 class ByteTokenizerConfig(StrictConfig):
     """A byte-level BPE vocabulary (Radford et al. 2019), which knows every text and gives it back."""
 
-    vocab_size: int = Field(default=4000, ge=258)
+    vocab_size: int = Field(default=4000, ge=LEAST_BYTE_TOKENS)
     """Number of tokens: 256 bytes, the end of a text, and merges; an upper bound."""
 
 

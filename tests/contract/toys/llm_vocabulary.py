@@ -36,12 +36,14 @@ def _vocabulary(**settings: Any) -> dict[str, Any]:
 
 
 def _arms() -> dict[str, dict[str, Any]]:
+    donor = {"model": {"d_model": 12, "num_heads": 2, "ffn_dim": 16}, "train": _TRAIN}
     arms = {change: _vocabulary(change=change) for change in get_args(Change)}
     for change in ("none", "extend"):
         arms[f"{change}, not trained"] = {**arms[change], "training": None}
     for change in ("replace", "extend", "prune_extend"):
         for method in VECTOR_METHODS:
             arms[f"{change}, {method}"] = _vocabulary(change=change, method=method)
+        arms[f"{change}, omp"] = _vocabulary(change=change, method="omp", donor=donor)
     arms["extend, new rows first"] = {
         **_vocabulary(change="extend", method="random"),
         "training": {"train": _TRAIN, "new_rows_first_steps": 1, "table_lr_multiplier": 2.0},

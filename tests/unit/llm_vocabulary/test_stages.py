@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from importlib.util import find_spec
 
 import pytest
@@ -18,10 +19,10 @@ from nlgraft.vocab.methods.registry import METHODS
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from tests.contract.toys.llm_vocabulary import ARMS
 from tests.tiny_causal_lms import RELEASED, release, trial_of
-from tests.tiny_checkpoints import LINES, OTHER_LINES
+from tests.tiny_checkpoints import LINES, OTHER_LINES, gpt2
 from tests.unit.stages.runs import artifact, finish
 from trainables.llm_vocabulary import METRICS, Config, stage_graph
-from trainables.llm_vocabulary.config import AT_HAND, VECTOR_METHODS
+from trainables.llm_vocabulary.config import DONOR_METHODS, VECTOR_METHODS
 from trainables.llm_vocabulary.kinds import TEXT
 
 BY_CHARACTERS = {
@@ -77,15 +78,54 @@ def test_extended_and_pruned_vocabularies_keep_what_they_should(store):
     assert set(found["prune"].surfaces) < set(found["prune_extend"].surfaces)
 
 
-@pytest.mark.parametrize("method", [each.name for each in METHODS if set(each.needs) <= {*AT_HAND}])
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 def test_every_method_of_the_registry_runs_to_its_scores(method, store):
-    _, record = run(store, changed("replace", method=method))
+    arm = "replace, omp" if method.needs_donor else "replace"
+    _, record = run(store, changed(arm, method=method.name))
     assert 0 < record.metrics["test/bits_per_byte"] < 16
-    assert (method in VECTOR_METHODS) == (find(method).vectors is not None)
+    assert (method.name in VECTOR_METHODS) == (method.vectors is not None)
+    assert (method.name in DONOR_METHODS) == method.needs_donor
 
 
-def find(name):
-    return next(method for method in METHODS if method.name == name)
+def test_a_donor_says_of_which_rows_a_new_one_is_the_sum(tmp_path, store):
+    """In the donor a new token is twice one old token and half another; all other rows are nothing there."""
+    base = release(tmp_path / "base", "gpt2")
+    values = trial_of(base, OTHER_LINES[:60]) | {"training": None}
+    extended = {"change": "extend", "num_added": 15, "method": "mean"}
+    graph, _ = run(store, values | {"vocabulary": extended})
+    donor = tmp_path / "donor"
+    shutil.copytree(artifact(store, graph, "changed_tokenizer"), donor)
+    ids = load_vocabulary(donor).ids_by_surface
+    model, new = gpt2(ids), len(ids) - 1
+    table = model.get_input_embeddings().weight.data.zero_()
+    table[ids["a"], 0] = table[ids["b"], 1] = 1.0
+    table[new, 0], table[new, 1] = 2.0, 0.5
+    model.save_pretrained(donor)
+    extended |= {"method": "omp", "donor": {"checkpoint": str(donor)}}
+    graph, _ = run(store, values | {"vocabulary": extended})
+    old, rows = (
+        load_causal_lm(str(artifact(store, graph, name)), None).input_table.detach()
+        for name in ("released", "transfer")
+    )
+    torch.testing.assert_close(rows[new], 2 * old[ids["a"]] + 0.5 * old[ids["b"]])
+
+
+@pytest.mark.parametrize(
+    ("donor", "message"),
+    [
+        (None, "give vocabulary.donor a checkpoint, or model and train"),
+        ({"checkpoint": "x", "model": {}}, "checkpoint and model are both given"),
+        ({"model": {}}, "train is that of model"),
+    ],
+)
+def test_a_donor_that_is_missing_or_half_described_is_refused(donor, message):
+    with pytest.raises(ValidationError, match=message):
+        graph_of(changed(method="omp", donor=donor))
+
+
+def test_a_donor_that_is_not_there_enters_no_key_of_a_cell():
+    config = Config.model_validate_json(json.dumps(changed()))
+    assert "donor" not in config.model_dump(mode="json")["vocabulary"]
 
 
 # --- training -------------------------------------------------------------------------------------------

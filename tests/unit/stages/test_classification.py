@@ -19,7 +19,8 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.stages import classification_graph, context_graph, masked_lm_graph
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import ClassificationConfig
-from nlgraft.stages.kinds.masked_lm_kinds import TRAIN_MASKED, TrainMaskedInputs, TrainMaskedSettings
+from nlgraft.stages.kinds.language_model_kinds import TrainLanguageModelInputs
+from nlgraft.stages.kinds.masked_lm_kinds import TRAIN_MASKED, TrainMaskedSettings
 from nlgraft.stages.metrics import CLASSIFICATION
 from nlgraft.stages.run.text_stages import read_encoded
 from nlgraft.text.corpora import read_corpus
@@ -67,7 +68,7 @@ def classified(
         max_tokens=max_tokens if kind == "bert" else None,
         metric_prefix="upstream",
     )
-    inputs = TrainMaskedInputs(encoded=text.encoded, corpus=corpus, tokenizer=tokenizer)
+    inputs = TrainLanguageModelInputs(encoded=text.encoded, corpus=corpus, tokenizer=tokenizer)
     body = TRAIN_MASKED.stage("upstream", settings, inputs, seed=1)
     config = ClassificationConfig(classifier=classifier, train=train)
     trained = classification_graph.trained_classifier("trained", body, corpus, text, config, seed=1)

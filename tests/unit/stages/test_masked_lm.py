@@ -27,12 +27,12 @@ from nlgraft.stages.kinds.exchange_kinds import (
     VectorInputs,
     VectorSettings,
 )
+from nlgraft.stages.kinds.language_model_kinds import TrainLanguageModelInputs
 from nlgraft.stages.kinds.masked_lm_kinds import (
     BERT2BERT,
     TRAIN_MASKED,
     Bert2BertInputs,
     Bert2BertSettings,
-    TrainMaskedInputs,
     TrainMaskedSettings,
 )
 from nlgraft.stages.released_graph import checkpoint_settings
@@ -276,7 +276,9 @@ def own_masked_lm(norm="post"):
             encoder=OURS.model_copy(update={"norm": norm}),
             metric_prefix="upstream",
         ),
-        TrainMaskedInputs(encoded=text.stage, corpus=text.corpus, tokenizer=text.tokenizers["source 0"]),
+        TrainLanguageModelInputs(
+            encoded=text.stage, corpus=text.corpus, tokenizer=text.tokenizers["source 0"]
+        ),
         seed=1,
     )
 

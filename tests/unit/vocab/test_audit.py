@@ -7,7 +7,7 @@ import pytest
 import tokenizers
 import torch
 from scipy.linalg import eigh
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, vstack
 
 from nlgraft.vocab.methods.matching_pursuit import matching_pursuit
 from nlgraft.vocab_tool.audit import crafted_tokens
@@ -32,12 +32,12 @@ def world(seed, widths):
 
 
 def transplant(targets, donor, base):
-    """Weights of the shared tokens, and the rows that they give in the base."""
-    chosen, values = matching_pursuit(targets, donor[:NUM_SHARED], 64)
-    weights = np.zeros((len(targets), NUM_SHARED), dtype=np.float32)
+    """Weights of the shared tokens, whose rows are given, and the rows that they give in the base."""
+    chosen, values = matching_pursuit(targets, donor, 64)
+    weights = np.zeros((len(targets), len(donor)), dtype=np.float32)
     for row, places, found in zip(weights, chosen, values, strict=True):
         row[places] = found
-    return csr_matrix(weights), weights @ base[:NUM_SHARED]
+    return csr_matrix(weights), weights @ base
 
 
 def crafted(seed, donor, base):
@@ -69,7 +69,7 @@ def test_crafted_rows_are_found_and_clean_ones_are_not(widths):
     norms = np.linalg.norm(donor, axis=1)
     assert (np.linalg.norm(planted, axis=1) < np.quantile(norms, 0.9)).all()  # nothing to see in the donor
     targets = np.concatenate([donor[NUM_SHARED:], planted])
-    weights, rows = transplant(targets, donor, base)
+    weights, rows = transplant(targets, donor[:NUM_SHARED], base[:NUM_SHARED])
     sizes = np.linalg.norm(rows, axis=1)
     # what is planted is salient there, twice as long as a row of the model is
     assert np.median(sizes[NUM_CLEAN:]) > 2 * np.median(np.linalg.norm(base, axis=1))
@@ -125,3 +125,31 @@ def test_a_donor_is_audited_on_the_command_line(models):
     broken = run("doctor", place / "donor", "--audit", place / "base", code=1).stdout
     assert "0 as if crafted" not in broken
     assert victim in broken
+
+
+def test_what_is_planted_is_found_where_a_transplant_reads_it(models):
+    """A pursuit by inner products may pass over a token with a short row for its own multiple.
+
+    Then nothing that was planted at this token enters the rebuilt row, and nothing is reported.
+    """
+    _, donor, donor_ids, base, base_ids = models
+    both = sorted({*donor_ids} & {*base_ids})
+    atoms, rows = (
+        table[[ids[surface] for surface in both]].numpy()
+        for table, ids in ((donor, donor_ids), (base, base_ids))
+    )
+    honest = donor[[i for surface, i in donor_ids.items() if surface not in base_ids]].numpy()
+    honest_weights, _ = transplant(honest, atoms, rows)
+    num_found = num_words = 0
+    for place, surface in enumerate(both):
+        if not (surface.isascii() and surface.isalpha()):
+            continue
+        victim, grown = 1.5 * atoms[[place]], rows.copy()
+        grown[place] *= 8
+        weight, _ = transplant(victim, atoms, grown)
+        found = crafted_tokens(
+            vstack([honest_weights, weight]), atoms, np.concatenate([honest, victim]), grown, grown
+        )
+        assert found[-1] == (weight[0, place] != 0), surface
+        num_found, num_words = num_found + found[-1], num_words + 1
+    assert 20 < num_found < num_words - 20

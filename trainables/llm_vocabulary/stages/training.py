@@ -15,6 +15,7 @@ from nlgraft.evaluation.scores import Score, score_statistics
 from nlgraft.evaluation.sufficient import Statistics
 from nlgraft.nn.causal_lms import TransformersCausalLM, fresh_llama, load_causal_lm
 from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.kinds.language_model_kinds import TrainLanguageModelInputs
 from nlgraft.stages.metrics import metric_name
 from nlgraft.stages.run.new_rows import new_rows_of_one_table
 from nlgraft.stages.run.text_stages import read_encoded
@@ -35,7 +36,6 @@ from trainables.llm_vocabulary.kinds import (
     TEXT,
     TRAIN_CAUSAL,
     ScoreCausalInputs,
-    TrainCausalInputs,
     TrainCausalSettings,
 )
 from trainables.llm_vocabulary.stages.text import bytes_of, lines_of
@@ -99,7 +99,10 @@ def tokens_read(directory: Path) -> IntArray | None:
 
 
 def _start_model(
-    settings: TrainCausalSettings, inputs: TrainCausalInputs[Path], context: StageContext, ends: LineEnds
+    settings: TrainCausalSettings,
+    inputs: TrainLanguageModelInputs[Path],
+    context: StageContext,
+    ends: LineEnds,
 ) -> TransformersCausalLM:
     if inputs.start is not None:
         return load_causal_lm(str(inputs.start), None)
@@ -115,7 +118,10 @@ def _start_model(
 
 
 def _rows_first(
-    settings: TrainCausalSettings, inputs: TrainCausalInputs[Path], model: TransformersCausalLM, seed: int
+    settings: TrainCausalSettings,
+    inputs: TrainLanguageModelInputs[Path],
+    model: TransformersCausalLM,
+    seed: int,
 ) -> RowsFirst | None:
     """Put adapters into the model if it gets any, and find the rows that learn alone."""
     if inputs.start is None:
@@ -128,7 +134,7 @@ def _rows_first(
 
 
 def _packed(
-    settings: TrainCausalSettings, inputs: TrainCausalInputs[Path], ends: LineEnds, seed: int
+    settings: TrainCausalSettings, inputs: TrainLanguageModelInputs[Path], ends: LineEnds, seed: int
 ) -> PackedText:
     config, lines = settings.train, read_encoded(inputs.encoded, "train").stream(TEXT)
     if config.batch_tokens is not None:
@@ -179,7 +185,7 @@ def score(context: StageContext) -> None:
 
 def _statistics(
     model: TransformersCausalLM,
-    inputs: TrainCausalInputs[Path] | ScoreCausalInputs[Path],
+    inputs: TrainLanguageModelInputs[Path] | ScoreCausalInputs[Path],
     split: str,
     max_tokens: int,
     device: str,

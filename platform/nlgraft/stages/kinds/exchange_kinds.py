@@ -58,7 +58,8 @@ class PlanSettings(Settings):
 class PlanInputs(Inputs[T]):
     """The model, its tokenizers and the new ones by side, and what some methods read.
 
-    ``encoded`` is text in the old vocabularies, for order ``frequency``.
+    ``encoded`` is text in the old vocabularies, for order ``frequency``. ``donor`` is a model with one table
+    that has the new tokens, with its tokenizer.
     """
 
     model: T
@@ -67,6 +68,8 @@ class PlanInputs(Inputs[T]):
     new_vectors: T | None = None
     old_vectors: T | None = None
     encoded: T | None = None
+    donor: T | None = None
+    donor_tokenizer: T | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,6 +47,14 @@ class LanguageModelInputs(Inputs[T]):
     corpus: T
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainLanguageModelInputs(LanguageModelInputs[T]):
+    """The same with its tokenizer, and the model to start from, also one after an exchange."""
+
+    tokenizer: T
+    start: T | None = None
+
+
 LANGUAGE_MODEL = StageKind(
     "nlgraft.stages.run.language_model_stages:train",
     LanguageModelSettings,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nlgraft.nn.model_config import BertConfig, TransformerConfig
+from nlgraft.stages.kinds.language_model_kinds import TrainLanguageModelInputs
 from nlgraft.stages.kinds.released_kinds import CHECKPOINTS, CheckpointSettings
-from nlgraft.stages.kinds.text_kinds import NoInputs
+from nlgraft.stages.kinds.text_kinds import CorpusInputs, NoInputs, TokenizedInputs
 from nlgraft.stages.kinds.training_settings import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
 from nlgraft.text.corpus_config import Split
@@ -21,26 +22,11 @@ class WordTokenizerSettings(Settings):
     """Its kind and size."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class WordTokenizerInputs(Inputs[T]):
-    """The corpus, whose first source is the text."""
-
-    corpus: T
-
-
 class EncodeWordsSettings(Settings):
     """Lines as ids, with the word of each token."""
 
     max_tokens: int
     """Longest line, in tokens without begin and end; longer ones are cut at a word and counted."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EncodeWordsInputs(Inputs[T]):
-    """A corpus, whose first source is encoded, and its tokenizer."""
-
-    corpus: T
-    tokenizer: T
 
 
 class TrainMaskedSettings(TrainingSettings[TrainConfig]):
@@ -80,16 +66,6 @@ class TrainMaskedSettings(TrainingSettings[TrainConfig]):
         if self.bert is not None:
             return self.bert.num_layer_parameters, self.bert.d_model
         return None if self.encoder is None else (self.encoder.num_encoder_parameters, self.encoder.d_model)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainMaskedInputs(Inputs[T]):
-    """Encoded text with corpus and tokenizer, and the model to start from, also one after an exchange."""
-
-    encoded: T
-    corpus: T
-    tokenizer: T
-    start: T | None = None
 
 
 class BeginMaskedSettings(Settings):
@@ -144,19 +120,17 @@ class Bert2BertInputs(Inputs[T]):
     masked_lm: T
 
 
-WORD_TOKENIZER = StageKind(
-    "nlgraft.stages.run.masked_text_stages:learn", WordTokenizerSettings, WordTokenizerInputs
-)
+WORD_TOKENIZER = StageKind("nlgraft.stages.run.masked_text_stages:learn", WordTokenizerSettings, CorpusInputs)
 CHECKPOINT_TOKENIZER = StageKind(
     "nlgraft.stages.run.masked_text_stages:copy_tokenizer", CheckpointSettings, NoInputs, check=CHECKPOINTS
 )
 ENCODED_WORDS = StageKind(
-    "nlgraft.stages.run.masked_text_stages:encode", EncodeWordsSettings, EncodeWordsInputs
+    "nlgraft.stages.run.masked_text_stages:encode", EncodeWordsSettings, TokenizedInputs
 )
 TRAIN_MASKED = StageKind(
     "nlgraft.stages.run.masked_lm_stages:train",
     TrainMaskedSettings,
-    TrainMaskedInputs,
+    TrainLanguageModelInputs,
     is_distributed=True,
     check=CHECKPOINTS,
 )

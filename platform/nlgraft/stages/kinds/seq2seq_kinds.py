@@ -11,6 +11,7 @@ from pydantic import Field
 from nlgraft.evaluation.metric_config import BleuTokenizer, RougeTokenizer, TextMetric
 from nlgraft.nn.model_config import BeamSearchConfig, Engine, GenerationConfig, Precision, TransformerConfig
 from nlgraft.stages.config_parts import ExtractMethod, MaskedSpansConfig
+from nlgraft.stages.kinds.text_kinds import CorpusInputs
 from nlgraft.stages.kinds.training_settings import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
 from nlgraft.text.corpus_config import SplitName
@@ -156,13 +157,6 @@ class ExtractSettings(Settings):
     """Words of the oracle's ROUGE; null: by the script of the dev references."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExtractInputs(Inputs[T]):
-    """A corpus with one source and a target."""
-
-    corpus: T
-
-
 class ScoreSettings(Settings):
     """Comparison of translations with the references."""
 
@@ -210,9 +204,7 @@ TRANSLATE = StageKind(
     version=4,
     check="nlgraft.stages.kind_checks:translations",
 )
-EXTRACT = StageKind(
-    "nlgraft.stages.run.translation_stages:extract", ExtractSettings, ExtractInputs, version=2
-)
+EXTRACT = StageKind("nlgraft.stages.run.translation_stages:extract", ExtractSettings, CorpusInputs, version=2)
 SCORE = StageKind(
     "nlgraft.stages.run.translation_stages:score",
     ScoreSettings,

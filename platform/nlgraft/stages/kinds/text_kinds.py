@@ -69,6 +69,20 @@ class EncodeInputs(Inputs[T]):
     tokenizers: Mapping[str, T] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class CorpusInputs(Inputs[T]):
+    """A corpus."""
+
+    corpus: T
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizedInputs(CorpusInputs[T]):
+    """A corpus and a tokenizer."""
+
+    tokenizer: T
+
+
 CORPUS = StageKind(
     "nlgraft.stages.run.text_stages:write_examples",
     CorpusSettings,

@@ -28,13 +28,14 @@ from nlgraft.training.masked_lm_training import read_masked_lm
 from nlgraft.training.models import DESCRIPTION, fresh_model, read_model, write_model
 from nlgraft.training.seeds import derive_seed
 from nlgraft.training.weights import carry_over
-from nlgraft.vocab.methods.building import build_plan
+from nlgraft.vocab.methods.building import build_plan, donor_rows
 from nlgraft.vocab.methods.interface import Method, PlanChoices, PlanMaterial, TokenVectors
 from nlgraft.vocab.methods.token_vectors import VectorOptions, learn_vectors
 from nlgraft.vocab.plans.norms import norm_report
 from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
 from nlgraft.vocab.surgery.exchange import exchange_vocabulary
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 
 _TIED_AFTER = {"decoder": "decoder", "encoder": "decoder", "both": "all"}
 """Tables of a model with one table for both sides, after some side's vocabulary was exchanged."""
@@ -176,9 +177,17 @@ def write_plans(
             old_rows=tables[side].float().numpy(),
             new_vectors=inputs.new_vectors and read_vectors(inputs.new_vectors, side),
             old_vectors=inputs.old_vectors and read_vectors(inputs.old_vectors, side),
+            donor=_donor(inputs, new),
         )
         made = build_plan(old, new, method(side, tables[side]), choices, material)
         made.save(context.directory / f"plan-{side}")
+
+
+def _donor(inputs: PlanInputs[Path], new: Vocabulary) -> TokenVectors | None:
+    if inputs.donor is None or inputs.donor_tokenizer is None:
+        return None
+    table = embedding_tables(read_exchangeable(inputs.donor))[SIDE].float().numpy()
+    return donor_rows(new, load_vocabulary(inputs.donor_tokenizer), table)
 
 
 def _frequencies(

@@ -22,12 +22,12 @@ from nlgraft.nn.masked_lm_models import (
 )
 from nlgraft.nn.transformers_lms import fresh_like
 from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.kinds.language_model_kinds import TrainLanguageModelInputs
 from nlgraft.stages.kinds.masked_lm_kinds import (
     BEGIN_MASKED,
     BERT2BERT,
     SCORE_MASKED,
     TRAIN_MASKED,
-    TrainMaskedInputs,
     TrainMaskedSettings,
 )
 from nlgraft.stages.metrics import metric_name
@@ -102,7 +102,7 @@ def train(context: StageContext) -> None:
 
 def _train_data(
     settings: TrainMaskedSettings,
-    inputs: TrainMaskedInputs[Path],
+    inputs: TrainLanguageModelInputs[Path],
     masker: Masker,
     budget: int | LengthBatches,
 ) -> TrainData:
@@ -132,7 +132,7 @@ def _learned(settings: TrainMaskedSettings, model: MaskedLM) -> LearnedParameter
 
 
 def _new_rows_first(
-    settings: TrainMaskedSettings, inputs: TrainMaskedInputs[Path], model: MaskedLM
+    settings: TrainMaskedSettings, inputs: TrainLanguageModelInputs[Path], model: MaskedLM
 ) -> RowsFirst | None:
     if inputs.start is None:
         return None
@@ -151,7 +151,10 @@ def _step_scores(settings: TrainMaskedSettings, outcome: TrainOutcome, num_lines
 
 
 def _start_model(
-    settings: TrainMaskedSettings, inputs: TrainMaskedInputs[Path], context: StageContext, ids: MaskingIds
+    settings: TrainMaskedSettings,
+    inputs: TrainLanguageModelInputs[Path],
+    context: StageContext,
+    ids: MaskingIds,
 ) -> MaskedLM:
     if inputs.start is not None:
         return read_masked_lm(inputs.start)
