@@ -49,8 +49,7 @@ class Host:
 
     def __init__(self, name: str, shared: Sequence[Path] = ()) -> None:
         self.name, self.address = name, _ADDRESSES[name]
-        needed = [ROOT, Path(sys.prefix), Path(sys.base_prefix), *shared]
-        below_tmp = [str(path) for path in dict.fromkeys(needed) if path.is_relative_to("/tmp")]
+        below_tmp = _outermost([ROOT, Path(sys.prefix), Path(sys.base_prefix), *shared], below=Path("/tmp"))
         names = {"localhost": "127.0.0.1", **_ADDRESSES}
         lines = "\n".join(f"{address} {known}" for known, address in names.items())
         separate = ["--mount", "--net", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
@@ -89,6 +88,12 @@ class Host:
         subprocess.run(self.command("ip", "link", "set", "eth0", "down"), check=False)
         self._holder.kill()
         self._holder.wait()
+
+
+def _outermost(paths: Sequence[Path], below: Path) -> list[str]:
+    """Select the paths below a directory that lie in none of the others, such as a clone with its venv."""
+    found = {path for path in paths if path.is_relative_to(below)}
+    return sorted(str(path) for path in found if found.isdisjoint(path.parents))
 
 
 def join(first: Host, second: Host) -> None:

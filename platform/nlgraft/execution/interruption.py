@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -20,9 +21,16 @@ class Interrupted(BaseException):
         super().__init__(f"interrupted by {signal.Signals(signum).name}")
 
 
+_received: list[int] | None = None
+"""Signals that have arrived in the outermost context; None outside of all."""
+
+
 @contextmanager
 def raising_interrupted() -> Iterator[Callable[[], None]]:
     """Turn the first SIGTERM, SIGINT or SIGHUP into `Interrupted`; the second one ends the process at once.
+
+    Contexts inside another one share its signals: the first one is raised in the innermost, and the second
+    ends the process wherever it has come to.
 
     Python ignores what a handler raises in a destructor or in a callback of compiled code. Long work calls
     the function that this yields: it raises `Interrupted` after a signal, as does the end.
@@ -30,26 +38,18 @@ def raising_interrupted() -> Iterator[Callable[[], None]]:
     A signal that the process was started to ignore (``nohup``) stays ignored. Outside the main thread, where
     Python allows no handlers, nothing changes.
     """
-    received: list[int] = []
+    global _received
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+    is_outermost = _received is None
+    received = _received = [] if _received is None else _received
 
     def check() -> None:
         if received:
             raise Interrupted(received[0])
 
-    if threading.current_thread() is not threading.main_thread():
-        yield check
-        return
-
-    def handle(signum: int, frame: FrameType | None) -> None:
-        for name in before:
-            signal.signal(name, signal.SIG_DFL)
-        received.append(signum)
-        raise Interrupted(signum)
-
-    before = {name: signal.getsignal(name) for name in _ENDING}
-    before = {name: handler for name, handler in before.items() if handler is not signal.SIG_IGN}
-    for name in before:
-        signal.signal(name, handle)
+    before = _raise_from_signals(received) if is_outermost else {}
     try:
         yield check
         check()
@@ -61,6 +61,24 @@ def raising_interrupted() -> Iterator[Callable[[], None]]:
     finally:
         for name, handler in before.items():
             signal.signal(name, handler)
+        if is_outermost:
+            _received = None
+
+
+def _raise_from_signals(received: list[int]) -> dict[signal.Signals, Any]:
+    """Let the next signal be noted and raised, and those after it end the process; return what was before."""
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        for name in before:
+            signal.signal(name, signal.SIG_DFL)
+        received.append(signum)
+        raise Interrupted(signum)
+
+    before = {name: signal.getsignal(name) for name in _ENDING}
+    before = {name: handler for name, handler in before.items() if handler is not signal.SIG_IGN}
+    for name in before:
+        signal.signal(name, handle)
+    return before
 
 
 _mask_outside: set[int | signal.Signals] | None = None

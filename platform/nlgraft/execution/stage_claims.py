@@ -80,10 +80,13 @@ class StageClaims:
             if stage["decision"] == "failed":
                 self._failed[stage["fingerprint"]] = record.reason
 
+    @property
+    def has_failed(self) -> bool:
+        """True if a stage has failed."""
+        return bool(self._failed)
+
     def doom(self, trial: SweepTrial) -> str | None:
         """Return why a trial is bound to fail; None if it may succeed, or while a stage of it is computed."""
-        if not self._failed:
-            return None
         stages = [stage.fingerprint for stage in trial.graph.stages]
         doomed = [key for key in stages if key in self._failed]
         is_busy = any(key in self._claimed for key in stages)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -36,3 +38,23 @@ def test_a_signal_whose_exception_was_ignored_is_raised_at_the_end() -> None:
     with pytest.raises(Interrupted, match="SIGHUP"), raising_interrupted():
         Careless()
     assert signal.getsignal(signal.SIGHUP) is before
+
+
+TWO_SIGNALS = """
+import os, signal
+from nlgraft.execution.interruption import Interrupted, raising_interrupted
+
+with raising_interrupted():
+    try:
+        with raising_interrupted():
+            os.kill(os.getpid(), signal.SIGTERM)
+    except Interrupted:
+        print("ending", flush=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        print("still there")
+"""
+
+
+def test_a_second_signal_ends_the_process_also_on_the_way_out_of_an_inner_context() -> None:
+    ended = subprocess.run([sys.executable, "-c", TWO_SIGNALS], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (-signal.SIGTERM, "ending\n"), ended.stderr
