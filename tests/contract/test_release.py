@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from tests.small_studies import SMALL_DEMO
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 CITATION = YAML(typ="safe").load(ROOT / "CITATION.cff")
@@ -94,13 +96,5 @@ def test_the_wheel_installs_one_package(wheel):
 def test_the_studies_run_by_name_from_the_wheel(wheel):
     studies = json.loads(in_wheel(wheel, "-m", "nlgraft", "studies", "--json"))
     assert len(studies) == len([*ROOT.glob("search_spaces/*/*.yaml")])
-    overrides = [
-        "data.upstream={corpus: conlang, train: 200, dev: 8, test: 4}",
-        "data.downstream={corpus: conlang, domain: b, train: 150, dev: 8, test: 4}",
-        "upstream.train.max_steps=3",
-        "downstream.train.max_steps=3",
-        "generator.max_steps=2",
-        "decode={beam: 1, max_length_offset: 5}",
-    ]
-    done = in_wheel(wheel, "-m", "nlgraft", "trial", "demo", *overrides, "--cell", "arm=avg_eg", "--json")
+    done = in_wheel(wheel, "-m", "nlgraft", "trial", "demo", *SMALL_DEMO, "--cell", "arm=avg_eg", "--json")
     assert json.loads(done)["state"] == "finished"
