@@ -65,10 +65,16 @@ def _metrics(system: str) -> str:
 def _described(name: str) -> str:
     """Describe a public object and, of a class, its public methods and properties."""
     found = locate(name)
-    inner = vars(found).items() if inspect.isclass(found) else ()
-    members = [(f"{name}.{key}", getattr(found, key)) for key, one in inner if key[:1] != "_" and one.__doc__]
+    bases = inspect.getmro(found) if inspect.isclass(found) else ()
+    members = {
+        f"{name}.{key}": getattr(found, key)
+        for base in bases
+        if base.__module__.startswith("nlgraft")
+        for key, one in vars(base).items()
+        if key[:1] != "_" and (inspect.isroutine(one) or isinstance(one, property))
+    }
     texts = []
-    for label, one in [(name, found), *members]:
+    for label, one in [(name, found), *members.items()]:
         signature = inspect.signature(one) if callable(one) else ""
         texts.append(f"## `{label}{signature}`\n\n{inspect.getdoc(one)}")
     return "\n\n".join(texts)
