@@ -75,6 +75,6 @@ def _described(name: str) -> str:
     }
     texts = []
     for label, one in [(name, found), *members.items()]:
-        signature = inspect.signature(one) if callable(one) else ""
+        signature = inspect.signature(one) if inspect.isroutine(one) else ""
         texts.append(f"## `{label}{signature}`\n\n{inspect.getdoc(one)}")
     return "\n\n".join(texts)

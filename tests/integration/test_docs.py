@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
@@ -23,7 +24,9 @@ from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpus_config import ConlangConfig
 from tests.small_studies import SMALL_DEMO
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}"}
 SYSTEMS = [f"systems/{name.rpartition('.')[2]}" for name in system_names()]
 PAGES = ["index", "own_text", "designs", "search", "cluster", "mlflow", "faq", "api", *SYSTEMS]
 NEEDS_A_RUN = {
@@ -129,7 +132,9 @@ def test_all_commands_of_a_page_run_in_their_order(page: str, place: Path) -> No
         if " < " in line or "paste" in line:
             assert len(shown.splitlines()) == NUM_LINES
     for block in blocks(page, "python"):
-        done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", block], env=ENVIRONMENT, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr
         assert "test/bleu" in done.stdout
         assert (place / "report" / "report.html").is_file()
