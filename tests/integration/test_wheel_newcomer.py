@@ -74,29 +74,29 @@ class Newcomer:
         return done.stdout, done.stderr
 
 
-def write_text(newcomer: Newcomer, takes: list[str]) -> tuple[list[str], str]:
-    """Write the text that a system takes; return the options that name it, and input for its model."""
+def write_text(newcomer: Newcomer, takes: list[str]) -> tuple[list[str], list[list[str]]]:
+    """Write the text that a system takes; return the options that name it, and its sources line by line."""
     if "sources" in takes:
         found = generate(ConlangConfig(corpus="conlang", task="multi_source", train=NUM_LINES), "train")
         text = {"text.en": found["source 0"], "text.fr": found["source 1"], "text.de": found["target"]}
         options = ["--source text.en", "--source text.fr", "--target text.de"]
-        lines = ["\t".join(pair) for pair in zip(text["text.en"], text["text.fr"], strict=True)]
+        sources = [text["text.en"], text["text.fr"]]
     else:
         task = "classification" if "label" in takes else "translation"
         found = generate(ConlangConfig(corpus="conlang", task=task, train=NUM_LINES), "train")
         wanted = {"source": "source 0", "target": "target", "label": "label"}
         text = {f"text.{name}": found[role] for name, role in wanted.items() if name in takes}
         options = [f"--{name.partition('.')[2]} {name}" for name in text]
-        lines = text["text.source"]
+        sources = [text["text.source"]]
     for name, written in text.items():
         newcomer.writes(name, written)
-    return options, "".join(f"{line}\n" for line in lines[:20])
+    return options, [list(row) for row in zip(*sources, strict=True)]
 
 
 @pytest.mark.parametrize("system", TAKES)
 def test_from_text_to_the_winner_by_what_is_printed(system: str, environment: Path, tmp_path: Path) -> None:
     newcomer = Newcomer(tmp_path, environment)
-    options, given = write_text(newcomer, TAKES[system])
+    options, rows = write_text(newcomer, TAKES[system])
     where, _ = newcomer.types('python -c "import nlgraft; print(nlgraft.__file__)"')
     assert Path(where.strip()).is_relative_to(environment.parent)
     listed, _ = newcomer.types("nlgraft systems")
@@ -110,6 +110,9 @@ def test_from_text_to_the_winner_by_what_is_printed(system: str, environment: Pa
     assert (tmp_path / "report" / "report.html").is_file()
     told = re.findall(r"next: (nlgraft .*) < text", printed["export"][1])
     if told:
+        columns = re.findall(r"< text, with columns by tabs: (.*)", printed["export"][1])
+        width = len(columns[0].split(", ")) if columns else 1  # the best arm may read one source of several
+        given = "".join("\t".join(row[:width]) + "\n" for row in rows[:20])
         answers, _ = newcomer.types(told[0], given)
         assert len(answers.splitlines()) == 20
     else:  # a causal language model, which transformers opens
