@@ -7,7 +7,7 @@ export RAY_USAGE_STATS_ENABLED := 0
 export MLFLOW_DISABLE_TELEMETRY := true
 export TOKENIZERS_PARALLELISM := false
 
-.PHONY: demo test test-slow check bench
+.PHONY: demo test test-slow check docs bench
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
@@ -32,6 +32,10 @@ test-slow: $(VENV)/.installed
 check: $(VENV)/.checking
 	$(BIN)/python -m pytest -q tests/contract/test_house.py
 	$(BIN)/pyright
+
+# A link that leads nowhere is an error.
+docs: $(VENV)/.installed
+	NO_MKDOCS_2_WARNING=1 PYTHONPATH=.:platform $(BIN)/mkdocs build --strict --site-dir build/docs
 
 # JoeyNMT asks for packages that do not go with ours and needs none of them for what is measured.
 $(VENV)/peers: $(VENV)/.checking

@@ -164,7 +164,8 @@ def show_new_study(written: NewStudy) -> None:
         f"\nnlgraft plan {file}                 what it would do\n"
         f"nlgraft run {file}                  runs @minutes; ends with a comparison\n"
         f"nlgraft run {file} @evening         the same question, larger\n"
-        f"nlgraft report {file} --format html --out report"
+        f"nlgraft report {file} --format html --out report\n"
+        f"nlgraft export {file} --out winner   the best model, to be used"
     )
 
 

@@ -59,7 +59,9 @@ def export(
         click.echo(f"MLflow: {uri}; next: mlflow models serve -m {uri} --env-manager local", err=True)
     use = {"translation": "translate", "classification": "classify"}.get(document["task"])
     if use is not None:
-        click.echo(f"next: nlgraft {use} {out} < text", err=True)
+        columns = document["columns"]
+        several = f", with columns by tabs: {', '.join(columns)}" if len(columns) > 1 else ""
+        click.echo(f"next: nlgraft {use} {out} < text{several}", err=True)
     click.echo(str(out))
 
 

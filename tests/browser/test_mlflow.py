@@ -4,12 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,9 +13,7 @@ import pytest
 import nlgraft
 from nlgraft import api
 from nlgraft.progress import LineReporter
-
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-START_S = 120
+from tests.pages import CHROMIUM, browse, mlflow_server
 
 pytestmark = [
     pytest.mark.slow,
@@ -39,59 +31,21 @@ def experiment(toy_document: dict[str, Any], tmp_path: Path) -> Iterator[str]:
             api.run_one(study, cell, seed, LineReporter(io.StringIO()))
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     nlgraft.launch(study, tracking_uri=uri)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = subprocess.Popen(
-        [
-            sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri, "--host", "127.0.0.1",
-            "--port", str(port), "--workers", "1",
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        wait_for(f"http://127.0.0.1:{port}/health")
-        yield f"http://127.0.0.1:{port}/#/experiments/1/runs"
-    finally:
-        server.terminate()
-        server.wait()
-
-
-def wait_for(address: str) -> None:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    end_s = time.monotonic() + START_S
-    while True:
-        try:
-            opener.open(address, timeout=5).close()
-            return
-        except OSError:
-            assert time.monotonic() < end_s, "the server did not start"
-            time.sleep(0.5)
+    with mlflow_server(uri) as address:
+        yield f"{address}/#/experiments/1/runs"
 
 
 def text_of(page: str, profile: Path) -> str:
     """Open a page in headless Chromium and return its text."""
-    assert CHROMIUM is not None
-    done = subprocess.run(
-        [
-            CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-proxy-server",
-            "--window-size=1600,900", "--virtual-time-budget=25000", f"--user-data-dir={profile}",
-            "--dump-dom", page,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )  # fmt: skip
-    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", done.stdout))
+    document = browse(page, profile, "--window-size=1600,900")
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", document))
 
 
 def test_the_list_of_runs_shows_the_cells_and_their_main_metric_first(
     experiment: str, tmp_path: Path
 ) -> None:
     text = text_of(experiment, tmp_path / "first")
-    baseline, cell = text.index("baseline: 3.65 ± 0.07"), text.index("gain=1.0: 13.65 ± 0.07")
+    baseline, cell = text.index("3.65 ± 0.07 baseline"), text.index("13.65 ± 0.07 gain=1.0")
     assert baseline < cell
     assert "seed 1" not in text, "trials lie below their cells"
 

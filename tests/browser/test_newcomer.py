@@ -6,7 +6,6 @@ import gzip
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,9 +14,9 @@ import pytest
 
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
+from tests.pages import CHROMIUM, browse
 
 ROOT = Path(__file__).parents[2]
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 OVERRIDES = ["@tiny", "seeds=[1, 2]"]
 
 pytestmark = [
@@ -83,23 +82,9 @@ def commands_of_docs() -> list[list[str]]:
     """Every command of the pages in docs/ that names a study."""
     texts = [path.read_text("utf-8") for path in sorted(ROOT.glob("docs/*.md"))]
     lines = [line for text in texts for line in text.splitlines() if line.startswith("nlgraft ")]
-    return [shlex.split(line, comments=True) for line in lines if "STUDY.yaml" in line]
-
-
-def browse(page: Path, *options: str) -> str:
-    """Open a page in headless Chromium and return its document."""
-    assert CHROMIUM is not None
-    done = subprocess.run(
-        [
-            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1280,1600", *options,
-            "--dump-dom", page.as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )  # fmt: skip
-    return done.stdout
+    return [
+        shlex.split(line, comments=True) for line in lines if "STUDY.yaml" in line and "--address" not in line
+    ]
 
 
 def test_plan_run_report_and_the_report_in_a_browser(newcomer: Newcomer) -> None:
@@ -115,7 +100,10 @@ def test_plan_run_report_and_the_report_in_a_browser(newcomer: Newcomer) -> None
     assert "| arm=patt_eg |" in shown.stdout
     newcomer.types("nlgraft", "report", "law.yaml", "--format", "html", "--out", "report", *OVERRIDES)
     picture = newcomer.project / "report.png"
-    document = browse(newcomer.project / "report" / "report.html", f"--screenshot={picture}")
+    page = (newcomer.project / "report" / "report.html").as_uri()
+    document = browse(
+        page, newcomer.project / "profile", f"--screenshot={picture}", "--window-size=1280,1600"
+    )
     rows = re.findall(r"<tr>\s*<td class=\"text[^>]*>(arm=[^<]*)</td>", document)
     assert {"arm=avg_eg", "arm=patt_eg"} <= set(rows)
     assert "<svg" in document

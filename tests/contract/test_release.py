@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import email
 import json
 import os
@@ -11,10 +12,16 @@ import sys
 import sysconfig
 import tomllib
 import zipfile
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from ruamel.yaml import YAML
+
+from tests.small_studies import SMALL_DEMO
+from tests.wheels import build_wheel
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -25,10 +32,7 @@ CITATION = YAML(typ="safe").load(ROOT / "CITATION.cff")
 def wheel(tmp_path_factory):
     """The folder that holds the wheel's files as a user installs them."""
     folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    (file,) = folder.glob("*.whl")
-    with zipfile.ZipFile(file) as archive:
+    with zipfile.ZipFile(build_wheel(folder)) as archive:
         archive.extractall(folder / "site")
     return folder / "site"
 
@@ -77,6 +81,28 @@ def test_metadata_are_complete(wheel, metadata):
     assert licence.read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
+def test_every_package_that_is_imported_is_required(wheel, metadata):
+    wanted = [Requirement(text) for text in metadata.get_all("Requires-Dist")]
+    development = re.compile(r"extra == .(test|check|bench|docs)")
+    names = {canonicalize_name(one.name) for one in wanted if not development.search(str(one.marker))}
+    imported = set()
+    for path in wheel.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                imported.add(str(node.module).partition(".")[0])
+    distributions = packages_distributions()
+    others = imported - sys.stdlib_module_names - {"nlgraft", "trainables"}
+    missing = {
+        name
+        for name in others
+        if not names & {canonicalize_name(one) for one in distributions.get(name, [name])}
+    }
+    assert len(others) > 20
+    assert missing == set()
+
+
 def test_the_wheel_alone_lists_the_systems_with_the_papers_of_its_metadata(wheel, metadata):
     assert in_wheel(wheel, "-c", "import nlgraft; print(nlgraft.__version__)").strip() == PROJECT["version"]
     systems = json.loads(in_wheel(wheel, "-m", "nlgraft", "systems", "--json"))
@@ -94,13 +120,5 @@ def test_the_wheel_installs_one_package(wheel):
 def test_the_studies_run_by_name_from_the_wheel(wheel):
     studies = json.loads(in_wheel(wheel, "-m", "nlgraft", "studies", "--json"))
     assert len(studies) == len([*ROOT.glob("search_spaces/*/*.yaml")])
-    overrides = [
-        "data.upstream={corpus: conlang, train: 200, dev: 8, test: 4}",
-        "data.downstream={corpus: conlang, domain: b, train: 150, dev: 8, test: 4}",
-        "upstream.train.max_steps=3",
-        "downstream.train.max_steps=3",
-        "generator.max_steps=2",
-        "decode={beam: 1, max_length_offset: 5}",
-    ]
-    done = in_wheel(wheel, "-m", "nlgraft", "trial", "demo", *overrides, "--cell", "arm=avg_eg", "--json")
+    done = in_wheel(wheel, "-m", "nlgraft", "trial", "demo", *SMALL_DEMO, "--cell", "arm=avg_eg", "--json")
     assert json.loads(done)["state"] == "finished"

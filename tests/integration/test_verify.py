@@ -21,6 +21,7 @@ from nlgraft import api
 from nlgraft.execution.study_lock import StudyLock
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.public import Study
+from nlgraft.tracking.tags import CELL
 from nlgraft.verifying import Verification
 from tests.conftest import TOY
 from tests.processes import patient
@@ -86,7 +87,7 @@ class Bench:
     def runs(self, kind: str) -> list[Any]:
         experiment = self.client.get_experiment_by_name("toy")
         found = self.client.search_runs([experiment.experiment_id], f"tags.`nlgraft.kind` = '{kind}'")
-        return sorted(found, key=lambda run: run.info.run_name)
+        return sorted(found, key=lambda run: (run.data.tags.get(CELL, ""), run.info.run_name))
 
     def optuna_study(self) -> optuna.Study:
         url = f"sqlite:///{self.store / 'optuna.db'}"

@@ -31,6 +31,7 @@ class Export:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
+        described = Description.read(self.directory)
         return {
             "directory": str(self.directory),
             "study": self.choice.result.study.variant,
@@ -38,7 +39,8 @@ class Export:
             "seed": self.choice.trial.seed,
             "reasons": list(self.choice.reasons),
             "trial": self.choice.trial.fingerprint,
-            "task": Description.read(self.directory).task,
+            "task": described.task,
+            "columns": list(described.columns),
             "forms": self.forms,
         }
 

@@ -51,12 +51,15 @@ def _rounded(value: float) -> float:
 
 
 def main_figure(result: Mapping[str, Any], metric: str) -> str:
-    """Format a cell's main metric as a suffix of its name, marked if a single seed shows no spread."""
+    """Format a cell's main metric, marked if a single seed shows no spread, to begin its run's name.
+
+    MLflow's list shows some 24 characters of a name: of what follows the figure the end may be missing.
+    """
     found = (result.get("metrics") or {}).get(metric)
     if not found or found.get("mean") is None:
         return ""
     spread = " (1 seed)" if found.get("std") is None else f" ± {found['std']:.2f}"
-    return f": {found['mean']:.2f}{spread}"
+    return f"{found['mean']:.2f}{spread} "
 
 
 def cell_tags(result: Mapping[str, Any], metric: str) -> dict[str, str]:

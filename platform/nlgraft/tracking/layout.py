@@ -262,7 +262,7 @@ class StudyLayout:
         state = str(result.get("state", "finished"))
         return RunEntry(
             key=self.cell_key(cell),
-            name=f"{self._prefix}{cell.label}{main_figure(result, main_metric)}",
+            name=f"{self._prefix}{main_figure(result, main_metric)}{cell.label}",
             tags={STATE: state, END_REASON: "done" if state == "finished" else state}
             | cell_tags(result, main_metric),
             results=[Point(key, value, now_ms(), 0) for key, value in cell_metrics(result).items()],

@@ -17,7 +17,7 @@ from nlgraft.tracking.layout import StudyLayout
 from nlgraft.tracking.mlflow_tracker import MlflowTracker
 
 NESTED = "mlflow.parentRunId"
-CELLS = ("baseline: 20.50 ± 0.50", "arm=avg_eg: 20.50 ± 0.50")
+CELLS = ("20.50 ± 0.50 baseline", "20.50 ± 0.50 arm=avg_eg")
 
 
 def runs_by_name(client, experiment="demo", view=1):
@@ -104,7 +104,7 @@ def test_a_cell_of_one_seed_says_so_in_its_name(open_tracker, client, toy):
     result["cells"][1]["metrics"]["test/bleu"] |= {"std": None, "n": 1}
     tracker.finish_study(result, "")
     tracker.close()
-    assert set(runs_by_name(client)) == {"demo", CELLS[0], "arm=avg_eg: 20.50 (1 seed)"}
+    assert set(runs_by_name(client)) == {"demo", CELLS[0], "20.50 (1 seed) arm=avg_eg"}
 
 
 def test_the_experiment_describes_the_result_and_offers_a_view_of_its_cells(open_tracker, client, toy):

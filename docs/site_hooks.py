@@ -1,0 +1,80 @@
+"""What MkDocs does not do by itself: files of the repository and tables in pages, and pages for programs.
+
+A line ``<!-- file: PATH -->`` stands for a file without its title, ``<!-- metrics: SYSTEM -->`` for the
+metrics of a system. Every page is written as Markdown beside its HTML, and
+``llms.txt`` lists them (llmstxt.org).
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from pydoc import locate
+from typing import TYPE_CHECKING
+
+from nlgraft.api import find_system
+from nlgraft.study.reading.catalogue import metrics_of
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).parents[1]
+_written: dict[str, tuple[str, str]] = {}
+"""Title and Markdown of every page, by its path."""
+
+
+def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
+    """Put in what the lines of the page stand for."""
+    path = page.file.src_uri
+    up = "../" * path.count("/")
+
+    def file(found: re.Match[str]) -> str:
+        text = (ROOT / found[1]).read_text("utf-8").partition("\n")[2]
+        return text.replace("](docs/", f"]({up}")
+
+    markdown = re.sub(r"^<!-- file: (\S+) -->$", file, markdown, flags=re.MULTILINE)
+    markdown = re.sub(r"^<!-- metrics: (\w+) -->$", lambda found: _metrics(found[1]), markdown, flags=re.M)
+    _written[path] = (str(page.title), markdown)
+    return markdown
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Write every page as Markdown, and the list of them."""
+    site = Path(config.site_dir)
+    lines = [f"# {config.site_name}", "", f"> {config.site_description}", ""]
+    for path, (title, markdown) in _written.items():
+        text = re.sub(r"^::: (\S+)(\n {4}.*)*", lambda found: _described(found[1]), markdown, flags=re.M)
+        (site / path).write_text(text, "utf-8")
+        first = next(part for part in text.split("\n\n")[1:] if part[:1].isalpha())
+        lines.append(f"- [{title}]({path}): {' '.join(first.split()).partition('. ')[0].rstrip('.:')}")
+    (site / "llms.txt").write_text("\n".join(lines) + "\n", "utf-8")
+
+
+def _metrics(system: str) -> str:
+    rows = metrics_of(find_system(system))
+    better = {"minimize": "lower", "maximize": "higher"}
+    lines = [
+        f"| `{one['metric']}` | {better.get(one['direction'], '')} | {one['unit']} | {one['description']} |"
+        for one in rows
+    ]
+    return "\n".join(["| metric | better | unit | meaning |", "|---|---|---|---|", *lines])
+
+
+def _described(name: str) -> str:
+    """Describe a public object and, of a class, its public methods and properties."""
+    found = locate(name)
+    bases = inspect.getmro(found) if inspect.isclass(found) else ()
+    members = {
+        f"{name}.{key}": getattr(found, key)
+        for base in bases
+        if base.__module__.startswith("nlgraft")
+        for key, one in vars(base).items()
+        if key[:1] != "_" and (inspect.isroutine(one) or isinstance(one, property))
+    }
+    texts = []
+    for label, one in [(name, found), *members.items()]:
+        signature = inspect.signature(one) if inspect.isroutine(one) else ""
+        texts.append(f"## `{label}{signature}`\n\n{inspect.getdoc(one)}")
+    return "\n\n".join(texts)

@@ -1,0 +1,152 @@
+"""The pages of docs/ that a user follows: every command in its order, every YAML and Python block."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+from ruamel.yaml import YAML
+
+import nlgraft
+from nlgraft import api
+from nlgraft.cli import main
+from nlgraft.shipped import system_names
+from nlgraft.study.data.design import cells
+from nlgraft.text.conlang.tasks import generate
+from nlgraft.text.corpus_config import ConlangConfig
+from tests.small_studies import SMALL_DEMO
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}"}
+SYSTEMS = [f"systems/{name.rpartition('.')[2]}" for name in system_names()]
+PAGES = ["index", "own_text", "designs", "search", "cluster", "mlflow", "faq", "api", *SYSTEMS]
+NEEDS_A_RUN = {
+    *("run", "try", "report", "ledger", "export", "translate", "classify", "pack", "check", "ls", "gc"),
+}
+"""Commands that train, or need what was trained."""
+NUM_LINES = 160
+ELSEWHERE = {"cluster", "mlflow"}
+"""Pages whose commands need a cluster or a server: only their options are looked up."""
+
+
+def text_of(page: str) -> str:
+    """The page itself, without files that it puts in."""
+    return (DOCS / f"{page}.md").read_text("utf-8")
+
+
+def blocks(page: str, kind: str) -> list[str]:
+    return [block for found, block in re.findall(r"```(\w*)\n(.*?)```", text_of(page), re.S) if found == kind]
+
+
+def commands(page: str) -> list[str]:
+    lines = [line.partition(" #")[0].strip() for block in blocks(page, "") for line in block.splitlines()]
+    return [line for line in lines if re.match(r"(paste .* \| )?nlgraft ", line)]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with every text that the pages name."""
+    monkeypatch.chdir(tmp_path)
+    several = generate(ConlangConfig(corpus="conlang", task="multi_source", train=NUM_LINES), "train")
+    labelled = generate(ConlangConfig(corpus="conlang", task="classification", train=NUM_LINES), "train")
+    text = {"en": several["source 0"], "fr": several["source 1"], "de": several["target"]}
+    files = {f"text.{language}": lines for language, lines in text.items()}
+    for language in ("en", "de"):
+        files[f"dev.{language}"] = files[f"test.{language}"] = text[language][:20]
+    files |= {"lines.txt": labelled["source 0"], "lines.label": labelled["label"], "ref.txt": text["de"]}
+    files |= dict.fromkeys(("a1.txt", "a2.txt", "b1.txt", "b2.txt"), text["de"][::-1])
+    pairs = zip(text["en"], text["de"], strict=True)
+    files["pairs.csv"] = ["english,german", *(f'"{one}","{other}"' for one, other in pairs)]
+    for name, lines in files.items():
+        Path(name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return tmp_path
+
+
+def type_in(line: str) -> str:
+    """Run a command as a shell would, with its input from a file or from `paste`; return what it prints."""
+    line, _, given = line.partition(" < ")
+    pasted = re.match(r"paste (\S+) (\S+) \| (.*)", line)
+    lines = ""
+    if pasted:
+        columns = [Path(name).read_text("utf-8").splitlines() for name in pasted.group(1, 2)]
+        lines = "".join("\t".join(row) + "\n" for row in zip(*columns, strict=True))
+        line = pasted[3]
+    arguments = shlex.split(line)[1:]
+    small = SMALL_DEMO if "demo" in arguments else []
+    done = CliRunner().invoke(main, [*arguments, *small], input=Path(given).read_text() if given else lines)
+    assert done.exit_code == 0, f"{line}: {done.output}\n{done.exception!r}"
+    if arguments[0] == "init":  # two seeds are enough to see that it runs
+        path = Path(
+            arguments[arguments.index("--out") + 1] if "--out" in arguments else f"{arguments[1]}.yaml"
+        )
+        path.write_text(path.read_text("utf-8").replace("seeds: [1, 2, 3]", "seeds: [1, 2]"), "utf-8")
+    return done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_command_and_option_of_a_page_exists(page: str) -> None:
+    found = commands(page) + [f"nlgraft {name}" for name in re.findall(r"`nlgraft (\w+)", text_of(page))]
+    for line in found:
+        arguments = shlex.split(line.rpartition("nlgraft ")[2])
+        command: click.Command = main
+        while isinstance(command, click.Group) and arguments:
+            name = arguments.pop(0)
+            assert name in command.commands, line
+            command = command.commands[name]
+        known = {option for parameter in command.params for option in parameter.opts}
+        assert {one for one in arguments if one.startswith("--")} <= known, line
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_trains_nothing_runs_as_printed_and_every_study_is_planned(page: str, place: Path) -> None:
+    run = [] if page in ELSEWHERE else commands(page)
+    for line in run:
+        if shlex.split(line.rpartition("nlgraft ")[2])[0] not in NEEDS_A_RUN:
+            type_in(line)
+    written = sorted(place.glob("*.yaml"))
+    base: dict[str, Any] = YAML(typ="safe").load(written[0]) if written else {}
+    for block in blocks(page, "yaml"):
+        part = YAML(typ="safe").load(block)
+        study = nlgraft.Study.from_dict(part if "schema_version" in part else {**base, **part})
+        assert len(cells(study)) >= 1
+        assert api.plan(study).problems == [], block
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("page", sorted({*PAGES} - ELSEWHERE))
+def test_all_commands_of_a_page_run_in_their_order(page: str, place: Path) -> None:
+    if page == "api":
+        type_in("nlgraft init prlm_fusion --source text.en --target text.de")
+    for line in commands(page):
+        shown = type_in(line)
+        if " < " in line or "paste" in line:
+            assert len(shown.splitlines()) == NUM_LINES
+    for block in blocks(page, "python"):
+        done = subprocess.run(
+            [sys.executable, "-c", block], env=ENVIRONMENT, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert "test/bleu" in done.stdout
+        assert (place / "report" / "report.html").is_file()
+
+
+def test_the_python_page_names_everything_that_is_public() -> None:
+    shown = re.findall(r"^::: (\S+)$", text_of("api"), re.M)
+    assert {name.rpartition(".")[2] for name in shown} >= {*nlgraft.__all__}
+
+
+def test_there_is_a_page_for_every_system_with_its_readme_and_metrics() -> None:
+    for page in SYSTEMS:
+        name = page.partition("/")[2]
+        assert f"<!-- file: trainables/{name}/README.md -->" in text_of(page)
+        assert f"<!-- metrics: {name} -->" in text_of("metrics")

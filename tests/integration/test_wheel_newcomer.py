@@ -1,0 +1,119 @@
+"""A newcomer without a checkout: the wheel in an empty environment, and what each step names as the next.
+
+Dependencies are those of the test environment, by a path; of nlgraft there is the wheel's code alone.
+That it requires what it imports is tested with the rest of its metadata in tests/contract/test_release.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from nlgraft.shipped import system_names
+from nlgraft.text.conlang.tasks import generate
+from nlgraft.text.corpus_config import ConlangConfig
+from tests.wheels import ROOT, build_wheel
+
+NUM_LINES = 300
+TAKES = {
+    name.rpartition(".")[2]: re.findall(r"[a-z]+", template.read_text("utf-8").partition("\n")[0])[1:]
+    for name in system_names()
+    if (template := ROOT / name.replace(".", "/") / "init.yaml.j2").exists()
+}
+"""The text that each system takes, by the first line of its template."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment into which the wheel alone was installed."""
+    home = tmp_path_factory.mktemp("wheel")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home / "venv"], check=True)
+    python = home / "venv" / "bin" / "python"
+    where = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site = Path(
+        subprocess.run([python, "-c", where], capture_output=True, text=True, check=True).stdout.strip()
+    )
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*pip, build_wheel(home)], check=True)
+    # The path is read after the packages of the environment, and development installs in it are not.
+    Path(site, "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    return home / "venv" / "bin"
+
+
+class Newcomer:
+    """Someone with text in a folder, who types what is printed."""
+
+    def __init__(self, folder: Path, environment: Path) -> None:
+        self.folder = folder
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        self.environment = {**kept, "PATH": f"{environment}:/usr/bin:/bin", "HOME": str(folder)}
+
+    def writes(self, name: str, lines: list[str]) -> None:
+        (self.folder / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+
+    def types(self, line: str, given: str = "") -> tuple[str, str]:
+        done = subprocess.run(
+            shlex.split(line),
+            cwd=self.folder,
+            env=self.environment,
+            input=given,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{line}: {done.stdout}\n{done.stderr}"
+        return done.stdout, done.stderr
+
+
+def write_text(newcomer: Newcomer, takes: list[str]) -> tuple[list[str], list[list[str]]]:
+    """Write the text that a system takes; return the options that name it, and its sources line by line."""
+    if "sources" in takes:
+        found = generate(ConlangConfig(corpus="conlang", task="multi_source", train=NUM_LINES), "train")
+        text = {"text.en": found["source 0"], "text.fr": found["source 1"], "text.de": found["target"]}
+        options = ["--source text.en", "--source text.fr", "--target text.de"]
+        sources = [text["text.en"], text["text.fr"]]
+    else:
+        task = "classification" if "label" in takes else "translation"
+        found = generate(ConlangConfig(corpus="conlang", task=task, train=NUM_LINES), "train")
+        wanted = {"source": "source 0", "target": "target", "label": "label"}
+        text = {f"text.{name}": found[role] for name, role in wanted.items() if name in takes}
+        options = [f"--{name.partition('.')[2]} {name}" for name in text]
+        sources = [text["text.source"]]
+    for name, written in text.items():
+        newcomer.writes(name, written)
+    return options, [list(row) for row in zip(*sources, strict=True)]
+
+
+@pytest.mark.parametrize("system", TAKES)
+def test_from_text_to_the_winner_by_what_is_printed(system: str, environment: Path, tmp_path: Path) -> None:
+    newcomer = Newcomer(tmp_path, environment)
+    options, rows = write_text(newcomer, TAKES[system])
+    where, _ = newcomer.types('python -c "import nlgraft; print(nlgraft.__file__)"')
+    assert Path(where.strip()).is_relative_to(environment.parent)
+    listed, _ = newcomer.types("nlgraft systems")
+    assert system in listed
+    shown, _ = newcomer.types(f"nlgraft init {system} {' '.join(options)}")
+    told = [line.partition("  ")[0] for line in shown.splitlines() if line.startswith("nlgraft ")]
+    small = [line for line in told if "@" not in line]
+    assert [line.split()[1] for line in small] == ["plan", "run", "report", "export"]
+    printed = {line.split()[1]: newcomer.types(line) for line in small}
+    assert "arm=" in printed["run"][0]
+    assert (tmp_path / "report" / "report.html").is_file()
+    told = re.findall(r"next: (nlgraft .*) < text", printed["export"][1])
+    if told:
+        columns = re.findall(r"< text, with columns by tabs: (.*)", printed["export"][1])
+        width = len(columns[0].split(", ")) if columns else 1  # the best arm may read one source of several
+        given = "".join("\t".join(row[:width]) + "\n" for row in rows[:20])
+        answers, _ = newcomer.types(told[0], given)
+        assert len(answers.splitlines()) == 20
+    else:  # a causal language model, which transformers opens
+        assert re.search(r"^transformers: AutoModel", printed["export"][1], re.M)

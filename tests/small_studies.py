@@ -1,0 +1,12 @@
+"""Overrides that make shipped studies a matter of seconds."""
+
+from __future__ import annotations
+
+SMALL_DEMO = [
+    "data.upstream={corpus: conlang, train: 200, dev: 8, test: 4}",
+    "data.downstream={corpus: conlang, domain: b, train: 150, dev: 8, test: 4}",
+    "upstream.train.max_steps=3",
+    "downstream.train.max_steps=3",
+    "generator.max_steps=2",
+    "decode={beam: 1, max_length_offset: 5}",
+]
