@@ -18,7 +18,6 @@ from nlgraft.analysis.rendering import (
     prose,
     registration_tables,
     search_tables,
-    settings_figures,
     settings_tables,
     tables,
     typesetting,
@@ -198,18 +197,25 @@ def _latex(_: RecordedResults, described: _Facts) -> str:
 
 
 def _html(result: RecordedResults, described: _Facts) -> str:
-    from nlgraft.analysis.rendering import figures  # loads matplotlib, which takes .3 s
+    from nlgraft.analysis.rendering import figures, settings_figures  # load matplotlib, which takes .3 s
+    from nlgraft.analysis.rendering.drawing import NUM_SERIES
 
     environment = _environment_of(is_html=True)
     main = result.main_metric
     facts = dict(described())
-    facts["forest"] = figures.forest_plot(result, main) if main in result.metrics else None
-    facts["gain_curves"] = figures.gain_curves(result, main) if main in result.metrics else None
-    facts["curves"] = figures.learning_curves(result)
-    facts["setting_plots"] = settings_figures.setting_plots(result)
-    facts["budgets"] = figures.expected_best_curves(result)
+    forest = figures.forest_plot(result, main) if main in result.metrics else None
+    gains = figures.gain_curves(result, main) if main in result.metrics else None
+    facts["forest"] = forest and forest.inline()
+    facts["gain_curves"] = gains and gains.inline()
+    panels = {
+        "curves": figures.learning_curves(result),
+        "setting_plots": settings_figures.setting_plots(result),
+        "budgets": figures.expected_best_curves(result),
+    }
+    for name, drawn in panels.items():
+        facts[name] = [(title, one.inline()) for title, one in drawn]
     facts["legend"] = [(tables.cell_name(cell), index) for index, cell in enumerate(result.cells)]
-    facts["num_series"] = figures.NUM_SERIES
+    facts["num_series"] = NUM_SERIES
     return environment.get_template("report.html.j2").render(facts)
 
 
