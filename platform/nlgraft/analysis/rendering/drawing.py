@@ -13,7 +13,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -118,6 +118,12 @@ def paper_style() -> Style:
     )
 
 
+def notebook_style() -> Style:
+    """The colours of a paper at the sizes of a page."""
+    sizes = {name: getattr(PAGE, name) for name in ("width", "row_height", "panel", "font_size")}
+    return replace(paper_style(), **sizes)
+
+
 @dataclass(frozen=True, eq=False)
 class Drawing:
     """A figure.
@@ -141,7 +147,7 @@ class Drawing:
 
     def inline(self) -> str:
         """Write the figure as SVG for a page, whose variables give the colours."""
-        text = self._svg()
+        text = self.svg()
         prefix = "fig-" + re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
         # Several figures share one page, so their ids must differ.
         text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', text)
@@ -154,15 +160,12 @@ class Drawing:
         opening = rf'<svg xmlns="http://www.w3.org/2000/svg" viewBox="\1" role="img" aria-label="{label}">'
         return re.sub(r"<svg [^>]*?viewBox=\"([^\"]+)\"[^>]*>", opening, text, count=1)
 
-    def _repr_svg_(self) -> str:
-        """Show the figure in a notebook."""
-        return self._svg()
-
-    def _svg(self) -> str:
+    def svg(self) -> str:
+        """Write the figure as SVG that stands alone; on white, since a notebook may be dark."""
         buffer = io.StringIO()
         with self._settings():
             metadata = {"Date": None, "Creator": None}
-            self.figure.savefig(buffer, format="svg", transparent=True, metadata=metadata)
+            self.figure.savefig(buffer, format="svg", transparent=self.style is PAGE, metadata=metadata)
         text = buffer.getvalue()
         return re.sub(r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL)
 
@@ -173,3 +176,14 @@ class Drawing:
             # The page's fonts set the text; Matplotlib's own only measure it.
             warnings.filterwarnings("ignore", message="Glyph .* missing")
             yield
+
+
+class Drawings(tuple[Drawing, ...]):
+    """Figures, which a notebook shows one below the other."""
+
+    def __repr__(self) -> str:
+        return "\n".join(["Figures:", *(f"  {one.title}" for one in self)])
+
+    def _repr_html_(self) -> str:
+        """Show the figures in a notebook."""
+        return "\n".join(one.svg() for one in self) or "<p>Nothing to draw yet.</p>"

@@ -150,8 +150,12 @@ def html_table(table: typesetting.Table, caption: str) -> str:
     return macros.show(table, caption)
 
 
-def comparison_csv(result: RecordedResults, _: _Facts) -> str:
-    """Render one CSV line per cell and metric, in full precision."""
+def _comparison_csv(result: RecordedResults, _: _Facts) -> str:
+    return typesetting.to_csv(comparison_rows(result))
+
+
+def comparison_rows(result: RecordedResults) -> list[list[Any]]:
+    """Compare every cell on every metric, in full precision, after a row of titles."""
     factors = list(result.baseline.cell.levels)
     rows: list[list[Any]] = [
         ["cell", *factors, "state", "metric", "mean", "std", "n", *_COMPARED, "seeds_needed"]
@@ -166,7 +170,7 @@ def comparison_csv(result: RecordedResults, _: _Facts) -> str:
                 found["ci_low"], found["ci_high"] = found["ci"] or (None, None)
                 compared = [found[key] for key in (*_COMPARED, "seeds_needed")]
             rows.append([cell.cell.label, *levels, cell.state, name, *values, *compared])
-    return typesetting.to_csv(rows)
+    return rows
 
 
 def _environment_of(is_html: bool) -> jinja2.Environment:
@@ -252,6 +256,6 @@ _FORMATS: dict[str, tuple[str, Callable[[RecordedResults, _Facts], str]]] = {
     "md": ("report.md", _markdown),
     "html": ("report.html", _html),
     "latex": ("report.tex", _latex),
-    "csv": ("comparison.csv", comparison_csv),
+    "csv": ("comparison.csv", _comparison_csv),
     "json": ("result.json", _json),
 }
