@@ -107,7 +107,9 @@ def paper_style() -> Style:
     css = files("nlgraft.analysis.rendering").joinpath("templates/style.css").read_text("utf-8")
     light = dict(re.findall(r"--([\w-]+): (#\w+);", css[: css.index("@media")]))
     return Style(
-        **{name: light[name] for name in ("ink", "soft", "rule")},
+        ink=light["ink"],
+        soft=light["soft"],
+        rule=light["rule"],
         series=tuple(light[f"series-{index}"] for index in range(NUM_SERIES)),
         standing={kind: light[kind] for kind in _STANDINGS},
         width=6.3,

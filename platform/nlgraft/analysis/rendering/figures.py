@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -223,7 +224,7 @@ def _draw_bands(
             if band.num_seeds > 1:
                 axes.fill_between(band.steps, band.low, band.high, color=color, alpha=0.15, linewidth=0)
             marker = "o" if len(band.steps) == 1 else None
-            drawn = {"linestyle": dashes, "linewidth": 1.6, "marker": marker}
+            drawn: dict[str, Any] = {"linestyle": dashes, "linewidth": 1.6, "marker": marker}
             axes.plot(band.steps, band.mean, color=color, label=", ".join(band.labels), **drawn)
         axes.set_xlabel(budget + (" (all cells share this stage)" if is_shared else ""))
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))

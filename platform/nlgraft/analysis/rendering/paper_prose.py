@@ -68,7 +68,8 @@ def _values(domain: Domain) -> str:
         text = ", ".join(json.dumps(choice, ensure_ascii=False) for choice in domain.choices)
     else:
         scale = ", logarithmic" if domain.log else ""
-        step = f", in steps of {domain.step:g}" if domain.step is not None else ""
+        is_coarse = domain.step is not None and (domain.type == "float" or domain.step != 1)
+        step = f", in steps of {domain.step:g}" if is_coarse else ""
         text = f"{domain.low:g} to {domain.high:g}{scale}{step}"
     if domain.when:
         text += f"; only where {', '.join(f'{p} is {json.dumps(v)}' for p, v in domain.when.items())}"

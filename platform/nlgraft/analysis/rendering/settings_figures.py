@@ -96,7 +96,7 @@ def _points(result: ComparedResults, path: str, style: Style) -> Drawing:
             places = _places(domain, [value for value, _ in one.points], index, len(result.cells))
             mark = _MARKS[index // NUM_SERIES % len(_MARKS)]
             values = [value for _, value in one.points]
-            drawn = {"color": style.series[index % NUM_SERIES], "markersize": 5, "alpha": 0.7}
+            drawn: dict[str, Any] = {"color": style.series[index % NUM_SERIES], "markersize": 5, "alpha": 0.7}
             axes.plot(places, values, mark, label=result.cells[index].cell.label, **drawn)
         _set_axis(axes, domain)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
