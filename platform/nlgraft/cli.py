@@ -6,6 +6,7 @@ import atexit
 import gc
 import logging
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -306,12 +307,19 @@ def status(
     type=click.Path(file_okay=False, path_type=Path),
     help="Directory for files. Default: print.",
 )
+@click.option(
+    "--paper",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory for a paper: LaTeX tables, numbers and methods, figures (PDF, SVG), BibTeX, examples, "
+    "answers to a checklist.",
+)
 @click.option("--storage", help="Artifact store: directory or URI.")
 def report(
     study_file: str,
     overrides: tuple[str, ...],
     formats: tuple[str, ...],
     out: Path | None,
+    paper: Path | None,
     storage: str | None,
 ) -> None:
     """Report the results that the store holds of a study.
@@ -321,15 +329,24 @@ def report(
     from nlgraft import api
 
     result = api.load(find_study(study_file, overrides, storage))
+    if paper is not None:
+        _write("--paper", paper, lambda: result.paper(paper))
+        if out is None and not formats:
+            return
     wanted = list(formats) or ["md"]
     if out is None:
         for name in wanted:
             click.echo(result.render(name))
         return
+    _write("--out", out, lambda: result.report(out, formats=wanted))
+
+
+def _write(option: str, out: Path, write: Callable[[], list[Path]]) -> None:
+    """Write files, and print their paths."""
     try:
-        paths = result.report(out, formats=wanted)
+        paths = write()
     except OSError as error:
-        raise DataError(f"--out {out}: cannot be written ({error}); give another directory") from error
+        raise DataError(f"{option} {out}: cannot be written ({error}); give another directory") from error
     for path in paths:
         click.echo(str(path))
 

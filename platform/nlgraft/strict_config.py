@@ -13,3 +13,8 @@ class StrictConfig(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def __dir__(self) -> list[str]:
+        """List own names for completion, without pydantic's."""
+        hidden = set(dir(BaseModel)) - set(dir(object)) - set(type(self).model_fields)
+        return [name for name in super().__dir__() if name not in hidden]

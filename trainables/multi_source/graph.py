@@ -29,6 +29,7 @@ from nlgraft.stages.kinds.seq2seq_kinds import (
     TrainSettings,
 )
 from nlgraft.stages.kinds.text_kinds import CorpusInputs, EncodeSettings
+from nlgraft.stages.learned_graph import learned_scores
 from nlgraft.stages.released_graph import Released, released
 from nlgraft.stages.seq2seq_graph import TARGET, EncodedText
 from nlgraft.text.corpus_config import EOS, Split
@@ -292,9 +293,11 @@ class _Trial:
                 name = f"random_source_{source}"
                 foreign = {split: self._translation(split, place, name) for split in splits}
                 further[name] = self._score(f"{name}_scores", self.corpus, foreign, prefix=name)
+        corpus = self.sentences if is_joined else self.corpus
+        further |= learned_scores(self.config.score, corpus, translations)
         return self._score(
             "scores",
-            self.sentences if is_joined else self.corpus,
+            corpus,
             translations,
             trained=None if is_joined else self.trained,
             further=further,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from nlgraft.analysis.rendering.document import result_document
 from nlgraft.analysis.rendering.prose import headline, short_note
@@ -15,6 +15,12 @@ from nlgraft.analysis.rendering.typesetting import Table
 from nlgraft.analysis.statistics.sequential import SequentialResults
 from nlgraft.wording import count
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from nlgraft.analysis.rendering.drawing import Drawings
+
+PlotKind = Literal["forest", "gains", "curves", "budget", "importance"]
 _NUM_NAMED = 6
 
 
@@ -31,7 +37,8 @@ class StudyResult(SequentialResults):
             f"Result of {self.study.variant}: {count(len(self.cells), 'cell')} x "
             f"{count(len(self.study.seeds), 'seed')}, {count(len(self.trials), 'trial')}: {counts}\n"
             f"  cells: {cells}{more}\n"
-            f"  next: .frame(); .compare(cell, metric={self.main_metric!r}); .claims; .report(directory)"
+            f"  next: .frame(); .compare(cell, metric={self.main_metric!r}); .claims; .plot(); "
+            ".report(directory); .paper(directory)"
         )
 
     def _repr_html_(self) -> str:
@@ -51,6 +58,34 @@ class StudyResult(SequentialResults):
     def comparison(self) -> Table:
         """Tabulate the difference of every cell from the baseline on the main metric."""
         return comparison_table(self, self.main_metric)
+
+    def comparisons(self) -> pd.DataFrame:
+        """Compare every cell on every metric with the baseline, in full precision: one row for each.
+
+        Returns:
+            ``cell``, one column per factor, ``state``, ``metric``, ``mean``, ``std``, ``n``, ``difference``,
+            ``ci_low``, ``ci_high``, ``p``, ``p_holm`` and more, as in ``comparison.csv``.
+        """
+        import pandas as pd
+
+        from nlgraft.analysis.rendering.report import comparison_rows  # loads jinja2
+
+        titles, *rows = comparison_rows(self)
+        return pd.DataFrame(rows, columns=titles)
+
+    def plot(self, kind: PlotKind = "forest") -> Drawings:
+        """Draw figures of the result, for a notebook; each has Matplotlib's ``.figure`` and ``.save(path)``.
+
+        Args:
+            kind: ``forest`` (differences on the main metric), ``gains``, ``curves`` (of the trainings),
+                ``budget`` (a search's expected best) or ``importance`` (of searched settings).
+
+        Raises:
+            NlgraftError: There is no such kind.
+        """
+        from nlgraft.analysis.rendering.plots import plot  # loads matplotlib
+
+        return plot(self, kind)
 
     def effects_on_main_metric(self) -> Table | None:
         """Tabulate the effects on the main metric; None where the design crosses no factors."""
@@ -95,3 +130,16 @@ class StudyResult(SequentialResults):
         from nlgraft.analysis.rendering.report import write_report  # loads jinja2
 
         return write_report(self, Path(out), formats)
+
+    def paper(self, out: str | Path) -> list[Path]:
+        """Write tables, figures, numbers, methods, checklist, examples and BibTeX for a paper.
+
+        Args:
+            out: Directory to write into; created when missing.
+
+        Returns:
+            The files written; ``paper.tex`` shows the others.
+        """
+        from nlgraft.analysis.rendering.paper import write_paper  # loads jinja2 and matplotlib
+
+        return write_paper(self, Path(out))

@@ -63,6 +63,7 @@ SCORED: Mapping[str, Scored] = {
     "doc_bleu": _more(
         "BLEU points", "BLEU of whole documents, the sentences of each joined to one line (d-BLEU)."
     ),
+    "learned": _more("points", "Mean over segments of a learned metric of score.learned."),
     "loss": _less("nats per token", "Cross-entropy per token."),
     "bits_per_byte": _less(
         "bits per byte",

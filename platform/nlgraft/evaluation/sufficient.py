@@ -191,6 +191,7 @@ STATISTIC_METRICS: Mapping[str, StatisticMetric] = {
     "rouge_lsum": StatisticMetric(_percentage, rouge_rows("rougeLsum", "english")),
     "meteor": StatisticMetric(_percentage, meteor_rows),
     "doc_bleu": StatisticMetric(_bleu),
+    "learned": StatisticMetric(_mean),
     "loss": StatisticMetric(_mean),
     "bits_per_byte": StatisticMetric(_bits),
     "mlm_loss_per_char": StatisticMetric(_mean),

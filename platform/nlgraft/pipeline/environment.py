@@ -6,11 +6,16 @@ import importlib.metadata
 import platform
 import socket
 import subprocess
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-_PACKAGES = ("nlgraft", "torch", "numpy", "safetensors", "sentencepiece", "sacrebleu", "transformers")
+_PACKAGES = (
+    *("nlgraft", "torch", "numpy", "safetensors", "sentencepiece", "sacrebleu", "transformers", "tokenizers"),
+    *("rouge-score", "nltk", "ctranslate2", "peft", "scipy", "ray", "optuna"),
+)
+_CPUS, _GPUS = Path("/proc/cpuinfo"), Path("/proc/driver/nvidia/gpus")
 _GIT_TIMEOUT_S = 10
 
 
@@ -19,8 +24,9 @@ def environment() -> dict[str, Any]:
     """Describe the environment of this process.
 
     Returns:
-        ``host``; ``versions`` of Python, the operating system and the packages that shape results; ``git``
-        with ``commit`` and ``is_dirty`` if nlgraft runs from a checkout, else None.
+        ``host``; ``versions`` of Python, the operating system and the packages that shape results, with the
+        models of processor and GPUs where the system tells them; ``git`` with ``commit`` and ``is_dirty`` if
+        nlgraft runs from a checkout, else None.
     """
     versions = {"python": platform.python_version(), "system": platform.platform()}
     for name in _PACKAGES:
@@ -28,7 +34,19 @@ def environment() -> dict[str, Any]:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return {"host": socket.gethostname(), "versions": versions, "git": _git_state()}
+    return {"host": socket.gethostname(), "versions": versions | _hardware(), "git": _git_state()}
+
+
+def _hardware() -> dict[str, str]:
+    """Name the models of processor and GPUs, as Linux and its NVIDIA driver do; empty elsewhere."""
+    places = {"processor": ("model name", [_CPUS]), "gpu": ("Model", sorted(_GPUS.glob("*/information")))}
+    found = {}
+    for what, (field, files) in places.items():
+        lines = [line for file in files if file.is_file() for line in file.read_text("utf-8").splitlines()]
+        named = Counter(line.partition(":")[2].strip() for line in lines if line.startswith(field))
+        if named:
+            found[what] = ", ".join(f"{number} x {name}" for name, number in named.items())
+    return found
 
 
 def _git_state() -> dict[str, Any] | None:

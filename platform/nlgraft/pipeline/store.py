@@ -247,8 +247,8 @@ class ArtifactStore:
         """
         return self._artifacts.fetch(self._manifest_of(stage))
 
-    def read_file(self, stage: Stage, name: str) -> bytes | None:
-        """Read one file of a stage's artifact without fetching the others; None if it has no such file.
+    def read_file(self, stage: Stage | str, name: str) -> bytes | None:
+        """Read one file of an artifact without fetching the others; None if it has no such file.
 
         Raises:
             StoreError: There is no artifact; as `ArtifactDamaged` if there is a damaged one.
@@ -363,10 +363,11 @@ class ArtifactStore:
         known = self._names.get(stage)
         return [known] if known is not None else self._files.names("artifacts")
 
-    def _manifest_of(self, stage: Stage) -> Manifest:
+    def _manifest_of(self, stage: Stage | str) -> Manifest:
         manifest = self.manifest(stage)
         if manifest is None:
-            raise StoreError(f"stage {stage.name} {stage.fingerprint[:12]}: has no artifact in {self.name}")
+            named = "" if isinstance(stage, str) else f"{stage.name} "
+            raise StoreError(f"stage {named}{_fingerprint(stage)[:12]}: has no artifact in {self.name}")
         return manifest
 
 

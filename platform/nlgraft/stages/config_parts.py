@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from nlgraft.evaluation.metric_config import BleuTokenizer, RougeTokenizer, TextMetric
 from nlgraft.nn.context_config import LanguageModelConfig
 from nlgraft.nn.model_config import BertConfig, ClassifierConfig, Engine, Precision, tupled
 from nlgraft.strict_config import StrictConfig
-from nlgraft.text.files import InputPathOrName
+from nlgraft.text.files import InputPath, InputPathOrName
 from nlgraft.text.tokenizer_config import WordTokenizerConfig
 from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig, SmoothedTrainConfig, TrainConfig
 
 ExtractMethod = Literal["lead", "oracle"]
 CLASS_METRICS = ("accuracy", "macro_f1", "mcc", "loss.class", "ece")
 """Measures of classification."""
+LearnedName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 MASK_TOKEN = "<mask>"
 """Special token that stands for masked text."""
 
@@ -152,6 +153,24 @@ class MaskedSpansConfig(StrictConfig):
     """Token that replaces a span."""
 
 
+class LearnedMetricConfig(StrictConfig):
+    """A metric that a model computes, such as COMET; in results ``test/learned.NAME``."""
+
+    metric: str
+    """Import path, ``package.module:name``, of a function or class that maps sources, hypotheses and
+    references to one score per segment; see `nlgraft.evaluation.learned_metric`."""
+    checkpoint: InputPath | None = None
+    """Directory of its weights, whose bytes are part of every score's identity; null: it needs none."""
+    options: dict[str, JsonValue] = Field(default={})
+    """Further keyword arguments."""
+    direction: Literal["maximize", "minimize"] = "maximize"
+    """Which way is better."""
+    unit: str = "points"
+    """Unit of its values."""
+    version: int = 1
+    """Raise it when the metric's code changes: scores are kept by import path and version."""
+
+
 class ScoreConfig(StrictConfig):
     """Evaluation of the output."""
 
@@ -175,6 +194,9 @@ class ScoreConfig(StrictConfig):
     dev_precision: Precision = "fp32"
     """Arithmetic in which dev is translated: int8, by CTranslate2, is faster still and changes some words.
     Test is always translated in fp32."""
+
+    learned: dict[LearnedName, LearnedMetricConfig] = Field(default={}, exclude_if=lambda found: not found)
+    """Learned metrics by name, the same in all cells: set under base."""
 
     @model_validator(mode="after")
     def _tokenizers_are_read(self) -> ScoreConfig:

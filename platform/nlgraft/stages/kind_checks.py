@@ -17,6 +17,7 @@ from nlgraft.nn.checkpoint_files import checkpoint_problems
 from nlgraft.nn.ctranslate2_support import missing_package, unsupported, unsupported_search
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import Stage
+from nlgraft.stages.kinds.learned_kinds import LEARNED_SCORE
 from nlgraft.stages.kinds.seq2seq_kinds import SCORE, TRAIN, TRANSLATE
 from nlgraft.stages.kinds.text_kinds import TOKENIZER
 from nlgraft.stages.overlaps import overlaps, pooled, root
@@ -171,6 +172,18 @@ def scores(stages: Sequence[Stage], findings: Findings) -> None:
         except DataError as error:
             findings.refuse(stage, str(error).split("\n"))
         findings.warn(stage, misfits(scripts[corpus], bleu, rouge))
+
+
+def learned_metrics(stages: Sequence[Stage], findings: Findings) -> None:
+    """Refuse learned metrics that cannot be imported."""
+    from nlgraft.evaluation.learned_metric import find_target  # with the other metrics, .2 s to import
+
+    for stage in stages:
+        settings = LEARNED_SCORE.settings_of(stage)
+        try:
+            find_target(settings.metric)
+        except DataError as error:
+            findings.refuse(stage, [f"score.learned.{settings.name}: {error}"])
 
 
 def translations(stages: Sequence[Stage], findings: Findings) -> None:

@@ -49,6 +49,7 @@ from nlgraft.stages.kinds.text_kinds import (
     TokenizerInputs,
     TokenizerSettings,
 )
+from nlgraft.stages.learned_graph import learned_scores
 from nlgraft.stages.metrics import EXTRACT_METHODS, ROUGE
 from nlgraft.text.corpus_config import AnyCorpus, Split, as_corpus
 from nlgraft.text.corpus_digest import digest
@@ -326,15 +327,16 @@ def scores(
         further: Stages whose metrics belong to the trial although nothing else reads them.
     """
     decoding = decoding.model_copy(update={"engine": score.engine, "dev_precision": score.dev_precision})
+    translations = {
+        split: translate(f"translation_{split}", trained, text, split, decoding) for split in splits
+    }
     inputs = ScoreInputs(
         corpus=text.corpus,
-        translations={
-            split: translate(f"translation_{split}", trained, text, split, decoding) for split in splits
-        },
+        translations=translations,
         target_tokenizer=text.tokenizers[decoding.view.target.stream],
         compared_tokenizer=compared_tokenizer,
         trained=trained,
-        further=further or {},
+        further={**(further or {}), **learned_scores(score, text.corpus, translations)},
     )
     return SCORE.stage("scores", score_settings(score), inputs)
 

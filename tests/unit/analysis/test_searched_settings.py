@@ -151,7 +151,7 @@ def test_every_format_shows_it(searched):
     titles = [title for title, _ in setting_plots(result)]
     assert titles[0].startswith("Importance, a description")
     assert titles[1] == "dev/bleu by lr"
-    assert 'role="img"' in dict(setting_plots(result))["dev/bleu by upstream"]
+    assert 'role="img"' in dict(setting_plots(result))["dev/bleu by upstream"].inline()
 
 
 def test_a_study_without_a_search_says_nothing(make_small_study, scored):

@@ -45,3 +45,23 @@ def test_marks_are_explained_below_the_table_and_test_metrics_shown(show, make_s
     assert "test/accuracy" in text
     assert "sentences_per_s" not in text
     assert "mlflow ui --backend-store-uri sqlite:///mlflow.db" in text
+
+
+def test_a_terminal_of_80_columns_without_colours_gets_neither_more_nor_colours(monkeypatch, capsys, result):
+    for name, value in {"NO_COLOR": "1", "FORCE_COLOR": "1", "COLUMNS": "80"}.items():
+        monkeypatch.setenv(name, value)
+    terminal.show_result(result)
+    terminal.status_table(
+        {
+            "study": "x",
+            "cells": [{"label": "baseline", "counts": {"finished": 1, "waiting": 0}, "reasons": ["a" * 100]}],
+            "counts": {"finished": 1, "waiting": 0},
+            "is_running": True,
+        }
+    )
+    text = capsys.readouterr().out
+    assert "\x1b[1m" in text  # a terminal: titles are bold
+    assert not re.search(r"\x1b\[[0-9;]*[34]\dm", text)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
+    places = ("report:", "MLflow:")  # paths and commands to copy
+    assert max(len(line) for line in plain if not line.startswith(places)) <= 80

@@ -229,6 +229,6 @@ def _claim(claim: Claim, label_of: Callable[[str], str | None]) -> Settings:
 
 
 def _metrics(study: Study, claims: Sequence[Claim]) -> dict[str, str]:
-    known = load_system(study.system).with_tests_of(study.data).metrics
+    known = load_system(study.system).of_study(study.data, study.base).metrics
     named = [*study.main_metrics, *(metric for claim in claims for metric in claim.metrics)]
     return {name: f"{known[name].direction}, {known[name].unit}" for name in named if name in known}

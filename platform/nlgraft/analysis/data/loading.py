@@ -101,7 +101,7 @@ def _not_chosen(study: Study, cell: Cell, state: State, reason: str) -> tuple[Tr
 def _replicates(
     study: Study, cell: Cell, params: Mapping[str, object], store: ArtifactStore, busy: set[str]
 ) -> tuple[TrialResult, ...]:
-    system = load_system(study.system).with_tests_of(study.data)
+    system = load_system(study.system).of_study(study.data, study.base)
     resolved = resolve_cell(study, cell, params)
     trials = []
     for seed in study.seeds:

@@ -100,7 +100,7 @@ class Results:
         trials = [trial for cell in found for trial in (*cell.search, *cell.trials)]
         return cls(
             study,
-            load_system(study.system).with_tests_of(study.data),
+            load_system(study.system).of_study(study.data, study.base),
             found,
             read_provenance(trials, store),
             store=store,

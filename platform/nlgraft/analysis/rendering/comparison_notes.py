@@ -37,7 +37,7 @@ def comparison_notes(result: ComparedResults, compared: Sequence[tuple[str, Comp
         *_bare_intervals(result, compared),
         *_equal_within(result, compared),
         *_family(compared),
-        *_scopes(compared),
+        *scopes(compared),
         *(f"{', '.join(labels)}: {note}." for note, labels in notes.items()),
     ]
 
@@ -104,7 +104,7 @@ def _family(compared: Sequence[tuple[str, Comparison]]) -> list[str]:
     ]
 
 
-def _scopes(compared: Sequence[tuple[str, Comparison]]) -> list[str]:
+def scopes(compared: Sequence[tuple[str, Comparison]]) -> list[str]:
     """State what the intervals cover, for all at once if it is the same."""
     scopes: dict[str, list[str]] = {}
     for label, found in compared:

@@ -1,15 +1,7 @@
-"""Figures of a report as inline SVG that follows the page's light or dark theme.
-
-Matplotlib draws with placeholder colours, which the SVG text then replaces by CSS variables, so that one
-figure serves both themes. Drawing goes through `Figure` objects only and needs no display.
-"""
+"""Figures of results: for a report's page, a paper or a notebook."""
 
 from __future__ import annotations
 
-import html
-import io
-import re
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,38 +12,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from nlgraft.analysis.data.trials import Array, CellResult
+from nlgraft.analysis.rendering.drawing import NUM_SERIES, PAGE, Drawing, Style
 from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.analysis.statistics.expected_best import expected_best
 from nlgraft.study.data.design import axes_of, level_text
 
-NUM_SERIES = 8
-_INK, SOFT, _RULE = "#010203", "#040506", "#070809"
-SERIES = [f"#0a0b{index:02x}" for index in range(NUM_SERIES)]
-_STANDING = {"better": "#0c0d01", "worse": "#0c0d02", "open": "#0c0d03", "equal": "#0c0d04"}
-_VARIABLES = {_INK: "--ink", SOFT: "--soft", _RULE: "--rule"}
-_VARIABLES |= {color: f"--series-{index}" for index, color in enumerate(SERIES)}
-_VARIABLES |= {color: f"--{kind}" for kind, color in _STANDING.items()}
-
 _MAX_PANELS = 6
 _MAX_POINTS = 200
-PANEL_WIDTH, PANEL_HEIGHT = 4.8, 2.8
 _DASHES = ("-", "--", ":", "-.")
-SETTINGS: dict[Any, Any] = {
-    "text.parse_math": False,
-    "svg.fonttype": "none",
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": _RULE,
-    "axes.labelcolor": SOFT,
-    "axes.titlecolor": _INK,
-    "axes.grid": True,
-    "grid.color": _RULE,
-    "grid.linewidth": 0.6,
-    "text.color": _INK,
-    "xtick.color": SOFT,
-    "ytick.color": SOFT,
-}
 
 
 @dataclass(frozen=True)
@@ -75,25 +43,25 @@ class Band:
     num_seeds: int
 
 
-def forest_plot(result: ComparedResults, metric: str) -> str | None:
-    """Draw every cell's difference from the baseline with its interval, as SVG; None without any."""
+def forest_plot(result: ComparedResults, metric: str, style: Style = PAGE) -> Drawing | None:
+    """Draw every cell's difference from the baseline with its interval; None without any."""
     compared = [result.compare(cell.cell, metric=metric) for cell in result.cells[1:]]
     found = [(one, one.difference) for one in compared if one.difference is not None]
     if not found:
         return None
-    with mpl.rc_context({**SETTINGS, "svg.hashsalt": f"forest {metric}"}):
-        figure = Figure(figsize=(9.5, 0.8 + 0.36 * len(found)), layout="constrained")
+    with mpl.rc_context(style.settings):
+        figure = Figure(figsize=(style.width, 0.8 + style.row_height * len(found)), layout="constrained")
         axes = figure.add_subplot()
         for row, (one, difference) in enumerate(found):
-            color = _STANDING[result.standing(one)]
+            color = style.standing[result.standing(one)]
             low, high = one.ci if one.ci is not None else (difference, difference)
-            style = ":" if one.scope == "segments" else "-"
-            axes.plot([low, high], [row, row], style, color=color, linewidth=2.4, solid_capstyle="round")
+            line = ":" if one.scope == "segments" else "-"
+            axes.plot([low, high], [row, row], line, color=color, linewidth=2.4, solid_capstyle="round")
             axes.plot([difference], [row], marker="o", markersize=6.5, color=color)
-        axes.axvline(0, color=SOFT, linewidth=1)
+        axes.axvline(0, color=style.soft, linewidth=1)
         if (margin := result.margin(metric)) is not None:
-            axes.axvspan(-margin, margin, color=_STANDING["equal"], alpha=0.15, linewidth=0)
-        axes.set_yticks(range(len(found)), [one.a for one, _ in found], color=_INK)
+            axes.axvspan(-margin, margin, color=style.standing["equal"], alpha=0.15, linewidth=0)
+        axes.set_yticks(range(len(found)), [one.a for one, _ in found], color=style.ink)
         axes.set_ylim(len(found) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
@@ -102,10 +70,10 @@ def forest_plot(result: ComparedResults, metric: str) -> str | None:
         if any(one.scope == "segments" for one, _ in found):
             band += "; dotted: one seed, nothing is decided"
         axes.set_xlabel(f"{metric} minus that of {result.baseline.cell.label} ({unit}){band}")
-        return to_svg(figure, f"Differences from the baseline on {metric}")
+        return Drawing(f"Differences from the baseline on {metric}", figure, style)
 
 
-def gain_curves(result: ComparedResults, metric: str) -> str | None:
+def gain_curves(result: ComparedResults, metric: str, style: Style = PAGE) -> Drawing | None:
     """Draw the gains over the levels of ``analysis.gains_over``, intervals as bands; None without any."""
     over = result.study.analysis.gains_over
     levels = list(map(level_text, axes_of(result.study).levels[over])) if over is not None else []
@@ -119,25 +87,25 @@ def gain_curves(result: ComparedResults, metric: str) -> str | None:
     }
     if not any(curves.values()):
         return None
-    with mpl.rc_context({**SETTINGS, "svg.hashsalt": f"gains {metric}"}):
-        figure = Figure(figsize=(9.5, 3.6), layout="constrained")
+    with mpl.rc_context(style.settings):
+        figure = Figure(figsize=(style.width, 3.6), layout="constrained")
         axes = figure.add_subplot()
         for index, (label, points) in enumerate(curves.items()):
             at, middle, low, high = np.array(points, dtype=float).reshape(-1, 4).T
-            color = SERIES[(index + 1) % NUM_SERIES]
+            color = style.series[(index + 1) % NUM_SERIES]
             dashes = _DASHES[(index + 1) // NUM_SERIES % len(_DASHES)]
             axes.fill_between(at, low, high, color=color, alpha=0.15, linewidth=0)
             axes.plot(at, middle, color=color, linestyle=dashes, linewidth=1.6, marker="o", label=label)
-        axes.axhline(0, color=SOFT, linewidth=1)
+        axes.axhline(0, color=style.soft, linewidth=1)
         axes.set_xticks(range(len(levels)), levels)
         axes.set_xlabel(str(over))
         axes.set_ylabel(f"gain in {metric} ({result.system.metrics[metric].unit})")
         axes.legend(frameon=False)
-        return to_svg(figure, f"Gains over {over} in {metric}")
+        return Drawing(f"Gains over {over} in {metric}", figure, style)
 
 
-def learning_curves(result: ComparedResults) -> list[tuple[str, str]]:
-    """Draw the learning curves of all cells as pairs of title and SVG, at most six, dev curves first."""
+def learning_curves(result: ComparedResults, style: Style = PAGE) -> list[tuple[str, Drawing]]:
+    """Draw the learning curves of all cells by title, at most six, dev curves first."""
     names = {
         name: None
         for cell in result.cells
@@ -150,9 +118,8 @@ def learning_curves(result: ComparedResults) -> list[tuple[str, str]]:
         bands = share([band for cell in result.cells if (band := make_band(cell, name)) is not None])
         if bands and len(drawn) < _MAX_PANELS and _curve_rank(name)[0] < _NOT_DRAWN:
             title = f"{name}{_unlike_units(result, name)}"
-            drawn.append(
-                (title, _draw_bands(result, f"Learning curves of {title}", "optimiser steps", bands))
-            )
+            whole = f"Learning curves of {title}"
+            drawn.append((title, _draw_bands(result, whole, "optimiser steps", bands, style)))
     return drawn
 
 
@@ -165,8 +132,8 @@ def _unlike_units(result: ComparedResults, curve: str) -> str:
     return ": tokens of different vocabularies, curves of cells cannot be compared"
 
 
-def expected_best_curves(result: ComparedResults) -> list[tuple[str, str]]:
-    """Draw the expected best of a search by trials, steps and worker seconds, as pairs of name and SVG."""
+def expected_best_curves(result: ComparedResults, style: Style = PAGE) -> list[tuple[str, Drawing]]:
+    """Draw the expected best of a search by trials, steps and worker seconds, by title."""
     found = [one for cell in result.cells if (one := expected_best(result, cell)) is not None]
     units = {
         "search trials": [1.0 for _ in found],
@@ -189,7 +156,7 @@ def expected_best_curves(result: ComparedResults) -> list[tuple[str, str]]:
         ]
         if bands:
             title = f"{result.study.objectives[0].metric} by {unit}"
-            drawn.append((title, _draw_bands(result, f"Expected best {title}", unit, bands)))
+            drawn.append((title, _draw_bands(result, f"Expected best {title}", unit, bands, style)))
     return drawn
 
 
@@ -242,51 +209,33 @@ def _curve_rank(name: str) -> tuple[int, int, str]:
     return name.count("/") > 1, not is_dev, name
 
 
-def _draw_bands(result: ComparedResults, title: str, budget: str, bands: Sequence[Band]) -> str:
-    with mpl.rc_context({**SETTINGS, "svg.hashsalt": title}):
-        figure = Figure(figsize=(PANEL_WIDTH, PANEL_HEIGHT), layout="constrained")
+def _draw_bands(
+    result: ComparedResults, title: str, budget: str, bands: Sequence[Band], style: Style
+) -> Drawing:
+    with mpl.rc_context(style.settings):
+        figure = Figure(figsize=style.panel, layout="constrained")
         axes = figure.add_subplot()
         series = [cell.cell.label for cell in result.cells]
         is_shared = len(bands[0].labels) == len(result.cells) > 1
         for band in bands:
             index = series.index(band.labels[0])
-            color = _INK if is_shared else SERIES[index % NUM_SERIES]
+            color = style.ink if is_shared else style.series[index % NUM_SERIES]
             dashes = _DASHES[index // NUM_SERIES % len(_DASHES)]
             if band.num_seeds > 1:
                 axes.fill_between(band.steps, band.low, band.high, color=color, alpha=0.15, linewidth=0)
             marker = "o" if len(band.steps) == 1 else None
-            axes.plot(band.steps, band.mean, color=color, linestyle=dashes, linewidth=1.6, marker=marker)
+            drawn: dict[str, Any] = {"linestyle": dashes, "linewidth": 1.6, "marker": marker}
+            axes.plot(band.steps, band.mean, color=color, label=", ".join(band.labels), **drawn)
         axes.set_xlabel(budget + (" (all cells share this stage)" if is_shared else ""))
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
         axes.margins(x=0.02)
-        return to_svg(figure, title)
+        if not is_shared:
+            style.add_legend(figure)
+        return Drawing(title, figure, style)
 
 
 def _spaced(length: int) -> Sequence[int]:
     if length <= _MAX_POINTS:
         return range(length)
     return sorted({round(index) for index in np.linspace(0, length - 1, _MAX_POINTS)})
-
-
-def to_svg(figure: Figure, title: str) -> str:
-    """Draw a figure as SVG whose colours are variables of the page."""
-    buffer = io.StringIO()
-    with warnings.catch_warnings():
-        # The page's fonts set the text; Matplotlib's own only measure it.
-        warnings.filterwarnings("ignore", message="Glyph .* missing")
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
-    prefix = "fig-" + re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
-    # Several figures share one page, so their ids must differ.
-    text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', text)
-    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", text)
-    text = re.sub(r'xlink:href="#([^"]+)"', rf'href="#{prefix}-\1"', text)
-    for color, variable in _VARIABLES.items():
-        text = text.replace(color, f"var({variable})")
-    text = re.sub(r"font: ([\d.]+)px [^;\"]+", r"font: \1px var(--sans)", text)
-    label = html.escape(title)
-    opening = rf'<svg xmlns="http://www.w3.org/2000/svg" viewBox="\1" role="img" aria-label="{label}">'
-    return re.sub(r"<svg [^>]*?viewBox=\"([^\"]+)\"[^>]*>", opening, text, count=1)

@@ -18,7 +18,6 @@ from nlgraft.analysis.rendering import (
     prose,
     registration_tables,
     search_tables,
-    settings_figures,
     settings_tables,
     tables,
     typesetting,
@@ -151,8 +150,12 @@ def html_table(table: typesetting.Table, caption: str) -> str:
     return macros.show(table, caption)
 
 
-def comparison_csv(result: RecordedResults, _: _Facts) -> str:
-    """Render one CSV line per cell and metric, in full precision."""
+def _comparison_csv(result: RecordedResults, _: _Facts) -> str:
+    return typesetting.to_csv(comparison_rows(result))
+
+
+def comparison_rows(result: RecordedResults) -> list[list[Any]]:
+    """Compare every cell on every metric, in full precision, after a row of titles."""
     factors = list(result.baseline.cell.levels)
     rows: list[list[Any]] = [
         ["cell", *factors, "state", "metric", "mean", "std", "n", *_COMPARED, "seeds_needed"]
@@ -167,7 +170,7 @@ def comparison_csv(result: RecordedResults, _: _Facts) -> str:
                 found["ci_low"], found["ci_high"] = found["ci"] or (None, None)
                 compared = [found[key] for key in (*_COMPARED, "seeds_needed")]
             rows.append([cell.cell.label, *levels, cell.state, name, *values, *compared])
-    return typesetting.to_csv(rows)
+    return rows
 
 
 def _environment_of(is_html: bool) -> jinja2.Environment:
@@ -198,18 +201,25 @@ def _latex(_: RecordedResults, described: _Facts) -> str:
 
 
 def _html(result: RecordedResults, described: _Facts) -> str:
-    from nlgraft.analysis.rendering import figures  # loads matplotlib, which takes .3 s
+    from nlgraft.analysis.rendering import figures, settings_figures  # load matplotlib, which takes .3 s
+    from nlgraft.analysis.rendering.drawing import NUM_SERIES
 
     environment = _environment_of(is_html=True)
     main = result.main_metric
     facts = dict(described())
-    facts["forest"] = figures.forest_plot(result, main) if main in result.metrics else None
-    facts["gain_curves"] = figures.gain_curves(result, main) if main in result.metrics else None
-    facts["curves"] = figures.learning_curves(result)
-    facts["setting_plots"] = settings_figures.setting_plots(result)
-    facts["budgets"] = figures.expected_best_curves(result)
+    forest = figures.forest_plot(result, main) if main in result.metrics else None
+    gains = figures.gain_curves(result, main) if main in result.metrics else None
+    facts["forest"] = forest and forest.inline()
+    facts["gain_curves"] = gains and gains.inline()
+    panels = {
+        "curves": figures.learning_curves(result),
+        "setting_plots": settings_figures.setting_plots(result),
+        "budgets": figures.expected_best_curves(result),
+    }
+    for name, drawn in panels.items():
+        facts[name] = [(title, one.inline()) for title, one in drawn]
     facts["legend"] = [(tables.cell_name(cell), index) for index, cell in enumerate(result.cells)]
-    facts["num_series"] = figures.NUM_SERIES
+    facts["num_series"] = NUM_SERIES
     return environment.get_template("report.html.j2").render(facts)
 
 
@@ -246,6 +256,6 @@ _FORMATS: dict[str, tuple[str, Callable[[RecordedResults, _Facts], str]]] = {
     "md": ("report.md", _markdown),
     "html": ("report.html", _html),
     "latex": ("report.tex", _latex),
-    "csv": ("comparison.csv", comparison_csv),
+    "csv": ("comparison.csv", _comparison_csv),
     "json": ("result.json", _json),
 }

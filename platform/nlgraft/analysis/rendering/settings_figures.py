@@ -12,15 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from nlgraft.analysis.rendering.figures import (
-    NUM_SERIES,
-    PANEL_HEIGHT,
-    PANEL_WIDTH,
-    SERIES,
-    SETTINGS,
-    SOFT,
-    to_svg,
-)
+from nlgraft.analysis.rendering.drawing import NUM_SERIES, PAGE, Drawing, Style
 from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.analysis.statistics.searched_settings import SearchedSetting
 from nlgraft.study.data.space import Domain
@@ -33,23 +25,23 @@ _MARKS = "osD^v"
 """One for each round of the colours."""
 
 
-def setting_plots(result: ComparedResults) -> list[tuple[str, str]]:
-    """Draw importances, and the objective by value of each setting, as pairs of title and SVG.
+def setting_plots(result: ComparedResults, style: Style = PAGE) -> list[tuple[str, Drawing]]:
+    """Draw importances, and the objective by value of each setting, by title.
 
     Settings are drawn in the order of their largest importance in any cell, at most six.
     """
     search = result.study.search
     if search is None or not result.searched_settings:
         return []
-    drawn = [("Importance, a description (line: exceeded by one of twenty shuffles)", _bars(result))]
+    bars = _bars(result, style)
+    drawn = [("Importance, a description (line: exceeded by one of twenty shuffles)", bars)] if bars else []
     largest = {
         path: max((one.share or 0.0 for one in _of(result, path).values()), default=-1.0)
         for path in search.space
     }
     paths = sorted((path for path in largest if largest[path] >= 0), key=lambda path: -largest[path])
     objective = result.study.objectives[0].metric
-    drawn += [(f"{objective} by {path}", _points(result, path)) for path in paths[:_MAX_PANELS]]
-    return [(title, svg) for title, svg in drawn if svg]
+    return drawn + [(f"{objective} by {path}", _points(result, path, style)) for path in paths[:_MAX_PANELS]]
 
 
 def _of(result: ComparedResults, path: str) -> dict[int, SearchedSetting]:
@@ -63,48 +55,54 @@ def _of(result: ComparedResults, path: str) -> dict[int, SearchedSetting]:
     }
 
 
-def _bars(result: ComparedResults) -> str:
-    """Draw the importances, one group of bars per setting; empty where there are none."""
+def _bars(result: ComparedResults, style: Style) -> Drawing | None:
+    """Draw the importances, one group of bars per setting; None where there are none."""
     assert result.study.search is not None
     paths = list(result.study.search.space)
     known = {path: _of(result, path) for path in paths}
     if not any(one.share is not None for found in known.values() for one in found.values()):
-        return ""
+        return None
     height = _BAR / len(result.cells)
-    with mpl.rc_context({**SETTINGS, "svg.hashsalt": "importances"}):
-        figure = Figure(figsize=(PANEL_WIDTH, max(PANEL_HEIGHT, 0.3 * len(paths) + 1)), layout="constrained")
+    labels = [cell.cell.label for cell in result.cells]
+    with mpl.rc_context(style.settings):
+        width, least = style.panel
+        figure = Figure(figsize=(width, max(least, 0.3 * len(paths) + 1)), layout="constrained")
         axes = figure.add_subplot()
         for row, found in enumerate(known.values()):
             for index, one in found.items():
                 at = row + (index - (len(result.cells) - 1) / 2) * height
-                axes.barh(at, one.share or 0.0, height * 0.9, color=SERIES[index % NUM_SERIES])
+                color = style.series[index % NUM_SERIES]
+                axes.barh(at, one.share or 0.0, height * 0.9, color=color, label=labels[index])
                 if one.by_chance is not None:
                     ends = [at - height * 0.45, at + height * 0.45]
-                    axes.plot([one.by_chance] * 2, ends, color=SOFT, linewidth=1.6)
+                    axes.plot([one.by_chance] * 2, ends, color=style.soft, linewidth=1.6)
         axes.set_yticks(range(len(paths)), paths)
         axes.set_ylim(len(paths) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
         axes.set_xlabel("share of the importances")
-        return to_svg(figure, "Importances of the searched settings")
+        style.add_legend(figure)
+        return Drawing("Importances of the searched settings", figure, style)
 
 
-def _points(result: ComparedResults, path: str) -> str:
+def _points(result: ComparedResults, path: str, style: Style) -> Drawing:
     """Draw the objective of every finished trial against its value of a setting, coloured by cell."""
     assert result.study.search is not None
     domain = result.study.search.space[path]
     title = f"{result.study.objectives[0].metric} by {path}"
-    with mpl.rc_context({**SETTINGS, "svg.hashsalt": title}):
-        figure = Figure(figsize=(PANEL_WIDTH, PANEL_HEIGHT), layout="constrained")
+    with mpl.rc_context(style.settings):
+        figure = Figure(figsize=style.panel, layout="constrained")
         axes = figure.add_subplot()
         for index, one in _of(result, path).items():
             places = _places(domain, [value for value, _ in one.points], index, len(result.cells))
             mark = _MARKS[index // NUM_SERIES % len(_MARKS)]
-            color = SERIES[index % NUM_SERIES]
-            axes.plot(places, [value for _, value in one.points], mark, color=color, markersize=5, alpha=0.7)
+            values = [value for _, value in one.points]
+            drawn: dict[str, Any] = {"color": style.series[index % NUM_SERIES], "markersize": 5, "alpha": 0.7}
+            axes.plot(places, values, mark, label=result.cells[index].cell.label, **drawn)
         _set_axis(axes, domain)
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
         axes.set_xlabel(path)
-        return to_svg(figure, title)
+        style.add_legend(figure)
+        return Drawing(title, figure, style)
 
 
 def _places(domain: Domain, values: Sequence[Any], index: int, num_cells: int) -> Sequence[float]:

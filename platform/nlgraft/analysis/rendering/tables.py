@@ -35,17 +35,25 @@ def mean_and_std(cell: CellResult, metric: str, decimals: int) -> str:
     return number(mean, decimals) + (f" ± {number(std, decimals)}" if std is not None else "")
 
 
-def comparison_table(result: ComparedResults, metric: str) -> Table:
-    """Tabulate the difference of every cell from the baseline, the baseline first."""
-    header = ["cell", "seeds", metric, *_comparison_header(result, metric)]
-    decimals = num_decimals(cell.mean(metric) for cell in result.cells)
+def comparison_table(result: ComparedResults, metric: str, beside: Sequence[str] = ()) -> Table:
+    """Tabulate the difference of every cell from the baseline, the baseline first.
+
+    Args:
+        result: The result.
+        metric: The metric that is compared.
+        beside: Further metrics, whose means and deviations stand before it.
+    """
+    shown = [*beside, metric]
+    header = ["cell", "seeds", *shown, *_comparison_header(result, metric)]
+    decimals_of = {name: num_decimals(cell.mean(name) for cell in result.cells) for name in shown}
+    decimals = decimals_of[metric]
     rows: list[list[Entry | str]] = []
     compared: list[tuple[str, Comparison]] = []
     for cell in result.cells:
         row: list[Entry | str] = [cell_entry(cell), str(len(cell.measured(metric)))]
-        row.append(mean_and_std(cell, metric, decimals))
+        row += [mean_and_std(cell, name, places) for name, places in decimals_of.items()]
         if cell is result.baseline or metric not in result.metrics:
-            rows.append([*row, *[NOTHING] * (len(header) - 3)])
+            rows.append([*row, *[NOTHING] * (len(header) - len(row))])
             continue
         found = result.compare(cell.cell, metric=metric)
         rows.append([*row, *_comparison_entries(result, found, decimals)])

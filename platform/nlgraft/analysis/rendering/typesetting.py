@@ -11,12 +11,18 @@ import io
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NOTHING = "–"
 NO_BREAK = "\u00a0"
 _MINUS = "−"
 _COLUMN_GAP = 3
+_PARAGRAPH = 40
+"""Longest text, in characters, of a column of a LaTeX table that does not wrap."""
+_LONGEST = 80
 _LATEX = str.maketrans(
     {
         "\\": r"\textbackslash{}",
@@ -36,6 +42,9 @@ _LATEX = str.maketrans(
         "•": r"$\bullet$",
         "<": "$<$",
         ">": "$>$",
+        "|": r"\textbar{}",
+        '"': r"{\char34}",
+        "…": r"\ldots{}",
         "†": r"\textsuperscript{\dag}",
         NO_BREAK: "~",
     }
@@ -94,6 +103,13 @@ class Table:
             for header, found in zip(headers, rows, strict=True)
         ]
 
+    def frame(self) -> pd.DataFrame:
+        """Return the texts as a data frame, for a notebook."""
+        import pandas as pd
+
+        header, *rows = self.plain()
+        return pd.DataFrame(rows, columns=header)
+
     def plain(self) -> list[list[str]]:
         """Return the texts for a terminal, the header first."""
         rows = [list(self.header), *([entry.text for entry in row] for row in self.rows)]
@@ -150,23 +166,45 @@ def to_markdown(table: Table) -> str:
     return text + ("\n\n" + "\n".join(f"- {note}" for note in table.notes) if table.notes else "")
 
 
-def to_latex(table: Table, caption: str, label: str) -> str:
-    """Format a table as a LaTeX ``table`` environment; needs the booktabs package."""
-    columns = "l" * table.num_text + "r" * (len(table.header) - table.num_text)
-    lines = [" & ".join(escape_latex(part) for part in table.header) + r" \\"]
-    rows = [" & ".join(escape_latex(entry.text) for entry in row) + r" \\" for row in table.rows]
-    body = "\n".join([*lines, r"\midrule", *rows])
+def to_latex(table: Table, caption: str, label: str, *, is_wide: bool = False) -> str:
+    """Format a table as a LaTeX ``table`` environment; needs the booktabs package.
+
+    Columns of long texts become paragraphs that share the width. With ``is_wide`` it spans two columns.
+    """
+    rows = [[_first(escape_latex(entry.text)) for entry in row] for row in table.rows]
+    header = " & ".join(escape_latex(part) for part in table.header)
+    body = "\n".join([header + r" \\", r"\midrule", *(" & ".join(row) + r" \\" for row in rows)])
     notes = "\n".join(r"\par\footnotesize " + escape_latex(note) for note in table.notes)
+    environment, size = ("table*", r"\footnotesize") if is_wide else ("table", r"\small")
     return (
-        f"\\begin{{table}}[t]\n\\centering\n\\small\n\\caption{{{escape_latex(caption)}}}\n\\label{{{label}}}\n"
-        f"\\begin{{tabular}}{{@{{}}{columns}@{{}}}}\n\\toprule\n{body}\n\\bottomrule\n\\end{{tabular}}\n"
-        f"{notes}\n\\end{{table}}\n"
+        f"\\begin{{{environment}}}[t]\n\\centering\n{size}\n\\caption{{{escape_latex(caption)}}}\n"
+        f"\\label{{{label}}}\n\\begin{{tabular}}{{@{{}}{_columns(table)}@{{}}}}\n\\toprule\n{body}\n"
+        f"\\bottomrule\n\\end{{tabular}}\n{notes}\n\\end{{{environment}}}\n"
     )
 
 
+def _columns(table: Table) -> str:
+    lengths = [max(map(len, column)) for column in zip(*table.plain(), strict=True)]
+    total = sum(min(length, _LONGEST) for length in lengths)
+    return "".join(
+        f"p{{{0.9 * min(length, _LONGEST) / total:.2f}\\linewidth}}"
+        if length > _PARAGRAPH
+        else "l"
+        if index < table.num_text
+        else "r"
+        for index, length in enumerate(lengths)
+    )
+
+
+def _first(text: str) -> str:
+    r"""Keep an entry apart from the row before it: ``\\`` would read ``*`` and ``[2pt]`` as its own."""
+    return "{}" + text if text.startswith(("*", "[")) else text
+
+
 def escape_latex(text: str) -> str:
-    """Make a text safe for LaTeX."""
-    return text.translate(_LATEX)
+    """Make a text safe for LaTeX, also where it holds control characters; ends of lines become spaces."""
+    printable = "".join(one if one.isprintable() or one == NO_BREAK else " " for one in text)
+    return printable.translate(_LATEX)
 
 
 def to_csv(rows: Iterable[Iterable[Any]]) -> str:

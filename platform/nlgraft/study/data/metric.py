@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 CURVE = "dev/loss"
 AREA = f"{CURVE}.auc"
@@ -76,6 +76,25 @@ def further_metrics(metrics: Mapping[str, Metric], tests: Sequence[str]) -> dict
             what = f"Mean over {1 + len(tests)} test sets. {metric.description}"
             found[on_split(name, TEST_MEAN)] = replace(metric, is_derived=True, description=what)
     return found
+
+
+def learned_metrics(base: Any) -> dict[str, Metric]:
+    """Describe the learned metrics that a study names in ``base``, e.g. ``dev/learned.comet``."""
+    found: Any = base
+    for key in ("score", "learned"):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    splits: tuple[Literal["dev", "test"], ...] = ("dev", "test")
+    return {
+        f"{split}/learned.{name}": Metric(
+            direction="minimize" if one.get("direction") == "minimize" else "maximize",
+            unit=str(one.get("unit", "points")),
+            split=split,
+            description=f"Mean over segments of {one.get('metric')}.",
+        )
+        for split in splits
+        for name, one in (found.items() if isinstance(found, Mapping) else ())
+        if isinstance(one, Mapping)
+    }
 
 
 def on_split(name: str, split: str) -> str:

@@ -14,7 +14,7 @@ from nlgraft.conditions import Condition, ReadWhen, are_met
 from nlgraft.errors import ContractError, DataError
 from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.pipeline.stage import StageGraph
-from nlgraft.study.data.metric import Metric, further_metrics
+from nlgraft.study.data.metric import Metric, further_metrics, learned_metrics
 from nlgraft.text.corpus_config import further_tests
 
 SEARCH_SPLITS = ("dev",)
@@ -76,12 +76,16 @@ class System:
             )
         return graph
 
-    def with_tests_of(self, data: Any) -> System:
-        """Declare the metrics of further test sets in a study's ``data``, and the means over all."""
-        tests = further_tests(data)
-        if not tests:
-            return self
-        return replace(self, metrics={**self.metrics, **further_metrics(self.metrics, tests)})
+    def of_study(self, data: Any, base: Any) -> System:
+        """Declare the metrics that a study adds to those of its system.
+
+        Args:
+            data: The study's ``data``, which may have further test sets: their metrics, and means over all.
+            base: The study's ``base``, which may name learned metrics (``score.learned``).
+        """
+        metrics = {**self.metrics, **learned_metrics(base)}
+        metrics |= further_metrics(metrics, tests) if (tests := further_tests(data)) else {}
+        return self if metrics == self.metrics else replace(self, metrics=metrics)
 
     def conditions(self, path: str) -> tuple[Condition, ...]:
         """Return the conditions one of which must hold for a setting to have an effect; none: always.

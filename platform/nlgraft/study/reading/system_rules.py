@@ -41,7 +41,7 @@ def system_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
     except ContractError as error:
         yield Problem("system", str(error))
         return
-    system = system.with_tests_of(draft.study.data)
+    system = system.of_study(draft.study.data, draft.study.base)
     yield from _metric_problems(draft, cells, system)
     unknown: set[str] = set()
     for place, path in _config_paths(draft):

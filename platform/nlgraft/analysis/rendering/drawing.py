@@ -1,0 +1,191 @@
+"""How a figure is drawn and written: colours and sizes of a page, of a paper or of a notebook.
+
+For a page, Matplotlib draws with placeholder colours, which the SVG text then replaces by CSS variables, so
+that one figure serves its light and its dark theme. A paper has the page's light colours. Drawing goes
+through `Figure` objects only and needs no display.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+NUM_SERIES = 8
+_STANDINGS = ("better", "worse", "open", "equal")
+
+
+@dataclass(frozen=True)
+class Style:
+    """Colours and sizes of figures.
+
+    Attributes:
+        ink: Colour of text.
+        soft: Colour of labels and ticks.
+        rule: Colour of axes and grid.
+        series: Colours of the cells.
+        standing: Colours of the verdicts.
+        width: Of a figure that spans the page, in inches.
+        row_height: Of a row of such a figure, in inches.
+        panel: Width and height of a figure that stands beside others, in inches.
+        font_size: In points.
+        has_legend: True where nothing around a figure says which colour is which cell.
+    """
+
+    ink: str
+    soft: str
+    rule: str
+    series: tuple[str, ...]
+    standing: Mapping[str, str]
+    width: float = 9.5
+    row_height: float = 0.36
+    panel: tuple[float, float] = (4.8, 2.8)
+    font_size: float = 9
+    has_legend: bool = False
+
+    @property
+    def settings(self) -> dict[Any, Any]:
+        """Settings of Matplotlib."""
+        return {
+            "text.parse_math": False,
+            "svg.fonttype": "path" if self.has_legend else "none",
+            "pdf.fonttype": 42,  # publishers refuse Type 3
+            "font.size": self.font_size,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.edgecolor": self.rule,
+            "axes.labelcolor": self.soft,
+            "axes.titlecolor": self.ink,
+            "axes.grid": True,
+            "grid.color": self.rule,
+            "grid.linewidth": 0.6,
+            "text.color": self.ink,
+            "xtick.color": self.soft,
+            "ytick.color": self.soft,
+        }
+
+    def add_legend(self, figure: Figure) -> None:
+        """Name the cells of a figure, each once, unless its surroundings do."""
+        if not self.has_legend:
+            return
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        named = dict(zip(labels, handles, strict=True))
+        figure.legend([*named.values()], [*named], loc="outside lower center", ncols=2, frameon=False)
+
+
+PAGE = Style(
+    ink="#010203",
+    soft="#040506",
+    rule="#070809",
+    series=tuple(f"#0a0b{index:02x}" for index in range(NUM_SERIES)),
+    standing={kind: f"#0c0d{index:02x}" for index, kind in enumerate(_STANDINGS, start=1)},
+)
+"""Placeholders for the variables of a report's page."""
+_VARIABLES = {
+    PAGE.ink: "--ink",
+    PAGE.soft: "--soft",
+    PAGE.rule: "--rule",
+    **{color: f"--series-{index}" for index, color in enumerate(PAGE.series)},
+    **{color: f"--{kind}" for kind, color in PAGE.standing.items()},
+}
+
+
+@cache
+def paper_style() -> Style:
+    """The light colours of a report's page, at the widths of a paper of two columns."""
+    css = files("nlgraft.analysis.rendering").joinpath("templates/style.css").read_text("utf-8")
+    light = dict(re.findall(r"--([\w-]+): (#\w+);", css[: css.index("@media")]))
+    return Style(
+        ink=light["ink"],
+        soft=light["soft"],
+        rule=light["rule"],
+        series=tuple(light[f"series-{index}"] for index in range(NUM_SERIES)),
+        standing={kind: light[kind] for kind in _STANDINGS},
+        width=6.3,
+        row_height=0.24,
+        panel=(3.05, 2.3),
+        font_size=7,
+        has_legend=True,
+    )
+
+
+def notebook_style() -> Style:
+    """The colours of a paper at the sizes of a page."""
+    sizes = {name: getattr(PAGE, name) for name in ("width", "row_height", "panel", "font_size")}
+    return replace(paper_style(), **sizes)
+
+
+@dataclass(frozen=True, eq=False)
+class Drawing:
+    """A figure.
+
+    Attributes:
+        title: What it shows, in words.
+        figure: The figure, which may be changed before it is written.
+        style: How it was drawn.
+    """
+
+    title: str
+    figure: Figure = field(repr=False)
+    style: Style = field(repr=False)
+
+    def save(self, path: Path) -> None:
+        """Write the figure in the format of the path's suffix; no date is in it."""
+        dates = {".pdf": ("CreationDate", "Creator", "Producer"), ".svg": ("Date", "Creator")}
+        metadata = dict.fromkeys(dates.get(path.suffix, ()))
+        with self._settings():
+            self.figure.savefig(path, transparent=path.suffix != ".png", metadata=metadata or None)
+
+    def inline(self) -> str:
+        """Write the figure as SVG for a page, whose variables give the colours."""
+        text = self.svg()
+        prefix = "fig-" + re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
+        # Several figures share one page, so their ids must differ.
+        text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', text)
+        text = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", text)
+        text = re.sub(r'xlink:href="#([^"]+)"', rf'href="#{prefix}-\1"', text)
+        for color, variable in _VARIABLES.items():
+            text = text.replace(color, f"var({variable})")
+        text = re.sub(r"font: ([\d.]+)px [^;\"]+", r"font: \1px var(--sans)", text)
+        label = html.escape(self.title)
+        opening = rf'<svg xmlns="http://www.w3.org/2000/svg" viewBox="\1" role="img" aria-label="{label}">'
+        return re.sub(r"<svg [^>]*?viewBox=\"([^\"]+)\"[^>]*>", opening, text, count=1)
+
+    def svg(self) -> str:
+        """Write the figure as SVG that stands alone; on white, since a notebook may be dark."""
+        buffer = io.StringIO()
+        with self._settings():
+            metadata = {"Date": None, "Creator": None}
+            self.figure.savefig(buffer, format="svg", transparent=self.style is PAGE, metadata=metadata)
+        text = buffer.getvalue()
+        return re.sub(r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL)
+
+    @contextmanager
+    def _settings(self) -> Iterator[None]:
+        """Enter the settings it was drawn with; its title makes the ids, which are else random."""
+        with warnings.catch_warnings(), mpl.rc_context({**self.style.settings, "svg.hashsalt": self.title}):
+            # The page's fonts set the text; Matplotlib's own only measure it.
+            warnings.filterwarnings("ignore", message="Glyph .* missing")
+            yield
+
+
+class Drawings(tuple[Drawing, ...]):
+    """Figures, which a notebook shows one below the other."""
+
+    def __repr__(self) -> str:
+        return "\n".join(["Figures:", *(f"  {one.title}" for one in self)])
+
+    def _repr_html_(self) -> str:
+        """Show the figures in a notebook."""
+        return "\n".join(one.svg() for one in self) or "<p>Nothing to draw yet.</p>"

@@ -1,0 +1,196 @@
+"""What a paper says of a study in words: the methods paragraph and the answers to a checklist."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from nlgraft.analysis.data.cost import Cost
+from nlgraft.analysis.rendering import ledger_tables, prose, registration_tables
+from nlgraft.analysis.rendering.bibliography import TOOL_KEY, paper_key
+from nlgraft.analysis.rendering.paper_numbers import Numbers, hours_text
+from nlgraft.analysis.rendering.search_tables import search_table
+from nlgraft.analysis.rendering.typesetting import Table, escape_latex, make_table, to_markdown
+from nlgraft.analysis.statistics.recorded import RecordedResults
+from nlgraft.study.data.space import Domain
+from nlgraft.wording import count
+
+_PARAMETERS = ("parameters/total", "parameters/trained")
+_ANSWERED_BY_AUTHORS = (
+    "Not answered here, since only the authors can: A (limitations, risks), B2 to B5 (licences, intended "
+    "use, personal data, documentation of the data), D (annotators) and E (assistants)."
+)
+Sizes = Mapping[str, Mapping[str, int]]
+
+
+def methods_paragraph(
+    result: RecordedResults, numbers: Numbers, signatures: Mapping[str, list[str]], sizes: Sizes
+) -> str:
+    """Write the methods paragraph as LaTeX; its numbers are macros."""
+    study, m = result.study, numbers.macro
+    selection = "Every setting is fixed by the study"
+    if study.search is not None:
+        selection = (
+            f"Within each cell, {m('trials.search')} search trials in all chose the values of "
+            f"{escape_latex(', '.join(study.search.space))} by {escape_latex(study.objectives[0].metric)}"
+        )
+    on = ", ".join(
+        f"{escape_latex(corpus)} ({', '.join(f'{size:,} {split}' for split, size in splits.items())})"
+        for corpus, splits in sizes.items()
+    )
+    main = result.main_metric
+    signed = ", ".join(signatures.get(main, []))
+    sentences = [
+        f"We study {escape_latex(result.system.name)}~\\cite{{{paper_key(result.system)}}} with "
+        f"nlgraft~\\cite{{{TOOL_KEY}}}: {m('cells')} configurations, each trained with {m('seeds')} seeds.",
+        f"Examples by corpus: {on}." if on else "",
+        "The text is constructed by a grammar and no natural language." if result.is_constructed else "",
+        f"The main metric is {escape_latex(main + (f' ({signed})' if signed else ''))}.",
+        f"{selection}; scores on test are those of the seeds of the chosen configuration, and test was not "
+        "used to choose.",
+        escape_latex(prose.fairness(result)),
+        f"Everything took {m('worker-hours')} worker-hours, failed and searched trials included.",
+        *(escape_latex(one) for one in [*prose.method(result), *ledger_tables.ledger_method(result)]),
+        escape_latex(ledger_tables.ledger_sentences(result)),
+        escape_latex(registration_tables.registration_sentence(result)),
+    ]
+    return "\n".join(filter(None, sentences)) + "\n"
+
+
+def space_table(space: Mapping[str, Domain]) -> Table:
+    """Tabulate the domains of a search."""
+    return make_table(["setting", "searched values"], [(p, _values(d)) for p, d in space.items()], num_text=2)
+
+
+def _values(domain: Domain) -> str:
+    if domain.type == "categorical":
+        text = ", ".join(json.dumps(choice, ensure_ascii=False) for choice in domain.choices)
+    else:
+        scale = ", logarithmic" if domain.log else ""
+        is_coarse = domain.step is not None and (domain.type == "float" or domain.step != 1)
+        step = f", in steps of {domain.step:g}" if is_coarse else ""
+        text = f"{domain.low:g} to {domain.high:g}{scale}{step}"
+    if domain.when:
+        text += f"; only where {', '.join(f'{p} is {json.dumps(v)}' for p, v in domain.when.items())}"
+    return text
+
+
+def checklist(result: RecordedResults, facts: Mapping[str, Any], cost: Cost, sizes: Sizes) -> str:
+    """Answer the items of ARR's responsible-NLP checklist that a study can answer, as Markdown."""
+    items = {
+        "B1. Creators of artifacts": [f"{result.system.paper} BibTeX: references.bib."],
+        "B6. Sizes of train, dev and test": [_sizes(sizes)],
+        "C1. Parameters, computing, hardware": [
+            _parameters(result),
+            *_hours(result, cost),
+            _hardware(result),
+            "Energy and emissions: not measured.",
+        ],
+        "C2. Hyperparameters": _search(result),
+        "C3. Statistics": [
+            to_markdown(facts["comparison"]),
+            facts["fairness"],
+            *facts["method"],
+            facts["ledger"],
+            facts["registration"],
+        ],
+        "C4. Packages": [*_packages(result), *_signed(facts["signatures"])],
+    }
+    parts = [
+        f"# Responsible NLP checklist: {result.study.variant}",
+        "Answers that the store gives; the letters are those of the ARR checklist.",
+        *(f"## {title}\n\n" + "\n\n".join(filter(None, texts)) for title, texts in items.items()),
+        _ANSWERED_BY_AUTHORS,
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _sizes(sizes: Sizes) -> str:
+    if not sizes:
+        return "No trial has finished, so no size is known."
+    splits = list(dict.fromkeys(split for found in sizes.values() for split in found))
+    rows = [
+        [corpus, *(f"{found[split]:,}" if split in found else "" for split in splits)]
+        for corpus, found in sizes.items()
+    ]
+    return to_markdown(make_table(["corpus (examples)", *splits], rows))
+
+
+def _parameters(result: RecordedResults) -> str:
+    known = [name for name in result.metrics if name in _PARAMETERS]
+    if not known:
+        return "Parameters: the system does not report them."
+    rows = [
+        [cell.cell.label, *("" if (mean := cell.mean(name)) is None else f"{mean:,.0f}" for name in known)]
+        for cell in result.cells
+    ]
+    return to_markdown(make_table(["cell", *known], rows))
+
+
+def _hours(result: RecordedResults, cost: Cost) -> list[str]:
+    resources = result.study.resources
+    workers, gpus = resources.workers, resources.gpus_per_worker
+    total = cost.total_s * workers
+    share = [f"{hours_text(cost.lost_s * workers)} of trials that failed or were stopped"]
+    if result.study.search is not None:
+        share.insert(0, f"{hours_text(cost.search_s * workers)} that only the search needed")
+    used = f"{count(resources.cpus_per_worker, 'CPU core')}" + (f" and {gpus:g} GPU" if gpus else ", no GPU")
+    texts = [
+        f"Worker-hours of all trials, each shared stage counted once: {hours_text(total)}, among them "
+        f"{' and '.join(share)}. A worker has {used}."
+    ]
+    if workers > 1:
+        texts.append(
+            f"Times count {workers} workers for every stage, an upper bound: not all stages use them."
+        )
+    if cost.num_again:
+        texts.append(
+            f"{count(cost.num_again, 'trial')} ran more than once: what earlier attempts computed and did "
+            "not store is not counted."
+        )
+    if cost.num_elsewhere:
+        texts.append(
+            f"Not counted: {count(cost.num_elsewhere, 'trial')} of other studies and variants in the same "
+            f"store, {hours_text(cost.elsewhere_s)} hours from start to end. Add them if they were pilots."
+        )
+    return texts
+
+
+def _hardware(result: RecordedResults) -> str:
+    known = result.provenance.versions
+    named = [", ".join(known[key]) for key in ("processor", "gpu", "system") if key in known]
+    hosts = ", ".join(result.provenance.hosts)
+    missing = "" if "processor" in known else " The processor is not on record."
+    return f"Hardware: {'; '.join(named) or 'not on record'}. Hosts: {hosts or 'none yet'}.{missing}"
+
+
+def _search(result: RecordedResults) -> list[str]:
+    search = result.study.search
+    if search is None:
+        return ["Nothing was searched: all settings are those of the study file."]
+    objective = result.study.objectives[0].metric
+    scheduler = search.active_scheduler
+    stopped = f", trials stopped early by {scheduler.name}" if scheduler else ""
+    return [
+        f"{search.trials} trials in each cell by {search.sampler.name} (seed {search.sampler.seed})"
+        f"{stopped}. {objective} chose; test was scored for the chosen values alone.",
+        to_markdown(space_table(search.space)),
+        "Best values:",
+        to_markdown(search_table(result)),
+    ]
+
+
+def _packages(result: RecordedResults) -> list[str]:
+    facts = result.provenance
+    versions = [(name, ", ".join(found)) for name, found in facts.versions.items()]
+    code = ", ".join(facts.commits)
+    return [
+        to_markdown(make_table(["package", "version"], versions, num_text=2)) if versions else "None yet.",
+        f"Code: commit {code} (+: with changes that were not committed)." if code else "",
+    ]
+
+
+def _signed(signatures: Mapping[str, list[str]]) -> list[str]:
+    rows = [(name, ", ".join(f"`{one}`" for one in found)) for name, found in signatures.items()]
+    return [to_markdown(make_table(["metric", "signature"], rows, num_text=2))] if rows else []
