@@ -31,6 +31,7 @@ from benchmarks import (
     training,
     trial_memory,
     vocabulary,
+    vocabulary_peers,
 )
 from benchmarks.material import SIZE, load_material
 from benchmarks.regressions import regressions
@@ -50,6 +51,7 @@ BENCHMARKS: dict[str, Callable[[], list[str]]] = {
     "trial_memory": trial_memory.report,
     "stage_sharing": stage_sharing.report,
     "vocabulary": vocabulary.report,
+    "vocabulary_peers": vocabulary_peers.report,
     "growth": growth.report,
 }
 """Each returns Markdown lines, the first one a heading."""
