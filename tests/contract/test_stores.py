@@ -1,4 +1,4 @@
-"""One suite over every kind of store: a directory, an S3-compatible server."""
+"""One suite over every kind of store: a directory, an S3-compatible server, one whose answers get lost."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from nlgraft.pipeline.manifest import MANIFEST
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore, Decision
 from nlgraft.pipeline.trial import finished_record, run_trial
+from tests.proxies import LosingProxy, listening
 
 OpenStore = Callable[..., ArtifactStore]
 ANY = TypeAdapter(dict[str, Any])
@@ -47,7 +48,14 @@ def s3_server() -> Iterator[str]:
     server.stop()
 
 
-@pytest.fixture(params=["local", "s3"])
+@pytest.fixture(scope="session")
+def losing_s3_server(s3_server: str) -> Iterator[str]:
+    """The same server through a network that loses the answer to the first change of each key."""
+    with listening(s3_server, LosingProxy) as proxy:
+        yield proxy.address.removeprefix("http://")
+
+
+@pytest.fixture(params=["local", "s3", "losing_s3"])
 def open_store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenStore:
     """Opens one place, each time as from another host: with a cache of its own."""
     num_opened = 0
@@ -67,10 +75,10 @@ def open_store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
         return open_local
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    server = request.getfixturevalue("s3_server")
+    server = request.getfixturevalue(f"{request.param}_server")
     bucket = f"bucket-{tmp_path.name.replace('_', '-').lower()[:50]}"
-    client = boto3.client("s3", endpoint_url=f"http://{server}", region_name="us-east-1")
-    client.create_bucket(Bucket=bucket)
+    direct = f"http://{request.getfixturevalue('s3_server')}"
+    boto3.client("s3", endpoint_url=direct, region_name="us-east-1").create_bucket(Bucket=bucket)
     uri = f"s3://{bucket}/some/prefix?endpoint_override={server}&scheme=http&region=us-east-1"
     return open_s3
 

@@ -77,6 +77,11 @@ def without_times(document: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in document.items() if key in kept}
 
 
+def dev_means(out: str) -> list[float]:
+    """Means of dev/score over the seeds of each cell, which the toy's settings give by hand."""
+    return [cell["metrics"]["dev/score"]["mean"] for cell in json.loads(out.splitlines()[-1])["cells"]]
+
+
 def wait_for(path: Path, word: str, timeout_s: float = 90) -> list[str]:
     end_s = time.monotonic() + patient(timeout_s)
     while time.monotonic() < end_s:
@@ -173,6 +178,44 @@ def test_a_killed_driver_loses_nothing(toy_document: dict[str, Any], tmp_path: P
     verified = call("verify", study_file, "--json")
     assert verified.returncode == 0, verified.stdout
     assert json.loads(verified.stdout)["num_planned"] == 4
+
+
+def test_a_second_signal_ends_the_driver_at_once_and_nothing_is_lost(
+    toy_document: dict[str, Any], tmp_path: Path
+) -> None:
+    toy_document["base"] |= {"steps": 6, "pause_s": 0.4}
+    study_file = write(tmp_path / "toy.yaml", toy_document)
+    driver = start("run", study_file)
+    wait_for(tmp_path / "log", "training")
+    while driver.poll() is None:  # the first of them begins an orderly end, which takes longer than this
+        driver.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+    driver.communicate()
+    assert driver.returncode == -signal.SIGTERM
+    resumed = call("run", study_file, "--json")
+    assert resumed.returncode == 0, resumed.stderr
+    assert dev_means(resumed.stdout) == pytest.approx([6.15, 16.15], abs=1e-9)
+    verified = call("verify", study_file)
+    assert verified.returncode == 0, verified.stdout
+
+
+def test_an_edited_study_reuses_nothing_and_put_back_reuses_all(
+    toy_document: dict[str, Any], tmp_path: Path
+) -> None:
+    studies = [
+        write(tmp_path / "toy.yaml", toy_document),
+        write(tmp_path / "edited.yaml", {**toy_document, "base": {**toy_document["base"], "steps": 4}}),
+    ]
+    found = []
+    for study_file in (*studies, studies[0]):
+        ran = call("run", study_file, "--json")
+        assert ran.returncode == 0, ran.stderr
+        counts = json.loads(ran.stdout.splitlines()[-1])["trials"]
+        found.append((counts["run"], counts["reused"], dev_means(ran.stdout)))
+        verified = call("verify", study_file)
+        assert verified.returncode == 0, verified.stdout
+    first, edited = (pytest.approx([0.15 + steps, 10.15 + steps], abs=1e-9) for steps in (3, 4))
+    assert found == [(4, 0, first), (4, 0, edited), (0, 4, first)]
 
 
 def test_a_second_driver_is_refused_and_a_signal_ends_the_first(

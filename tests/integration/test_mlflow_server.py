@@ -1,6 +1,5 @@
 """Tracking against a real MLflow server, through a proxy that can fail in every way a network can."""
 
-import http.client
 import json
 import math
 import os
@@ -8,10 +7,8 @@ import re
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import mlflow
 import pytest
@@ -26,6 +23,7 @@ from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system_import import load_system
 from nlgraft.tracking.mlflow_tracker import MlflowTracker
+from tests.proxies import listening
 
 
 def free_port():
@@ -70,62 +68,10 @@ def server(tmp_path_factory):
         process.wait(30)
 
 
-class Proxy(BaseHTTPRequestHandler):
-    """Passes requests on to the server, or does not."""
-
-    protocol_version = "HTTP/1.1"
-    target = ""
-    fault = ""
-
-    def answer(self):
-        fault = type(self).fault
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if fault == "refuse":
-            self.close_connection = True
-            return
-        if fault in ("500", "429"):
-            self.reply(int(fault), b"{}")
-            return
-        if fault == "slow":
-            time.sleep(1.5)
-        upstream = http.client.HTTPConnection(self.target, timeout=60)
-        try:
-            upstream.request(self.command, self.path, body, dict(self.headers))
-            answer = upstream.getresponse()
-            content = answer.read()
-        except OSError:  # a tracker that was left behind still asks when the server is gone
-            self.close_connection = True
-            return
-        finally:
-            upstream.close()
-        if fault == "lose the answer":
-            self.close_connection = True
-            return
-        self.reply(answer.status, content, answer.getheader("Content-Type", "application/json"))
-
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer
-
-    def reply(self, status, content, kind="application/json"):
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_):
-        """Say nothing."""
-
-
 @pytest.fixture
 def proxy(server):
-    handler = type("ThisProxy", (Proxy,), {"target": server.removeprefix("http://"), "fault": ""})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as listening:
-        thread = threading.Thread(target=listening.serve_forever, daemon=True)
-        thread.start()
-        handler.address = f"http://127.0.0.1:{listening.server_port}"
-        yield handler
-        listening.shutdown()
-        thread.join()
+    with listening(server.removeprefix("http://")) as proxy:
+        yield proxy
 
 
 class Told:
@@ -304,6 +250,7 @@ def test_a_server_that_vanishes_before_close_keeps_nobody(recorded, proxy):
 CREATE = """
 import json, sys, types
 from nlgraft.tracking.mlflow_tracker import MlflowTracker
+from tests.proxies import listening
 uri, number = sys.argv[1:]
 objective = [types.SimpleNamespace(metric="dev/x", direction="maximize")]
 study = types.SimpleNamespace(

@@ -1,8 +1,11 @@
-"""A sweep whose store is an S3-compatible server, named by a URI with options."""
+"""Sweeps whose store is an S3-compatible server, named by a URI with options, and a network that fails."""
 
 from __future__ import annotations
 
+import json
 import logging
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,8 @@ from nlgraft.execution.sweep import run_sweep
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
+from tests.integration.test_command_line import call, dev_means, finish, start, wait_for, write
+from tests.proxies import LosingProxy, Proxy, listening
 
 
 @pytest.fixture
@@ -24,6 +29,7 @@ def s3_uri(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
 
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("NLGRAFT_CACHE", str(tmp_path / "cache"))
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line a request
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -46,3 +52,93 @@ def test_a_store_with_options_in_its_uri(toy_document: dict[str, Any], s3_uri: s
         (4, 0, 0),
         (0, 4, 0),
     ]
+
+
+class CutOff:
+    """The toy study on a store behind a proxy, and the same one with the store at hand."""
+
+    def __init__(self, document: dict[str, Any], uri: str, directory: Path, proxy: type[Proxy]) -> None:
+        behind = uri.replace(proxy.target, proxy.address.removeprefix("http://"))
+        self.proxy, self.log = proxy, directory / "log"
+        self._tracking = ["--tracking-uri", f"sqlite:///{directory / 'mlflow.db'}"]
+        self.behind, self.at_hand = (
+            write(directory / name / "toy.yaml", {**document, "storage": {"path": path}})
+            for name, path in (("behind", behind), ("at_hand", uri))
+        )
+
+    def start(self, study: Path, *options: str) -> subprocess.Popen[str]:
+        return start("run", study, "--json", *self._tracking, *options)
+
+    def verify(self) -> dict[str, Any]:
+        verified = call("verify", self.at_hand, "--json", *self._tracking)
+        assert verified.returncode == 0, verified.stdout + verified.stderr
+        return json.loads(verified.stdout)
+
+    def verify_table(self, result: str) -> None:
+        """Compare with what the toy's scores are by hand, and verify."""
+        assert dev_means(result) == pytest.approx([6.15, 16.15], abs=1e-9)
+        assert self.verify()["num_planned"] == 4
+
+    def begun(self) -> list[str]:
+        """Stages that began, in the order of their names."""
+        return sorted(line.split()[0] for line in self.log.read_text().splitlines())
+
+
+@pytest.fixture
+def cut_off(
+    request: pytest.FixtureRequest,
+    toy_document: dict[str, Any],
+    s3_uri: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[CutOff]:
+    for name in ("behind", "at_hand"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)  # reports are written there
+    toy_document["base"] |= {"steps": 6, "pause_s": 1.0}
+    endpoint = dict(option.split("=") for option in s3_uri.partition("?")[2].split("&"))["endpoint_override"]
+    with listening(endpoint, getattr(request, "param", Proxy)) as proxy:
+        yield CutOff(toy_document, s3_uri, tmp_path, proxy)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cut_off", [LosingProxy], indirect=True)
+def test_answers_that_are_lost_after_the_write_double_nothing(cut_off: CutOff) -> None:
+    run = cut_off.start(cut_off.behind)
+    out, err = finish(run, 150)
+    assert run.returncode == 0, err
+    assert len(vars(cut_off.proxy)["lost"]) > 40
+    cut_off.verify_table(out)
+    assert cut_off.begun() == ["training"] * 4 + ["upstream"]
+
+
+@pytest.mark.slow
+def test_a_store_that_is_out_of_reach_for_less_than_a_lease_is_waited_for(cut_off: CutOff) -> None:
+    run = cut_off.start(cut_off.behind)
+    wait_for(cut_off.log, "training")
+    cut_off.proxy.fault = "hold"
+    time.sleep(10)
+    cut_off.proxy.fault = ""
+    out, err = finish(run, 150)
+    assert run.returncode == 0, err
+    cut_off.verify_table(out)
+    assert cut_off.begun() == ["training"] * 4 + ["upstream"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_driver_that_was_cut_off_from_its_store_and_superseded_writes_nothing(cut_off: CutOff) -> None:
+    older = cut_off.start(cut_off.behind)
+    wait_for(cut_off.log, "training")
+    cut_off.proxy.fault = "hold"
+    newer = cut_off.start(cut_off.at_hand, "--wait-timeout", "10m")  # until the older lease expires
+    out, err = finish(newer, 300)
+    assert newer.returncode == 0, err
+    cut_off.verify_table(out)
+    verified = cut_off.verify()
+    cut_off.proxy.fault = ""  # what the older one had sent arrives now
+    _, err = finish(older, 150)
+    assert older.returncode in (1, 4), err  # it may have given its store up before that
+    assert "Traceback" not in err
+    cut_off.verify_table(out)
+    assert cut_off.verify() == verified

@@ -16,6 +16,10 @@ import pytest
 import yaml
 from mlflow import MlflowClient
 
+from benchmarks import many_trials
+from benchmarks.overhead import empty_study
+from nlgraft import api
+
 ROOT = Path(__file__).parents[2]
 TOY = Path(__file__).parent / "toy"
 NUM_SEEDS = 120
@@ -80,3 +84,15 @@ def test_a_killed_driver_loses_no_short_trial_and_repeats_none(
     assert Counter(run.data.tags["nlgraft.fingerprint"] for run in runs) == Counter(finished())
     assert {run.info.status for run in runs} == {"FINISHED"}
     assert all(run.data.metrics["test/score"] > 0 for run in runs)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_ten_thousand_trials_are_each_there_once_and_the_driver_stays_small(tmp_path: Path) -> None:
+    course = many_trials.run_once(tmp_path)
+    assert len(course.trials_s) == many_trials.NUM_TRIALS
+    growth = course.resident_mib[many_trials.NUM_TRIALS] / course.resident_mib[many_trials.NUM_WARM]
+    assert growth < 1.2
+    study = empty_study(tmp_path, many_trials.NUM_TRIALS, many_trials.NUM_WORKERS)
+    verified = api.verify(study, tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
+    assert (verified.num_planned, verified.findings) == (many_trials.NUM_TRIALS, ())

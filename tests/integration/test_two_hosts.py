@@ -100,10 +100,18 @@ class Cluster:
         document = {**document, "storage": {"path": f"s3://bucket/{store}?{options}"}}
         write = ["sh", "-c", f"cat > /tmp/{store}.yaml"]
         subprocess.run(self.head.command(*write), input=json.dumps(document), text=True, check=True)
-        command = [sys.executable, "-m", "nlgraft", "run", f"/tmp/{store}.yaml", "--json"]
-        places = ["--address", f"{self.head.address}:6379", "--tracking-uri", f"sqlite:////tmp/{store}.db"]
+        return self._nlgraft("run", store, "--address", f"{self.head.address}:6379")
+
+    def verify(self, store: str) -> None:
+        """Check that nothing of a run is lost, there twice or damaged."""
+        verified = self._nlgraft("verify", store)
+        out, err = verified.communicate(timeout=patient(120))
+        assert verified.returncode == 0, out + err
+
+    def _nlgraft(self, command: str, store: str, *options: str) -> subprocess.Popen[str]:
+        words = [sys.executable, "-m", "nlgraft", command, f"/tmp/{store}.yaml", "--json", *options]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return self._start(self.head, *command, *places, **pipes)
+        return self._start(self.head, *words, "--tracking-uri", f"sqlite:////tmp/{store}.db", **pipes)
 
     def first_steps(self, host: Host, name: str) -> list[int]:
         """Steps with which trainings began on one host, from the toy's log on its disk."""
@@ -128,6 +136,15 @@ def toy(name: str, **base: Any) -> dict[str, Any]:
         "factors": {"gain": {"target": "gain", "levels": [0.0, 1.0], "baseline": 0.0}},
         "objective": {"metric": "dev/score", "direction": "maximize"},
     }
+
+
+def test_a_host_shares_directories_of_this_machine_that_lie_in_one_another(tmp_path: Path) -> None:
+    """As the virtual environment does in a clone below /tmp."""
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "inner" / "file").write_text("here")
+    with joined_hosts([tmp_path, tmp_path / "inner"]) as hosts:
+        for host in hosts:
+            assert subprocess.check_output(host.command("cat", tmp_path / "inner" / "file")) == b"here"
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +207,7 @@ def test_a_trial_survives_the_loss_of_one_of_its_hosts(cluster: Cluster) -> None
         join(cluster.head, replacement)
         cluster.add_worker(replacement)
         result, _ = finish(run)
+        cluster.verify("lost")
         after = cluster.first_steps(cluster.head, "lost") + cluster.first_steps(replacement, "lost")
     finally:
         replacement.end()

@@ -1,0 +1,64 @@
+"""Stores that releases have written are read by every later one: nothing in them is computed anew.
+
+For another release: freeze the system beside the sample, run STUDY, and keep the text of `artifacts` and
+`records` by its place in the store, as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nlgraft import api
+from nlgraft.execution.events import Driver
+from nlgraft.execution.optuna_study import OptunaStudy
+from nlgraft.execution.trial_queue import TrialQueue
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.study.data.design import cells
+from nlgraft.study.public import Study
+
+MEANS = [1.5 + 0.4904273994980877, 2.5 + 0.4904273994980877]
+SAMPLES = sorted((Path(__file__).parent / "stored").glob("store_of_*.json"))
+STUDY: dict[str, Any] = {
+    "name": "sums",
+    "factors": {"gain": {"target": "gain", "levels": [0.0, 1.0], "baseline": 0.0}},
+    "search": {
+        "sampler": {"name": "random", "seed": 1},
+        "space": {"noise": {"type": "float", "low": 0.0, "high": 0.5}},
+        "trials": 2,
+    },
+    "objective": {"metric": "dev/sum", "direction": "maximize"},
+    "seeds": [1, 2],
+}
+
+
+def study_of(sample: Path, store: Path) -> Study:
+    system = f"tests.contract.stored.{sample.stem.replace('store', 'system')}"
+    return Study.from_dict({**STUDY, "system": system, "storage": {"path": str(store)}})
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.stem)
+def test_a_store_of_an_earlier_release_is_read_and_nothing_runs_again(sample: Path, tmp_path: Path) -> None:
+    for name, text in json.loads(sample.read_text("utf-8")).items():
+        (tmp_path / "store" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "store" / name).write_text(text, "utf-8")
+    study = study_of(sample, tmp_path / "store")
+    search = study.search
+    assert search is not None
+    queue = TrialQueue(
+        study,
+        ArtifactStore.open(tmp_path / "store"),
+        cells(study),
+        lambda cell: OptunaStudy(cell.label, search, study.objectives, None),
+        Driver(lambda event: None),
+        max_concurrent=2,
+    )
+    queue.open()
+    assert queue.is_done
+    assert (queue.num_reused, queue.num_run, queue.num_failed) == (8, 0, 0)
+    found = api.load(study).to_json()
+    means = [cell["metrics"]["dev/sum"]["mean"] for cell in found["cells"]]
+    assert means == pytest.approx(MEANS, abs=1e-9)
