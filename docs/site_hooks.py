@@ -75,6 +75,7 @@ def _described(name: str) -> str:
     }
     texts = []
     for label, one in [(name, found), *members.items()]:
-        signature = inspect.signature(one) if inspect.isroutine(one) else ""
+        is_called = callable(one) and not inspect.isclass(one)
+        signature = inspect.signature(one) if is_called else ""
         texts.append(f"## `{label}{signature}`\n\n{inspect.getdoc(one)}")
     return "\n\n".join(texts)
