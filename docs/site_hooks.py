@@ -47,7 +47,8 @@ def on_post_build(config: MkDocsConfig) -> None:
     for path, (title, markdown) in _written.items():
         text = re.sub(r"^::: (\S+)(\n {4}.*)*", lambda found: _described(found[1]), markdown, flags=re.M)
         (site / path).write_text(text, "utf-8")
-        first = next(part for part in text.split("\n\n")[1:] if part[:1].isalpha())
+        prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL).replace("**", "")
+        first = re.findall(r"^[A-Za-z`].*?(?=\n\n|\Z)", prose, re.MULTILINE | re.DOTALL)[0]
         lines.append(f"- [{title}]({path}): {' '.join(first.split()).partition('. ')[0].rstrip('.:')}")
     (site / "llms.txt").write_text("\n".join(lines) + "\n", "utf-8")
 
@@ -75,6 +76,7 @@ def _described(name: str) -> str:
     }
     texts = []
     for label, one in [(name, found), *members.items()]:
-        signature = inspect.signature(one) if inspect.isroutine(one) else ""
+        is_called = callable(one) and not inspect.isclass(one)
+        signature = inspect.signature(one) if is_called else ""
         texts.append(f"## `{label}{signature}`\n\n{inspect.getdoc(one)}")
     return "\n\n".join(texts)

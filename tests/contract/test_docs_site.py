@@ -46,7 +46,7 @@ def pages() -> list[str]:
 
 
 def test_every_page_is_there_for_people_and_as_markdown(site: Path) -> None:
-    listed = re.findall(r"^- \[[^]]+\]\((.*?)\): \w", (site / "llms.txt").read_text("utf-8"), re.M)
+    listed = re.findall(r"^- \[[^]]+\]\((.*?)\): \S", (site / "llms.txt").read_text("utf-8"), re.M)
     assert sorted(listed) == sorted(pages())
     for page in pages():
         assert (site / page).with_suffix(".html").is_file()
