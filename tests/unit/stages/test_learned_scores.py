@@ -170,7 +170,8 @@ def test_a_learned_metric_is_tested_and_claimed_segment_by_segment(make_study, t
     assert found.unit == "percent"
     assert found.ci[0] > 0
     assert found.p_segments < 0.05
-    assert result.claims[0].verdict == "supported"
+    assert result.claims[0].verdict == "same direction"  # a claim that states no data is about other data
+    assert result.claims[0].comparison.standing == "better"
     trial = result.cell("careful").trials[0]
     hypotheses, references = trial.read_texts("test")
     by_hand = word_overlap(hypotheses, hypotheses, references, scale=100.0)
