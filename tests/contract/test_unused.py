@@ -21,7 +21,7 @@ USERS = {"examples", "benchmarks"}
 
 # Names that no code of ours reads, by who reads them instead. A name that is read again leaves the list.
 UNREAD = {
-    "Python itself": {"__getattr__", "__dir__", "__class__"},
+    "Python itself": {"__getattr__", "__class__"},
     "notebooks": {"_repr_html_"},
     "Ray Tune calls its searcher and callbacks": {"suggest", "restore", "checkpoint_path", "iteration"},
     "Optuna calls its sampler": {
@@ -121,6 +121,7 @@ class Uses(ast.NodeVisitor):
                 for one in ast.walk(statement)
                 if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
             }
+            - {name for one in ast.walk(node) if isinstance(one, ast.Global) for name in one.names}
         )
         for part in node.body:
             self.visit(part)

@@ -124,6 +124,7 @@ def test_run_status_report_and_reuse(study_file: Path, tmp_path: Path) -> None:
     assert plan["stages"] == {"planned": 12, "distinct": 9, "finished": 9}
 
 
+@pytest.mark.slow
 def test_a_registered_study_says_what_deviates_until_it_ran_as_registered(
     toy_document: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -180,6 +181,7 @@ def test_a_killed_driver_loses_nothing(toy_document: dict[str, Any], tmp_path: P
     assert json.loads(verified.stdout)["num_planned"] == 4
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_the_driver_at_once_and_nothing_is_lost(
     toy_document: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -199,6 +201,7 @@ def test_a_second_signal_ends_the_driver_at_once_and_nothing_is_lost(
     assert verified.returncode == 0, verified.stdout
 
 
+@pytest.mark.slow
 def test_an_edited_study_reuses_nothing_and_put_back_reuses_all(
     toy_document: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -300,6 +303,7 @@ def test_a_driver_listens_on_loopback_refuses_another_version_of_its_search_and_
     assert mlflow_statuses(tmp_path / "store" / "mlflow.db") == {"KILLED"}
 
 
+@pytest.mark.slow
 def test_different_studies_at_once_compute_a_shared_stage_once(
     toy_document: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ def start(*arguments: str | Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_killed_proposal_goes_on_at_its_level(toy_document: dict[str, Any], tmp_path: Path) -> None:
     toy_document["base"] |= {"hold": str(tmp_path / "hold")}
     (tmp_path / "hold").touch()

@@ -141,6 +141,7 @@ def wait_until(is_true: Callable[[], object], process: subprocess.Popen[str], ti
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_trials_that_lose_their_driver_are_killed_and_run_again(
     study_file: Path, tmp_path: Path, cluster: Cluster

@@ -395,6 +395,7 @@ def test_a_lost_worker_of_a_group_is_replaced_whatever_the_others_raise(
     assert record.metrics["test/score"] == pytest.approx(5 + 0.1 + 0.5)
 
 
+@pytest.mark.slow
 def test_workers_lost_more_often_than_allowed_fail_the_trial(
     two_workers: dict[str, Any], tmp_path: Path
 ) -> None:
