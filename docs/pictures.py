@@ -1,6 +1,6 @@
 """Makes the pictures of the documentation: ``python -m docs.pictures STORES [SITE]``.
 
-STORES is a folder with the stores of the three finished studies below, SITE the folder that ``make docs``
+STORES is a folder with the stores of the four finished studies below, SITE the folder that ``make docs``
 filled; its first page and gallery are pictured to be looked at, into STORES. Needs Chromium.
 """
 
@@ -25,6 +25,8 @@ SEARCH, FUSION = (
 )
 DOCUMENTS = ("multi_source_table4_documents", "trice-table4@tiny")
 """Folder of a store, and the study in it."""
+DEMO = "embedding_transfer_demo"
+"""Folder of the demo's store, whose few cells fit on one screen of MLflow."""
 DARK = "--blink-settings=preferredColorScheme=0"
 _MLFLOW_SIZE = (1440, 760)
 _NUM_COLORS = 64
@@ -59,8 +61,7 @@ def in_a_frame(address: str, width: int, height: int, folder: Path) -> str:
 
 def mlflow_pictures(stores: Path) -> None:
     """Picture the list of runs, the view of cells and the comparison of cells."""
-    store, _ = SEARCH
-    uri = f"sqlite:///{stores / store / 'mlflow.db'}"
+    uri = f"sqlite:///{stores / DEMO / 'mlflow.db'}"
     cells = MlflowClient(uri).search_runs(["1"], f"tags.`{KIND}` = 'cell'")
     chosen = json.dumps([run.info.run_id for run in cells], separators=(",", ":"))
     with mlflow_server(uri) as address:
