@@ -37,9 +37,9 @@ check: $(VENV)/.checking
 docs: $(VENV)/.installed
 	NO_MKDOCS_2_WARNING=1 PYTHONPATH=.:platform $(BIN)/mkdocs build --strict --site-dir build/docs
 
-# JoeyNMT asks for packages that do not go with ours and needs none of them for what is measured.
+# JoeyNMT asks for packages that do not go with ours; what is measured needs one of them.
 $(VENV)/peers: $(VENV)/.checking
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ joeynmt==2.3.0
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $@ joeynmt==2.3.0 subword-nmt==0.3.8
 	touch $@
 
 bench: $(VENV)/.checking $(VENV)/peers
