@@ -213,7 +213,7 @@ def log_export(study: Study, exported: Export, tracking_uri: str | None = None) 
 
     store = open_store(study)
     uri = places.tracking_uri(study, store, tracking_uri)
-    experiment = study.tracking.experiment or study.variant
+    experiment = places.experiment_name(study)
     return log_exported(uri, experiment, exported.choice.trial.fingerprint, exported.directory)
 
 

@@ -176,7 +176,8 @@ def replay(
     "--wait-timeout",
     metavar="TIME",
     callback=lambda context, parameter, value: None if value is None else duration_of(value),
-    help="Wait so long, e.g. 2h30m, for the study's lock and for places on the cluster. Default: for places.",
+    help="Longest wait, e.g. 2h30m, for the study's lock and for places on the cluster. Default: none for "
+    "the lock, any for places.",
 )
 def run(
     study_file: str,
