@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from nlgraft.exits import fails_politely
-from nlgraft.study_command import print_json
+from nlgraft.study_command import has_json, print_json
 
 
 @click.command("systems")
@@ -16,7 +16,7 @@ from nlgraft.study_command import print_json
 @click.argument("prefix", default="")
 @click.option("--essential", "is_essential", is_flag=True, help="Only settings that many studies set.")
 @click.option("--metrics", "has_metrics", is_flag=True, help="What its trials report.")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@has_json
 @fails_politely
 def systems(name: str | None, prefix: str, is_essential: bool, has_metrics: bool, is_json: bool) -> None:
     """List the systems, or the settings of one.
@@ -46,7 +46,7 @@ def systems(name: str | None, prefix: str, is_essential: bool, has_metrics: bool
 
 
 @click.command("studies")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@has_json
 @fails_politely
 def studies(is_json: bool) -> None:
     """List the studies that come with nlgraft; run takes their names."""
