@@ -207,7 +207,7 @@ def _split(corpus: Corpus) -> dict[str, Corpus]:
     targets = corpus.target or [str(number) for number in range(len(corpus))]
     counts, target_counts = Counter(sources), Counter(targets)
     once = [n for n, one in enumerate(sources) if counts[one] == 1 and target_counts[targets[n]] == 1]
-    random.Random(1).shuffle(once)
+    random.Random(1).shuffle(once)  # the same text is split alike, whenever it is
     number = min(_MOST_HELD_OUT, max(20, round(_HELD_OUT * len(corpus))), len(once) // 3)
     if number < 10:
         raise DataError(f"only {len(once)} examples occur once; dev and test need some that train lacks")

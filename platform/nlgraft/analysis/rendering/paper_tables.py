@@ -62,6 +62,7 @@ def _tables(result: RecordedResults, facts: Mapping[str, Any]) -> dict[str, tupl
 
 def _typeset(result: RecordedResults, name: str, table: Table, said: str) -> str:
     """Typeset a table, in several parts if it is too wide."""
+    # Columns of text become paragraphs, which share the width; numbers do not wrap.
     parts = [table] if table.num_text == len(table.header) else table.parts(_LINE)
     texts = []
     for index, part in enumerate(parts, start=1):
