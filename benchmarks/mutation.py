@@ -37,7 +37,12 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = "platform/nlgraft"
 ROOMS: dict[str, list[str]] = {
     "study/planning": ["unit/study", "unit/analysis/test_looks.py"],
-    "pipeline": ["unit/pipeline", "contract/test_stores.py"],
+    "pipeline": [
+        "unit/pipeline",
+        "contract/test_stores.py",
+        "contract/test_store_locks.py",
+        "contract/test_journals.py",
+    ],
     "execution": ["unit/execution"],
     "analysis/statistics": ["unit/analysis", "invariants/test_statistics.py"],
     "training/loop.py": [

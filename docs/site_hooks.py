@@ -13,8 +13,7 @@ from pathlib import Path
 from pydoc import locate
 from typing import TYPE_CHECKING
 
-from nlgraft.api import find_system
-from nlgraft.study.reading.catalogue import metrics_of
+from nlgraft.study.reading.catalogue import find_system, metrics_of
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig

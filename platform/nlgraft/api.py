@@ -15,15 +15,12 @@ from nlgraft.handle import Handle
 from nlgraft.pipeline.stage import Reporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.run import Run
-from nlgraft.shipped import STUDY_SUFFIXES, SYSTEMS_PACKAGE, studies, system_names
+from nlgraft.shipped import STUDY_SUFFIXES, studies
 from nlgraft.study.data.design import Cell, cells, find_cell, select_cells
 from nlgraft.study.data.plan import Plan
 from nlgraft.study.data.study import Storage
-from nlgraft.study.data.system import System
 from nlgraft.study.public import Study
-from nlgraft.study.reading.catalogue import settings_of
 from nlgraft.study.reading.resolving import resolve_cell
-from nlgraft.study.reading.system_import import load_system
 
 if TYPE_CHECKING:
     from nlgraft.analysis.data.ledger import Entry
@@ -216,7 +213,7 @@ def log_export(study: Study, exported: Export, tracking_uri: str | None = None) 
 
     store = open_store(study)
     uri = places.tracking_uri(study, store, tracking_uri)
-    experiment = study.tracking.experiment or study.variant
+    experiment = places.experiment_name(study)
     return log_exported(uri, experiment, exported.choice.trial.fingerprint, exported.directory)
 
 
@@ -385,44 +382,3 @@ def verify(
     store = open_store(study)
     uri = places.tracking_uri(study, store, tracking_uri)
     return verify(study, store, chosen_cells(study, only), uri, is_discarding=is_discarding)
-
-
-def systems() -> list[dict[str, str]]:
-    """List name, description and paper of the systems that come with nlgraft."""
-    found = [load_system(name) for name in system_names()]
-    return [{"name": s.name, "description": s.description, "paper": s.paper} for s in found]
-
-
-def knobs(name: str, prefix: str = "", *, is_essential: bool = False) -> list[dict[str, Any]]:
-    """Describe the settings of a system: path, type, default, allowed values, meaning.
-
-    ``kinds`` are the kinds of corpus that have a setting, if not all do. ``read_when`` lists conditions; a
-    setting has an effect if one of them holds, or if there are none.
-
-    Args:
-        name: Import path, or the name of a system that comes with nlgraft.
-        prefix: Only this setting, or those of this part; empty for all.
-        is_essential: Only those that many studies which come with nlgraft set.
-
-    Raises:
-        NlgraftError: No setting has this prefix.
-    """
-    return settings_of(find_system(name), prefix, is_essential=is_essential)
-
-
-def find_system(name: str) -> System:
-    """Load a system by import path, or by name if it comes with nlgraft."""
-    return load_system(_import_path(name))
-
-
-def schema(system: str | None = None) -> dict[str, Any]:
-    """Describe study files to editors; see `Study.json_schema`.
-
-    Args:
-        system: A system whose settings the schema should know, named as for `knobs`.
-    """
-    return Study.json_schema(None if system is None else _import_path(system))
-
-
-def _import_path(name: str) -> str:
-    return name if "." in name else f"{SYSTEMS_PACKAGE}.{name}"

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,10 +20,23 @@ from nlgraft.housekeeping_cli import gc as collect
 from nlgraft.job_cli import job_of, logs, stop, submit
 from nlgraft.ledger_cli import ledger, register, try_proposal, verify
 from nlgraft.start_cli import init, schema, studies, systems
-from nlgraft.study_command import duration_of, find_study, print_json, progress_of, read_study, takes_study
+from nlgraft.study_command import (
+    duration_of,
+    given_study,
+    has_json,
+    has_storage,
+    has_tracking,
+    print_json,
+    progress_of,
+    read_study,
+    takes_study,
+)
 from nlgraft.vocab_cli import vocab
 from nlgraft.winner_cli import classify, export, translate
 from nlgraft.wording import count
+
+if TYPE_CHECKING:
+    from nlgraft.study.public import Study
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -57,15 +70,14 @@ def validate(study_file: str, overrides: tuple[str, ...]) -> None:
 
 
 @main.command("plan")
-@takes_study()
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-@click.option("--storage", help="Artifact store: directory or URI.")
-def plan(study_file: str, overrides: tuple[str, ...], is_json: bool, storage: str | None) -> None:
+@given_study("STUDY.yaml")
+@has_json
+def plan(study: Study, is_json: bool) -> None:
     """Show the trials and stages of a run, its time and disk."""
     from nlgraft import api
     from nlgraft.terminal import plan_table
 
-    found = api.plan(read_study(study_file, overrides, storage))
+    found = api.plan(study)
     if is_json:
         print_json(found.to_json())
     else:
@@ -81,7 +93,7 @@ def plan(study_file: str, overrides: tuple[str, ...], is_json: bool, storage: st
 
 
 @main.command("validity")
-@takes_study()
+@given_study("STUDY.yaml")
 @click.option("--simulations", default=1000, show_default=True, type=click.IntRange(min=100))
 @click.option(
     "--collapse",
@@ -104,16 +116,8 @@ def plan(study_file: str, overrides: tuple[str, ...], is_json: bool, storage: st
     type=click.IntRange(2, 20),
     help="Reports, where seeds are added or overrides tried until one is significant.",
 )
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-@click.option("--storage", help="Artifact store: directory or URI.")
-def validity(
-    study_file: str,
-    overrides: tuple[str, ...],
-    simulations: int,
-    is_json: bool,
-    storage: str | None,
-    **settings: Any,
-) -> None:
+@has_json
+def validity(study: Study, simulations: int, is_json: bool, **settings: Any) -> None:
     """Simulate how often this design errs and what it finds.
 
     As declared, and if seeds collapse, share one pretraining, or cells, seeds and variants are added after
@@ -122,7 +126,6 @@ def validity(
     from nlgraft import api
     from nlgraft.terminal import validity_table
 
-    study = read_study(study_file, overrides, storage)
     found = api.validity(study, simulations, **settings)
     if is_json:
         print_json({"study": study.variant, **found.to_json()})
@@ -131,7 +134,7 @@ def validity(
 
 
 @main.command("replay")
-@takes_study("STUDY")
+@given_study()
 @click.option(
     "--simulations",
     default=100,
@@ -139,11 +142,8 @@ def validity(
     type=click.IntRange(min=10),
     help="Replays of each sampler and scheduler; a hundred take seconds to minutes.",
 )
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-@click.option("--storage", help="Artifact store: directory or URI.")
-def replay(
-    study_file: str, overrides: tuple[str, ...], simulations: int, is_json: bool, storage: str | None
-) -> None:
+@has_json
+def replay(study: Study, simulations: int, is_json: bool) -> None:
     """Replay a finished search under other samplers and schedulers; nothing is trained.
 
     STUDY is a file, or the name under which a study was run: `demo@tiny-1f0c6a2e` needs no overrides.
@@ -151,7 +151,6 @@ def replay(
     from nlgraft import api
     from nlgraft.terminal import replay_tables
 
-    study = find_study(study_file, overrides, storage)
     found = [cell.to_json() for cell in api.replay(study, simulations)]
     document = {
         "study": study.variant,
@@ -170,13 +169,14 @@ def replay(
 @click.option("--json", "is_json", is_flag=True, help="Print the result as JSON, as the last line of stdout.")
 @click.option("--only", multiple=True, metavar="FACTOR=LEVEL", help="Run only these cells and the baseline.")
 @click.option("--address", help="A running Ray cluster, e.g. auto. Default: start a local one.")
-@click.option("--storage", help="Artifact store: directory or URI.")
-@click.option("--tracking-uri", help="MLflow tracking URI. Default: a SQLite file beside the store.")
+@has_storage
+@has_tracking
 @click.option(
     "--wait-timeout",
     metavar="TIME",
     callback=lambda context, parameter, value: None if value is None else duration_of(value),
-    help="Wait so long, e.g. 2h30m, for the study's lock and for places on the cluster. Default: for places.",
+    help="Longest wait, e.g. 2h30m, for the study's lock and for places on the cluster. Default: none for "
+    "the lock, any for places.",
 )
 def run(
     study_file: str,
@@ -228,7 +228,7 @@ def run(
     help="factor=level, or the name of a level; once per factor.",
 )
 @click.option("--seed", type=int, help="Default: the first seed of the study.")
-@click.option("--storage", help="Artifact store: directory or URI.")
+@has_storage
 @click.option("--json", "is_json", is_flag=True, help="Print the trial's record as JSON.")
 def trial(
     study_file: str,
@@ -261,19 +261,11 @@ def trial(
 
 
 @main.command("status")
-@takes_study("STUDY")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@given_study()
+@has_json
 @click.option("--watch", is_flag=True, help="Refresh every two seconds until nothing runs.")
-@click.option("--storage", help="Artifact store: directory or URI.")
 @click.option("--address", help="Job server, e.g. http://HEAD:8265: say how its job of the study is.")
-def status(
-    study_file: str,
-    overrides: tuple[str, ...],
-    is_json: bool,
-    watch: bool,
-    storage: str | None,
-    address: str | None,
-) -> None:
+def status(study: Study, is_json: bool, watch: bool, address: str | None) -> None:
     """Count the trials of each cell by state.
 
     STUDY is a file, or the name under which a study was run: `demo@tiny-1f0c6a2e` needs no overrides.
@@ -281,7 +273,6 @@ def status(
     from nlgraft import api
     from nlgraft.terminal import status_table, watch_status
 
-    study = find_study(study_file, overrides, storage)
     job = None if address is None else job_of(study, address)[1]
     if job is not None:
         click.echo(f"{job.job_id}: {job.state}{f', {job.message}' if job.message else ''}", err=True)
@@ -294,7 +285,7 @@ def status(
 
 
 @main.command("report")
-@takes_study("STUDY")
+@given_study()
 @click.option(
     "--format",
     "formats",
@@ -313,22 +304,14 @@ def status(
     help="Directory for a paper: LaTeX tables, numbers and methods, figures (PDF, SVG), BibTeX, examples, "
     "answers to a checklist.",
 )
-@click.option("--storage", help="Artifact store: directory or URI.")
-def report(
-    study_file: str,
-    overrides: tuple[str, ...],
-    formats: tuple[str, ...],
-    out: Path | None,
-    paper: Path | None,
-    storage: str | None,
-) -> None:
+def report(study: Study, formats: tuple[str, ...], out: Path | None, paper: Path | None) -> None:
     """Report the results that the store holds of a study.
 
     STUDY is a file, or the name under which a study was run: `demo@tiny-1f0c6a2e` needs no overrides.
     """
     from nlgraft import api
 
-    result = api.load(find_study(study_file, overrides, storage))
+    result = api.load(study)
     if paper is not None:
         _write("--paper", paper, lambda: result.paper(paper))
         if out is None and not formats:

@@ -173,6 +173,7 @@ class House:
         stages = {
             key.split("/")[-1]: key.split("/")[1] for key in self._sizes if key.startswith("artifacts/")
         }
+        # Of a stage that has not ended there are checkpoints alone, whose keys do not name it.
         stages |= {key.split("/")[1]: "" for key in self._sizes if key.startswith("checkpoints/")} | stages
         documents = [f"records/trials/{trial}.json" for trial in sorted(loose)]
         return self._removal(documents, {one: name for one, name in stages.items() if one not in needed})
@@ -211,8 +212,7 @@ def _holding(name: str, store: ArtifactStore) -> Holding:
         return Holding(name, problem=f"cannot be read: {str(error).splitlines()[-1].strip()}")
     records = {one: record for one, (record, _) in trials.items() if record is not None}
     stages = {stage: name for _, found in trials.values() for stage, name in found.items()}
-    planned = len(trials)
-    return Holding(name, study, "", planned, records, stages, folders)
+    return Holding(name, study, "", len(trials), records, stages, folders)
 
 
 def _trials(

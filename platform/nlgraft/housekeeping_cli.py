@@ -10,33 +10,28 @@ import click
 
 from nlgraft.errors import DataError
 from nlgraft.exits import EXIT_FAILED, fails_politely
-from nlgraft.study_command import find_study, print_json, takes_study
+from nlgraft.study_command import find_study, given_study, has_json, has_storage, print_json, takes_study
 
 if TYPE_CHECKING:
     from nlgraft.analysis.statistics.hypotheses import SystemScores
     from nlgraft.housekeeping import Removal
     from nlgraft.pipeline.store import ArtifactStore
+    from nlgraft.study.public import Study
 
-_STORAGE = click.option("--storage", help="Artifact store: directory or URI.")
 _COMPARED = ("system", "metric", "seeds", "score", "difference", "interval", "p", "Holm", "verdict")
-_JSON = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 
 
 @click.command("pack")
-@takes_study("STUDY")
+@given_study()
 @click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
 @click.option("--without-models", is_flag=True, help="Leave weights out: the tables can still be checked.")
-@_STORAGE
-def pack(
-    study_file: str, overrides: tuple[str, ...], out: Path, without_models: bool, storage: str | None
-) -> None:
+def pack(study: Study, out: Path, without_models: bool) -> None:
     """Pack a study with artifacts, ledger and text into one file, which `check` judges again.
 
     Its text goes with it: share the file only with whom you may share that.
     """
     from nlgraft.export.archive import pack
 
-    study = find_study(study_file, overrides, storage)
     found = pack(study, _open(study.storage.path), out, has_models=not without_models)
     click.echo(f"{found.study}: {found.num_files} files; sha256 {found.digest}", err=True)
     click.echo(f"next: nlgraft check {out}, anywhere", err=True)
@@ -58,7 +53,7 @@ def unpack(archive: Path, out: Path) -> None:
 
 @click.command("check")
 @click.argument("archive", type=click.Path(dir_okay=False, path_type=Path))
-@_JSON
+@has_json
 @fails_politely
 def check(archive: Path, is_json: bool) -> None:
     """Judge a packed study again, without training, and compare every table with the packed one.
@@ -79,8 +74,8 @@ def check(archive: Path, is_json: bool) -> None:
 
 
 @click.command("ls")
-@_STORAGE
-@_JSON
+@has_storage
+@has_json
 @fails_politely
 def ls(storage: str | None, is_json: bool) -> None:
     """List the studies that were run on a store: state, size, last run, registered or not.
@@ -114,7 +109,7 @@ def ls(storage: str | None, is_json: bool) -> None:
 @takes_study("STUDY")
 @click.option("--yes", "is_sure", is_flag=True, help="Remove; otherwise it is only shown.")
 @click.option("--forget", "is_forgotten", is_flag=True, help="Only the name: what it computed is left to gc.")
-@_STORAGE
+@has_storage
 def rm(
     study_file: str, overrides: tuple[str, ...], is_sure: bool, is_forgotten: bool, storage: str | None
 ) -> None:
@@ -142,7 +137,7 @@ def rm(
     is_flag=True,
     help="Also trials of no study on record: of `trial`, `try`, and of studies before a change.",
 )
-@_STORAGE
+@has_storage
 @fails_politely
 def gc(is_sure: bool, has_loose: bool, storage: str | None) -> None:
     """Remove artifacts and checkpoints of a store that nothing needs. Shown first."""
@@ -153,20 +148,16 @@ def gc(is_sure: bool, has_loose: bool, storage: str | None) -> None:
 
 
 @click.command("config")
-@takes_study("STUDY")
+@given_study()
 @click.option("--cell", default="baseline", show_default=True, help="factor=level, or the name of a level.")
-@_STORAGE
-@_JSON
-def config(
-    study_file: str, overrides: tuple[str, ...], cell: str, storage: str | None, is_json: bool
-) -> None:
+@has_json
+def config(study: Study, cell: str, is_json: bool) -> None:
     """Print the resolved settings of a cell, with the values that its search chose."""
     from nlgraft.study.data.design import find_cell
     from nlgraft.study.planning.selection import chosen_params
     from nlgraft.study.reading.documents import masked, write_yaml
     from nlgraft.study.reading.resolving import resolve_config
 
-    study = find_study(study_file, overrides, storage)
     found = find_cell(study, cell)
     params = chosen_params(study, found, _open(study.storage.path))
     values = masked(resolve_config(study, found, params).model_dump(mode="json"))
@@ -178,8 +169,8 @@ def config(
 @click.command("diff")
 @click.argument("left")
 @click.argument("right")
-@_STORAGE
-@_JSON
+@has_storage
+@has_json
 @fails_politely
 def diff(left: str, right: str, storage: str | None, is_json: bool) -> None:
     """Show what differs between two studies, files or names: settings, data, results."""
@@ -205,7 +196,7 @@ def diff(left: str, right: str, storage: str | None, is_json: bool) -> None:
     help="System of each HYP, in order; files of one system are its seeds.",
 )
 @click.option("--metric", "metrics", multiple=True, default=["bleu"], show_default=True, help="Repeatable.")
-@_JSON
+@has_json
 @fails_politely
 def compare(
     hypotheses: tuple[str, ...],

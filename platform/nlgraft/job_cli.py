@@ -10,7 +10,7 @@ import click
 
 from nlgraft.errors import NlgraftError
 from nlgraft.exits import EXIT_FAILED
-from nlgraft.study_command import find_study, read_study, takes_study
+from nlgraft.study_command import given_study, read_study, takes_study
 
 if TYPE_CHECKING:
     from nlgraft.execution.job_server import Job, JobServer
@@ -113,22 +113,16 @@ def job_of(study: Study, address: str | None) -> tuple[JobServer, Job]:
     return server, found
 
 
-_has_storage = click.option("--storage", help="Artifact store that knows a study by its name.")
-
-
 @click.command("logs")
-@takes_study("STUDY")
+@given_study()
 @has_address
-@_has_storage
 @click.option("--follow", is_flag=True, help="Go on until the job ends.")
-def logs(
-    study_file: str, overrides: tuple[str, ...], address: str | None, storage: str | None, follow: bool
-) -> None:
+def logs(study: Study, address: str | None, follow: bool) -> None:
     """Print the output of a study's newest job on a Ray cluster.
 
     STUDY and its overrides are those that were submitted.
     """
-    server, job = job_of(find_study(study_file, overrides, storage), address)
+    server, job = job_of(study, address)
     if follow and not job.is_over:
         server.follow(job, lambda text: click.echo(text, nl=False))
     else:
@@ -136,16 +130,15 @@ def logs(
 
 
 @click.command("stop")
-@takes_study("STUDY")
+@given_study()
 @has_address
-@_has_storage
-def stop(study_file: str, overrides: tuple[str, ...], address: str | None, storage: str | None) -> None:
+def stop(study: Study, address: str | None) -> None:
     """End the job of a study on a Ray cluster.
 
     Trials that run are recorded as killed; the same study submitted again resumes. STUDY and its overrides
     are those that were submitted.
     """
-    server, job = job_of(find_study(study_file, overrides, storage), address)
+    server, job = job_of(study, address)
     if job.is_over:
         raise NlgraftError(f"{job.job_id} has ended already: {job.state}")
     ended = server.stop(job)

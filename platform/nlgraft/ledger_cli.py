@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from nlgraft.exits import EXIT_FAILED, fails_politely
-from nlgraft.study_command import find_study, print_json, progress_of, read_study, takes_study
+from nlgraft.study_command import (
+    given_study,
+    has_json,
+    has_storage,
+    has_tracking,
+    print_json,
+    progress_of,
+    read_study,
+    takes_study,
+)
 from nlgraft.wording import visible
+
+if TYPE_CHECKING:
+    from nlgraft.study.public import Study
 
 
 @click.command("ledger")
 @click.argument("study", required=False)
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-@click.option("--storage", help="Artifact store: directory or URI.")
+@has_json
+@has_storage
 @fails_politely
 def ledger(study: str | None, is_json: bool, storage: str | None) -> None:
     """List the analyses shown from a store, and the proposals tried.
@@ -35,13 +49,10 @@ def ledger(study: str | None, is_json: bool, storage: str | None) -> None:
 
 
 @click.command("register")
-@takes_study("STUDY")
+@given_study()
 @click.option("--show", "is_shown", is_flag=True, help="Register nothing; print what is registered.")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-@click.option("--storage", help="Artifact store: directory or URI.")
-def register(
-    study_file: str, overrides: tuple[str, ...], is_shown: bool, is_json: bool, storage: str | None
-) -> None:
+@has_json
+def register(study: Study, is_shown: bool, is_json: bool) -> None:
     """Freeze what a study asks, with a date and a digest to quote.
 
     Frozen are claims, cells, seeds, looks, metrics, analysis and data. Reports then say that the study
@@ -52,7 +63,6 @@ def register(
     from nlgraft import api
     from nlgraft.terminal import registrations_list
 
-    study = find_study(study_file, overrides, storage)
     found = api.registrations(study) if is_shown else [api.register(study)]
     if is_json:
         documents = [asdict(one) for one in found]
@@ -75,8 +85,8 @@ def register(
 )
 @click.option("--json", "is_json", is_flag=True, help="Print the answer as JSON, as the last line of stdout.")
 @click.option("--address", help="A running Ray cluster, e.g. auto. Default: start a local one.")
-@click.option("--storage", help="Artifact store: directory or URI.")
-@click.option("--tracking-uri", help="MLflow tracking URI. Default: a SQLite file beside the store.")
+@has_storage
+@has_tracking
 def try_proposal(
     study_file: str,
     overrides: tuple[str, ...],
@@ -120,20 +130,13 @@ def try_proposal(
 
 
 @click.command("verify")
-@takes_study("STUDY")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@given_study()
+@has_json
 @click.option("--only", multiple=True, metavar="FACTOR=LEVEL", help="Only these cells and the baseline.")
 @click.option("--discard", is_flag=True, help="Remove artifacts that cannot be used; `run` makes them again.")
-@click.option("--storage", help="Artifact store: directory or URI.")
-@click.option("--tracking-uri", help="MLflow tracking URI. Default: a SQLite file beside the store.")
+@has_tracking
 def verify(
-    study_file: str,
-    overrides: tuple[str, ...],
-    is_json: bool,
-    only: tuple[str, ...],
-    discard: bool,
-    storage: str | None,
-    tracking_uri: str | None,
+    study: Study, is_json: bool, only: tuple[str, ...], discard: bool, tracking_uri: str | None
 ) -> None:
     """Check that store, Optuna and MLflow hold every trial once and whole.
 
@@ -142,7 +145,6 @@ def verify(
     """
     from nlgraft import api
 
-    study = find_study(study_file, overrides, storage)
     found = api.verify(study, only=only, tracking_uri=tracking_uri, is_discarding=discard)
     if is_json:
         print_json(found.to_json())

@@ -39,6 +39,8 @@ _EXAMPLES = {"minutes": 1000, "evening": 5000, "gpu": 1_000_000}
 _LEAST_SHARE = 0.05
 _MIN_EXAMPLES, _MIN_STEPS = 100, 4
 _MOST_TOKENS, _OWN_POSITIONS = 126, 4  # positions of begin, end and, in RoBERTa types, padding
+_OBJECTIVES = {"mbart": "denoising", "marian": "translation"}
+"""What released models were trained for, by type, as far as it is not masked language modelling."""
 _HELD_OUT = 0.05
 _MOST_HELD_OUT = 2000
 _UPSTREAM_SHARE = 0.75
@@ -205,7 +207,7 @@ def _split(corpus: Corpus) -> dict[str, Corpus]:
     targets = corpus.target or [str(number) for number in range(len(corpus))]
     counts, target_counts = Counter(sources), Counter(targets)
     once = [n for n, one in enumerate(sources) if counts[one] == 1 and target_counts[targets[n]] == 1]
-    random.Random(1).shuffle(once)
+    random.Random(1).shuffle(once)  # the same text is split alike, whenever it is
     number = min(_MOST_HELD_OUT, max(20, round(_HELD_OUT * len(corpus))), len(once) // 3)
     if number < 10:
         raise DataError(f"only {len(once)} examples occur once; dev and test need some that train lacks")
@@ -280,13 +282,11 @@ def _vocabulary_sizes(train: Corpus) -> dict[str, int]:
     """Sizes of a vocabulary by scale: about half of a side's distinct words, so that it holds their parts."""
     sizes = []
     for side in [*train.sources, *([] if train.target is None else [train.target])]:
+        # The vocabulary of the task is learned from what the pretraining leaves, which is less text.
         lines = side[: round((1 - _UPSTREAM_SHARE) * min(len(side), _NUM_COUNTED))]
         words = {word for line in lines for word in line.split()}
         sizes.append(len(words) // 2 + len({character for word in words for character in word}) + 10)
-    return {
-        scale: min(most, *sizes) if len(sizes) > 1 else min(most, sizes[0])
-        for scale, most in _MOST_TYPES.items()
-    }
+    return {scale: min(most, *sizes) for scale, most in _MOST_TYPES.items()}
 
 
 def _languages(text: Text) -> list[str]:
@@ -312,7 +312,7 @@ def _released(directory: Path) -> dict[str, Any]:
     return {
         "path": _flow(str(directory.absolute())),
         "max_tokens": min(_MOST_TOKENS, num_positions - _OWN_POSITIONS),
-        "is_mbart": config.get("model_type") == "mbart",
+        "objective": _OBJECTIVES.get(config.get("model_type"), "masked_tokens"),
         "is_lowercase": str(bool(settings.get("do_lower_case"))).lower(),
     }
 
@@ -323,7 +323,7 @@ def _write_fitting(template: str, system: System, values: Mapping[str, Any], out
     factors = {scale: min(1.0, max(_LEAST_SHARE, number / full)) for scale, full in _EXAMPLES.items()}
     texts: dict[str, str] = dict.fromkeys(SCALES, "")
     plans: dict[str, Plan] = {}
-    for _ in range(2):
+    for _ in range(2):  # the second time to see how long the shortened scales take
         out.write_text(_rendered(template, system, {**values, "file": out.name}, factors, texts), "utf-8")
         plans = {scale: api.plan(Study.from_yaml(out, [f"@{scale}"])) for scale in SCALES}
         durations = {scale: plan_s(plan) for scale, plan in plans.items()}

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from nlgraft.exits import fails_politely
-from nlgraft.study_command import print_json
+from nlgraft.study_command import has_json, print_json
 
 
 @click.command("systems")
@@ -16,37 +16,37 @@ from nlgraft.study_command import print_json
 @click.argument("prefix", default="")
 @click.option("--essential", "is_essential", is_flag=True, help="Only settings that many studies set.")
 @click.option("--metrics", "has_metrics", is_flag=True, help="What its trials report.")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@has_json
 @fails_politely
 def systems(name: str | None, prefix: str, is_essential: bool, has_metrics: bool, is_json: bool) -> None:
     """List the systems, or the settings of one.
 
     Without PREFIX a system's parts are shown; with PREFIX (data.upstream, transfer) every setting below it.
     """
-    from nlgraft import api, settings_screen
-    from nlgraft.study.reading.catalogue import metrics_of
+    from nlgraft import settings_screen
+    from nlgraft.study.reading.catalogue import find_system, metrics_of, settings_of, shipped_systems
 
     if name is None:
-        found = api.systems()
+        found = shipped_systems()
         print_json(found) if is_json else settings_screen.show_systems(found)
         return
-    system = api.find_system(name)
+    system = find_system(name)
     if has_metrics:
         rows = [row for row in metrics_of(system) if row["metric"].startswith(prefix)]
         print_json(rows) if is_json else settings_screen.show_metrics(system, rows)
         return
-    knobs = api.knobs(name, prefix, is_essential=is_essential)
+    knobs = settings_of(system, prefix, is_essential=is_essential)
     if is_json:
         print_json(knobs)
     elif prefix or is_essential:
-        every = {knob["path"]: knob["allowed"].split(", ") for knob in api.knobs(name)}
+        every = {knob["path"]: knob["allowed"].split(", ") for knob in settings_of(system)}
         settings_screen.show_settings(knobs, every)
     else:
         settings_screen.show_system(system, knobs)
 
 
 @click.command("studies")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@has_json
 @fails_politely
 def studies(is_json: bool) -> None:
     """List the studies that come with nlgraft; run takes their names."""
@@ -91,10 +91,11 @@ def init(
 
     Its sizes fit the text and this machine, in three scales: some minutes, an evening, a GPU.
     """
-    from nlgraft import api, settings_screen
+    from nlgraft import settings_screen
     from nlgraft.new_study import Text, write_study
+    from nlgraft.study.reading.catalogue import find_system
 
-    found = api.find_system(system)
+    found = find_system(system)
     upstream = None if upstream_source is None else Text([upstream_source], upstream_target)
     written = write_study(
         found,
@@ -115,6 +116,8 @@ def schema(system: str | None) -> None:
 
     With SYSTEM, it knows that system's settings and metrics, too.
     """
-    from nlgraft import api
+    from nlgraft.study.public import Study
+    from nlgraft.study.reading.catalogue import find_system
 
-    click.echo(json.dumps(api.schema(system), indent=2))
+    path = None if system is None else find_system(system).path
+    click.echo(json.dumps(Study.json_schema(path), indent=2))

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -17,12 +18,36 @@ if TYPE_CHECKING:
     from nlgraft.study.public import Study
 
 
+has_json = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+has_storage = click.option("--storage", help="Artifact store: directory or URI.")
+has_tracking = click.option(
+    "--tracking-uri", help="MLflow tracking URI. Default: a SQLite file beside the store."
+)
+
+
 def takes_study(metavar: str = "STUDY.yaml") -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Declare the arguments of a command that takes a study and overrides."""
 
     def declare(function: Callable[..., None]) -> Callable[..., None]:
         command = click.argument("overrides", nargs=-1)(fails_politely(function))
         return click.argument("study_file", metavar=metavar)(command)
+
+    return declare
+
+
+def given_study(metavar: str = "STUDY") -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Declare a study, its overrides and its store; the command is called with the `Study` that they name.
+
+    ``STUDY`` may also be the name of a study that was run, ``STUDY.yaml`` is a file.
+    """
+
+    def declare(function: Callable[..., None]) -> Callable[..., None]:
+        @wraps(function)
+        def command(study_file: str, overrides: tuple[str, ...], storage: str | None, **options: Any) -> None:
+            read = find_study if metavar == "STUDY" else read_study
+            function(read(study_file, overrides, storage), **options)
+
+        return takes_study(metavar)(has_storage(command))
 
     return declare
 

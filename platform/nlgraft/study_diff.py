@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from nlgraft.errors import NlgraftError
+from nlgraft.pipeline.dotted import dotted
 from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
@@ -27,7 +27,7 @@ def differences(left: Study, right: Study) -> dict[str, list[Row]]:
     of two studies are no comparison, which needs both in one.
     """
     sides = left, right
-    flat = [dict(_leaves(study.to_dict())) for study in sides]
+    flat = [_settings(study) for study in sides]
     changed = _changed(flat[0], flat[1])
     data = [row for row in changed if row[0].startswith("data.")]
     texts = [_texts(study) for study in sides]
@@ -47,13 +47,11 @@ def _changed(left: Mapping[str, str], right: Mapping[str, str], *, has_equal: bo
     ]
 
 
-def _leaves(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    if isinstance(value, Mapping) and value:
-        for key, inner in value.items():
-            if prefix or key not in _LEFT_OUT:
-                yield from _leaves(inner, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, value if isinstance(value, str) else canonical_json(value)
+def _settings(study: Study) -> dict[str, str]:
+    values = {key: value for key, value in study.to_dict().items() if key not in _LEFT_OUT}
+    return {
+        path: value if isinstance(value, str) else canonical_json(value) for path, value in dotted(values)
+    }
 
 
 def _texts(study: Study) -> dict[str, str]:

@@ -13,11 +13,11 @@ import click
 
 from nlgraft.errors import DataError
 from nlgraft.exits import EXIT_FAILED, fails_politely
+from nlgraft.study_command import has_json
 from nlgraft.wording import visible
 
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
 _FILE = click.Path(dir_okay=False, path_type=Path)
-_json_option = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 
 
 def _names_files(command: Callable[..., None]) -> Callable[..., None]:
@@ -143,7 +143,7 @@ def vocab() -> None:
     help="Append old special tokens that the new tokenizer lacks: those that a configuration, the chat "
     "template or the old tokenizer's own lists name, or all. The plan lists those that are lost.",
 )
-@_json_option
+@has_json
 @fails_politely
 @_names_files
 def plan(
@@ -210,7 +210,7 @@ def _transplant(options: dict[str, Any]) -> dict[str, Any]:
     show_default="the old table's",
     help="Add rows without a token up to a multiple of this number; 1 for none.",
 )
-@_json_option
+@has_json
 @fails_politely
 @_names_files
 def apply(
@@ -233,7 +233,7 @@ def apply(
 
 @vocab.command("verify")
 @click.argument("model", metavar="MODEL")
-@_json_option
+@has_json
 @fails_politely
 @_names_files
 def verify(model: str, is_json: bool) -> None:
@@ -255,7 +255,7 @@ def verify(model: str, is_json: bool) -> None:
     metavar="BASE",
     help="Also rebuild MODEL's tokens in BASE as method omp does, and look for rows crafted to break it.",
 )
-@_json_option
+@has_json
 @fails_politely
 @_names_files
 def doctor(model: str, base: str | None, is_json: bool) -> None:
@@ -296,7 +296,7 @@ def _echo_checks(model: str, checks: Sequence[Any], is_json: bool) -> None:
     help="Drop tokens rarer than this; single characters only where the tokenizer has bytes for them.",
 )
 @click.option("--size", type=click.IntRange(1), help="Keep at most this many tokens, the most frequent ones.")
-@_json_option
+@has_json
 @fails_politely
 @_names_files
 def prune_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bool, **options: Any) -> None:
@@ -318,7 +318,7 @@ def prune_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bo
 @click.option(
     "--min-count", type=click.IntRange(1), default=2, show_default=True, help="Occurrences of a new token."
 )
-@_json_option
+@has_json
 @fails_politely
 @_names_files
 def extend_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bool, **options: Any) -> None:
@@ -339,7 +339,7 @@ def extend_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: b
 @click.argument("one", type=_DIRECTORY, metavar="PLAN")
 @click.argument("other", type=_DIRECTORY, metavar="PLAN")
 @click.option("--limit", type=click.IntRange(0), default=20, show_default=True, help="Rows to list.")
-@_json_option
+@has_json
 @fails_politely
 @_names_files
 def diff(one: Path, other: Path, limit: int, is_json: bool) -> None:
@@ -358,7 +358,7 @@ def diff(one: Path, other: Path, limit: int, is_json: bool) -> None:
 
 
 @vocab.command("methods")
-@_json_option
+@has_json
 @fails_politely
 def methods(is_json: bool) -> None:
     """List the methods, their inputs and their publications."""

@@ -10,30 +10,28 @@ import click
 
 from nlgraft.errors import DataError
 from nlgraft.exits import fails_politely
-from nlgraft.study_command import find_study, print_json, takes_study
+from nlgraft.study_command import given_study, has_json, print_json
 
 if TYPE_CHECKING:
     from nlgraft.export.exported import ExportedModel
+    from nlgraft.study.public import Study
 
 
 @click.command("export")
-@takes_study("STUDY")
+@given_study()
 @click.option("--cell", help="factor=level, or the name of a level. Default: the best by the objective.")
 @click.option("--seed", type=int, help="A finished seed. Default: that of the median score.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Directory to write.")
 @click.option("--log-model", "is_logged", is_flag=True, help="Log it to the study's experiment in MLflow.")
 @click.option("--tracking-uri", help="MLflow tracking URI, with --log-model. Default: as for run.")
-@click.option("--storage", help="Artifact store: directory or URI.")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@has_json
 def export(
-    study_file: str,
-    overrides: tuple[str, ...],
+    study: Study,
     cell: str | None,
     seed: int | None,
     out: Path,
     is_logged: bool,
     tracking_uri: str | None,
-    storage: str | None,
     is_json: bool,
 ) -> None:
     """Write a study's model: for transformers, CTranslate2 and nlgraft, with tokenizers and a card.
@@ -42,7 +40,6 @@ def export(
     """
     from nlgraft import api
 
-    study = find_study(study_file, overrides, storage)
     found = api.export_model(study, out, cell=cell, seed=seed)
     document = found.to_json()
     if is_logged:

@@ -11,7 +11,6 @@ import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
-from nlgraft import api
 from nlgraft.errors import StudyError
 from nlgraft.nn.model_config import SIZES, ArchitectureConfig
 from nlgraft.study.data.claim import claims_of
@@ -163,7 +162,7 @@ def test_table_3_at_paper_has_the_numbers_of_section_4_2(name: str, pieces: int)
 
 
 def test_an_editor_with_the_schema_of_the_system_accepts_every_study_and_sees_mistakes() -> None:
-    schema = api.schema("embedding_transfer")
+    schema = Study.json_schema("trainables.embedding_transfer")
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
     documents = {path.name: YAML(typ="safe").load(path) for path in ROOT.glob("search_spaces/*/*.yaml")}
@@ -178,7 +177,7 @@ def test_an_editor_with_the_schema_of_the_system_accepts_every_study_and_sees_mi
         validator.iter_errors(demo | {"factors": {"a": {"target": "x", "levels": [1], "baseline": 1}}})
     )
     with pytest.raises(StudyError, match="Did you mean"):
-        api.schema("embeding_transfer")
+        Study.json_schema("trainables.embeding_transfer")
 
 
 def test_the_demo_claims_no_more_than_its_pretrainings_show() -> None:

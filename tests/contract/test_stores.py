@@ -1,98 +1,28 @@
-"""One suite over every kind of store: a directory, an S3-compatible server, one whose answers get lost."""
+"""Artifacts, checkpoints and records over every kind of store, see `conftest.py`."""
 
 from __future__ import annotations
 
 import json
-import logging
-import os
-import sys
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import boto3
 import pytest
+from pipeline_stages import alone, number, total
 from pydantic import TypeAdapter
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "pipeline"))
-
-from pipeline_stages import alone, number, total
-
-from nlgraft.errors import StageBusy, StoreError, StudyLockedError
-from nlgraft.pipeline import artifacts, journal
-from nlgraft.pipeline.fence import Fence, Superseded
+from nlgraft.errors import StoreError
+from nlgraft.pipeline import artifacts
 from nlgraft.pipeline.integrity import ArtifactDamaged, FileEntry
-from nlgraft.pipeline.leases import Lease
-from nlgraft.pipeline.local_files import Files, LocalFiles
+from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.manifest import MANIFEST
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore, Decision
 from nlgraft.pipeline.trial import finished_record, run_trial
-from tests.proxies import LosingProxy, listening
+from tests.store_places import OpenStore, files_of, publish
 
-OpenStore = Callable[..., ArtifactStore]
 ANY = TypeAdapter(dict[str, Any])
-
-
-@pytest.fixture(scope="session")
-def s3_server() -> Iterator[str]:
-    """An S3-compatible server on loopback."""
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line a request
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"{host}:{port}"
-    server.stop()
-
-
-@pytest.fixture(scope="session")
-def losing_s3_server(s3_server: str) -> Iterator[str]:
-    """The same server through a network that loses the answer to the first change of each key."""
-    with listening(s3_server, LosingProxy) as proxy:
-        yield proxy.address.removeprefix("http://")
-
-
-@pytest.fixture(params=["local", "s3", "losing_s3"])
-def open_store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenStore:
-    """Opens one place, each time as from another host: with a cache of its own."""
-    num_opened = 0
-
-    def new_cache() -> Path:
-        nonlocal num_opened
-        num_opened += 1
-        return tmp_path / f"cache{num_opened}"
-
-    def open_local(**options) -> ArtifactStore:
-        return ArtifactStore.open(tmp_path / "store", **options)
-
-    def open_s3(**options) -> ArtifactStore:
-        return ArtifactStore.open(uri, cache=new_cache(), **options)
-
-    if request.param == "local":
-        return open_local
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    server = request.getfixturevalue(f"{request.param}_server")
-    bucket = f"bucket-{tmp_path.name.replace('_', '-').lower()[:50]}"
-    direct = f"http://{request.getfixturevalue('s3_server')}"
-    boto3.client("s3", endpoint_url=direct, region_name="us-east-1").create_bucket(Bucket=bucket)
-    uri = f"s3://{bucket}/some/prefix?endpoint_override={server}&scheme=http&region=us-east-1"
-    return open_s3
-
-
-def files_of(store: ArtifactStore) -> Files:
-    return store._files
-
-
-def publish(store: ArtifactStore, value: int = 1, text: str | None = None) -> Path:
-    scratch = store.new_scratch(number(value))
-    (scratch / "deep").mkdir()
-    (scratch / "deep" / "number.txt").write_text(str(value) if text is None else text)
-    (scratch / "model.safetensors").write_bytes(bytes(range(256)) * 40)
-    return store.publish(number(value), scratch, started_at=5.0, duration_s=2.5, reason="missing")
 
 
 def artifact_file(store: ArtifactStore, name: str) -> str:
@@ -353,197 +283,6 @@ def test_checkpoint_cut_off_while_uploading(open_store: OpenStore):
     assert latest[0] == 1
 
 
-def test_leases(open_store: OpenStore):
-    first, second = open_store(), open_store()
-    with first.leases.acquire("a" * 64, "trial 7"):
-        with pytest.raises(StageBusy, match="trial 7"):
-            second.leases.acquire("a" * 64)
-        assert second.leases.busy() == {"a" * 64}
-        second.leases.acquire("b" * 64).release()
-    assert second.leases.busy() == set()
-    second.leases.acquire("a" * 64).release()
-
-
-def test_study_lock(open_store: OpenStore):
-    first, second = open_store(), open_store()
-    assert not second.leases.is_study_locked("abc")
-    with first.lock_study("abc", "nlgraft run"):
-        with pytest.raises(StudyLockedError, match=f"nlgraft run .*pid {os.getpid()}"):
-            second.lock_study("abc")
-        assert second.leases.is_study_locked("abc")
-    second.lock_study("abc").release()
-
-
-def silent_lease(store: ArtifactStore) -> str:
-    """A lease of an owner on another host that no longer renews it."""
-    with store.leases.acquire("a" * 64) as lease:
-        data = json.loads(files_of(store).read(lease.key) or b"")
-    files_of(store).write(lease.key, json.dumps({**data, "host": "elsewhere"}).encode())
-    return lease.key
-
-
-def shift_clock(store: ArtifactStore, key: str, monkeypatch: pytest.MonkeyPatch, *, by_s: float) -> None:
-    """Let the store's clock say that a key was written some time ago."""
-    written_at = files_of(store).modified_at(key)
-    assert written_at is not None
-    monkeypatch.setattr(store.leases._clock, "now", lambda: written_at + by_s)
-
-
-def stored(store: ArtifactStore) -> dict[str, bytes | None]:
-    """Everything that a store holds for others than the process that wrote it."""
-    files = files_of(store)
-    return {key: files.read(key) for key in files.sizes("") if not key.startswith("tmp/")}
-
-
-def test_who_has_lost_the_lock_of_a_study_writes_nothing(open_store: OpenStore):
-    lock = open_store().lock_study("study")
-    older = open_store(fence=lock.fence)
-    publish(older, 1)
-    older.write_record("trials", "a", {"by": "older"})
-    older.checkpoints(number(2)).save(1, lambda path: (path / "state").write_text("older"))
-    stage = older.leases.acquire("c")
-    assert older.is_writable()
-    files_of(open_store()).delete(lock.key)
-    newer = open_store().lock_study("study")
-    before = stored(open_store())
-    writes: list[Callable[[], object]] = [
-        lambda: publish(older, 3),
-        lambda: older.discard(number(1)),
-        lambda: older.write_record("trials", "a", {"by": "older, later"}),
-        lambda: older.write_record("proposals", "b", {"by": "older"}),
-        lambda: older.checkpoints(number(2)).save(2, lambda path: (path / "state").write_text("older")),
-        lambda: older.checkpoints(number(2)).clear(),
-        lambda: older.leases.acquire("b"),
-        lambda: older.journal("ledger", dict).append(1, {"by": "older"}),
-        older.check_writable,
-    ]
-    for write in writes:
-        with pytest.raises(Superseded, match="another driver has taken the study over"):
-            write()
-    assert stored(open_store()) == before
-    assert older.read_record("trials", "a", ANY) == {"by": "older"}
-    stage.release()  # its own lease it may give back, for the newer one to compute the stage
-    open_store(fence=newer.fence).leases.acquire("c").release()
-    newer.release()
-    assert not older.is_writable()
-
-
-@pytest.mark.parametrize("before", [None, {"by": "older"}])
-def test_a_write_that_slept_after_its_look_at_the_lock_replaces_nothing_newer(
-    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, before: dict[str, str] | None
-):
-    """SIGSTOP between the look and the write: a look alone would let it through."""
-    lock = open_store().lock_study("study")
-    older = open_store(fence=lock.fence)
-    if before is not None:
-        older.write_record("trials", "a", before)
-    look = Fence.is_held
-    taken: list[Lease] = []
-
-    def sleep_after(fence: Fence, files: Files) -> bool:
-        is_held = look(fence, files)
-        monkeypatch.setattr(Fence, "is_held", look)
-        files_of(open_store()).delete(lock.key)
-        newer = open_store().lock_study("study")
-        taken.append(newer)
-        open_store(fence=newer.fence).write_record("trials", "a", {"by": "newer"})
-        return is_held
-
-    monkeypatch.setattr(Fence, "is_held", sleep_after)
-    with pytest.raises(Superseded):
-        older.write_record("trials", "a", {"by": "older, later"})
-    assert open_store().read_record("trials", "a", ANY) == {"by": "newer"}
-    taken[0].release()
-
-
-def test_silent_lease_expires(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch):
-    store = open_store(expiry_s=60.0)
-    key = silent_lease(store)
-    shift_clock(store, key, monkeypatch, by_s=59.0)
-    with pytest.raises(StageBusy, match="last sign of life 59 s ago"):
-        store.leases.acquire("a" * 64)
-    shift_clock(store, key, monkeypatch, by_s=61.0)
-    store.leases.acquire("a" * 64).release()
-
-
-def test_the_clock_is_that_of_the_place(open_store: OpenStore):
-    """S3 keeps times to the second."""
-    store = open_store()
-    before = store.leases._clock.now()
-    files_of(store).write("leases/x", b"")
-    stamp = files_of(store).modified_at("leases/x")
-    assert stamp is not None
-    assert before - 2 < stamp < store.leases._clock.now() + 2
-
-
-def test_only_one_of_many_takes_over(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch):
-    """All see that the owner is silent before the first of them writes."""
-    key = silent_lease(open_store())
-    barrier = threading.Barrier(6, timeout=60)
-    outcomes: list[object] = []
-
-    def grab() -> None:
-        store = open_store()
-        shift_clock(store, key, monkeypatch, by_s=1000.0)
-        find = store.leases._find
-
-        def find_and_wait(key: str):
-            monkeypatch.setattr(store.leases, "_find", find)
-            found = find(key)
-            barrier.wait()
-            return found
-
-        monkeypatch.setattr(store.leases, "_find", find_and_wait)
-        try:
-            outcomes.append(store.leases.acquire("a" * 64))
-        except StageBusy as busy:
-            outcomes.append(busy)
-
-    threads = [threading.Thread(target=grab) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [type(outcome).__name__ for outcome in outcomes].count("Lease") == 1
-    assert len(outcomes) == 6
-    for outcome in outcomes:
-        if isinstance(outcome, Lease):
-            outcome.release()
-
-
-@pytest.mark.parametrize("is_taken", [False, True])
-def test_conditional_writes_have_one_winner(open_store: OpenStore, is_taken: bool):
-    if is_taken:
-        files_of(open_store()).write("leases/x", b"before")
-    barrier = threading.Barrier(6, timeout=60)
-    winners: list[bytes] = []
-
-    def write(data: bytes) -> None:
-        files = files_of(open_store())
-        barrier.wait()
-        if files.replace("leases/x", b"before", data) if is_taken else files.create("leases/x", data):
-            winners.append(data)
-
-    threads = [threading.Thread(target=write, args=(str(index).encode(),)) for index in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert winners == [files_of(open_store()).read("leases/x")]
-    assert not files_of(open_store()).replace("leases/x", b"before", b"late")
-    assert not files_of(open_store()).create("leases/x", b"late")
-    assert not files_of(open_store()).replace("leases/missing", b"", b"late")
-
-
-def test_lease_of_a_dead_process_of_this_host(open_store: OpenStore):
-    store = open_store()
-    with store.leases.acquire("a" * 64) as lease:
-        data = json.loads(files_of(store).read(lease.key) or b"")
-    files_of(store).write(lease.key, json.dumps({**data, "process_started": "1"}).encode())
-    assert store.leases.busy() == set()
-    store.leases.acquire("a" * 64).release()
-
-
 def test_records(open_store: OpenStore, caplog: pytest.LogCaptureFixture):
     store = open_store()
     store.write_record("proposals", "study/00001", {"params": {"lr": 0.1}})
@@ -609,88 +348,6 @@ def test_unreachable_server_is_named(tmp_path: Path):
         store.has(number(1))
     assert "secret" not in str(error.value)
     assert "\n" not in str(error.value)
-
-
-@pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "BLOCK", 4)
-
-
-def fill(store: ArtifactStore, last: int) -> None:
-    for place in range(1, last + 1):
-        assert store.journal("log", dict[str, int]).append(place, {"value": 10 * place})
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_a_journal_keeps_what_was_written_in_order(open_store: OpenStore):
-    assert open_store().journal("log", dict[str, int]).read() == journal.Pages({}, 0)
-    fill(open_store(), 10)
-    pages = open_store().journal("log", dict[str, int]).read()
-    assert pages == journal.Pages({number: {"value": 10 * number} for number in range(1, 11)}, 10)
-    assert list(pages.documents) == list(range(1, 11))
-    assert not open_store().journal("log", dict[str, int]).append(10, {"value": 0})
-    assert open_store().journal("log", dict[str, int]).read() == pages
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_packs_stand_for_their_entries(open_store: OpenStore):
-    store = open_store()
-    fill(store, 9)
-    files = files_of(store)
-    whole = store.journal("log", dict[str, int]).read()
-    files.delete_tree("log/entries/000000")
-    assert store.journal("log", dict[str, int]).read() == whole, "the first four are read from their pack"
-
-
-@pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("pack", [b"{}", b"half a docu", b'{"1": {"value": 10}}'])
-def test_a_damaged_pack_is_named_and_its_entries_are_read(open_store: OpenStore, pack: bytes):
-    store = open_store()
-    fill(store, 9)
-    files_of(store).write("log/packs/000001.json", pack)
-    pages = store.journal("log", dict[str, int]).read()
-    assert list(pages.documents) == list(range(1, 10))
-    assert [text.partition(":")[0] for text in pages.problems] == ["log/packs/000001.json"]
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_damaged_missing_and_foreign_files_of_a_journal_are_named(open_store: OpenStore):
-    store = open_store()
-    fill(store, 3)
-    files = files_of(store)
-    files.write("log/entries/000000/00000001.json", b'{"value": "ten"}')
-    files.delete("log/entries/000000/00000002.json")
-    files.write("log/entries/000000/notes.txt", b"mine")
-    pages = store.journal("log", dict[str, int]).read()
-    assert pages.documents == {3: {"value": 30}}
-    assert pages.last == 3
-    for name in ("00000001.json: cannot be read", "00000002.json: is missing", "notes.txt: is no part"):
-        assert sum(name in text for text in pages.problems) == 1
-    fill_from = pages.last + 1
-    assert store.journal("log", dict[str, int]).append(fill_from, {"value": 40})
-    assert store.journal("log", dict[str, int]).append(fill_from + 1, {"value": 50})
-    assert list(store.journal("log", dict[str, int]).read().documents) == [3, 4, 5], (
-        "nothing packs a damaged block"
-    )
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_several_drivers_write_one_journal(open_store: OpenStore):
-    def write(driver: int) -> None:
-        log = open_store().journal("log", dict[str, int])
-        for value in range(5):
-            while not log.append(log.read().last + 1, {"driver": driver, "value": value}):
-                pass
-
-    threads = [threading.Thread(target=write, args=(driver,)) for driver in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    pages = open_store().journal("log", dict[str, int]).read()
-    assert (pages.last, pages.problems) == (20, ())
-    for driver in range(4):
-        assert [one["value"] for one in pages.documents.values() if one["driver"] == driver] == list(range(5))
 
 
 @pytest.mark.parametrize(

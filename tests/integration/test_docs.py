@@ -96,7 +96,7 @@ def type_in(line: str) -> str:
 def test_every_command_and_option_of_a_page_exists(page: str) -> None:
     found = commands(page) + [f"nlgraft {name}" for name in re.findall(r"`nlgraft (\w+)", text_of(page))]
     for line in found:
-        arguments = shlex.split(line.rpartition("nlgraft ")[2])
+        arguments = shlex.split(line.rpartition("nlgraft ")[2].partition(" <")[0])
         command: click.Command = main
         while isinstance(command, click.Group) and arguments:
             name = arguments.pop(0)
@@ -104,6 +104,8 @@ def test_every_command_and_option_of_a_page_exists(page: str) -> None:
             command = command.commands[name]
         known = {option for parameter in command.params for option in parameter.opts}
         assert {one for one in arguments if one.startswith("--")} <= known, line
+        if line in commands(page):  # with values that the options take
+            command.make_context(command.name, arguments)
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -20,6 +20,7 @@ from nlgraft.shipped import system_names
 from nlgraft.study.public import Study
 from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpus_config import ConlangConfig
+from tests.released_translators import write_marian
 from tests.tiny_causal_lms import release
 from tests.tiny_checkpoints import bert, bert_tokenizer
 
@@ -135,6 +136,16 @@ def test_a_released_model_takes_the_place_of_the_pretraining(
     assert done.exit_code == 0, done.output
     study = Study.from_yaml(f"{system}.yaml")
     assert str(place / "bert") in json.dumps(study.base)
+    assert api.plan(study).problems == []
+
+
+def test_an_opus_mt_is_taken_as_a_translator(place: Path, text: dict[str, list[str]]) -> None:
+    (place / "opus").mkdir()
+    write_marian(place / "opus", text["text.en"], text["text.de"])
+    done = init("embedding_transfer", *OPTIONS["embedding_transfer"], "--checkpoint", "opus")
+    assert done.exit_code == 0, done.output
+    study = Study.from_yaml("embedding_transfer.yaml")
+    assert study.base["upstream"]["objective"] == "translation"
     assert api.plan(study).problems == []
 
 

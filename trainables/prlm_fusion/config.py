@@ -8,17 +8,8 @@ from typing import Annotated, ClassVar, Literal, get_args
 from pydantic import Field, model_validator
 
 from nlgraft.conditions import Condition, ReadWhen
-from nlgraft.nn.model_config import (
-    MERGE_SETTINGS,
-    ArchitectureConfig,
-    BeamSearchConfig,
-    BertConfig,
-    FusionConfig,
-    Init,
-    MergeConfig,
-    MergeName,
-    Site,
-)
+from nlgraft.nn.fusion_config import MERGE_SETTINGS, FusionConfig, Init, MergeConfig, MergeName, Site
+from nlgraft.nn.model_config import ArchitectureConfig, BeamSearchConfig, BertConfig
 from nlgraft.stages.config_parts import (
     ScoreConfig,
     SystemConfig,

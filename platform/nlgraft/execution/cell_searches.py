@@ -8,6 +8,7 @@ from typing import Any
 
 from nlgraft.execution.events import CellSearched, SweepTrial
 from nlgraft.execution.optuna_study import OptunaStudy
+from nlgraft.pipeline.dotted import dotted
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial_record import TrialRecord
 from nlgraft.study.data.design import Cell
@@ -25,15 +26,7 @@ from nlgraft.study.reading.resolving import resolve_cell, resolve_config
 
 def flat_config(study: Study, cell: Cell) -> dict[str, Any]:
     """Resolve the config of a cell by dotted path, for conditions on paths that are not searched."""
-    return _flat(resolve_config(study, cell).model_dump(mode="json"))
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested values to dotted paths."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
-    return flat
+    return dict(dotted(resolve_config(study, cell).model_dump(mode="json")))
 
 
 def search_trial(study: Study, cell: Cell, number: int, params: Mapping[str, Any]) -> SweepTrial:

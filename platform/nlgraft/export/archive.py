@@ -85,7 +85,7 @@ def pack(study: Study, store: ArtifactStore, out: Path, *, has_models: bool = Tr
                 for key in weights if has_models else ():
                     _add(file, f"{_STORE}/{key}", store.read_key(key))
                 num_files = len(file.namelist())
-                file.comment = b" " * _LENGTH
+                file.comment = b" " * _LENGTH  # room for the digest, which covers all before it
             digest = _digest(out)
             with out.open("r+b") as raw:
                 raw.seek(-_LENGTH, 2)
@@ -146,6 +146,7 @@ def _copy(study: Study, store: ArtifactStore, root: Path) -> list[str]:
             raise DataError(f"{study.variant}: nothing of it has run on {store.name}; run it first")
         for key in _keys(study, store, records):
             name = key.rpartition("/")[2]
+            # Statistics of segments are safetensors as weights are, but tables rest on them.
             if name.endswith(".safetensors") and not name.startswith("segments-"):
                 weights.append(key)
                 continue

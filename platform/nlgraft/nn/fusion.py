@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from nlgraft.nn.attention import Attention, KeyValue
+from nlgraft.nn.fusion_config import FusionConfig, MergeName, Site
 from nlgraft.nn.linear import Linear
 from nlgraft.nn.memory_banks import Memory
-from nlgraft.nn.model_config import FusionConfig, MergeName, Site, TransformerConfig
+from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.nn.random_streams import isolated_rng
 from nlgraft.nn.residual import FeedForward, Residual, zero
 

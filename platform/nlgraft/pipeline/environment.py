@@ -53,14 +53,20 @@ def _git_state() -> dict[str, Any] | None:
     package = Path(__file__).resolve().parents[1]
     try:
         # A copy installed inside another project's checkout is not that project's code.
-        _git(package, "ls-files", "--error-unmatch", "errors.py")
-        commit = _git(package, "rev-parse", "HEAD").strip()
-        return {"commit": commit, "is_dirty": bool(_git(package, "status", "--porcelain").strip())}
+        git(package, "ls-files", "--error-unmatch", "errors.py")
+        commit = git(package, "rev-parse", "HEAD")
+        return {"commit": commit, "is_dirty": bool(git(package, "status", "--porcelain"))}
     except (OSError, subprocess.SubprocessError):
         return None
 
 
-def _git(directory: Path, *arguments: str) -> str:
+def git(directory: Path, *arguments: str) -> str:
+    """Return what a git command prints, without the ends of lines around it.
+
+    Raises:
+        OSError: There is no git.
+        subprocess.SubprocessError: It fails, or takes too long.
+    """
     done = subprocess.run(
         ["git", "-C", str(directory), *arguments],
         capture_output=True,
@@ -68,4 +74,4 @@ def _git(directory: Path, *arguments: str) -> str:
         text=True,
         timeout=_GIT_TIMEOUT_S,
     )
-    return done.stdout
+    return done.stdout.strip()

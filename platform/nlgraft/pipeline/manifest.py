@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from nlgraft.file_names import FileName
+from nlgraft.pipeline.dotted import dotted
 from nlgraft.pipeline.environment import environment
 from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.pipeline.integrity import FileEntry, read_document
@@ -136,7 +137,10 @@ def _changes(stage: Stage, manifest: Manifest) -> list[str]:
     changes = []
     if stage.version != manifest.version:
         changes.append(f"new version {stage.version} (was {manifest.version})")
-    old, new = _flat(manifest.config), _flat(stage.config)
+    old, new = (
+        {path: canonical_json(value) for path, value in dotted(config)}
+        for config in (manifest.config, stage.config)
+    )
     for path in sorted(old.keys() | new.keys()):
         before, after = old.get(path, "absent"), new.get(path, "absent")
         if before != after:
@@ -150,17 +154,6 @@ def _changes(stage: Stage, manifest: Manifest) -> list[str]:
     if stage.seed != manifest.seed:
         changes.append(f"changed seed ({manifest.seed} -> {stage.seed})")
     return changes
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Canonical JSON of every leaf by dotted path; lists are leaves."""
-    leaves: dict[str, str] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            leaves.update(_flat(value, f"{prefix}{key}."))
-        else:
-            leaves[f"{prefix}{key}"] = canonical_json(value)
-    return leaves
 
 
 def _short(text: str) -> str:

@@ -25,9 +25,9 @@ from nlgraft.text.corpus_config import (
     HuggingFaceConfig,
     SacreBleuConfig,
     TextFiles,
-    WordRule,
 )
 from nlgraft.text.files import Lines, read_lines
+from nlgraft.text.selection_config import WordRule
 from nlgraft.text.tables import read_table, table_suffix
 
 _FileBased = FilesConfig | SacreBleuConfig

@@ -1,4 +1,4 @@
-"""Configuration of text: corpora and tokenizers.
+"""Configuration of corpora.
 
 A study's ``data`` is one of four kinds, told apart by ``corpus``: ``conlang`` (built in, constructed),
 ``files``, ``huggingface`` or ``sacrebleu``.
@@ -6,7 +6,6 @@ A study's ``data`` is one of four kinds, told apart by ``corpus``: ``conlang`` (
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
@@ -15,12 +14,12 @@ from pydantic import (
     BeforeValidator,
     Field,
     TypeAdapter,
-    field_validator,
     model_validator,
 )
 
 from nlgraft.strict_config import StrictConfig
 from nlgraft.text.files import InputPath, InputPathOrName
+from nlgraft.text.selection_config import SelectionConfig
 
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
@@ -55,13 +54,6 @@ TestName = Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 """Pieces of the ids 0 to 3 in every vocabulary."""
-
-_WORD = re.compile(r"[^\W_]+")
-
-
-def word_tokens(line: str) -> list[str]:
-    """Split a line into its maximal runs of letters and digits, lower-cased, as a ``WordRule`` sees it."""
-    return _WORD.findall(line.lower())
 
 
 def _listed(value: Any) -> Any:
@@ -196,59 +188,7 @@ class SplitFiles(PairFiles):
     """File of document ids, one per line; equal ids on neighbouring lines make a document."""
 
 
-class Limits(StrictConfig):
-    """Largest number of examples of each split, counted after the word rule; null: all."""
-
-    train: int | None = Field(default=None, ge=1)
-    """Training examples."""
-    dev: int | None = Field(default=None, ge=1)
-    """Dev examples."""
-    test: int | None = Field(default=None, ge=1)
-    """Examples of each test set."""
-
-
-class WordRule(StrictConfig):
-    """Selects a domain from a corpus by the words of its first source.
-
-    A line is split into its maximal runs of letters and digits, lower-cased. It belongs to the domain when
-    any of them is in ``words`` (whole words, no stemming: list the inflected forms). ``has: false`` keeps the
-    complement, so two configs that differ only in ``has`` split a corpus into two disjoint domains that cover
-    it.
-    """
-
-    words: tuple[str, ...] = Field(min_length=1)
-    """Keywords, lower case, one word each."""
-    has: bool = True
-    """If true, keep the lines with a keyword; if false, those without."""
-
-    @field_validator("words")
-    @classmethod
-    def _can_match(cls, words: tuple[str, ...]) -> tuple[str, ...]:
-        never = [word for word in words if word_tokens(word) != [word]]
-        if never:
-            raise ValueError(
-                f"{never} can never match: give lower-case words of letters and digits, one each"
-            )
-        return words
-
-    def keeps(self, line: str) -> bool:
-        """Return True when an example belongs to the domain, given its first source."""
-        return self.has != frozenset(self.words).isdisjoint(word_tokens(line))
-
-
-class _Selection(StrictConfig):
-    limits: Limits = Limits()
-    """Limits on the examples of each split."""
-    keep: WordRule | None = None
-    """Rule that selects examples, applied to every split before the limits; null: all."""
-    max_line_chars: int = Field(default=10_000, ge=1)
-    """Longest line, in characters; longer ones are truncated, counted and reported."""
-    max_source_words: int | None = Field(default=None, ge=1)
-    """Longest source, in words between white space; longer ones are truncated, counted and reported (See et
-    al. 2017: 400 for CNN-DailyMail). Null: no limit."""
-
-
-class _Files(_Selection, Generic[FilesT]):
+class _Files(SelectionConfig, Generic[FilesT]):
     """Text from files. ``~`` is expanded; relative paths start at the directory of the study file."""
 
     corpus: Literal["files"]
@@ -319,7 +259,7 @@ class FilesConfig(_FilesWithTests[SplitFiles]):
     """Examples of any task from files."""
 
 
-class HuggingFaceText(_Selection):
+class HuggingFaceText(SelectionConfig):
     """Text of a dataset on the Hugging Face hub or in a local directory; needs the ``datasets`` extra."""
 
     corpus: Literal["huggingface"]
@@ -377,7 +317,7 @@ class HuggingFaceConfig(HuggingFacePairs):
     """Column of the document id."""
 
 
-class SacreBleuConfig(_Selection):
+class SacreBleuConfig(SelectionConfig):
     """Test sets that sacreBLEU distributes (WMT and others), training text from files; needs the network."""
 
     corpus: Literal["sacrebleu"]

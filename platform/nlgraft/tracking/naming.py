@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from nlgraft.pipeline.dotted import dotted
+
 if TYPE_CHECKING:
     from nlgraft.pipeline.stage import StageGraph
 
@@ -46,15 +48,9 @@ def value_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def flatten(config: Mapping[str, Any]) -> dict[str, str]:
     """Flatten a nested config to text by dotted key; lists stay whole."""
-    flat: dict[str, str] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value_text(value)
-    return flat
+    return {path: value_text(value) for path, value in dotted(config)}
 
 
 def split_params(params: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-_GIT_TIMEOUT_S = 10.0
+from nlgraft.pipeline.environment import git
 
 
 def provenance_tags() -> dict[str, str]:
@@ -24,9 +24,8 @@ def provenance_tags() -> dict[str, str]:
         "nlgraft.host": socket.gethostname(),
     }
     for place in (Path(__file__).resolve().parents[1], Path.cwd()):
-        git = git_tags(place)
-        if git:
-            return tags | git
+        if found := git_tags(place):
+            return tags | found
     return tags
 
 
@@ -50,16 +49,9 @@ def git_tags(directory: Path) -> dict[str, str]:
 
 def _git(directory: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(
-            ["git", "-C", str(directory), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=_GIT_TIMEOUT_S,
-            check=False,
-        )
+        return git(directory, *arguments)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def _user() -> str:

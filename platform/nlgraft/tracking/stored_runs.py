@@ -22,6 +22,7 @@ def runs_of_study(
     client: MlflowClient, experiment_id: str, fingerprint: str, condition: str = ""
 ) -> Iterator[Run]:
     """Read the runs of a study that are not deleted, in pages; of those that fulfil a condition, if given."""
+    # Every run that nlgraft writes has a kind, which its key needs.
     conditions = [is_of_study(fingerprint), f"tags.`{KIND}` LIKE '%'", *([condition] if condition else [])]
     token: str | None = None
     while True:

@@ -14,6 +14,8 @@ from nlgraft.errors import NlgraftError
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
+from nlgraft.study.reading.catalogue import settings_of, shipped_systems
+from nlgraft.study.reading.system_import import load_system
 
 
 def refusal(document: dict[str, Any]) -> str:
@@ -48,9 +50,9 @@ def main(asked: Path) -> None:
         "mistakes": {
             name: refusal({**document["study"], **one}) for name, one in document["mistakes"].items()
         },
-        "systems": api.systems(),
-        "knobs": {knob["path"]: knob for knob in api.knobs(study.system)},
-        "schema": json.dumps(api.schema(study.system)),
+        "systems": shipped_systems(),
+        "knobs": {knob["path"]: knob for knob in settings_of(load_system(study.system))},
+        "schema": json.dumps(Study.json_schema(study.system)),
         "trials": trials,
         "datasets": datasets,
         "of_the_study": of_the_study,

@@ -1,5 +1,6 @@
 """A small system whose stages make up their results, run through the real store, and studies over it."""
 
+import copy
 import json
 import sys
 import types
@@ -275,3 +276,51 @@ def store(tmp_path):
 def result(tmp_path_factory, make_study, _made_up_system):
     """The result of the whole made-up study."""
     return run_study(make_study(), ArtifactStore.open(tmp_path_factory.mktemp("whole") / "store"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _registered_system():
+    from tests.unit.analysis import registered
+
+    module = types.ModuleType(registered.SYSTEM)
+    module.__dict__.update({one.__name__: one for one in registered.PARTS})
+    module.VERSION, module.DESCRIPTION, module.PAPER = 1, "Guesses", "Nobody (2026)"
+    module.METRICS = {
+        f"{split}/{name}": Metric(direction="maximize", unit="points", split=split)
+        for split in ("dev", "test")
+        for name in ("bleu", "chrf")
+    }
+    sys.modules[registered.SYSTEM] = module
+    yield
+    del sys.modules[registered.SYSTEM]
+
+
+@pytest.fixture
+def here(tmp_path):
+    """A study that is neither registered nor run."""
+    from tests.unit.analysis.registered import Workplace
+
+    return Workplace(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def _finished(tmp_path_factory):
+    """A study that was registered, then run."""
+    import nlgraft
+    from tests.unit.analysis.registered import Workplace
+
+    place = Workplace(tmp_path_factory.mktemp("registered"))
+    nlgraft.register(place.study())
+    place.run()
+    return place
+
+
+@pytest.fixture
+def finished(_finished):
+    """The registered study after its run, to be edited; edits of its file and text are undone."""
+    document = copy.deepcopy(_finished.document)
+    texts = {path: path.read_bytes() for path in _finished.root.iterdir() if path.is_file()}
+    yield _finished
+    _finished.document = document
+    for path, content in texts.items():
+        path.write_bytes(content)

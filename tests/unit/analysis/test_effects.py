@@ -147,7 +147,7 @@ def test_a_crossed_study_reports_its_effects(make_study, run, store):
     assert "Significant main effects: " in crossed.render("md")
     for text in (crossed.render("md"), crossed.render("html"), crossed.note()):
         assert "arm=avg_eg × lr=0.01" in text
-    assert "effects" in crossed.render("latex")
+    assert "Effects on test/bleu" in crossed.render("latex")
     assert crossed.render("latex").isascii()
 
 
@@ -169,7 +169,7 @@ def test_gains_over_a_factor_by_hand(make_study, run, store):
     assert second["difference"] == pytest.approx(curve.gains[1][1].difference)
     assert "## Gains over lr" in crossed.render("md")
     assert "Gains over lr in test/bleu" in crossed.render("html")
-    assert "gains over lr" in crossed.render("latex")
+    assert "Gains over lr" in crossed.render("latex")
 
 
 def test_without_a_factor_to_report_gains_over_there_are_none(make_study, run, store):

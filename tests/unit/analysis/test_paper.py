@@ -12,8 +12,11 @@ import subprocess
 import pytest
 import sacrebleu
 
+from nlgraft.analysis.data.cost import cost_of
 from nlgraft.analysis.rendering.bibliography import bibliography, paper_key
-from nlgraft.analysis.rendering.paper_numbers import unique_slugs
+from nlgraft.analysis.rendering.paper_numbers import Numbers, unique_slugs
+from nlgraft.analysis.rendering.paper_prose import methods_paragraph
+from nlgraft.analysis.rendering.report import describe
 from nlgraft.analysis.rendering.typesetting import escape_latex, make_table, to_latex
 from nlgraft.analysis.statistics.examples import examples_of
 from nlgraft.analysis.study_result import StudyResult
@@ -65,6 +68,18 @@ def assert_sound(texts):
             assert not re.search(r"[#^\x00-\x08]", plain), name
             shown = re.sub(r"\\(label|includegraphics.*?)\{[^}]*\}", "", text)
             assert not re.search(r"(?<!\\)_", shown), name
+
+
+def test_its_tables_are_those_of_the_latex_report(result, paper):
+    assert paper[1]["tables.tex"] == result.render("latex")
+
+
+def test_the_name_of_a_further_test_set_breaks_nothing(result):
+    sizes = {"text": {"train": 9000, "test_old_news": 300}}
+    numbers = Numbers(result, [], cost_of(result), sizes)
+    text = methods_paragraph(result, describe(result), numbers, sizes)
+    assert r"text (9,000 train, 300 test\_old\_news)" in text
+    assert numbers.macro("examples.text.test-old-news")
 
 
 def test_a_paper_is_sound_and_every_number_is_defined(paper):

@@ -15,11 +15,10 @@ from nlgraft.text.corpus_config import (
     CorpusConfig,
     FilesConfig,
     SacreBleuConfig,
-    WordRule,
-    word_tokens,
 )
 from nlgraft.text.corpus_digest import digest
 from nlgraft.text.roles import requires, role_problem
+from nlgraft.text.selection_config import WordRule, word_tokens
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 
 CORPUS: TypeAdapter[Any] = TypeAdapter(CorpusConfig)

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel, JsonValue, TypeAdapter
 
 from nlgraft.analysis.data.ledger import Segments, scored_lines
+from nlgraft.pipeline.dotted import dotted
 from nlgraft.pipeline.fingerprint import canonical_json, fingerprint
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.study.data.claim import Claim, claims_of
@@ -167,14 +168,9 @@ class Freezer:
         return found
 
 
-def flat(values: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, Any]]:
+def flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield dotted path and value of everything in nested mappings that is neither none nor empty."""
-    for key, value in values.items():
-        path = f"{parent}.{key}" if parent else key
-        if isinstance(value, Mapping):
-            yield from flat(value, path)
-        elif value is not None and value != [] and value != ():
-            yield path, value
+    return ((path, value) for path, value in dotted(values) if value not in (None, [], (), {}))
 
 
 def _lies_in(path: str, outer: Sequence[str]) -> bool:

@@ -113,7 +113,7 @@ def scopes(compared: Sequence[tuple[str, Comparison]]) -> list[str]:
                 f"; not covered: {', '.join(found.trained_once)}, trained once" if found.trained_once else ""
             )
             scopes.setdefault(f"over {found.scope}{once}", []).append(label)
-    if len(scopes) == 1:
+    if len(scopes) == 1 and all(found.scope != "segments" for _, found in compared):
         return [f"Intervals cover variation {scope}." for scope in scopes]
     return [
         f"{', '.join(labels)}: the interval covers variation {scope}." for scope, labels in scopes.items()

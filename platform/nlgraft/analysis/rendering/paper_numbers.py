@@ -43,7 +43,7 @@ class Numbers:
         self._add_study(result, cost)
         for corpus, splits in sizes.items():
             for split, examples in splits.items():
-                self._add(f"examples.{slug(corpus)}.{split}", f"{examples:,}")
+                self._add(f"examples.{slug(corpus)}.{slug(split)}", f"{examples:,}")
         self._slugs = unique_slugs(cell.cell.label for cell in result.cells)
         self._metrics = unique_slugs(result.metrics)
         for metric in result.metrics:

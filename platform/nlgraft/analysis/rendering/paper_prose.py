@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from nlgraft.analysis.data.cost import Cost
-from nlgraft.analysis.rendering import ledger_tables, prose, registration_tables
 from nlgraft.analysis.rendering.bibliography import TOOL_KEY, paper_key
 from nlgraft.analysis.rendering.paper_numbers import Numbers, hours_text
-from nlgraft.analysis.rendering.search_tables import search_table
-from nlgraft.analysis.rendering.typesetting import Table, escape_latex, make_table, to_markdown
+from nlgraft.analysis.rendering.search_tables import space_table
+from nlgraft.analysis.rendering.typesetting import escape_latex, make_table, to_markdown
 from nlgraft.analysis.statistics.recorded import RecordedResults
-from nlgraft.study.data.space import Domain
 from nlgraft.wording import count
 
 _PARAMETERS = ("parameters/total", "parameters/trained")
@@ -25,7 +22,7 @@ Sizes = Mapping[str, Mapping[str, int]]
 
 
 def methods_paragraph(
-    result: RecordedResults, numbers: Numbers, signatures: Mapping[str, list[str]], sizes: Sizes
+    result: RecordedResults, facts: Mapping[str, Any], numbers: Numbers, sizes: Sizes
 ) -> str:
     """Write the methods paragraph as LaTeX; its numbers are macros."""
     study, m = result.study, numbers.macro
@@ -36,44 +33,24 @@ def methods_paragraph(
             f"{escape_latex(', '.join(study.search.space))} by {escape_latex(study.objectives[0].metric)}"
         )
     on = ", ".join(
-        f"{escape_latex(corpus)} ({', '.join(f'{size:,} {split}' for split, size in splits.items())})"
+        f"{corpus} ({', '.join(f'{size:,} {split}' for split, size in splits.items())})"
         for corpus, splits in sizes.items()
     )
     main = result.main_metric
-    signed = ", ".join(signatures.get(main, []))
+    signed = ", ".join(facts["signatures"].get(main, []))
     sentences = [
         f"We study {escape_latex(result.system.name)}~\\cite{{{paper_key(result.system)}}} with "
         f"nlgraft~\\cite{{{TOOL_KEY}}}: {m('cells')} configurations, each trained with {m('seeds')} seeds.",
-        f"Examples by corpus: {on}." if on else "",
+        f"Examples by corpus: {escape_latex(on)}." if on else "",
         "The text is constructed by a grammar and no natural language." if result.is_constructed else "",
         f"The main metric is {escape_latex(main + (f' ({signed})' if signed else ''))}.",
         f"{selection}; scores on test are those of the seeds of the chosen configuration, and test was not "
         "used to choose.",
-        escape_latex(prose.fairness(result)),
+        escape_latex(facts["fairness"]),
         f"Everything took {m('worker-hours')} worker-hours, failed and searched trials included.",
-        *(escape_latex(one) for one in [*prose.method(result), *ledger_tables.ledger_method(result)]),
-        escape_latex(ledger_tables.ledger_sentences(result)),
-        escape_latex(registration_tables.registration_sentence(result)),
+        *map(escape_latex, [*facts["method"], facts["ledger"], facts["registration"]]),
     ]
     return "\n".join(filter(None, sentences)) + "\n"
-
-
-def space_table(space: Mapping[str, Domain]) -> Table:
-    """Tabulate the domains of a search."""
-    return make_table(["setting", "searched values"], [(p, _values(d)) for p, d in space.items()], num_text=2)
-
-
-def _values(domain: Domain) -> str:
-    if domain.type == "categorical":
-        text = ", ".join(json.dumps(choice, ensure_ascii=False) for choice in domain.choices)
-    else:
-        scale = ", logarithmic" if domain.log else ""
-        is_coarse = domain.step is not None and (domain.type == "float" or domain.step != 1)
-        step = f", in steps of {domain.step:g}" if is_coarse else ""
-        text = f"{domain.low:g} to {domain.high:g}{scale}{step}"
-    if domain.when:
-        text += f"; only where {', '.join(f'{p} is {json.dumps(v)}' for p, v in domain.when.items())}"
-    return text
 
 
 def checklist(result: RecordedResults, facts: Mapping[str, Any], cost: Cost, sizes: Sizes) -> str:
@@ -87,7 +64,7 @@ def checklist(result: RecordedResults, facts: Mapping[str, Any], cost: Cost, siz
             _hardware(result),
             "Energy and emissions: not measured.",
         ],
-        "C2. Hyperparameters": _search(result),
+        "C2. Hyperparameters": _search(result, facts),
         "C3. Statistics": [
             to_markdown(facts["comparison"]),
             facts["fairness"],
@@ -165,7 +142,7 @@ def _hardware(result: RecordedResults) -> str:
     return f"Hardware: {'; '.join(named) or 'not on record'}. Hosts: {hosts or 'none yet'}.{missing}"
 
 
-def _search(result: RecordedResults) -> list[str]:
+def _search(result: RecordedResults, facts: Mapping[str, Any]) -> list[str]:
     search = result.study.search
     if search is None:
         return ["Nothing was searched: all settings are those of the study file."]
@@ -177,7 +154,7 @@ def _search(result: RecordedResults) -> list[str]:
         f"{stopped}. {objective} chose; test was scored for the chosen values alone.",
         to_markdown(space_table(search.space)),
         "Best values:",
-        to_markdown(search_table(result)),
+        to_markdown(facts["search"]),
     ]
 
 

@@ -1,37 +1,42 @@
-"""The figures of a result by kind, for notebooks."""
+"""The figures of a result by kind: for a report's page, a paper or a notebook."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from nlgraft.analysis.rendering import figures, settings_figures
-from nlgraft.analysis.rendering.drawing import Drawing, Drawings, notebook_style
+from nlgraft.analysis.rendering.drawing import Drawing, Drawings, Style, notebook_style
 from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.errors import NlgraftError, nearest
 
+Draw = Callable[[ComparedResults, Style], list[tuple[str, Drawing]]]
+
 
 def plot(result: ComparedResults, kind: str) -> Drawings:
-    """Draw the figures of one kind; none where the result has nothing to draw.
+    """Draw the figures of one kind for a notebook; none where the result has nothing to draw.
 
     Raises:
         NlgraftError: There is no such kind.
     """
-    if kind not in _KINDS:
-        raise NlgraftError(f"no figure '{kind}'. {nearest(kind, list(_KINDS))}")
-    return Drawings(_KINDS[kind](result))
+    if kind not in KINDS:
+        raise NlgraftError(f"no figure '{kind}'. {nearest(kind, list(KINDS))}")
+    return Drawings(drawing for _, drawing in KINDS[kind](result, notebook_style()))
 
 
-def _on_main_metric(draw: Callable[..., Drawing | None], result: ComparedResults) -> list[Drawing]:
-    drawn = (
-        draw(result, result.main_metric, notebook_style()) if result.main_metric in result.metrics else None
-    )
-    return [] if drawn is None else [drawn]
+def _on_main_metric(draw: Callable[[ComparedResults, str, Style], Drawing | None]) -> Draw:
+    def drawn(result: ComparedResults, style: Style) -> list[tuple[str, Drawing]]:
+        main = result.main_metric
+        found = draw(result, main, style) if main in result.metrics else None
+        return [] if found is None else [(found.title, found)]
+
+    return drawn
 
 
-_KINDS: dict[str, Callable[[ComparedResults], list[Drawing]]] = {
-    "forest": lambda result: _on_main_metric(figures.forest_plot, result),
-    "gains": lambda result: _on_main_metric(figures.gain_curves, result),
-    "curves": lambda result: [one for _, one in figures.learning_curves(result, notebook_style())],
-    "budget": lambda result: [one for _, one in figures.expected_best_curves(result, notebook_style())],
-    "importance": lambda result: [one for _, one in settings_figures.setting_plots(result, notebook_style())],
+KINDS: dict[str, Draw] = {
+    "forest": _on_main_metric(figures.forest_plot),
+    "gains": _on_main_metric(figures.gain_curves),
+    "curves": figures.learning_curves,
+    "budget": figures.expected_best_curves,
+    "importance": settings_figures.setting_plots,
 }
+"""Draws the figures of a kind, each with a title that may be longer than its own."""

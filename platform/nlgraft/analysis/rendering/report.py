@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from nlgraft.analysis.rendering import (
     typesetting,
 )
 from nlgraft.analysis.rendering.document import result_document
+from nlgraft.analysis.rendering.paper_tables import latex_tables
 from nlgraft.analysis.statistics.comparison import rounded
 from nlgraft.analysis.statistics.recorded import RecordedResults
 from nlgraft.errors import NlgraftError, nearest
@@ -182,8 +182,6 @@ def _environment_of(is_html: bool) -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters["markdown"] = typesetting.to_markdown
-    environment.filters["latex"] = typesetting.to_latex
-    environment.filters["tex"] = typesetting.escape_latex
     return environment
 
 
@@ -191,36 +189,19 @@ def _markdown(_: RecordedResults, facts: _Facts) -> str:
     return _environment_of(is_html=False).get_template("report.md.j2").render(facts())
 
 
-def _latex(_: RecordedResults, described: _Facts) -> str:
-    facts = dict(described())
-    if facts["registration"]:
-        # A paper shows tables alone.
-        table = facts["comparison"]
-        facts["comparison"] = replace(table, notes=(*table.notes, facts["registration"]))
-    return _environment_of(is_html=False).get_template("report.tex.j2").render(facts)
+def _latex(result: RecordedResults, facts: _Facts) -> str:
+    return latex_tables(result, facts())
 
 
 def _html(result: RecordedResults, described: _Facts) -> str:
-    from nlgraft.analysis.rendering import figures, settings_figures  # load matplotlib, which takes .3 s
-    from nlgraft.analysis.rendering.drawing import NUM_SERIES
+    from nlgraft.analysis.rendering import drawing, plots  # load matplotlib, which takes .3 s
 
-    environment = _environment_of(is_html=True)
-    main = result.main_metric
     facts = dict(described())
-    forest = figures.forest_plot(result, main) if main in result.metrics else None
-    gains = figures.gain_curves(result, main) if main in result.metrics else None
-    facts["forest"] = forest and forest.inline()
-    facts["gain_curves"] = gains and gains.inline()
-    panels = {
-        "curves": figures.learning_curves(result),
-        "setting_plots": settings_figures.setting_plots(result),
-        "budgets": figures.expected_best_curves(result),
-    }
-    for name, drawn in panels.items():
-        facts[name] = [(title, one.inline()) for title, one in drawn]
+    for kind, draw in plots.KINDS.items():
+        facts[f"{kind}_figures"] = [(title, one.inline()) for title, one in draw(result, drawing.PAGE)]
     facts["legend"] = [(tables.cell_name(cell), index) for index, cell in enumerate(result.cells)]
-    facts["num_series"] = NUM_SERIES
-    return environment.get_template("report.html.j2").render(facts)
+    facts["num_series"] = drawing.NUM_SERIES
+    return _environment_of(is_html=True).get_template("report.html.j2").render(facts)
 
 
 def _json(result: RecordedResults, _: _Facts) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from nlgraft.analysis.rendering.tables import cell_entry
@@ -17,6 +19,25 @@ from nlgraft.analysis.rendering.typesetting import (
 )
 from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.analysis.statistics.expected_best import expected_best
+from nlgraft.study.data.space import Domain
+
+
+def space_table(space: Mapping[str, Domain]) -> Table:
+    """Tabulate the domains of a search."""
+    return make_table(["setting", "searched values"], [(p, _values(d)) for p, d in space.items()], num_text=2)
+
+
+def _values(domain: Domain) -> str:
+    if domain.type == "categorical":
+        text = ", ".join(json.dumps(choice, ensure_ascii=False) for choice in domain.choices)
+    else:
+        scale = ", logarithmic" if domain.log else ""
+        is_coarse = domain.step is not None and (domain.type == "float" or domain.step != 1)
+        step = f", in steps of {domain.step:g}" if is_coarse else ""
+        text = f"{domain.low:g} to {domain.high:g}{scale}{step}"
+    if domain.when:
+        text += f"; only where {', '.join(f'{p} is {json.dumps(v)}' for p, v in domain.when.items())}"
+    return text
 
 
 def search_table(result: ComparedResults) -> Table:

@@ -166,20 +166,19 @@ def to_markdown(table: Table) -> str:
     return text + ("\n\n" + "\n".join(f"- {note}" for note in table.notes) if table.notes else "")
 
 
-def to_latex(table: Table, caption: str, label: str, *, is_wide: bool = False) -> str:
-    """Format a table as a LaTeX ``table`` environment; needs the booktabs package.
+def to_latex(table: Table, caption: str, label: str) -> str:
+    """Format a table as a LaTeX ``table*`` environment, over all columns of a page; needs booktabs.
 
-    Columns of long texts become paragraphs that share the width. With ``is_wide`` it spans two columns.
+    Columns of long texts become paragraphs that share the width.
     """
     rows = [[_first(escape_latex(entry.text)) for entry in row] for row in table.rows]
     header = " & ".join(escape_latex(part) for part in table.header)
     body = "\n".join([header + r" \\", r"\midrule", *(" & ".join(row) + r" \\" for row in rows)])
     notes = "\n".join(r"\par\footnotesize " + escape_latex(note) for note in table.notes)
-    environment, size = ("table*", r"\footnotesize") if is_wide else ("table", r"\small")
     return (
-        f"\\begin{{{environment}}}[t]\n\\centering\n{size}\n\\caption{{{escape_latex(caption)}}}\n"
+        f"\\begin{{table*}}[t]\n\\centering\n\\footnotesize\n\\caption{{{escape_latex(caption)}}}\n"
         f"\\label{{{label}}}\n\\begin{{tabular}}{{@{{}}{_columns(table)}@{{}}}}\n\\toprule\n{body}\n"
-        f"\\bottomrule\n\\end{{tabular}}\n{notes}\n\\end{{{environment}}}\n"
+        f"\\bottomrule\n\\end{{tabular}}\n{notes}\n\\end{{table*}}\n"
     )
 
 

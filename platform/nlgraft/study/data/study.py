@@ -14,6 +14,7 @@ from pydantic import Discriminator, Field, JsonValue, PrivateAttr, Tag
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.study.data.part import Duration, Name, Part
 from nlgraft.study.data.published import Column, Statement
+from nlgraft.study.data.sequential import AnySequential, Anytime, Sequential
 from nlgraft.study.data.space import Domain
 from nlgraft.study.data.variant import Overrides
 
@@ -46,11 +47,6 @@ def _levels_kind(value: Any) -> str:
 
 def _objective_kind(value: Any) -> str:
     return "several" if isinstance(value, list) else "one"
-
-
-def _sequential_kind(value: Any) -> str:
-    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
-    return "anytime" if kind == "anytime" else "looks"
 
 
 class Factor(Part):
@@ -171,25 +167,6 @@ class Objective(Part):
     """A metric of the system, not one of the test set."""
     direction: Literal["maximize", "minimize"]
     """Must agree with the metric's own."""
-
-
-class Sequential(Part):
-    """Planned looks at the results; cells that are decided, or are unlikely to be, get no more seeds."""
-
-    kind: Literal["looks"] = "looks"
-    """Looks at numbers of seeds that are planned."""
-    looks: list[Annotated[int, Field(ge=3)]] = Field(min_length=2)
-    """Ascending numbers of seeds at which the results are tested; the last is the number of ``seeds``."""
-    replicates: int | None = Field(default=None, ge=1)
-    """Maximum number of replicates over all cells, so that undecided cells get what the others leave; none:
-    as many as the looks need."""
-
-
-class Anytime(Part):
-    """Tests and intervals valid at every number of seeds: one may look, stop, and add seeds at will."""
-
-    kind: Literal["anytime"]
-    """No looks are planned."""
 
 
 class Resources(Part):
@@ -313,13 +290,7 @@ class Study(Part):
     seeds: list[Seed] = Field(min_length=1)
     """One replicate of every cell per seed. The same seed means the same batches in every cell if the budget
     of the training is in characters or sentences, or the vocabulary the same."""
-    sequential: (
-        Annotated[
-            Annotated[Sequential, Tag("looks")] | Annotated[Anytime, Tag("anytime")],
-            Discriminator(_sequential_kind),
-        ]
-        | None
-    ) = None
+    sequential: AnySequential | None = None
     """Looks after which decided cells stop, or ``{kind: anytime}``; none: every cell gets every seed, and one
     look decides."""
     resources: Resources = Resources()

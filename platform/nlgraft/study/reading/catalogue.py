@@ -1,4 +1,4 @@
-"""What there is to choose from: settings and metrics of a system, studies that come with nlgraft."""
+"""What there is to choose from: systems, their settings and metrics, studies that come with nlgraft."""
 
 from __future__ import annotations
 
@@ -8,18 +8,33 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nlgraft.errors import NlgraftError, nearest
-from nlgraft.shipped import studies
+from nlgraft.shipped import SYSTEMS_PACKAGE, studies, system_names
 from nlgraft.study.data import paths
 from nlgraft.study.data.system import System
 from nlgraft.study.reading.documents import read_file
 from nlgraft.study.reading.knobs import Knob, knobs
+from nlgraft.study.reading.system_import import load_system
 
 _USUAL = 0.5
 """Share of a system's studies that must set a setting for it to be essential."""
 
 
+def find_system(name: str) -> System:
+    """Load a system by import path, or by name if it comes with nlgraft."""
+    return load_system(name if "." in name else f"{SYSTEMS_PACKAGE}.{name}")
+
+
+def shipped_systems() -> list[dict[str, str]]:
+    """Describe the systems that come with nlgraft as JSON."""
+    found = [load_system(name) for name in system_names()]
+    return [{"name": s.name, "description": s.description, "paper": s.paper} for s in found]
+
+
 def settings_of(system: System, prefix: str = "", *, is_essential: bool = False) -> list[dict[str, Any]]:
     """Describe settings of a system as JSON, one for each kind of corpus where these differ.
+
+    ``kinds`` are the kinds of corpus that have a setting, if not all do. ``read_when`` lists conditions; a
+    setting has an effect if one of them holds, or if there are none.
 
     Args:
         prefix: Only this setting, or those of this part; empty for all.

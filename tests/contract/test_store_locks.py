@@ -1,0 +1,213 @@
+"""Leases and the lock of a study over every kind of store, see `conftest.py`."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pipeline_stages import number
+from pydantic import TypeAdapter
+
+from nlgraft.errors import StageBusy, StudyLockedError
+from nlgraft.pipeline.fence import Fence, Superseded
+from nlgraft.pipeline.leases import Lease
+from nlgraft.pipeline.local_files import Files
+from nlgraft.pipeline.store import ArtifactStore
+from tests.store_places import OpenStore, files_of, publish
+
+ANY = TypeAdapter(dict[str, Any])
+
+
+def test_leases(open_store: OpenStore):
+    first, second = open_store(), open_store()
+    with first.leases.acquire("a" * 64, "trial 7"):
+        with pytest.raises(StageBusy, match="trial 7"):
+            second.leases.acquire("a" * 64)
+        assert second.leases.busy() == {"a" * 64}
+        second.leases.acquire("b" * 64).release()
+    assert second.leases.busy() == set()
+    second.leases.acquire("a" * 64).release()
+
+
+def test_study_lock(open_store: OpenStore):
+    first, second = open_store(), open_store()
+    assert not second.leases.is_study_locked("abc")
+    with first.lock_study("abc", "nlgraft run"):
+        with pytest.raises(StudyLockedError, match=f"nlgraft run .*pid {os.getpid()}"):
+            second.lock_study("abc")
+        assert second.leases.is_study_locked("abc")
+    second.lock_study("abc").release()
+
+
+def silent_lease(store: ArtifactStore) -> str:
+    """A lease of an owner on another host that no longer renews it."""
+    with store.leases.acquire("a" * 64) as lease:
+        data = json.loads(files_of(store).read(lease.key) or b"")
+    files_of(store).write(lease.key, json.dumps({**data, "host": "elsewhere"}).encode())
+    return lease.key
+
+
+def shift_clock(store: ArtifactStore, key: str, monkeypatch: pytest.MonkeyPatch, *, by_s: float) -> None:
+    """Let the store's clock say that a key was written some time ago."""
+    written_at = files_of(store).modified_at(key)
+    assert written_at is not None
+    monkeypatch.setattr(store.leases._clock, "now", lambda: written_at + by_s)
+
+
+def stored(store: ArtifactStore) -> dict[str, bytes | None]:
+    """Everything that a store holds for others than the process that wrote it."""
+    files = files_of(store)
+    return {key: files.read(key) for key in files.sizes("") if not key.startswith("tmp/")}
+
+
+def test_who_has_lost_the_lock_of_a_study_writes_nothing(open_store: OpenStore):
+    lock = open_store().lock_study("study")
+    older = open_store(fence=lock.fence)
+    publish(older, 1)
+    older.write_record("trials", "a", {"by": "older"})
+    older.checkpoints(number(2)).save(1, lambda path: (path / "state").write_text("older"))
+    stage = older.leases.acquire("c")
+    assert older.is_writable()
+    files_of(open_store()).delete(lock.key)
+    newer = open_store().lock_study("study")
+    before = stored(open_store())
+    writes: list[Callable[[], object]] = [
+        lambda: publish(older, 3),
+        lambda: older.discard(number(1)),
+        lambda: older.write_record("trials", "a", {"by": "older, later"}),
+        lambda: older.write_record("proposals", "b", {"by": "older"}),
+        lambda: older.checkpoints(number(2)).save(2, lambda path: (path / "state").write_text("older")),
+        lambda: older.checkpoints(number(2)).clear(),
+        lambda: older.leases.acquire("b"),
+        lambda: older.journal("ledger", dict).append(1, {"by": "older"}),
+        older.check_writable,
+    ]
+    for write in writes:
+        with pytest.raises(Superseded, match="another driver has taken the study over"):
+            write()
+    assert stored(open_store()) == before
+    assert older.read_record("trials", "a", ANY) == {"by": "older"}
+    stage.release()  # its own lease it may give back, for the newer one to compute the stage
+    open_store(fence=newer.fence).leases.acquire("c").release()
+    newer.release()
+    assert not older.is_writable()
+
+
+@pytest.mark.parametrize("before", [None, {"by": "older"}])
+def test_a_write_that_slept_after_its_look_at_the_lock_replaces_nothing_newer(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, before: dict[str, str] | None
+):
+    """SIGSTOP between the look and the write: a look alone would let it through."""
+    lock = open_store().lock_study("study")
+    older = open_store(fence=lock.fence)
+    if before is not None:
+        older.write_record("trials", "a", before)
+    look = Fence.is_held
+    taken: list[Lease] = []
+
+    def sleep_after(fence: Fence, files: Files) -> bool:
+        is_held = look(fence, files)
+        monkeypatch.setattr(Fence, "is_held", look)
+        files_of(open_store()).delete(lock.key)
+        newer = open_store().lock_study("study")
+        taken.append(newer)
+        open_store(fence=newer.fence).write_record("trials", "a", {"by": "newer"})
+        return is_held
+
+    monkeypatch.setattr(Fence, "is_held", sleep_after)
+    with pytest.raises(Superseded):
+        older.write_record("trials", "a", {"by": "older, later"})
+    assert open_store().read_record("trials", "a", ANY) == {"by": "newer"}
+    taken[0].release()
+
+
+def test_silent_lease_expires(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch):
+    store = open_store(expiry_s=60.0)
+    key = silent_lease(store)
+    shift_clock(store, key, monkeypatch, by_s=59.0)
+    with pytest.raises(StageBusy, match="last sign of life 59 s ago"):
+        store.leases.acquire("a" * 64)
+    shift_clock(store, key, monkeypatch, by_s=61.0)
+    store.leases.acquire("a" * 64).release()
+
+
+def test_the_clock_is_that_of_the_place(open_store: OpenStore):
+    """S3 keeps times to the second."""
+    store = open_store()
+    before = store.leases._clock.now()
+    files_of(store).write("leases/x", b"")
+    stamp = files_of(store).modified_at("leases/x")
+    assert stamp is not None
+    assert before - 2 < stamp < store.leases._clock.now() + 2
+
+
+def test_only_one_of_many_takes_over(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch):
+    """All see that the owner is silent before the first of them writes."""
+    key = silent_lease(open_store())
+    barrier = threading.Barrier(6, timeout=60)
+    outcomes: list[object] = []
+
+    def grab() -> None:
+        store = open_store()
+        shift_clock(store, key, monkeypatch, by_s=1000.0)
+        find = store.leases._find
+
+        def find_and_wait(key: str):
+            monkeypatch.setattr(store.leases, "_find", find)
+            found = find(key)
+            barrier.wait()
+            return found
+
+        monkeypatch.setattr(store.leases, "_find", find_and_wait)
+        try:
+            outcomes.append(store.leases.acquire("a" * 64))
+        except StageBusy as busy:
+            outcomes.append(busy)
+
+    threads = [threading.Thread(target=grab) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [type(outcome).__name__ for outcome in outcomes].count("Lease") == 1
+    assert len(outcomes) == 6
+    for outcome in outcomes:
+        if isinstance(outcome, Lease):
+            outcome.release()
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_conditional_writes_have_one_winner(open_store: OpenStore, is_taken: bool):
+    if is_taken:
+        files_of(open_store()).write("leases/x", b"before")
+    barrier = threading.Barrier(6, timeout=60)
+    winners: list[bytes] = []
+
+    def write(data: bytes) -> None:
+        files = files_of(open_store())
+        barrier.wait()
+        if files.replace("leases/x", b"before", data) if is_taken else files.create("leases/x", data):
+            winners.append(data)
+
+    threads = [threading.Thread(target=write, args=(str(index).encode(),)) for index in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert winners == [files_of(open_store()).read("leases/x")]
+    assert not files_of(open_store()).replace("leases/x", b"before", b"late")
+    assert not files_of(open_store()).create("leases/x", b"late")
+    assert not files_of(open_store()).replace("leases/missing", b"", b"late")
+
+
+def test_lease_of_a_dead_process_of_this_host(open_store: OpenStore):
+    store = open_store()
+    with store.leases.acquire("a" * 64) as lease:
+        data = json.loads(files_of(store).read(lease.key) or b"")
+    files_of(store).write(lease.key, json.dumps({**data, "process_started": "1"}).encode())
+    assert store.leases.busy() == set()
+    store.leases.acquire("a" * 64).release()

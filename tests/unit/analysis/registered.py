@@ -1,0 +1,165 @@
+"""A registered study in a directory of its own, and edits of it as its user makes them."""
+
+import json
+import sys
+from contextlib import suppress
+from typing import ClassVar
+
+import numpy as np
+from ruamel.yaml import YAML
+
+import nlgraft
+from nlgraft import api
+from nlgraft.conditions import ReadWhen, as_read
+from nlgraft.errors import TrialFailed
+from nlgraft.evaluation.artifact import write_evaluation
+from nlgraft.evaluation.scores import evaluate_text
+from nlgraft.pipeline.stage import NullReporter, Stage, StageGraph
+from nlgraft.stages import seq2seq_graph
+from nlgraft.strict_config import StrictConfig
+from nlgraft.study.data.design import cells
+from nlgraft.text.corpora import read_corpus
+from nlgraft.text.corpus_config import CorpusConfig
+from nlgraft.text.files import InputPath, file_digest
+
+SYSTEM = "registered_system"
+RIGHT = {"plain": 0.5, "avg": 0.7, "att": 0.8}
+
+
+class Config(StrictConfig):
+    """Settings of a system that guesses the references."""
+
+    READ_WHEN: ClassVar[ReadWhen] = {"patience": ({"arm": ("att",)},)}
+
+    data: CorpusConfig
+    arm: str = "plain"
+    lr: float = 1e-3
+    steps: int = 10
+    patience: int = 1
+    dictionary: InputPath | None = None
+
+
+def stage_graph(config, *, seed, splits):
+    run = f"{SYSTEM}:{{}}".format
+    settings = as_read(config).model_dump(mode="json", exclude={"data", "dictionary"})
+    if config.dictionary is not None:
+        settings["dictionary"] = file_digest(config.dictionary)
+    version = sys.modules[SYSTEM].VERSION
+    train = Stage(name="train", run=run("train"), version=version, config=settings, seed=seed)
+    corpus = seq2seq_graph.corpus("text", config.data)
+    inputs = {"model": train, "corpus": corpus}
+    return StageGraph(Stage(name="scores", run=run("score"), config={"splits": list(splits)}, inputs=inputs))
+
+
+def train(context):
+    (context.directory / "model.json").write_text(json.dumps([context.config, context.seed]))
+
+
+def score(context):
+    config, seed = json.loads((context.inputs["model"] / "model.json").read_text())
+    if seed == 13:
+        raise RuntimeError("no luck")
+    for split in context.config["splits"]:
+        references = read_corpus(context.inputs["corpus"] / split).target
+        rng = np.random.default_rng([seed, len(config["arm"])])
+        right = RIGHT[config["arm"]] + 0.01 * config["steps"]
+        guesses = [" ".join(w if rng.random() < right else "?" for w in line.split()) for line in references]
+        found = evaluate_text(guesses, references, metrics=("bleu", "chrf"))
+        write_evaluation(context.directory, split, guesses, references, found)
+
+
+PARTS = (Config, stage_graph, train, score)
+"""What makes it a system."""
+
+STUDY = """\
+# Which arm guesses best?
+name: guesses
+description: Which arm guesses best?
+system: registered_system
+data:
+  corpus: files
+  train: {sources: train.en, target: train.de}
+  dev: {sources: dev.en, target: dev.de}
+  test: {sources: test.en, target: test.de}
+base: {steps: 10, dictionary: words}
+factors:
+  arm:
+    levels: {plain: {arm: plain}, avg: {arm: avg}, att: {arm: att}}
+    baseline: plain
+components:
+  schooling: {without: {lr: 0.1}}
+objective: {metric: dev/bleu, direction: maximize}
+seeds: [1, 2, 3]
+published:
+  - {source: Table 1, metric: test/bleu, values: {avg: 31.0, plain: 30.0, att: 32.0}}
+claims:
+  - {better: avg, worse: plain}
+  - {better: att, worse: avg, margin: 1.0}
+scales:
+  tiny: {base: {steps: 2}}
+resources: {cpus_per_worker: 1}
+storage: {path: store}
+"""
+
+
+class Workplace:
+    """A directory with a study and its text, as its user edits them."""
+
+    def __init__(self, root):
+        self.root = root
+        words = [f"w{n}" for n in range(50)]
+        rng = np.random.default_rng(3)
+        for split, num in (("train", 30), ("dev", 10), ("test", 20)):
+            lines = [" ".join(rng.choice(words, 8)) for _ in range(num)]
+            self.write(f"{split}.en", lines)
+            self.write(f"{split}.de", [line.upper() for line in lines])
+        self.write("words", words)
+        self.document = YAML(typ="safe").load(STUDY)
+        self.text = STUDY
+
+    def lines(self, name):
+        return (self.root / name).read_text().splitlines()
+
+    def write(self, name, lines):
+        (self.root / name).write_text("".join(f"{line}\n" for line in lines))
+
+    def study(self, *overrides, text=None):
+        file = self.root / "guesses.yaml"
+        if text is None:
+            with file.open("w") as opened:
+                YAML().dump(self.document, opened)
+        else:
+            file.write_text(text)
+        return nlgraft.Study.from_yaml(file, [f"storage.path={self.root / 'store'}", *overrides])
+
+    def run(self, *overrides, skip=()):
+        study = self.study(*overrides)
+        for cell in cells(study):
+            for seed in study.seeds:
+                if (cell.label, seed) not in skip and cell.label not in skip:
+                    with suppress(TrialFailed):
+                        api.run_one(study, cell.label, seed, NullReporter())
+        return nlgraft.load(study)
+
+    def registration(self, *overrides, text=None):
+        return nlgraft.load(self.study(*overrides, text=text)).registration
+
+    def deviations(self, *overrides, text=None):
+        return [one.text for one in self.registration(*overrides, text=text).deviations]
+
+
+def put(path, value):
+    """An edit of the file: a value set, or dropped with None."""
+
+    def edit(place):
+        *parents, last = path.split("/")
+        node = place.document
+        for part in parents:
+            node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
+        last = int(last) if isinstance(node, list) else last
+        if value is None:
+            del node[last]
+        else:
+            node[last] = value
+
+    return edit

@@ -1,0 +1,122 @@
+"""Which questions p-values are corrected over: the declared family, run or not."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from nlgraft.analysis.rendering import prose
+from nlgraft.study.data.design import cells
+
+ARMS = ["random_init", "single_run", "avg_eg", "att_eg", "patt_eg"]
+
+
+def test_holm_goes_over_all_cells_and_claims_of_a_metric(result):
+    family = [result.compare(arm) for arm in ARMS[1:]]
+    family.append(result.compare("patt_eg", "att_eg"))  # claimed, hence one of them
+    family.append(result.claims[-1].comparison)  # against a published figure
+    smallest = min(family, key=lambda one: one.p)
+    assert smallest.p_holm == pytest.approx(min(1, 6 * smallest.p))
+    assert all(one.p_holm >= one.p for one in family)
+    num_open = sum(one.p_holm > 0.05 for one in family)
+    assert {one.level for one in family} == {0.05 / num_open}
+    outside = result.compare("avg_eg", "att_eg")
+    assert outside.basis == "afterthought"
+    assert any("not in the family 'all_cells'" in note for note in outside.notes)
+
+
+def test_the_family_of_claims_leaves_other_cells_uncorrected(make_study, result):
+    settings = {"family": "claims"}
+    study = make_study(analysis=settings)
+    claimed = type(result)(study, result.system, result.cells, result.provenance)
+    assert claimed.compare("avg_eg").p_holm is None
+    raw = sorted(
+        claimed.compare(*pair).p
+        for pair in [("patt_eg", "baseline"), ("patt_eg", "att_eg"), ("single_run", "baseline")]
+    )
+    assert min(claimed.compare(arm).p_holm for arm in ("patt_eg", "single_run")) == pytest.approx(4 * raw[0])
+
+
+def test_samples_grow_with_the_family(make_study, scored):
+    """With 1,000 resamples no p is below 1 / 1001, which Holm multiplies by sixty."""
+    arms = [f"a{index}" for index in range(61)]
+    factors = {"arm": {"target": "arm", "levels": arms, "baseline": "a0"}}
+    study = make_study(factors=factors, published=[], claims=[], seeds=[1, 2, 3, 4, 5])
+    rng = np.random.default_rng(0)
+    scores = {cell.label: {"test/bleu": 30 + 0.1 * rng.standard_normal(5)} for cell in cells(study)}
+    scores["arm=a7"]["test/bleu"] += 20
+    found = scored(study, scores)
+    assert found.samples == 10 * 60 / 0.05
+    assert found.standing(found.compare("a7")) == "better"
+    assert f"{found.samples:,} times" in " ".join(prose.method(found))
+    assert found.to_json()["analysis"]["samples"] == found.samples
+
+
+def test_without_correction_p_decides(make_study, result):
+    study = make_study(analysis={"correction": "none"})
+    plain = type(result)(study, result.system, result.cells, result.provenance)
+    assert plain.compare("single_run").p_holm is None
+    assert plain.compare("single_run").notes == ()
+    assert "p (Holm)" not in plain.comparison().header
+
+
+@pytest.fixture
+def family(make_study, scored):
+    """Four arms and three claims of which one is between arms: five questions on test/bleu."""
+    study = make_study(
+        claims=[
+            {"better": "patt_eg", "worse": "random_init", "metric": "test/bleu", "source": "a table"},
+            {"better": "patt_eg", "worse": "avg_eg", "metric": "test/bleu", "source": "a table"},
+            {"better": "att_eg", "worse": "random_init", "metric": "test/bleu", "source": "a table"},
+        ],
+        published=[],
+    )
+    base = np.array([20.0, 20.3, 19.8])
+    gaps = {
+        "baseline": np.zeros(3), "arm=single_run": np.array([0.3, -0.2, 0.4]),
+        "arm=avg_eg": np.array([0.8, 1.2, 1.1]), "arm=att_eg": np.array([0.5, 1.4, -0.3]),
+        "arm=patt_eg": np.array([2.0, 2.2, 2.5]),
+    }  # fmt: skip
+
+    def build(ran=tuple(gaps), state="planned"):
+        found = scored(study, {label: {"test/bleu": base + gap} for label, gap in gaps.items()})
+        changed = [
+            cell if cell.cell.label in ran
+            else replace(cell, trials=tuple(
+                replace(one, state=state, record=None, _measured={}) for one in cell.trials
+            ))
+            for cell in found.cells
+        ]  # fmt: skip
+        return replace(found, cells=tuple(changed))
+
+    return build
+
+
+@pytest.mark.parametrize("state", ["planned", "failed", "running"])
+def test_what_has_not_run_or_failed_stays_in_the_family(family, state):
+    """Running one arm of four with --only must not make its p-value smaller than the whole study's."""
+    raw = family().compare("patt_eg").p
+    whole, alone = family(), family(("baseline", "arm=patt_eg"), state)
+    assert whole.compare("patt_eg").p_holm == pytest.approx(5 * raw)
+    assert alone.compare("patt_eg").p_holm == pytest.approx(5 * raw)
+    assert alone.compare("patt_eg").family == (5, 1)
+    assert alone.compare("single_run").p_holm is None
+    text = alone.render("md")
+    assert "family of 5 questions, 1 tested" in text
+    assert "5 tested" not in text
+    assert "tested" not in whole.render("md").split("## Claims")[0]
+    assert alone.to_json()["cells"][4]["comparison"]["test/bleu"]["family"] == {"declared": 5, "tested": 1}
+
+
+def test_a_claim_about_cells_that_did_not_run_says_so(family):
+    claims = family(("baseline", "arm=patt_eg")).claims
+    assert [claim.text for claim in claims][1:] == ["not run", "not run"]
+    assert "2 not run" in family(("baseline", "arm=patt_eg")).render("md")
+
+
+def test_a_metric_that_a_finished_cell_does_not_have_asks_nothing_of_it(family):
+    found = family()
+    for trial in found.cells[1].trials:
+        trial.record.metrics["test/accuracy"] = 1.0 + trial.seed
+        del trial.record.metrics["test/bleu"]
+    assert found.compare("patt_eg", metric="test/bleu").family == (4, 4)

@@ -1,0 +1,136 @@
+"""Comparisons on which no verdict may rest, whatever their p-values."""
+
+from dataclasses import replace
+
+import pytest
+
+from nlgraft.analysis.data.provenance import Provenance, crowded_stages
+from nlgraft.pipeline.store import Manifest
+from nlgraft.study.data.design import cells
+from nlgraft.study.data.metric import early_metrics
+
+UPSTREAMS = {"b": {"upstream": "b", "arm": "patt_eg"}, "a": {"upstream": "a", "arm": "patt_eg"}, "none": {}}
+
+
+def pretrained(make_study, run, store, **base):
+    """Three cells: the baseline, a better one with its pretraining, a better one with another."""
+    factors = {"arm": {"levels": UPSTREAMS, "baseline": "none"}}
+    claims = [
+        {
+            "better": name,
+            "worse": "none",
+            "metric": "test/bleu",
+            "source": "T1",
+            "data": {"upstream.domain": "a"},
+        }
+        for name in ("a", "b")
+    ]
+    study = make_study(
+        factors=factors, base={"segments": 200, **base}, published=[], claims=claims, seeds=[1, 2, 3, 4, 5]
+    )
+    return run(study, store)
+
+
+def test_one_pretraining_decides_nothing_between_cells_that_do_not_share_it(make_study, run, store):
+    found = pretrained(make_study, run, store, upstream_seed=0)
+    same, other = found.compare("a"), found.compare("b")
+    assert (same.trained_once, same.open_because) == (("upstream",), "")
+    assert (found.standing(same), found.claims[0].verdict) == ("better", "supported")
+    assert found.claims[0].text == "supported for this one pretraining (upstream)"
+    assert "On test/bleu, for this one pretraining (upstream): 1 cell better" in found.note()
+    assert "On test/bleu, for this one pretraining (upstream): 1 cell better" in found.render("md")
+    assert other.p <= 0.05
+    assert (found.standing(other), other.open_because) == ("open", "one pretraining only")
+    speed = found.compare("b", metric="test/sentences_per_s")
+    assert speed.open_because != "one pretraining only", "weights change no speed"
+    answer = found.claims[1]
+    assert (answer.verdict, answer.seeds_more) == ("undecided", None)
+    assert answer.text == "undecided: one pretraining only"
+    # what no training changes is decided all the same
+    assert found.standing(found.compare("b", metric="test/length_saved")) == "better"
+    text = found.render("md")
+    assert "arm=b: undecided, one pretraining only: upstream trained once for all seeds." in text
+    assert "arm=a: the interval covers variation over seeds and segments; not covered: upstream" in text
+    assert found.to_json()["cells"][1]["comparison"]["test/bleu"]["open_because"] == "one pretraining only"
+
+
+def test_a_pretraining_per_seed_is_in_the_interval(make_study, run, store):
+    found = pretrained(make_study, run, store, is_per_seed=True)
+    assert found.compare("b").trained_once == ()
+    assert found.standing(found.compare("b")) == "better"
+    assert "Intervals cover variation over seeds and segments." in found.render("md")
+    assert "one pretraining" not in found.render("md")
+
+
+def test_a_published_figure_is_not_predicted_from_one_pretraining(make_study, run, store):
+    column = {"source": "T1", "metric": "test/bleu", "data": {"upstream.domain": "a"}, "signature": "tok:13a"}
+    study = make_study(
+        base={"upstream_seed": 0},
+        published=[column | {"values": {"random_init": 30.0}}],
+        claims=[{"cell": "random_init", "margin": 1000.0}],
+    )
+    assert run(study, store).claims[0].text == "undecided: one pretraining only"
+
+
+def stage_of(fingerprint, host, started_at, duration_s):
+    return Manifest(
+        name="train", fingerprint=fingerprint, version=1, run="", config={}, inputs={}, seed=1, files={},
+        location="",
+        host=host, versions={}, started_at=started_at, duration_s=duration_s,
+    )  # fmt: skip
+
+
+def test_stages_that_overlap_on_one_machine_are_crowded():
+    found = crowded_stages(
+        [
+            stage_of("long", "a", 0.0, 100.0),
+            stage_of("inside", "a", 10.0, 5.0),
+            stage_of("after", "a", 100.01, 5.0),
+            stage_of("elsewhere", "b", 10.0, 5.0),
+            stage_of("touching", "a", 105.0, 5.0),
+        ]
+    )
+    assert found == {"long", "inside"}
+
+
+@pytest.mark.parametrize("metric", ["dev/loss", "dev/loss.auc", "test/ter"])
+def test_losses_per_token_of_different_vocabularies_get_no_verdict(make_small_study, scored, metric):
+    study = make_small_study(claims=[])
+    losses = {"random_init": [5.0, 5.1, 4.95], "patt_eg": [2.0, 2.3, 1.9]}
+    lengths = {"random_init": 14.9, "patt_eg": 21.7}
+
+    def verdict(lengths, num_lost=0):
+        arms = {cell.label: cell.levels["arm"] for cell in cells(study)}
+        values = {
+            label: {metric: losses[arm], "dev/reference_length": [lengths[arm]] * 3}
+            for label, arm in arms.items()
+        }
+        found = scored(study, values)
+        for trial in found.cells[1].trials[:num_lost]:  # means over two and over three seeds round unlike
+            del trial.record.metrics["dev/reference_length"]
+        metrics = found.system.metrics
+        counted = {"dev/loss": replace(metrics["dev/loss"], counted_by="dev/reference_length")}
+        found.system = replace(found.system, metrics={**metrics, **counted, **early_metrics(counted)})
+        return found.standing(found.compare("patt_eg", metric=metric))
+
+    assert verdict(dict.fromkeys(lengths, 14.9)) == "better"
+    assert verdict(dict.fromkeys(lengths, 0.1), num_lost=1) == "better"
+    assert verdict(lengths) == ("better" if metric == "test/ter" else "open")
+
+
+@pytest.mark.parametrize("is_crowded", [True, False])
+def test_speeds_of_trials_that_ran_beside_others_get_no_verdict(make_small_study, scored, is_crowded):
+    study = make_small_study(claims=[])
+    speeds = {"random_init": [1.0, 1.1, 0.95], "patt_eg": [9.0, 9.2, 8.8]}
+    found = scored(
+        study,
+        {cell.label: {"test/sentences_per_s": speeds[cell.levels["arm"]]} for cell in cells(study)},
+    )
+    for cell in found.cells:
+        for trial in cell.trials:
+            trial.record.stages = [{"fingerprint": trial.fingerprint}]
+    if is_crowded:
+        found.provenance = Provenance(crowded=frozenset({found.cells[1].trials[0].fingerprint}))
+    compared = found.compare("patt_eg", metric="test/sentences_per_s")
+    assert found.standing(compared) == ("open" if is_crowded else "better")
+    assert any("timed beside other stages" in note for note in compared.notes) == is_crowded

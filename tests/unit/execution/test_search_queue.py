@@ -1,0 +1,172 @@
+"""The work queue without Ray: what a search proposes, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from nlgraft.errors import StudyLockedError
+from nlgraft.execution.events import CellSearched
+from nlgraft.execution.status import read_status
+from tests.unit.execution.queue_bench import Bench, with_looks
+
+ANY = TypeAdapter(dict[str, Any])
+
+
+@pytest.fixture
+def search_document(toy_document: dict[str, Any]) -> dict[str, Any]:
+    toy_document["factors"] = {"upstream": {"target": "upstream", "levels": [0, 1], "baseline": 0}}
+    toy_document["search"] = {
+        "sampler": {"name": "random", "seed": 3},
+        "space": {"gain": {"type": "float", "low": 0.0, "high": 1.0}},
+        "trials": 3,
+    }
+    return toy_document
+
+
+def test_search_proposes_equally_and_replicates_the_best(search_document: dict[str, Any]) -> None:
+    bench = Bench(search_document)
+    bench.run_all()
+    searched = [event for event in bench.events if isinstance(event, CellSearched)]
+    assert [event.cell.label for event in searched] == ["baseline", "upstream=1"]
+    kinds = [(event.trial.cell.label, event.trial.kind) for event in bench.ended()]
+    for label in ("baseline", "upstream=1"):
+        assert kinds.count((label, "search")) == 3
+        assert kinds.count((label, "replicate")) == 2
+    for event in searched:
+        gains = [
+            e.trial.params["gain"]
+            for e in bench.ended()
+            if e.trial.kind == "search" and e.trial.cell == event.cell
+        ]
+        assert event.params == {"gain": max(gains)}
+    seeds = {
+        kind: {e.trial.seed for e in bench.ended() if e.trial.kind == kind}
+        for kind in ("search", "replicate")
+    }
+    assert not seeds["search"] & seeds["replicate"], "the selected model is not tested"
+
+
+def test_nothing_is_proposed_beyond_the_budget_while_all_proposals_run(
+    search_document: dict[str, Any],
+) -> None:
+    search_document["factors"] = {"noise": {"target": "noise", "levels": [0.0], "baseline": 0.0}}
+    search_document["search"]["space"] = {"upstream": {"type": "int", "low": 0, "high": 1000}}
+    bench = Bench(search_document, max_concurrent=9)
+    assert all(bench.take() is not None for _ in range(3))
+    assert bench.take() is None
+    assert not bench.queue.is_done
+
+
+def test_an_interrupted_search_makes_the_same_proposals(
+    search_document: dict[str, Any], tmp_path: Path
+) -> None:
+    search_document["search"]["sampler"] = {"name": "tpe", "seed": 5}
+    whole = Bench(search_document)
+    whole.run_all()
+    search_document["storage"] = {"path": str(tmp_path / "second")}
+    cut = Bench(search_document)
+    for _ in range(2):
+        trial = cut.take()
+        assert trial is not None
+        cut.run(trial)
+    assert cut.take() is not None, "this one is lost with its driver"
+    resumed = Bench(search_document)
+    resumed.run_all()
+
+    def proposals(bench: Bench) -> set[tuple[str, int | None, float]]:
+        ended = [event.trial for event in bench.ended() if event.trial.kind == "search"]
+        return {(trial.cell.label, trial.number, trial.params["gain"]) for trial in ended}
+
+    assert proposals(resumed) == proposals(whole)
+
+
+@pytest.mark.parametrize("content", [None, "", '{"number": 0,', "{}", "[]"])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_lost_or_damaged_proposal_is_made_again(
+    search_document: dict[str, Any], tmp_path: Path, number: int, content: str | None
+) -> None:
+    search_document["factors"] = {}
+    whole = Bench(search_document)
+    whole.run_all()
+    [path] = tmp_path.glob(f"store/records/proposals/*/0000{number}.json")
+    path.unlink() if content is None else path.write_text(content)
+    again = Bench(search_document)
+    for _ in range(10):
+        if again.queue.is_done:
+            break
+        trial = again.take()
+        assert trial is not None
+        again.run(trial)
+    assert again.queue.is_done
+
+    def outcome(bench: Bench) -> dict[str, float]:
+        return {event.trial.name: event.record.metrics["dev/score"] for event in bench.ended()}
+
+    assert outcome(again) == outcome(whole)
+
+
+def test_a_killed_proposal_stays_open_and_runs_again(search_document: dict[str, Any], tmp_path: Path) -> None:
+    """A search runs no failed trial again, so one whose driver or store is gone must not count as failed."""
+    search_document["search"]["sampler"] = {"name": "tpe", "seed": 5}
+    whole = Bench(search_document)
+    whole.run_all()
+    search_document["storage"] = {"path": str(tmp_path / "second")}
+    cut = Bench(search_document)
+    trial = cut.take()
+    assert trial is not None
+    cut.queue.kill(trial, "disk full at /store")
+    assert cut.queue.is_done
+    assert cut.queue.stop_reason == "disk full at /store"
+    assert (cut.queue.num_run, cut.queue.num_failed) == (0, 0)
+    counts = read_status(cut.study, cut.store)["counts"]
+    assert (counts["finished"], counts["failed"]) == (0, 0)
+    resumed = Bench(search_document)
+    resumed.run_all()
+    params = [
+        {(e.trial.kind, e.trial.cell.label, e.trial.number, str(e.trial.params)) for e in bench.ended()}
+        for bench in (whole, resumed)
+    ]
+    assert params[0] == params[1]
+    assert {event.record.state for event in resumed.ended()} == {"finished"}
+
+
+def test_a_driver_that_lost_its_lock_changes_nothing_any_more(search_document: dict[str, Any]) -> None:
+    is_lost: list[bool] = []
+
+    def poll() -> None:
+        if is_lost:
+            raise StudyLockedError("taken over")
+
+    bench = Bench(search_document, poll=poll)
+    ran, running = bench.start(), bench.start()
+    record = bench.run(ran)
+    before = [bench.store.list_records(kind, ANY) for kind in ("trials", "proposals")]
+    is_lost.append(True)
+    for change in (
+        bench.take,
+        lambda: bench.queue.end(running, record),
+        lambda: bench.queue.kill(running, "SIGTERM"),
+        lambda: bench.queue.lost(running, "gone"),
+        lambda: bench.queue.intermediate(running, 1.0, 1),
+    ):
+        with pytest.raises(StudyLockedError):
+            change()
+    assert [bench.store.list_records(kind, ANY) for kind in ("trials", "proposals")] == before
+
+
+def test_a_search_ends_before_the_first_look(search_document: dict[str, Any]) -> None:
+    document = with_looks(search_document)
+    taken: list[int] = []
+
+    def grant() -> Mapping[str, int]:
+        taken.append(len(bench.ended()))
+        return {}
+
+    bench = Bench(document, grant=grant)
+    bench.run_all()
+    assert taken == [2 * (3 + 3)]

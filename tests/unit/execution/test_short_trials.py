@@ -1,0 +1,124 @@
+"""Short trials of the work queue are handed out several at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from nlgraft.execution.events import SweepTrial
+from nlgraft.pipeline.trial import trial_record
+from tests.unit.execution.queue_bench import Bench, short_study
+
+
+def timed(bench: Bench, trial: SweepTrial, seconds: float) -> None:
+    """End a trial whose record says that it took so long."""
+    record = replace(bench.run_only(trial), started_at=1000.0, ended_at=1000.0 + seconds)
+    bench.queue.end(trial, record)
+
+
+def seeds(trials: Iterable[SweepTrial]) -> list[int]:
+    return [trial.seed for trial in trials]
+
+
+def after_four_short_ones(bench: Bench) -> SweepTrial:
+    """The next trial, once there are durations to expect of it."""
+    for _ in range(4):
+        trial = bench.start()
+        timed(bench, trial, 0.001)
+    return bench.start()
+
+
+def test_trials_are_handed_out_several_at_a_time_once_some_like_them_were_short(
+    toy_document: dict[str, Any],
+) -> None:
+    bench = Bench(short_study(toy_document, 40))
+    for _ in range(4):
+        trial = bench.start()
+        assert bench.queue.take_following(trial) == []
+        timed(bench, trial, 0.06)
+    first = bench.start()
+    following = bench.queue.take_following(first)
+    assert seeds([first, *following]) == [5, 6, 7, 8, 9, 10, 11, 12]  # 8 of .06 s in half a second
+    assert (len(bench.queue.running), bench.queue.num_idle) == (8, 1)
+    second = bench.start()
+    assert seeds([second, *bench.queue.take_following(second)])[0] == 13
+    assert bench.queue.num_idle == 0
+    assert bench.take() is None
+    timed(bench, first, 0.06)
+    for trial in reversed(following):
+        bench.queue.give_back(trial)
+    again = bench.start()
+    assert seeds([again, *bench.queue.take_following(again)]) == [6, 7, 8, 9, 10, 11, 12, 21]
+
+
+@pytest.mark.parametrize("seconds", [0.3, 100.0])
+def test_one_long_trial_ends_batches(toy_document: dict[str, Any], seconds: float) -> None:
+    bench = Bench(short_study(toy_document, 40))
+    for duration_s in (0.01, 0.01, 0.01, seconds):
+        trial = bench.start()
+        timed(bench, trial, duration_s)
+    trial = bench.start()
+    assert bench.queue.take_following(trial) == []
+
+
+def test_what_waits_is_divided_among_the_workers_and_a_budget_holds(toy_document: dict[str, Any]) -> None:
+    bench = Bench(short_study(toy_document, 10))
+    first = after_four_short_ones(bench)
+    assert seeds(bench.queue.take_following(first)) == [6, 7, 8], "5 are left for 2 workers"
+    toy_document["budget"] = {"trials": 6}
+    toy_document["storage"]["path"] += "-two"
+    bench = Bench(short_study(toy_document, 10))
+    first = after_four_short_ones(bench)
+    assert seeds(bench.queue.take_following(first)) == [6], "a budget of 6 trials"
+
+
+def test_an_interrupted_sweep_keeps_what_its_workers_have_finished_before_it_heard(
+    toy_document: dict[str, Any],
+) -> None:
+    bench = Bench(short_study(toy_document, 3))
+    shared = bench.start()
+    bench.run(shared)
+    finished, lost = bench.start(), bench.start()
+    bench.run_only(finished)
+    for trial in bench.queue.running:
+        bench.queue.kill(trial, "a signal")
+    assert bench.queue.is_done
+    states = {event.trial.seed: event.record.state for event in bench.ended()}
+    assert states == {1: "finished", 2: "finished", 3: "killed"}
+    stored = [trial_record(bench.store, trial.fingerprint) for trial in (finished, lost)]
+    assert [record.state for record in stored if record is not None] == ["finished", "killed"]
+    assert Bench(toy_document).queue.num_reused == 2
+
+
+def test_a_trial_whose_process_dies_after_its_end_has_finished(toy_document: dict[str, Any]) -> None:
+    bench = Bench(short_study(toy_document, 3))
+    shared = bench.start()
+    bench.run(shared)
+    finished, lost = bench.start(), bench.start()
+    record = bench.run_only(finished)
+    assert bench.queue.lost(finished, "out of memory") == record
+    assert bench.queue.lost(lost, "out of memory").state == "failed"
+    stored = [trial_record(bench.store, trial.fingerprint) for trial in (finished, lost)]
+    assert [one.state for one in stored if one is not None] == ["finished", "failed"]
+
+
+@pytest.mark.parametrize("sampler, num_following", [("random", 7), ("tpe", 0)])
+def test_a_search_proposes_ahead_only_if_results_change_no_proposal(
+    toy_document: dict[str, Any], sampler: str, num_following: int
+) -> None:
+    toy_document["factors"] = {}
+    toy_document["search"] = {
+        "sampler": {"name": sampler, "seed": 1},
+        "space": {"gain": {"type": "float", "low": 0.0, "high": 1.0}},
+        "trials": 40,
+    }
+    bench = Bench(toy_document)
+    for _ in range(4):
+        trial = bench.start()
+        timed(bench, trial, 0.06)
+    first = bench.start()
+    following = bench.queue.take_following(first)
+    assert [trial.number for trial in following] == list(range(5, 5 + num_following))
