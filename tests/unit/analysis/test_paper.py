@@ -29,7 +29,7 @@ appendix author begin bibliography bibliographystyle bottomrule bullet caption c
 clearpage csname dag date def documentclass else emergencystretch emph end endcsname errmessage
 expandafter fi footnotesize ifcsname ifpdftex includegraphics input item label ldots linewidth
 maketitle midrule newcommand nlgraft nlgraftdir par pm providecommand section small subsection
-textasciicircum textasciitilde textbackslash textbar textsuperscript times title toprule usepackage
+allowbreak textasciicircum textasciitilde textbackslash textbar textsuperscript times title toprule usepackage
 """
 EVIL = 'a\\b{c}^~_#$%&<>|"…\u2028\x07 [*] 100 % of §'
 
@@ -253,4 +253,7 @@ def test_pdflatex_compiles_it(paper):
         done = subprocess.run([*command, *options, "paper"], cwd=out, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout[-2000:]
     assert (out / "paper.pdf").stat().st_size > 10_000
-    assert "undefined" not in (out / "paper.log").read_text(errors="replace")
+    log = (out / "paper.log").read_text(errors="replace")
+    assert "undefined" not in log
+    too_wide = re.findall(r"Overfull \\hbox \((\d+)\.", log)  # in points, whole; a column is some 240 wide
+    assert all(int(points) < 15 for points in too_wide), too_wide

@@ -10,12 +10,9 @@ from nlgraft.analysis.rendering import tables
 from nlgraft.analysis.rendering.comparison_notes import scopes
 from nlgraft.analysis.rendering.paper_numbers import slug
 from nlgraft.analysis.rendering.search_tables import space_table
-from nlgraft.analysis.rendering.typesetting import Table, to_latex
+from nlgraft.analysis.rendering.typesetting import LINE, Table, to_latex
 from nlgraft.analysis.statistics.recorded import RecordedResults
 from nlgraft.wording import count
-
-_LINE = 120
-"""Characters of a table's row that fit into two columns in small type."""
 
 
 def latex_tables(result: RecordedResults, facts: Mapping[str, Any]) -> str:
@@ -63,7 +60,7 @@ def _tables(result: RecordedResults, facts: Mapping[str, Any]) -> dict[str, tupl
 def _typeset(result: RecordedResults, name: str, table: Table, said: str) -> str:
     """Typeset a table, in several parts if it is too wide."""
     # Columns of text become paragraphs, which share the width; numbers do not wrap.
-    parts = [table] if table.num_text == len(table.header) else table.parts(_LINE)
+    parts = [table] if table.num_text == len(table.header) else table.parts(LINE)
     texts = []
     for index, part in enumerate(parts, start=1):
         label = f"tab:{slug(result.study.variant)}-{name}{f'-{index}' if index > 1 else ''}"

@@ -20,8 +20,10 @@ NOTHING = "–"
 NO_BREAK = "\u00a0"
 _MINUS = "−"
 _COLUMN_GAP = 3
-_PARAGRAPH = 40
-"""Longest text, in characters, of a column of a LaTeX table that does not wrap."""
+LINE = 120
+"""Characters of a LaTeX table's row that fit into two columns of a page in small type."""
+_PARAGRAPH, _WORDS = 40, 15
+"""Longest text, in characters, that does not wrap: in a LaTeX table that fits, and in one that does not."""
 _LONGEST = 80
 _LATEX = str.maketrans(
     {
@@ -42,7 +44,7 @@ _LATEX = str.maketrans(
         "•": r"$\bullet$",
         "<": "$<$",
         ">": "$>$",
-        "|": r"\textbar{}",
+        "|": r"\textbar{}\allowbreak{}",  # signatures are long words
         '"': r"{\char34}",
         "…": r"\ldots{}",
         "†": r"\textsuperscript{\dag}",
@@ -184,10 +186,13 @@ def to_latex(table: Table, caption: str, label: str) -> str:
 
 def _columns(table: Table) -> str:
     lengths = [max(map(len, column)) for column in zip(*table.plain(), strict=True)]
-    total = sum(min(length, _LONGEST) for length in lengths)
+    is_wide = sum(lengths) + _COLUMN_GAP * (len(lengths) - 1) > LINE
+    longest = _WORDS if is_wide else _PARAGRAPH
+    free = 1 - (sum(one for one in lengths if one <= longest) + _COLUMN_GAP * len(lengths)) / LINE
+    shared = sum(min(one, _LONGEST) for one in lengths if one > longest)
     return "".join(
-        f"p{{{0.9 * min(length, _LONGEST) / total:.2f}\\linewidth}}"
-        if length > _PARAGRAPH
+        f"p{{{free * min(length, _LONGEST) / shared:.2f}\\linewidth}}"
+        if length > longest
         else "l"
         if index < table.num_text
         else "r"
