@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import time
 from pathlib import Path
 
 
@@ -26,6 +28,17 @@ def descendants(pid: int) -> dict[int, str]:
         return process == pid
 
     return {process: command for process, (_, command) in processes.items() if is_below(process)}
+
+
+def suspend(pid: int, seconds: float) -> None:
+    """Stop a process and its descendants for a while."""
+    stopped = descendants(pid)
+    # Twice, since nsenter stops itself once its child has stopped.
+    for number, wait_s in ((signal.SIGSTOP, seconds), (signal.SIGCONT, 0.2), (signal.SIGCONT, 0.0)):
+        for process in stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, number)
+        time.sleep(wait_s)
 
 
 def listening(pid: int) -> list[tuple[str, int]]:
