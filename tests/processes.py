@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -30,9 +31,9 @@ def descendants(pid: int) -> dict[int, str]:
     return {process: command for process, (_, command) in processes.items() if is_below(process)}
 
 
-def suspend(pid: int, seconds: float) -> None:
-    """Stop a process and its descendants for a while."""
-    stopped = descendants(pid)
+def suspend(processes: Iterable[int], seconds: float) -> None:
+    """Stop processes for a while."""
+    stopped = [*processes]
     # Twice, since nsenter stops itself once its child has stopped.
     for number, wait_s in ((signal.SIGSTOP, seconds), (signal.SIGCONT, 0.2), (signal.SIGCONT, 0.0)):
         for process in stopped:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.processes import suspend
+from tests.processes import descendants, suspend
 
 
 def search_of(document: Mapping[str, Any], pause_s: float) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class Driver:
     def stop(self) -> bool:
         if self.process.poll() is not None:
             return False
-        suspend(self.process.pid, 3)
+        suspend(descendants(self.process.pid), 3)
         return True
 
     def is_finished(self) -> bool:
