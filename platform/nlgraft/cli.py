@@ -60,12 +60,19 @@ def validate(study_file: str, overrides: tuple[str, ...]) -> None:
 @takes_study()
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 @click.option("--storage", help="Artifact store: directory or URI.")
-def plan(study_file: str, overrides: tuple[str, ...], is_json: bool, storage: str | None) -> None:
+@click.option(
+    "--nodes",
+    type=click.IntRange(min=2),
+    help="Model a step of each training on so many nodes, from its times with one worker and with two.",
+)
+def plan(
+    study_file: str, overrides: tuple[str, ...], is_json: bool, storage: str | None, nodes: int | None
+) -> None:
     """Show the trials and stages of a run, its time and disk."""
     from nlgraft import api
     from nlgraft.terminal import plan_table
 
-    found = api.plan(read_study(study_file, overrides, storage))
+    found = api.plan(read_study(study_file, overrides, storage), nodes)
     if is_json:
         print_json(found.to_json())
     else:
