@@ -344,17 +344,13 @@ class ArtifactStore:
         for name in self._files.names("artifacts"):
             stored = self._known.of(name)
             if stored:
-                seconds = fmean(manifest.duration_s for manifest in stored)
-                by_workers: dict[int, list[float]] = {}
-                for manifest in stored:
-                    if manifest.num_workers is not None:
-                        by_workers.setdefault(manifest.num_workers, []).append(manifest.duration_s)
-                costs[name] = StageCost(
-                    seconds,
-                    fmean(manifest.bytes for manifest in stored),
-                    len(stored),
-                    {number: fmean(took) for number, took in by_workers.items()},
-                )
+                by_workers: dict[int, float] = {
+                    number: fmean(one.duration_s for one in stored if one.num_workers == number)
+                    for number in {one.num_workers for one in stored}
+                    if number is not None
+                }
+                seconds, num_bytes = (one.duration_s for one in stored), (one.bytes for one in stored)
+                costs[name] = StageCost(fmean(seconds), fmean(num_bytes), len(stored), by_workers)
         return costs
 
     def remove_abandoned(self) -> None:
