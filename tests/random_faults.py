@@ -38,19 +38,35 @@ class MlflowServer:
 
     Args:
         directory: For its log.
-        port: On 127.0.0.1.
+        address: Host and port.
         database: URI of its database.
         artifacts: Where its artifacts go.
         enter: Begin of a command that runs another one elsewhere.
     """
 
     def __init__(
-        self, directory: Path, port: int, database: str, artifacts: str, enter: Sequence[str] = ()
+        self,
+        directory: Path,
+        address: tuple[str, int],
+        database: str,
+        artifacts: str,
+        enter: Sequence[str] = (),
     ) -> None:
         self._log = directory / "server.log"
-        self.uri = f"http://127.0.0.1:{port}"
-        self._command = [*enter, sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"]
-        self._command += ["--port", str(port), "--workers", "1", "--backend-store-uri", database]
+        host, port = address
+        self.uri = f"http://{host}:{port}"
+        self._command = [
+            *enter,
+            sys.executable,
+            "-m",
+            "mlflow",
+            "server",
+            "--host",
+            host,
+            "--port",
+            str(port),
+        ]
+        self._command += ["--workers", "1", "--backend-store-uri", database]
         self._command += ["--artifacts-destination", artifacts]
         self.start()
 

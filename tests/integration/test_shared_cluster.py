@@ -194,7 +194,7 @@ def test_random_kills_change_no_result(
         return bool(workers)
 
     server = MlflowServer(
-        tmp_path, free_port(), f"sqlite:///{tmp_path}/server.db", str(tmp_path / "artifacts")
+        tmp_path, ("127.0.0.1", free_port()), f"sqlite:///{tmp_path}/server.db", str(tmp_path / "artifacts")
     )
     request.addfinalizer(server.end)
     driver = Driver(tmp_path, command(SOAK_S / 120, server.uri, "store"))

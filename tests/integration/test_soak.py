@@ -77,9 +77,12 @@ def test_random_faults_on_two_hosts_change_no_result(
         request.addfinalizer(lambda: cluster.worker.end())  # another one than that which joined first
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             monkeypatch.setenv(name, cluster.environment[name])
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
         monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", f"http://{head.address}:9000")
-        server = MlflowServer(tmp_path, free_port(), database.uri, "s3://bucket/mlflow", head.on_network())
+        place = (head.address, free_port())
+        server = MlflowServer(tmp_path, place, database.uri, "s3://bucket/mlflow", head.on_network())
         request.addfinalizer(server.end)
+        head.await_port(place[1], server.process, patient(180))  # killed before, it would leave half a schema
         study = toy("soak")
         cluster.write(search_of(study, MINUTES * 60 / 120), "soak")
         command = [*cluster.words("run", "soak", server.uri), "--address", f"{head.address}:6379"]
@@ -87,6 +90,7 @@ def test_random_faults_on_two_hosts_change_no_result(
         request.addfinalizer(driver.end)
         faults = faults_of(cluster, driver, server, database)
         disturb(driver, faults, seconds=60 * MINUTES, seed=SEED)
+        head.await_port(place[1], server.process, patient(180))
         cluster.verify("soak", server.uri)
         quiet, _ = finish(cluster.run(search_of(study, 0.0), "quiet"), patient(600))
     assert driver.result()["cells"] == quiet["cells"]
