@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -69,6 +70,19 @@ class Host:
         """Return the command that runs another one on this host."""
         inside = ["nsenter", "--target", str(self.pid), "--mount", "--net", "--uts", "--pid"]
         return [*inside, f"--wd={ROOT}", *map(str, command)]
+
+    def on_network(self, *command: str | Path) -> list[str]:
+        """Return the command that runs another one of this machine on the host's network alone."""
+        return ["nsenter", "--target", str(self.pid), "--net", *map(str, command)]
+
+    def find(self, pattern: str) -> list[int]:
+        """This machine's numbers of the host's processes whose command line, words ended by NUL, matches."""
+        found, own = [], Path(f"/proc/{self.pid}/ns/pid").readlink()
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if (path / "ns/pid").readlink() == own and re.match(pattern, (path / "cmdline").read_text()):
+                    found.append(int(path.name))
+        return found
 
     def start(self, *command: str | Path, **options: Any) -> subprocess.Popen[str]:
         """Start a process on this host."""

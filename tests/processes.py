@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import time
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -26,6 +29,17 @@ def descendants(pid: int) -> dict[int, str]:
         return process == pid
 
     return {process: command for process, (_, command) in processes.items() if is_below(process)}
+
+
+def suspend(processes: Iterable[int], seconds: float) -> None:
+    """Stop processes for a while."""
+    stopped = [*processes]
+    # Twice, since nsenter stops itself once its child has stopped.
+    for number, wait_s in ((signal.SIGSTOP, seconds), (signal.SIGCONT, 0.2), (signal.SIGCONT, 0.0)):
+        for process in stopped:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, number)
+        time.sleep(wait_s)
 
 
 def listening(pid: int) -> list[tuple[str, int]]:

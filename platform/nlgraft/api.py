@@ -42,9 +42,10 @@ def open_store(study: Study) -> ArtifactStore:
     return ArtifactStore.open(study.storage.path)
 
 
-def plan(study: Study) -> Plan:
+def plan(study: Study, num_nodes: int | None = None) -> Plan:
     """Plan a run against the study's store and this machine; nothing is started."""
-    return study.plan(capacity=None if os.environ.get("RAY_ADDRESS") else local_capacity())
+    capacity = None if os.environ.get("RAY_ADDRESS") else local_capacity()
+    return study.plan(capacity=capacity, num_nodes=num_nodes)
 
 
 def chosen_cells(study: Study, only: Sequence[str] = ()) -> list[Cell]:

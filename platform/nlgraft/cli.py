@@ -71,13 +71,18 @@ def validate(study_file: str, overrides: tuple[str, ...]) -> None:
 
 @main.command("plan")
 @given_study("STUDY.yaml")
+@click.option(
+    "--nodes",
+    type=click.IntRange(min=2),
+    help="Model a step of each training on so many nodes, from its times with one worker and with two.",
+)
 @has_json
-def plan(study: Study, is_json: bool) -> None:
+def plan(study: Study, nodes: int | None, is_json: bool) -> None:
     """Show the trials and stages of a run, its time and disk."""
     from nlgraft import api
     from nlgraft.terminal import plan_table
 
-    found = api.plan(study)
+    found = api.plan(study, nodes)
     if is_json:
         print_json(found.to_json())
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
 import os
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,27 +42,35 @@ SECRETS = {
 
 
 class Database:
-    """A PostgreSQL of Debian's binaries on 127.0.0.1, which can be killed and started again."""
+    """A PostgreSQL of Debian's binaries on 127.0.0.1, which can be killed and started again.
 
-    def __init__(self, binaries: Path, directory: Path) -> None:
+    Args:
+        directory: Of its own.
+        enter: Begin of a command that runs another one on another network.
+    """
+
+    def __init__(self, directory: Path, enter: Sequence[str] = ()) -> None:
         self.port = free_port()
-        self._data, self._binaries = directory / "data", binaries
-        # It refuses to run as root.
-        self._user: dict[str, Any] = {"user": "nobody", "extra_groups": []} if os.geteuid() == 0 else {}
+        self._data, self._binaries, self._enter = directory / "data", postgresql(), enter
+        self.uri = f"postgresql://mlflow:{SECRETS['DATABASE_PASSWORD']}@127.0.0.1:{self.port}/mlflow"
         password = directory / "password"
         password.write_text(SECRETS["DATABASE_PASSWORD"])
-        for path in (directory, password):
-            if self._user:
+        if os.geteuid() == 0:  # as which it refuses to run
+            self._enter = [*enter, "setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"]
+            for path in (directory, password):
                 shutil.chown(path, "nobody")
         options = ["--username=mlflow", f"--pwfile={password}", "--auth=scram-sha-256", "--no-sync"]
         self._run("initdb", f"--pgdata={self._data}", *options)
         self.start()
         self._run("createdb", "--host=127.0.0.1", f"--port={self.port}", "--username=mlflow", "mlflow")
 
+    def _command(self, name: str, *arguments: str | Path) -> list[str | Path]:
+        return [*self._enter, self._binaries / name, *arguments]
+
     def _run(self, name: str, *arguments: str) -> None:
         environment = {**os.environ, "PGPASSWORD": SECRETS["DATABASE_PASSWORD"], "LC_ALL": "C.UTF-8"}
-        command = [self._binaries / name, *arguments]
-        subprocess.run(command, check=True, capture_output=True, cwd="/", env=environment, **self._user)
+        command = self._command(name, *arguments)
+        subprocess.run(command, check=True, capture_output=True, cwd="/", env=environment)
 
     def start(self) -> None:
         settings = {
@@ -72,28 +81,24 @@ class Database:
         }
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         with (self._data.parent / "log").open("a") as log:
-            self._process = subprocess.Popen(
-                [self._binaries / "postgres", "-D", self._data, *options],
-                cwd="/",
-                stdout=log,
-                stderr=log,
-                **self._user,
+            self.process = subprocess.Popen(
+                self._command("postgres", "-D", self._data, *options), cwd="/", stdout=log, stderr=log
             )
         end_s = time.monotonic() + patient(60)
-        ready = [self._binaries / "pg_isready", "--host=127.0.0.1", f"--port={self.port}", "--quiet"]
+        ready = self._command("pg_isready", "--host=127.0.0.1", f"--port={self.port}", "--quiet")
         while subprocess.run(ready, check=False).returncode:
-            assert self._process.poll() is None
+            assert self.process.poll() is None
             assert time.monotonic() < end_s
             time.sleep(0.1)
 
     def kill(self) -> None:
         """End it at once, as if the power failed: without a checkpoint, so that it recovers from its log."""
-        self._process.send_signal(signal.SIGQUIT)
-        self._process.wait(60)
+        self.process.send_signal(signal.SIGQUIT)
+        self.process.wait(60)
 
 
-@pytest.fixture(scope="module")
-def database() -> Iterator[Database]:
+def postgresql() -> Path:
+    """Directory of PostgreSQL's binaries; skips the test where it or its driver is missing."""
     found = [
         path for path in sorted(Path("/usr/lib/postgresql").glob("*/bin")) if (path / "initdb").is_file()
     ]
@@ -102,11 +107,27 @@ def database() -> Iterator[Database]:
         pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
     if importlib.util.find_spec("psycopg") is None or importlib.util.find_spec("flask_wtf") is None:
         pytest.skip("its driver or MLflow's server with passwords is missing: pip install 'nlgraft[test]'")
+    return found[-1]
+
+
+@contextlib.contextmanager
+def running_database(enter: Sequence[str] = ()) -> Iterator[Database]:
+    """Yield a database that ends with its directory."""
     directory = Path(tempfile.mkdtemp(prefix="nlg-pg-"))
-    database = Database(found[-1], directory)
-    yield database
-    database.kill()
-    shutil.rmtree(directory, ignore_errors=True)
+    try:
+        database = Database(directory, enter)
+        try:
+            yield database
+        finally:
+            database.kill()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[Database]:
+    with running_database() as database:
+        yield database
 
 
 @dataclass

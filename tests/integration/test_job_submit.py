@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.error import HTTPError, URLError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -183,3 +183,125 @@ def test_a_study_is_submitted_joined_stopped_and_resumed_from_the_submitter_s_ma
     assert "the job gets OF_THE_JOB" in resumed.stderr
     assert "2 trials planned" in resumed.stderr
     assert resumed.stderr.rstrip().endswith("SUCCEEDED")
+
+
+_, _, README = (ROOT / "README.md").read_text("utf-8").partition("\n## On a cluster, and in MLflow\n")
+PAGE = (ROOT / "docs" / "cluster.md").read_text("utf-8")
+RUN_ELSEWHERE = {
+    "ray up cluster.yaml": "contract/test_house.py checks the file; it needs a cloud",
+    "sbatch deploy/slurm.sh STUDY.yaml": "integration/test_slurm.py",
+}
+"""Commands of the two pages that no head on this machine can run."""
+
+
+def typed(text: str) -> list[str]:
+    """Lines of the blocks of a page, in their order."""
+    return [line for block in re.findall(r"```\n(.*?)```", text, re.S) for line in block.splitlines()]
+
+
+class Reader:
+    """Types the commands of a page into a shell in a clone, with what a reader puts in place of HEAD."""
+
+    def __init__(self, clone: Path, environment: dict[str, str], job_server: str) -> None:
+        self._clone, self._address = clone, job_server
+        self._environment = {**environment, "PATH": f"{clone / 'bin'}:{environment['PATH']}"}
+
+    def start(self, line: str, name: str = "last") -> subprocess.Popen[str]:
+        line = line.replace("http://HEAD:8265", self._address)
+        assert "HEAD" not in line
+        with (self._clone / f"{name}.out").open("w") as out, (self._clone / f"{name}.err").open("w") as err:
+            return subprocess.Popen(
+                ["bash", "-c", line], cwd=self._clone, env=self._environment,
+                stdout=out, stderr=err, text=True, start_new_session=True,
+            )  # fmt: skip
+
+    def output(self, name: str = "last") -> str:
+        return (self._clone / f"{name}.out").read_text() + (self._clone / f"{name}.err").read_text()
+
+    def type(self, line: str) -> str:
+        """Run a command to its end and return what it printed."""
+        status = self.start(line).wait(patient(300))
+        assert status == 0, f"{line}: {self.output()}"
+        return self.output()
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """What of a clone a job needs, with a study whose store all nodes reach, and `nlgraft` as a command."""
+    for folder in ("platform", "tests/integration/toy"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "runtime_env.yaml", tmp_path)
+    store = f"storage: {{path: {tmp_path / 'nlgraft_store'}}}"
+    small = f"scales: {{small: {{base: {{hold: {tmp_path / 'hold'}}}}}}}"
+    (tmp_path / "STUDY.yaml").write_text(f"{STUDY.replace('toy-job', 'toy-reader')}{store}\n{small}\n")
+    (tmp_path / "bin").mkdir()
+    command = tmp_path / "bin" / "nlgraft"
+    command.write_text(f'#!/bin/sh\nPYTHONPATH=platform:. exec "{sys.executable}" -m nlgraft "$@"\n')
+    command.chmod(0o755)
+    return tmp_path
+
+
+@pytest.fixture
+def reader(clone: Path, environment: dict[str, str], job_server: str) -> Reader:
+    return Reader(clone, environment, job_server)
+
+
+def test_every_command_of_the_cluster_pages_is_run_by_a_test() -> None:
+    """Those in blocks are run below; a sentence that names a command with its arguments is listed here."""
+    programs = {"nlgraft", "ray", "mlflow", "sbatch"}
+    inline = {code for code in re.findall(r"`([^`\n]+)`", README + PAGE) if code.split()[0] in programs}
+    assert {code for code in inline if re.search(r"\.\w", code)} == {*RUN_ELSEWHERE}
+    assert [line.split()[:2] for line in typed(README)] == [["nlgraft", "submit"], ["mlflow", "ui"]]
+    shown = [line.split(" STUDY")[0].split(" --address")[0] for line in typed(PAGE)]
+    assert shown == [*(f"nlgraft {name}" for name in ("submit", "logs", "status", "stop")), "ray job submit"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_commands_of_the_readme_run_a_study_and_show_it(reader: Reader) -> None:
+    submit, ui = typed(README)
+    following = re.findall(r": (nlgraft logs .*)", reader.type(submit))
+    assert "2 run, 0 reused" in reader.type(following[0])
+    port = free_port()
+    server = reader.start(f"exec {ui.partition('#')[0]} --port {port}", "ui")
+    try:
+        end_s = time.monotonic() + patient(120)
+        while True:
+            try:
+                with urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                    break
+            except OSError:
+                assert server.poll() is None, reader.output("ui")
+                assert time.monotonic() < end_s, reader.output("ui")
+                time.sleep(0.5)
+        query = json.dumps({"max_results": 100}).encode()
+        asked = Request(
+            f"http://127.0.0.1:{port}/api/2.0/mlflow/experiments/search",
+            query,
+            {"Content-Type": "application/json"},
+        )
+        with urlopen(asked, timeout=30) as answer:
+            names = [experiment["name"] for experiment in json.load(answer)["experiments"]]
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait(30)
+    assert [name for name in names if name.startswith("toy-reader@small")] != []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_commands_of_the_cluster_page_run_in_their_order(reader: Reader, clone: Path) -> None:
+    submit, follow, status, stop, ray_submit = typed(PAGE)
+    (clone / "hold").touch()  # the study trains until it is stopped
+    job_id = reader.type(submit).split()[0]
+    logs = reader.start(follow, "logs")
+    end_s = time.monotonic() + patient(180)
+    while "2 trials planned" not in reader.output("logs"):
+        assert logs.poll() is None, reader.output("logs")
+        assert time.monotonic() < end_s, reader.output("logs")
+        time.sleep(0.5)
+    assert "RUNNING" in reader.type(status)
+    assert f"{job_id}: STOPPED" in reader.type(stop)
+    assert logs.wait(patient(60)) == 0, "what follows a job ends with it"
+    (clone / "hold").unlink()
+    assert "2 run, 0 reused" in reader.type(ray_submit)

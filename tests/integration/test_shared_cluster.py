@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +17,9 @@ from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
+
+from tests.integration.test_job_submit import free_port
+from tests.random_faults import Driver, MlflowServer, disturb, search_of
 
 HOLD_A_CLUSTER = """
 import sys, ray
@@ -173,128 +174,41 @@ def test_trials_that_lose_their_driver_are_killed_and_run_again(
 SOAK_S = 600.0
 
 
-class MlflowServer:
-    """An MLflow server that can be killed and started again at one place."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.uri = f"http://127.0.0.1:{self.port}"
-        self.start()
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--workers", "1"]
-        command += ["--port", str(self.port), "--backend-store-uri", f"sqlite:///{self.directory}/server.db"]
-        command += ["--artifacts-destination", str(self.directory / "artifacts")]
-        environ = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-        with (self.directory / "server.log").open("a") as log:
-            self.process = subprocess.Popen(
-                command, env=environ, stdout=log, stderr=log, start_new_session=True
-            )
-
-    def kill(self) -> None:
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(30)
-
-
-class Driver:
-    """`nlgraft run`, started again whenever it has ended before the study."""
-
-    def __init__(self, directory: Path, *arguments: str) -> None:
-        self.directory = directory
-        self.command = [sys.executable, "-m", "nlgraft", "run", *arguments, "--json"]
-        self.num_starts = 0
-        self.start()
-
-    def start(self) -> None:
-        self.num_starts += 1
-        with (self.directory / "out").open("w") as out, (self.directory / "err").open("w") as err:
-            self.process = subprocess.Popen(self.command, stdout=out, stderr=err, start_new_session=True)
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait(30)
-
-    def kill(self) -> None:
-        self.end()
-        self.start()
-
-    def suspend(self) -> None:
-        os.kill(self.process.pid, signal.SIGSTOP)
-        time.sleep(3)
-        os.kill(self.process.pid, signal.SIGCONT)
-
-    def is_finished(self) -> bool:
-        """Start again if it has ended and says so; True if the study is finished."""
-        if self.process.poll() is None:
-            return False
-        if self.process.returncode != 0:
-            err = (self.directory / "err").read_text()
-            assert "run the same command again to resume" in err.lower(), err
-            self.start()
-            return False
-        return True
-
-    def result(self) -> dict[str, Any]:
-        return json.loads((self.directory / "out").read_text().splitlines()[-1])
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_random_kills_change_no_result(
     toy_document: dict[str, Any], tmp_path: Path, cluster: Cluster, request: pytest.FixtureRequest
 ) -> None:
-    """Driver, workers and MLflow server are killed and the driver is suspended, in random order."""
-    del toy_document["factors"]
-    toy_document["base"] |= {"steps": 3, "pause_s": SOAK_S / 120}
-    toy_document["search"] = {
-        # what it proposes depends on no order of results
-        "sampler": {"name": "random", "seed": 1},
-        "space": {"gain": {"type": "float", "low": 0.0, "high": 1.0}},
-        "trials": 80,
-    }
-    toy_document["resources"] = {"max_concurrent": 2, "max_failures": 20}
-    study_file = tmp_path / "toy.yaml"
-    with study_file.open("w") as file:
-        YAML().dump(toy_document, file)
-    server = MlflowServer(tmp_path)
-    request.addfinalizer(server.kill)
-    common = (str(study_file), "--address", cluster.address, "--tracking-uri")
-    driver = Driver(tmp_path, *common, server.uri)
-    request.addfinalizer(driver.end)
-    draw, faults, kinds = random.Random(7), Counter[str](), list[str]()
-    end_s = time.monotonic() + SOAK_S
-    while not driver.is_finished():
-        time.sleep(draw.uniform(2, 25))  # a driver takes some ten seconds to start
-        if time.monotonic() > end_s:
-            continue
+    """Driver, workers and MLflow server are killed and the driver is stopped, in random order."""
+
+    def command(pause_s: float, tracking_uri: str, store: str) -> list[str]:
+        study = search_of(toy_document, pause_s) | {"storage": {"path": str(tmp_path / store)}}
+        (tmp_path / f"{store}.yaml").write_text(json.dumps(study))
+        options = ["--address", cluster.address, "--tracking-uri", tracking_uri, "--json"]
+        return [sys.executable, "-m", "nlgraft", "run", str(tmp_path / f"{store}.yaml"), *options]
+
+    def kill_worker() -> bool:
         workers = cluster.find("ray::ImplicitFunc")  # the processes of trials, by Tune's name for them
-        kinds = kinds or draw.sample(["driver", "worker", "server", "suspend"], 4)
-        fault = kinds[-1]
-        if fault == "driver":
-            driver.kill()
-        elif fault == "worker" and workers:
-            os.kill(draw.choice(workers), signal.SIGKILL)
-        elif fault == "server":
-            server.kill()
-            server.start()
-        elif fault == "suspend" and driver.process.poll() is None:
-            driver.suspend()
-        else:
-            continue
-        faults[kinds.pop()] += 1
-    server.kill()
+        if workers:
+            os.kill(workers[0], signal.SIGKILL)
+        return bool(workers)
+
+    server = MlflowServer(
+        tmp_path, ("127.0.0.1", free_port()), f"sqlite:///{tmp_path}/server.db", str(tmp_path / "artifacts")
+    )
+    request.addfinalizer(server.end)
+    driver = Driver(tmp_path, command(SOAK_S / 120, server.uri, "store"))
+    request.addfinalizer(driver.end)
+    kinds = {"driver": driver.kill, "worker": kill_worker, "server": server.kill, "stop": driver.stop}
+    faults = disturb(driver, kinds, seconds=SOAK_S, seed=7)
     assert len(faults) == 4, faults
+    server.end()
     records = [json.loads(path.read_text()) for path in tmp_path.glob("store/records/trials/*.json")]
     assert Counter(record["state"] for record in records) == {"finished": 82}, faults
     (tmp_path / "quiet").mkdir()
-    tracked = f"sqlite:///{tmp_path / 'quiet' / 'mlflow.db'}"
-    quiet = Driver(tmp_path / "quiet", *common, tracked, "--storage", str(tmp_path / "quiet" / "store"))
+    quiet = Driver(tmp_path / "quiet", command(0.0, f"sqlite:///{tmp_path}/quiet.db", "quiet-store"))
     request.addfinalizer(quiet.end)
-    quiet.process.wait(3 * SOAK_S)
+    quiet.process.wait(SOAK_S)
     assert driver.result()["cells"] == quiet.result()["cells"], faults
 
 

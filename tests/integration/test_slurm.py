@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.hosts import ROOT, Host, joined_hosts
+from tests.processes import patient
 
 BIN = Path(sys.executable).parent
 
@@ -59,6 +61,14 @@ objective: {{metric: dev/score, direction: maximize}}
 seeds: [1]
 resources: {{workers: {workers}}}
 """
+PREEMPT = """
+import contextlib, os, signal, sys
+from pathlib import Path
+for path in Path("/proc").glob("[0-9]*"):
+    with contextlib.suppress(OSError):
+        if f"SLURM_JOB_ID={sys.argv[1]}" in (path / "environ").read_text().split(chr(0)):
+            os.kill(int(path.name), signal.SIGTERM)
+"""
 
 
 @pytest.fixture
@@ -72,7 +82,7 @@ def submit(
 ) -> subprocess.Popen[str]:
     """Do what `sbatch` does, for a study of two trials of a directory of its own."""
     directory = tmp_path / str(job_id)
-    directory.mkdir()
+    directory.mkdir(exist_ok=True)  # it is there if the job was requeued
     for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
         (directory / name).write_text(text)
         (directory / name).chmod(0o755)
@@ -129,3 +139,28 @@ def test_two_jobs_that_share_a_host_both_end(hosts: tuple[Host, Host], tmp_path:
         assert len(list((tmp_path / str(job_id) / "store").rglob("score.json"))) == 2
     left = subprocess.run(hosts[0].command("ls", "/tmp"), capture_output=True, text=True, check=True).stdout
     assert "nlgraft-" not in left
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_preempted_job_goes_on_when_it_is_requeued(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+    """Slurm sends SIGTERM to every process of the job's steps at once, so to Ray's as well."""
+    host, directory = hosts[0], tmp_path / "11"
+    job = submit(11, [host], tmp_path, steps=30, pause_s=1)
+    end_s = time.monotonic() + patient(200)
+    while not list(directory.glob("store/checkpoints/**/state.json")):
+        assert job.poll() is None, (directory / "output").read_text()
+        assert time.monotonic() < end_s, (directory / "output").read_text()
+        time.sleep(0.5)
+    subprocess.run(host.command(sys.executable, "-c", PREEMPT, "11"), check=True)
+    assert job.wait(patient(120)) != 0
+    records = [json.loads(path.read_text()) for path in directory.glob("store/records/trials/*.json")]
+    assert [record["state"] for record in records] == ["killed"]
+    output = finish(submit(11, [host], tmp_path, steps=30, pause_s=1), directory / "output", 800)
+    assert "2 run, 0 reused, 0 failed" in output
+    lines = [line.split() for line in (directory / "log").read_text().splitlines()]
+    begun = [(line[1], int(line[-1])) for line in lines if line[0] == "training"]
+    [preempted, resumed] = [step for stage, step in begun if stage == begun[0][0]]
+    assert preempted == 1
+    assert resumed > 1, "it went on from its last checkpoint"
+    assert len(begun) == 3

@@ -39,7 +39,7 @@ class Cluster:
     def __init__(self, head: Host, worker: Host) -> None:
         self.head, self.worker = head, worker
         self._s3 = f"http://{head.address}:9000"
-        self._environment = {
+        self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("RAY_A")},
             "PATH": f"{BIN}:{os.environ['PATH']}",
             "PYTHONPATH": os.pathsep.join(
@@ -54,36 +54,45 @@ class Cluster:
         }
         server = self._start(head, BIN / "moto_server", f"--host={head.address}", "--port=9000")
         head.await_port(9000, server, patient(60))
-        subprocess.run(self._python(CREATE_BUCKET), check=True, env=self._environment)
-        self._start_ray(head, 1, "--head", "--port=6379", "--include-dashboard=false")
-        self.add_worker(worker)
+        subprocess.run(self._python(CREATE_BUCKET), check=True, env=self.environment)
+        self._start_ray(head, "--head", "--port=6379", "--include-dashboard=false")
+        self._await_hosts(1)
+        self._join(worker)
+        self._await_hosts(2)
 
-    def add_worker(self, host: Host) -> None:
-        self.worker = host
-        self._start_ray(host, 2, f"--address={self.head.address}:6379")
+    def replace_worker(self, *, is_awaited: bool = True) -> None:
+        """Take the second host away, like one without power, and put another one of its name there."""
+        self.worker.end()
+        replacement = Host(self.worker.name)
+        join(self.head, replacement)
+        self._join(replacement)
+        if is_awaited:
+            self._await_hosts(2)
 
-    def _start_ray(self, host: Host, num_hosts: int, *options: str) -> None:
-        """Start it as often as a busy machine needs: Ray gives its own processes 30 s."""
+    def _join(self, worker: Host) -> None:
+        self.worker = worker
+        self._start_ray(worker, f"--address={self.head.address}:6379")
+
+    def _start_ray(self, host: Host, *options: str) -> None:
+        """Start it as often as it ends: Ray gives its own processes 30 s, few on a busy machine."""
         shape = ["--num-cpus=2", "--num-gpus=1", "--object-store-memory=200000000"]
         command = [BIN / "ray", "start", "--block", f"--node-ip-address={host.address}", *shape, *options]
+        self._start(host, "sh", "-c", 'while :; do "$@"; sleep 1; done', "sh", *command)
+
+    def _await_hosts(self, num_hosts: int) -> None:
         # With a limit, since to join a head that has died takes for ever.
         limited = [f"{patient(60):.0f}", sys.executable, "-c", COUNT_HOSTS, f"{self.head.address}:6379"]
-        count = self.head.command("timeout", *limited)
-        process, end_s = self._start(host, *command), time.monotonic() + patient(180)
+        count, end_s = self.head.command("timeout", *limited), time.monotonic() + patient(180)
         while True:
-            counted = subprocess.run(
-                count, capture_output=True, text=True, env=self._environment, check=False
-            )
+            counted = subprocess.run(count, capture_output=True, text=True, env=self.environment, check=False)
             if counted.stdout.split()[-1:] == [str(num_hosts)]:
                 return
             assert time.monotonic() < end_s, counted.stdout + counted.stderr
-            if process.poll() is not None:
-                process = self._start(host, *command)
             time.sleep(1)
 
     def _start(self, host: Host, *command: str | Path, **options: Any) -> subprocess.Popen[str]:
         silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        return host.start(*command, env=self._environment, **(silent | options))
+        return host.start(*command, env=self.environment, **(silent | options))
 
     def _python(self, code: str, *arguments: str) -> list[str]:
         return self.head.command(sys.executable, "-c", code, self._s3, *arguments)
@@ -91,27 +100,38 @@ class Cluster:
     def keys(self, prefix: str) -> list[str]:
         """Objects of the store of one run."""
         listing = self._python(LIST_BUCKET, f"{prefix}/")
-        shown = subprocess.run(listing, check=True, capture_output=True, text=True, env=self._environment)
+        shown = subprocess.run(listing, check=True, capture_output=True, text=True, env=self.environment)
         return shown.stdout.split()
 
     def run(self, document: dict[str, Any], store: str) -> subprocess.Popen[str]:
         """Start `nlgraft run` on the head, as a user does there."""
+        self.write(document, store)
+        return self._nlgraft("run", store, "--address", f"{self.head.address}:6379")
+
+    def write(self, document: dict[str, Any], store: str) -> None:
+        """Write a study with a store of its own on the head."""
         options = f"endpoint_override={self.head.address}:9000&scheme=http&region=us-east-1"
         document = {**document, "storage": {"path": f"s3://bucket/{store}?{options}"}}
         write = ["sh", "-c", f"cat > /tmp/{store}.yaml"]
         subprocess.run(self.head.command(*write), input=json.dumps(document), text=True, check=True)
-        return self._nlgraft("run", store, "--address", f"{self.head.address}:6379")
 
-    def verify(self, store: str) -> None:
+    def verify(self, store: str, tracking_uri: str | None = None) -> None:
         """Check that nothing of a run is lost, there twice or damaged."""
-        verified = self._nlgraft("verify", store)
+        verified = self._nlgraft("verify", store, tracking_uri=tracking_uri)
         out, err = verified.communicate(timeout=patient(120))
         assert verified.returncode == 0, out + err
 
-    def _nlgraft(self, command: str, store: str, *options: str) -> subprocess.Popen[str]:
-        words = [sys.executable, "-m", "nlgraft", command, f"/tmp/{store}.yaml", "--json", *options]
+    def words(self, command: str, store: str, tracking_uri: str | None = None) -> list[str]:
+        """Words of a command about a study, in Python on the head."""
+        tracked = tracking_uri or f"sqlite:////tmp/{store}.db"
+        words = ["-m", "nlgraft", command, f"/tmp/{store}.yaml", "--json", "--tracking-uri", tracked]
+        return [sys.executable, *words]
+
+    def _nlgraft(
+        self, command: str, store: str, *options: str, tracking_uri: str | None = None
+    ) -> subprocess.Popen[str]:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return self._start(self.head, *words, "--tracking-uri", f"sqlite:////tmp/{store}.db", **pipes)
+        return self._start(self.head, *self.words(command, store, tracking_uri), *options, **pipes)
 
     def first_steps(self, host: Host, name: str) -> list[int]:
         """Steps with which trainings began on one host, from the toy's log on its disk."""
@@ -121,9 +141,9 @@ class Cluster:
         return [int(line[-1]) for line in lines if line[0] == "training"]
 
 
-def finish(run: subprocess.Popen[str]) -> tuple[dict[str, Any], str]:
+def finish(run: subprocess.Popen[str], timeout_s: float | None = None) -> tuple[dict[str, Any], str]:
     """Result and messages of a run."""
-    out, err = run.communicate(timeout=patient(400))
+    out, err = run.communicate(timeout=timeout_s or patient(400))
     assert run.returncode == 0, err
     return json.loads(out), err
 
@@ -150,7 +170,9 @@ def test_a_host_shares_directories_of_this_machine_that_lie_in_one_another(tmp_p
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with joined_hosts() as (head, worker):
-        yield Cluster(head, worker)
+        cluster = Cluster(head, worker)
+        yield cluster
+        cluster.worker.end()  # another one than that which joined first
 
 
 @pytest.mark.slow
@@ -201,16 +223,10 @@ def test_a_trial_survives_the_loss_of_one_of_its_hosts(cluster: Cluster) -> None
         assert time.monotonic() < end_s
         time.sleep(1)
     before = cluster.first_steps(cluster.head, "lost") + cluster.first_steps(cluster.worker, "lost")
-    cluster.worker.end()
-    replacement = Host(cluster.worker.name)
-    try:
-        join(cluster.head, replacement)
-        cluster.add_worker(replacement)
-        result, _ = finish(run)
-        cluster.verify("lost")
-        after = cluster.first_steps(cluster.head, "lost") + cluster.first_steps(replacement, "lost")
-    finally:
-        replacement.end()
+    cluster.replace_worker()
+    result, _ = finish(run)
+    cluster.verify("lost")
+    after = cluster.first_steps(cluster.head, "lost") + cluster.first_steps(cluster.worker, "lost")
     assert result["trials"] == {"run": 1, "reused": 0, "failed": 0}
     assert before == [1]
     [resumed_at] = [step for step in after if step not in before]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -43,8 +44,10 @@ class StageCost:
         mean_duration_s: Mean time to make an artifact.
         mean_bytes: Mean size of an artifact.
         count: Number of artifacts in the means.
+        by_workers: Mean time by number of workers, of artifacts that know theirs.
     """
 
     mean_duration_s: float
     mean_bytes: float
     count: int
+    by_workers: Mapping[int, float] = field(default_factory=dict)

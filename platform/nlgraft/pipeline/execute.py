@@ -76,6 +76,7 @@ def execute_stage(
                 duration_s=duration_s,
                 reason=reason,
                 num_threads=THREADS.most(),
+                num_workers=worker.world_size,
             )
             # Only now: until the artifact is published, they are all that a crash leaves.
             checkpoints.clear()

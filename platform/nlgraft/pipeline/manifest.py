@@ -41,6 +41,7 @@ class Manifest:
         host: Where it was made.
         versions: Of Python and packages.
         num_threads: Most threads that it was made with; None if that is not known.
+        num_workers: Workers that made it; None if that is not known.
         git: Commit and dirty flag of the code, None when it ran from no checkout.
         started_at: Unix seconds.
         duration_s: How long it took.
@@ -62,6 +63,7 @@ class Manifest:
     versions: dict[str, str]
     git: dict[str, Any] | None = None
     num_threads: int | None = None
+    num_workers: int | None = None
     started_at: float = 0.0
     duration_s: float = 0.0
     bytes: int = 0
@@ -97,6 +99,7 @@ def describe_artifact(
     duration_s: float,
     reason: str,
     num_threads: int | None = None,
+    num_workers: int | None = None,
 ) -> Manifest:
     """Make the manifest of an artifact about to be published, with a folder of its own."""
     return Manifest(
@@ -113,6 +116,7 @@ def describe_artifact(
         started_at=started_at,
         duration_s=duration_s,
         num_threads=num_threads,
+        num_workers=num_workers,
         bytes=sum(entry.bytes for entry in files.values()),
         **environment(),
     )

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlparse, urlsplit, urlunsplit
 
@@ -269,6 +270,7 @@ class ArtifactStore:
         duration_s: float = 0.0,
         reason: str = "",
         num_threads: int | None = None,
+        num_workers: int | None = None,
     ) -> Path:
         """Make a stage's artifact visible in one step.
 
@@ -279,6 +281,7 @@ class ArtifactStore:
             duration_s: For the manifest.
             reason: Why it was made, for the manifest.
             num_threads: Threads that made it, for the manifest.
+            num_workers: Workers that made it, for the manifest.
 
         Returns:
             The local directory of the published artifact: this one, or that of a writer who was quicker.
@@ -300,6 +303,7 @@ class ArtifactStore:
             duration_s=duration_s,
             reason=reason,
             num_threads=num_threads,
+            num_workers=num_workers,
         )
         path = self._artifacts.publish(manifest, directory)
         self._names[stage.fingerprint] = stage.name
@@ -340,9 +344,13 @@ class ArtifactStore:
         for name in self._files.names("artifacts"):
             stored = self._known.of(name)
             if stored:
-                seconds = sum(manifest.duration_s for manifest in stored) / len(stored)
-                size = sum(manifest.bytes for manifest in stored) / len(stored)
-                costs[name] = StageCost(seconds, size, len(stored))
+                by_workers: dict[int, float] = {
+                    number: fmean(one.duration_s for one in stored if one.num_workers == number)
+                    for number in {one.num_workers for one in stored}
+                    if number is not None
+                }
+                seconds, num_bytes = (one.duration_s for one in stored), (one.bytes for one in stored)
+                costs[name] = StageCost(fmean(seconds), fmean(num_bytes), len(stored), by_workers)
         return costs
 
     def remove_abandoned(self) -> None:

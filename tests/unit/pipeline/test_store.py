@@ -219,3 +219,12 @@ def test_a_folder_that_is_not_there_yet_holds_nothing_to_replace_or_delete(tmp_p
     files = LocalFiles(tmp_path / "not" / "yet")
     assert not files.replace("key", b"old", b"new")
     LocalFiles(tmp_path / "neither" / "this").delete("key", b"old")
+
+
+def test_durations_are_known_by_the_number_of_workers(store: ArtifactStore):
+    for value, (workers, seconds) in enumerate([(1, 4.0), (1, 6.0), (2, 3.0), (None, 9.0)]):
+        scratch = store.new_scratch(number(value))
+        (scratch / "number.txt").write_text("1")
+        store.publish(number(value), scratch, duration_s=seconds, num_workers=workers)
+    [cost] = store.durations().values()
+    assert (cost.mean_duration_s, cost.by_workers) == (5.5, {1: 5.0, 2: 3.0})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from nlgraft.errors import Problem
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.study.data.design import Cell
+from nlgraft.study.data.step_time import StepTime
 from nlgraft.study.data.study import Study
 from nlgraft.wording import duration, size
 
@@ -59,6 +60,8 @@ class Plan:
         cost_s: Worker time of unfinished stages; None when unknown.
         disk_bytes: Size of unfinished artifacts; None when unknown.
         is_cost_measured: True if both are measured on earlier stages, False if estimated from training sizes.
+        num_nodes: On how many nodes a step of each training is modelled, if that was asked.
+        step_times: What that is modelled from.
     """
 
     study: Study
@@ -74,6 +77,8 @@ class Plan:
     cost_s: float | None
     disk_bytes: float | None
     is_cost_measured: bool
+    num_nodes: int | None = None
+    step_times: Sequence[StepTime] = ()
 
     @property
     def num_trials(self) -> int:
@@ -100,6 +105,8 @@ class Plan:
             rows.append((f"worker time, {basis}", duration(self.cost_s)))
         if self.disk_bytes is not None:
             rows.append((f"disk, {basis}", size(self.disk_bytes)))
+        for step in self.step_times:
+            rows.append((f"step of {step.name}, {self.num_nodes} nodes", step.describe(self.num_nodes or 1)))
         return rows
 
     def __repr__(self) -> str:
@@ -131,4 +138,5 @@ class Plan:
             "cost_s": self.cost_s,
             "disk_bytes": self.disk_bytes,
             "is_cost_measured": self.is_cost_measured,
+            "step_times": [step.to_json(self.num_nodes or 1) for step in self.step_times],
         }

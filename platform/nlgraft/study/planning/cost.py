@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from nlgraft.pipeline.decision import StageCost
 from nlgraft.pipeline.stage import Stage
+from nlgraft.study.data.step_time import BITS_PER_S, BYTES_PER_WEIGHT, StepTime
 from nlgraft.study.data.study import Resources
 
 _FLOP = 6
@@ -17,7 +18,6 @@ _FLOPS_PER_GPU = 3e13
 """About a third of what recent GPUs do in fp32 tensor formats; not measured."""
 _STEP_S = 0.02
 """Overhead of a step, independent of model size; a whole step of the demo took 0.07 s on a busy machine."""
-_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,20 @@ def estimated_cost(stage: Stage, resources: Resources) -> tuple[float, float] | 
         rate = resources.gpus_per_worker * _FLOPS_PER_GPU
     # Workers divide the tokens of a step among themselves, not its overhead.
     step_s = _STEP_S + _FLOP * parameters * stage.work.tokens_per_step / (rate * resources.workers)
-    return stage.work.num_steps * step_s, _BYTES * parameters
+    return stage.work.num_steps * step_s, BYTES_PER_WEIGHT * parameters
+
+
+def step_times(stages: Iterable[Stage], costs: Mapping[str, StageCost]) -> list[StepTime]:
+    """Find how long a step of each training took that was timed with one worker, by the first of its name."""
+    found: dict[str, StepTime] = {}
+    for stage in stages:
+        timed = costs[stage.name].by_workers if stage.name in costs else {}
+        steps = stage.work.num_steps if stage.work is not None and stage.is_distributed else None
+        if 1 in timed and steps and stage.name not in found:
+            two_s = timed[2] / steps if 2 in timed else None
+            line_s = 8 * BYTES_PER_WEIGHT * _num_parameters(stage) / BITS_PER_S
+            found[stage.name] = StepTime(stage.name, timed[1] / steps, two_s, line_s)
+    return [*found.values()]
 
 
 def _num_parameters(stage: Stage) -> int:

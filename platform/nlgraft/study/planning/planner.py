@@ -14,10 +14,11 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell, cells, idle_note
 from nlgraft.study.data.plan import Plan, PlannedTrial
 from nlgraft.study.data.space import corner
+from nlgraft.study.data.step_time import ASSUMPTIONS, StepTime
 from nlgraft.study.data.study import Search, Study
 from nlgraft.study.data.system import SEARCH_SPLITS
 from nlgraft.study.planning.capacity import capacity_problems, max_concurrent, most_allowed
-from nlgraft.study.planning.cost import Cost, cost_of
+from nlgraft.study.planning.cost import Cost, cost_of, step_times
 from nlgraft.study.planning.data_checks import check_data
 from nlgraft.study.planning.selection import search_seed
 from nlgraft.study.reading.resolving import ResolvedCell, resolve_cell
@@ -51,7 +52,10 @@ class _Stages:
 
 
 def plan(
-    study: Study, store: ArtifactStore | None = None, capacity: Mapping[str, float] | None = None
+    study: Study,
+    store: ArtifactStore | None = None,
+    capacity: Mapping[str, float] | None = None,
+    num_nodes: int | None = None,
 ) -> Plan:
     """Plan a run without side effects.
 
@@ -59,6 +63,7 @@ def plan(
         study: The study.
         store: Holds finished stages and the cost of earlier ones; None: nothing is finished or estimated.
         capacity: Capacity of the cluster, by Ray's resource names; None: unknown, so that everything fits.
+        num_nodes: Model the step of each training on so many nodes, one worker on each.
 
     Raises:
         StudyError: The design is too large, or a cell's config is refused by the system.
@@ -91,6 +96,8 @@ def plan(
     durations = store.durations() if store is not None else {}
     to_do = [(stage, 1) for key, stage in stages.known.items() if key not in finished]
     cost = cost_of([*to_do, *stages.future], durations, study.resources)
+    steps = step_times(stages.known.values(), durations) if num_nodes is not None else []
+    notes += _step_notes(steps, num_nodes) if num_nodes is not None else []
     notes += _cost_notes(cost) if store is not None or cost.estimated else []
     return Plan(
         study=study,
@@ -113,6 +120,8 @@ def plan(
         cost_s=cost.seconds,
         disk_bytes=cost.num_bytes,
         is_cost_measured=not cost.estimated and not cost.unknown,
+        num_nodes=num_nodes,
+        step_times=steps,
     )
 
 
@@ -160,6 +169,15 @@ def _most_distinct(study: Study, search: Search, cell: Cell, config: BaseModel) 
 
 def _at_once(study: Study, capacity: Mapping[str, float] | None) -> int | None:
     return most_allowed(study.resources) if capacity is None else max_concurrent(study.resources, capacity)
+
+
+def _step_notes(steps: Sequence[StepTime], num_nodes: int) -> list[str]:
+    if steps:
+        return [f"steps on {num_nodes} nodes are modelled: {'; '.join(ASSUMPTIONS)}"]
+    return [
+        f"no step on {num_nodes} nodes is modelled: the store has no training of this study with a number "
+        "of steps that was timed on one worker"
+    ]
 
 
 def _cost_notes(cost: Cost) -> list[str]:
