@@ -21,6 +21,7 @@ from nlgraft.execution.cluster import (
 from nlgraft.execution.cluster_watch import ClusterWatch, places_of_driver
 from nlgraft.execution.events import Driver, Event, Notice, SweepTrial, TrialEnded
 from nlgraft.execution.interruption import Interrupted, raising_interrupted
+from nlgraft.execution.losses import MAX_PREEMPTIONS
 from nlgraft.execution.memory import memory_shortage
 from nlgraft.execution.optuna_study import OptunaStudy, database_url, optuna_name
 from nlgraft.execution.prune_checkpoints import prune_checkpoints
@@ -145,12 +146,13 @@ class _TuneSweep:
         resources = study.resources
         self._ray_directory = store.child_uri("ray")
         self._group = WorkerGroup(
-            resources.workers,
+            resources.max_workers,
             resources.cpus_per_worker,
             resources.gpus_per_worker,
             resources.max_failures,
             self._ray_directory,
             resources.stall_timeout,
+            resources.min_workers,
         )
         self._wait = Wait(lambda line: driver.observe(Notice(line)))
         self._wait_timeout_s = driver.wait_timeout_s
@@ -211,7 +213,9 @@ class _TuneSweep:
 
         shape = {"CPU": self._group.cpus_per_worker, "GPU": self._group.gpus_per_worker}
         try:
-            num_unplaced = unplaced(placement_group_table(), shape)
+            num_unplaced = unplaced(
+                placement_group_table(), shape, ray.get(self._board.num_awaiting.remote())
+            )
         except RayError:  # whether the cluster is lost is for the watch to say
             return
         what, is_idle = None, True
@@ -254,7 +258,8 @@ class _TuneSweep:
                 storage_path=scratch if self._store.is_local else self._ray_directory,
                 callbacks=[BriefResults()],
                 verbose=0,
-                failure_config=tune.FailureConfig(max_failures=self._study.resources.max_failures),
+                # The trial itself counts its losses, by kind, whenever its process begins anew.
+                failure_config=tune.FailureConfig(max_failures=self._group.max_failures + MAX_PREEMPTIONS),
             ),
         )
 

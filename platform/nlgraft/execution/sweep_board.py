@@ -16,6 +16,8 @@ class _Batch:
         stop_reason: Why the one that is computed should end.
         node: The node that computes them; empty before they begin.
         num_used: How many lent CPUs its worker computes with.
+        lost_on: The nodes of the processes that were lost while they computed the current trial.
+        is_awaiting: True while the current trial has a worker group without a worker.
     """
 
     specs: list[str]
@@ -24,6 +26,8 @@ class _Batch:
     stop_reason: str | None = None
     node: str = ""
     num_used: int = 0
+    lost_on: list[str] = field(default_factory=list)
+    is_awaiting: bool = False
 
 
 @dataclass
@@ -62,10 +66,26 @@ class SweepBoard:
     def current(self, batch_id: str, node: str = "") -> str | None:
         """Return the spec of the trial to compute, again if the process that computed it was lost."""
         batch = self._batches[batch_id]
+        if node and batch.node:
+            batch.lost_on.append(batch.node)
+        batch.is_awaiting = False
         batch.node = node or batch.node
         batch.is_begun = bool(batch.specs)
         batch.num_used = 0  # a process that takes over has borrowed nothing
         return batch.specs[0] if batch.specs else None
+
+    def lost_on(self, batch_id: str) -> list[str]:
+        """Return the nodes of the processes that were lost while they computed the current trial."""
+        return self._batches[batch_id].lost_on
+
+    def await_workers(self, batch_id: str, is_awaiting: bool) -> None:
+        """Note whether the worker group of the current trial has no worker yet."""
+        if batch_id in self._batches:
+            self._batches[batch_id].is_awaiting = is_awaiting
+
+    def num_awaiting(self) -> int:
+        """Count the trials whose worker group has no worker."""
+        return sum(batch.is_awaiting for batch in self._batches.values())
 
     def advance(self, batch_id: str, outcome: dict[str, str]) -> str | None:
         """Note how the current trial ended; return the spec of the next one, None if there is none."""
@@ -73,6 +93,7 @@ class SweepBoard:
         batch.outcomes.append(outcome)
         del batch.specs[0]
         batch.stop_reason = None
+        batch.lost_on = []
         return self.current(batch_id)
 
     def withdraw(self, batch_id: str) -> int:

@@ -129,3 +129,30 @@ def test_threads_never_exceed_the_cpus_whatever_comes_in_which_order(seed: int) 
         assert sum(num_threads.values()) <= len(num_threads) + len(parked)
         most = max(most, *num_threads.values())
     assert most > 1
+
+
+def test_it_keeps_the_nodes_on_which_the_current_trial_was_lost():
+    board = SweepBoard()
+    board.assign("batch", ["a", "b"])
+    board.current("batch", "node 1")
+    assert board.lost_on("batch") == []
+    board.current("batch", "node 2")
+    board.current("batch", "node 2")
+    assert board.lost_on("batch") == ["node 1", "node 2"]
+    assert board.advance("batch", {}) == "b"
+    assert board.lost_on("batch") == []
+    board.current("batch", "node 3")
+    assert board.lost_on("batch") == ["node 2"]
+
+
+def test_it_counts_the_trials_whose_group_has_no_worker():
+    board = SweepBoard()
+    for name in ("one", "two"):
+        board.assign(name, ["spec"])
+        board.current(name, "node")
+        board.await_workers(name, True)
+    assert board.num_awaiting() == 2
+    board.await_workers("one", False)
+    board.current("two", "another")  # a process that takes over asks anew
+    board.await_workers("ended", True)
+    assert board.num_awaiting() == 0

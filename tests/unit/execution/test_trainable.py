@@ -40,10 +40,11 @@ from nlgraft.pipeline.trial_record import TrialRecord
 class Board:
     """A board whose specs, and whose answer to stop requests, are given; the answer may be an error."""
 
-    def __init__(self, answer: Any = None, specs: Sequence[str] = ()) -> None:
+    def __init__(self, answer: Any = None, specs: Sequence[str] = (), lost_on: Sequence[str] = ()) -> None:
         self.outcomes: list[dict[str, str]] = []
         self.orders = SimpleNamespace(remote=lambda batch_id, stage: (batch_id, answer))
         self.current = SimpleNamespace(remote=lambda batch_id, node: specs[len(self.outcomes)])
+        self.lost_on = SimpleNamespace(remote=lambda batch_id: list(lost_on))
         self.advance = SimpleNamespace(remote=self._advance)
         self._specs = specs
 
@@ -58,7 +59,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     monkeypatch.setattr(trainable.tune, "report", results.append)
 
     def get(asked: Any) -> Any:
-        if asked is None or isinstance(asked, str):
+        if asked is None or isinstance(asked, (str, list)):
             return asked
         if isinstance(asked[1], Exception):
             raise asked[1]
@@ -208,6 +209,36 @@ def test_a_batch_is_computed_in_order_until_a_trial_of_it_is_killed(
     run_tune_trial({TRIAL_ID: "t1"}, board)
     assert [outcome[OUTCOME] for outcome in board.outcomes] == ["ended", "ended", "killed"]
     assert sent == [{OUTCOME: "ended"}]
+
+
+@pytest.mark.parametrize(
+    ("lost_on", "preemptions"), [([], 0), (["gone"] * 7, 7), (["gone", "here"], 1), (["here"] * 2, None)]
+)
+def test_a_lost_process_counts_as_a_failure_if_its_node_is_still_there(
+    tmp_path: Path,
+    sent: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    lost_on: list[str],
+    preemptions: int | None,
+) -> None:
+    """One failure is allowed. The next trial of the batch begins without the losses of this one."""
+    recorded = []
+
+    def run(graph: StageGraph, store: Any, **options: Any) -> TrialRecord:
+        recorded.append(options["reporter"].num_preemptions)
+        return TrialRecord(fingerprint="f", config={}, seed=1, state="finished")
+
+    monkeypatch.setattr(trainable, "run_trial", run)
+    monkeypatch.setattr(trainable, "is_any_lost", lambda nodes: nodes != ["here"])
+    monkeypatch.setattr(WorkerGroup, "limit_threads", lambda self: None)
+    spent = replace(spec(tmp_path), group=WorkerGroup(1, 1.0, 0.0, 1, ""))
+    board = Board(specs=[spent.to_text()] * 2, lost_on=lost_on)
+    run_tune_trial({TRIAL_ID: "t1"}, board)
+    assert recorded == ([0] if preemptions is None else [preemptions, 0])
+    first, _ = board.outcomes
+    if preemptions is None:
+        assert first[OUTCOME] == "lost"
+        assert first[REASON].endswith("a worker was lost 2 times, resources.max_failures allows 1")
 
 
 def test_a_worker_that_cannot_reach_the_board_says_so(
