@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+_FRESH_S = 60.0
 
 
 @dataclass
@@ -55,9 +59,20 @@ class SweepBoard:
     it ran.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._batches: dict[str, _Batch] = {}
         self._loans: dict[str, _Loan] = {}
+        self._clock = clock
+        self._awaited: list[str] = []
+        self._told_s = 0.0
+
+    def tell_awaited(self, kinds: list[str]) -> None:
+        """Note which resources trials wait for; told again and again by the driver."""
+        self._awaited, self._told_s = kinds, self._clock()
+
+    def awaited(self) -> list[str]:
+        """Return which resources trials wait for; none if the driver stands still."""
+        return self._awaited if self._clock() < self._told_s + _FRESH_S else []
 
     def assign(self, batch_id: str, specs: list[str]) -> None:
         """Keep the specs of trials that are about to run."""
@@ -84,8 +99,8 @@ class SweepBoard:
             self._batches[batch_id].is_awaiting = is_awaiting
 
     def num_awaiting(self) -> int:
-        """Count the trials whose worker group has no worker."""
-        return sum(batch.is_awaiting for batch in self._batches.values())
+        """Count the trials whose process, or whose worker group, has not begun."""
+        return sum(batch.is_awaiting or not batch.node for batch in self._batches.values())
 
     def advance(self, batch_id: str, outcome: dict[str, str]) -> str | None:
         """Note how the current trial ended; return the spec of the next one, None if there is none."""

@@ -44,16 +44,14 @@ class Wait:
         return now_s - self._since_s
 
 
-def unplaced(
-    groups: Mapping[str, Mapping[str, Any]], shape: Mapping[str, float], num_awaiting: int = 0
-) -> int:
-    """Count the trials that wait for their place.
+def unplaced(groups: Mapping[str, Mapping[str, Any]], shape: Mapping[str, float], num_awaiting: int) -> int:
+    """Count the trials of a sweep that wait for their place.
 
     Args:
-        groups: Ray's table of placement groups.
+        groups: Ray's table of the placement groups of all jobs.
         shape: Resources of each of their bundles.
-        num_awaiting: Trials whose worker group has no worker yet. One with a range of workers has not even a
-            placement group before there is room for the fewest.
+        num_awaiting: Trials of this sweep whose process, or whose worker group, has not begun. One with a
+            range of workers has not even a placement group before there is room for the fewest.
     """
     wanted = {name: amount for name, amount in shape.items() if amount}
     states = Counter(
@@ -61,7 +59,8 @@ def unplaced(
         for group in groups.values()
         if all(bundle == wanted for bundle in group["bundles"].values())
     )
-    return max(states["PENDING"] + states["RESCHEDULING"], num_awaiting - states["CREATED"])
+    num_pending = states["PENDING"] + states["RESCHEDULING"]
+    return min(num_awaiting, max(num_pending, num_awaiting - states["CREATED"]))
 
 
 def place_text(num_trials: int, shape: Mapping[str, float], free: Mapping[str, float]) -> str:

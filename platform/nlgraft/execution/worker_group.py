@@ -30,6 +30,11 @@ class WorkerGroup:
     least_workers: int | None = None
 
     @property
+    def shape(self) -> dict[str, float]:
+        """Resources of a worker, by Ray's names."""
+        return {"CPU": self.cpus_per_worker, "GPU": self.gpus_per_worker}
+
+    @property
     def device(self) -> str:
         """The torch device of a worker."""
         return "cuda" if self.gpus_per_worker else "cpu"

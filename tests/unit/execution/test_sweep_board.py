@@ -145,8 +145,11 @@ def test_it_keeps_the_nodes_on_which_the_current_trial_was_lost():
     assert board.lost_on("batch") == ["node 2"]
 
 
-def test_it_counts_the_trials_whose_group_has_no_worker():
+def test_it_counts_the_trials_that_have_not_begun_or_whose_group_has_no_worker():
     board = SweepBoard()
+    board.assign("three", ["spec"])
+    assert board.num_awaiting() == 1
+    board.remove("three")
     for name in ("one", "two"):
         board.assign(name, ["spec"])
         board.current(name, "node")
@@ -156,3 +159,14 @@ def test_it_counts_the_trials_whose_group_has_no_worker():
     board.current("two", "another")  # a process that takes over asks anew
     board.await_workers("ended", True)
     assert board.num_awaiting() == 0
+
+
+def test_what_trials_wait_for_is_forgotten_when_the_driver_stands_still():
+    now_s = 1000.0
+    board = SweepBoard(lambda: now_s)
+    assert board.awaited() == []
+    board.tell_awaited(["GPU"])
+    now_s += 59
+    assert board.awaited() == ["GPU"]
+    now_s += 2
+    assert board.awaited() == []
