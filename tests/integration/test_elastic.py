@@ -108,7 +108,7 @@ def last_step(study_file: Path) -> int:
     return max((int(step) for step in steps if step.isdecimal()), default=0)
 
 
-def check(study_file: Path, nodes: Nodes, result: dict[str, Any]) -> None:
+def verify_against_undisturbed(study_file: Path, nodes: Nodes, result: dict[str, Any]) -> None:
     """Compare with a run that nothing interrupts, look at what is stored and at what is said of it."""
     assert result["trials"] == {"run": 1, "reused": 0, "failed": 0}
     status = answer(nlgraft("status", study_file))
@@ -133,7 +133,7 @@ def test_a_trial_goes_on_with_fewer_workers_when_a_node_is_lost(study_file: Path
     [_, (num_workers, first_step)] = starts(study_file)
     assert num_workers == 1
     assert first_step > 3, "it went on from its training state"
-    check(study_file, nodes, result)
+    verify_against_undisturbed(study_file, nodes, result)
 
 
 @pytest.mark.slow
@@ -155,4 +155,4 @@ def test_a_training_saves_its_state_when_its_node_is_about_to_be_taken_away(
     [first, (num_workers, first_step)] = starts(study_file)
     assert (first, num_workers) == ((2, 1), 1)
     assert first_step == stopped_at + 1, "no step was taken twice"
-    check(study_file, nodes, result)
+    verify_against_undisturbed(study_file, nodes, result)
