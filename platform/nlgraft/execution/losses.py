@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from nlgraft.execution.cluster_watch import answers
 from nlgraft.wording import count
 
 MAX_PREEMPTIONS = 50
@@ -54,7 +55,12 @@ class Losses:
 
 
 def is_any_lost(nodes: Iterable[str]) -> bool:
-    """Tell if one of these nodes, given by Ray's ids, is not there any more."""
+    """Tell if one of these nodes, given by Ray's ids, is not there any more.
+
+    Ray takes up to half a minute to notice, and its worker is lost at once: each raylet is asked as well.
+    """
     import ray  # not above: the driver of a completed study need not load it
 
-    return not set(nodes) <= {node["NodeID"] for node in ray.nodes() if node["Alive"]}
+    alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+    places = {name: (node["NodeManagerAddress"], node["NodeManagerPort"]) for name, node in alive.items()}
+    return not all(node in places and answers(places[node]) for node in set(nodes))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 import ray
 
@@ -23,10 +25,16 @@ def test_each_kind_has_a_bound_of_its_own() -> None:
     assert lost(0, MAX_PREEMPTIONS + 1).reason_to_end == "its nodes were lost 51 times, 50 are allowed"
 
 
-def test_a_node_is_lost_if_it_is_dead_or_unheard_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = [{"NodeID": "a", "Alive": True}, {"NodeID": "b", "Alive": False}]
-    monkeypatch.setattr(ray, "nodes", lambda: nodes)
-    found = {node: is_any_lost([node]) for node in "abc"}
-    assert found == {"a": False, "b": True, "c": True}
-    assert is_any_lost(["a", "b"])
+def test_a_node_is_lost_if_it_is_dead_unheard_of_or_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as raylet, socket.create_server(("127.0.0.1", 0)) as killed:
+        ports = [one.getsockname()[1] for one in (raylet, raylet, killed)]
+        killed.close()
+        nodes = [
+            {"NodeID": node, "Alive": node != "b", "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": port}
+            for node, port in zip("abc", ports, strict=True)
+        ]
+        monkeypatch.setattr(ray, "nodes", lambda: nodes)
+        found = {node: is_any_lost([node]) for node in "abcd"}
+        assert found == {"a": False, "b": True, "c": True, "d": True}
+        assert is_any_lost(["a", "b"])
     assert not is_any_lost([]), "no worker had begun"
