@@ -43,7 +43,7 @@ from nlgraft.pipeline.stage import KillReason, Stage, StageGraph
 from nlgraft.pipeline.stage_outputs import RecordingReporter
 from nlgraft.pipeline.store import ArtifactStore, StorePlace
 from nlgraft.pipeline.threads import THREADS, num_idle_cpus
-from nlgraft.pipeline.trial import run_trial
+from nlgraft.pipeline.trial import one_line, run_trial
 
 _log = logging.getLogger(__name__)
 
@@ -203,14 +203,12 @@ def run_tune_trial(config: dict[str, Any], board: Any) -> None:
         text: Any = ray.get(board.current.remote(batch_id, node))
         lost_on: Any = ray.get(board.lost_on.remote(batch_id))
         while text is not None:
-            spec = TrialSpec.from_text(text)
-            reporter = TuneReporter(spec, board)
-            outcome = _run(spec, reporter, lost_on)
+            outcome, is_ended = _compute(text, board, lost_on)
             lost_on = []
             return_freed_memory()
             # Told now and not at the end of the batch, at which this process may be lost.
             text = ray.get(board.advance.remote(batch_id, outcome))
-            if reporter.is_ended:
+            if is_ended:
                 return
             if outcome[OUTCOME] == "killed":
                 break
@@ -218,6 +216,17 @@ def run_tune_trial(config: dict[str, Any], board: Any) -> None:
         tune.report({OUTCOME: "killed", REASON: _lost_contact(error)})
         return
     tune.report({OUTCOME: "ended"})
+
+
+def _compute(text: str, board: Any, lost_on: Sequence[str]) -> tuple[dict[str, str], bool]:
+    """Run a trial from its text; return how it ended, and whether Tune ended it."""
+    try:
+        spec = TrialSpec.from_text(text)
+    except Exception as error:  # tried again, it would be no more readable
+        reason = f"its worker cannot read the trial, is its code on every node? {one_line(error)}"
+        return {OUTCOME: "lost", REASON: reason}, False
+    reporter = TuneReporter(spec, board)
+    return _run(spec, reporter, lost_on), reporter.is_ended
 
 
 def _lend(board: Any, loan_id: str, node: str, least_idle: float) -> None:

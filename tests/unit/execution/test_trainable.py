@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -209,6 +210,16 @@ def test_a_batch_is_computed_in_order_until_a_trial_of_it_is_killed(
     run_tune_trial({TRIAL_ID: "t1"}, board)
     assert [outcome[OUTCOME] for outcome in board.outcomes] == ["ended", "ended", "killed"]
     assert sent == [{OUTCOME: "ended"}]
+
+
+def test_a_trial_whose_code_is_not_on_the_node_is_not_tried_again(sent: list[dict[str, Any]]) -> None:
+    text = base64.b64encode(b"cnowhere\nnothing\n.").decode()
+    board = Board(specs=[text])
+    run_tune_trial({TRIAL_ID: "t1"}, board)
+    [outcome] = board.outcomes
+    assert outcome[OUTCOME] == "lost"
+    assert "is its code on every node?" in outcome[REASON]
+    assert "No module named 'nowhere'" in outcome[REASON]
 
 
 @pytest.mark.parametrize(
