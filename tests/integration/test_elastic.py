@@ -7,46 +7,40 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
 
+from tests.integration.test_shared_cluster import Cluster, result_of, run, wait_until
 from tests.processes import patient
 
-HOLD_NODES = """
-import sys
+
+class Nodes(Cluster):
+    """A head without CPUs and two nodes with one each, of which the last can be drained and killed."""
+
+    code = """
+import subprocess, sys
 from ray.cluster_utils import Cluster
 common = {"temp_dir": sys.argv[1], "include_dashboard": False, "node_ip_address": "127.0.0.1"}
 cluster = Cluster(initialize_head=True, head_node_args={**common, "num_cpus": 0})
 nodes = [cluster.add_node(num_cpus=1, **common) for _ in range(2)]
-print("ADDRESS", cluster.address, *[node.node_id for node in nodes], flush=True)
-for _ in sys.stdin:
-    cluster.remove_node(nodes.pop(), allow_graceful=False)
+print("ADDRESS", cluster.address, flush=True)
+for line in sys.stdin:
+    if line == "drain\\n":
+        command = f"{sys.argv[2]} drain-node --address {cluster.address} --node-id {nodes[-1].node_id}"
+        reason = "--reason DRAIN_NODE_REASON_PREEMPTION --reason-message spot --deadline-remaining-seconds 60"
+        subprocess.run(f"{command} {reason}".split(), check=True)
+    else:
+        cluster.remove_node(nodes.pop(), allow_graceful=False)
 cluster.shutdown()
 """
 
-
-class Nodes:
-    """A head without CPUs and two nodes with one each; the last goes at a line to its process."""
-
-    def __init__(self, directory: str) -> None:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        command = [sys.executable, "-c", HOLD_NODES, directory]
-        self._process = subprocess.Popen(command, text=True, start_new_session=True, **pipes)
-        line = next(line for line in self._process.stdout if line.startswith("ADDRESS"))
-        _, self.address, _, self.last = line.split()
-
-    def remove(self) -> None:
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-
-    def close(self) -> None:
-        self._process.stdin.close()
-        self._process.wait(timeout=patient(60))
-        self._process.stdout.close()
+    def tell(self, word: str) -> None:
+        self.process.stdin.write(f"{word}\n")
+        self.process.stdin.flush()
 
 
 @pytest.fixture
@@ -73,86 +67,56 @@ def study_file(toy_document: dict[str, Any], tmp_path: Path) -> Path:
     return path
 
 
-def nlgraft(command: str, study_file: Path, *options: str) -> subprocess.Popen[str]:
-    """Start a command of a store and MLflow database beside the study."""
-    tracked = f"--tracking-uri=sqlite:///{study_file.parent / 'mlflow.db'}"
-    words = [sys.executable, "-m", "nlgraft", command, str(study_file), "--json", *options]
-    words += [] if command == "status" else [tracked]
-    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def answer(process: subprocess.Popen[str]) -> dict[str, Any]:
-    out, err = process.communicate(timeout=patient(300))
-    assert process.returncode == 0, out + err
-    return json.loads(out)
-
-
-def await_(is_there: Callable[[], bool], run: subprocess.Popen[str]) -> None:
-    end_s = time.monotonic() + patient(200)
-    while not is_there():
-        assert run.poll() is None, run.communicate()
-        assert time.monotonic() < end_s
-        time.sleep(0.2)
-
-
-def starts(study_file: Path) -> list[tuple[int, int]]:
+def starts(directory: Path) -> list[tuple[int, int]]:
     """Number of workers and first step of each time that the training was begun."""
-    log = study_file.parent / "log"
-    lines = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+    lines = [line.split() for line in (directory / "log").read_text().splitlines()]
     return [(int(line[0][3:]), int(line[-1])) for line in lines if line[0].startswith("of-")]
 
 
-def last_step(study_file: Path) -> int:
+def last_step(directory: Path) -> int:
     """Step of the newest training state in the store."""
-    steps = [path.parent.parent.name for path in study_file.parent.glob("store/**/state.json")]
+    steps = [path.parent.parent.name for path in directory.glob("store/**/state.json")]
     return max((int(step) for step in steps if step.isdecimal()), default=0)
 
 
 def verify_against_undisturbed(study_file: Path, nodes: Nodes, result: dict[str, Any]) -> None:
-    """Compare with a run that nothing interrupts, look at what is stored and at what is said of it."""
+    """Look at what is stored and at what is said of it, and compare with a run that nothing interrupts."""
     assert result["trials"] == {"run": 1, "reused": 0, "failed": 0}
-    status = answer(nlgraft("status", study_file))
+    command = [sys.executable, "-m", "nlgraft"]
+    status = json.loads(subprocess.check_output([*command, "status", study_file, "--json"]))
     assert (status["workers"], status["preemptions"]) == ([1, 2], 1)
-    answer(nlgraft("verify", study_file))
-    undisturbed = study_file.parent / "undisturbed" / "toy.yaml"
-    undisturbed.parent.mkdir()
-    text = study_file.read_text().replace("pause_s: 0.5", "pause_s: 0.0")
-    undisturbed.write_text(text.replace(str(study_file.parent / "store"), str(undisturbed.parent / "store")))
-    quiet = answer(nlgraft("run", undisturbed, "--address", nodes.address))
-    assert result["cells"][0]["metrics"] == quiet["cells"][0]["metrics"]
+    subprocess.run([*command, "verify", study_file], check=True)
+    options = [
+        "base.pause_s=0",
+        "--address",
+        nodes.address,
+        "--storage",
+        str(study_file.parent / "undisturbed"),
+    ]
+    undisturbed = result_of(run(study_file, *options), patient(200))
+    assert result["cells"][0]["metrics"] == undisturbed["cells"][0]["metrics"]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_trial_goes_on_with_fewer_workers_when_a_node_is_lost(study_file: Path, nodes: Nodes) -> None:
-    run = nlgraft("run", study_file, "--address", nodes.address)
-    await_(lambda: last_step(study_file) > 3, run)
-    assert starts(study_file) == [(2, 1)]
-    nodes.remove()
-    result = answer(run)
-    [_, (num_workers, first_step)] = starts(study_file)
+@pytest.mark.parametrize("is_announced", [False, True])
+def test_a_trial_goes_on_with_fewer_workers_when_a_node_is_lost(
+    study_file: Path, tmp_path: Path, nodes: Nodes, is_announced: bool
+) -> None:
+    """If that is announced, the group has saved its state and ended before."""
+    driver = run(study_file, "--address", nodes.address)
+    wait_until(lambda: last_step(tmp_path) > 3, driver, patient(200))
+    assert starts(tmp_path) == [(2, 1)]
+    if is_announced:
+        nodes.tell("drain")
+        time.sleep(patient(20))
+        stopped_at = last_step(tmp_path)
+        time.sleep(5)
+        assert last_step(tmp_path) == stopped_at
+    nodes.tell("kill")
+    result = result_of(driver, patient(400))
+    [_, (num_workers, first_step)] = starts(tmp_path)
     assert num_workers == 1
     assert first_step > 3, "it went on from its training state"
-    verify_against_undisturbed(study_file, nodes, result)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_training_saves_its_state_when_its_node_is_about_to_be_taken_away(
-    study_file: Path, nodes: Nodes
-) -> None:
-    run = nlgraft("run", study_file, "--address", nodes.address)
-    await_(lambda: last_step(study_file) > 3, run)
-    drain = ["drain-node", "--address", nodes.address, "--node-id", nodes.last, "--reason-message", "spot"]
-    drain += ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--deadline-remaining-seconds", "60"]
-    subprocess.run([Path(sys.executable).parent / "ray", *drain], check=True, capture_output=True)
-    time.sleep(patient(20))
-    stopped_at = last_step(study_file)
-    time.sleep(5)
-    assert last_step(study_file) == stopped_at, "the training has ended before its node does"
-    nodes.remove()
-    result = answer(run)
-    [first, (num_workers, first_step)] = starts(study_file)
-    assert (first, num_workers) == ((2, 1), 1)
-    assert first_step == stopped_at + 1, "no step was taken twice"
+    assert not is_announced or first_step == stopped_at + 1, "no step was taken twice"
     verify_against_undisturbed(study_file, nodes, result)

@@ -34,9 +34,11 @@ sys.stdin.read()
 class Cluster:
     """A Ray cluster of another process, which ends when its stdin closes."""
 
+    code = HOLD_A_CLUSTER
+
     def __init__(self, directory: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", HOLD_A_CLUSTER, directory],
+            [sys.executable, "-c", self.code, directory, str(Path(sys.executable).parent / "ray")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -127,8 +129,8 @@ def run(study_file: Path, *options: str) -> subprocess.Popen[str]:
     )
 
 
-def result_of(process: subprocess.Popen[str]) -> dict[str, Any]:
-    out, err = process.communicate(timeout=200)
+def result_of(process: subprocess.Popen[str], timeout_s: float = 200) -> dict[str, Any]:
+    out, err = process.communicate(timeout=timeout_s)
     assert process.returncode == 0, err
     return json.loads(out.splitlines()[-1])
 
