@@ -18,6 +18,7 @@ from rich.text import Text
 from nlgraft.analysis.rendering import validity_tables
 from nlgraft.analysis.rendering.typesetting import Table as ReportTable
 from nlgraft.study.data.plan import Plan
+from nlgraft.wording import count
 
 if TYPE_CHECKING:
     from nlgraft.analysis.data.ledger import Entry
@@ -251,6 +252,11 @@ def _status(document: Mapping[str, Any]) -> Group:
     lines = list(dict.fromkeys(lines))
     if len(lines) > _NUM_REASONS:
         lines[_NUM_REASONS:] = [f"and {len(lines) - _NUM_REASONS} other reasons: see the report"]
+    least, most = document["workers"]
+    if least < most:
+        lines.append(f"each trial has {least} to {most} workers")
+    if document["preemptions"]:
+        lines.append(f"{count(document['preemptions'], 'node')} lost under its trials, which went on")
     if document["is_running"]:
         lines.append("a driver runs this study")
     elif document["counts"]["waiting"]:

@@ -92,26 +92,28 @@ from nlgraft.training import loop
 from tests.invariants.test_training_workers import train_classifier, train_language_model, train_worker
 from pathlib import Path
 loop.REPORT_EVERY_STEPS = 1
-root, rank = Path(sys.argv[1]), int(os.environ["RANK"])
+root, stop_at, is_continued = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "True"
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
 try:
-    train_worker(root, rank, 2, stop_at=6)
+    train_worker(root, rank, size, stop_at)
 except TrialStopped as stopped:
-    reason = stopped.reason
-outcome, model = train_worker(root, rank, 2)
-others = [train_other(root, rank, 2) for train_other in (train_language_model, train_classifier)]
-others = [[other.curves, other.num_tokens] for other in others]
-result = [outcome.curves, outcome.num_tokens, model.mix.bias.tolist(), reason, others]
+    result = stopped.reason
+if is_continued:
+    outcome, model = train_worker(root, rank, size)
+    others = [train_other(root, rank, size) for train_other in (train_language_model, train_classifier)]
+    others = [[other.curves, other.num_tokens] for other in others]
+    result = [outcome.curves, outcome.num_tokens, model.mix.bias.tolist(), result, others]
 (root / f"outcome-{rank}.json").write_text(json.dumps(result))
 dist.barrier()
 dist.destroy_process_group()
 """
 
 
-def run_two(root):
-    """Start two gloo processes on loopback; give what they wrote."""
-    root.mkdir()
+def run_group(root, size, stop_at, *, is_continued):
+    """Train in gloo processes on loopback that are asked to stop, and perhaps go on; give what they wrote."""
+    root.mkdir(exist_ok=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -123,20 +125,20 @@ def run_two(root):
         "MASTER_PORT": str(port),
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
-        "WORLD_SIZE": "2",
+        "WORLD_SIZE": str(size),
     }
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(root)],
+            [sys.executable, "-c", CHILD, str(root), str(stop_at), str(is_continued)],
             env={**environment, "RANK": str(rank)},
             stderr=subprocess.PIPE,
             text=True,
         )
-        for rank in range(2)
+        for rank in range(size)
     ]
     errors = [process.communicate(timeout=250)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], errors
-    return [json.loads((root / f"outcome-{rank}.json").read_text()) for rank in range(2)]
+    assert not any(process.returncode for process in processes), errors
+    return [json.loads((root / f"outcome-{rank}.json").read_text()) for rank in range(size)]
 
 
 def losses(curves, name="train/loss"):
@@ -150,7 +152,7 @@ def test_two_workers_equal_one(tmp_path, monkeypatch):
     Language models and classifiers likewise.
     """
     monkeypatch.setattr("nlgraft.training.loop.REPORT_EVERY_STEPS", 1)
-    outcomes = run_two(tmp_path / "two")
+    outcomes = run_group(tmp_path / "two", 2, 6, is_continued=True)
     one, model = train_worker(tmp_path / "one", 0, 1)
     others = [train_other(tmp_path, 0, 1) for train_other in (train_language_model, train_classifier)]
     for curves, num_tokens, _, reason, found in outcomes:
@@ -167,3 +169,21 @@ def test_two_workers_equal_one(tmp_path, monkeypatch):
     # every worker ends with the same weights, and only the first one writes
     assert outcomes[0][2] == outcomes[1][2]
     assert not list((tmp_path / "two" / "artifact-1").iterdir())
+
+
+def test_a_training_goes_on_with_another_number_of_workers(tmp_path, monkeypatch):
+    """Invariant R2: begun by two, continued by three and ended by one, as when nodes come and go."""
+    monkeypatch.setattr("nlgraft.training.loop.REPORT_EVERY_STEPS", 1)
+    for size, stop_at in ((2, 4), (3, 9)):
+        assert (
+            run_group(tmp_path / "many", size, stop_at, is_continued=False)
+            == ["rung 1: worse than the best third"] * size
+        )
+    resumed, model = train_worker(tmp_path / "many", 0, 1)
+    alone, same = train_worker(tmp_path / "one", 0, 1)
+    for name in ("train/loss", "dev/loss"):
+        assert [step for step, _, _ in resumed.curves[name]] == [step for step, _, _ in alone.curves[name]]
+        assert losses(resumed.curves, name) == pytest.approx(losses(alone.curves, name), rel=1e-10)
+    assert (resumed.num_tokens, resumed.num_examples) == (alone.num_tokens, alone.num_examples)
+    for name, tensor in same.state_dict().items():
+        assert torch.allclose(model.state_dict()[name], tensor, rtol=1e-8, atol=1e-10), name

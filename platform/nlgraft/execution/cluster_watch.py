@@ -95,7 +95,7 @@ class ClusterWatch:
         """Name a process that does not answer repeatedly; None if all do."""
         missing: str | None = None
         for _ in range(_PATIENCE[self._address is None]):
-            missing = next((name for name, place in self._places.items() if not _answers(place)), None)
+            missing = next((name for name, place in self._places.items() if not answers(place)), None)
             if missing is None or self._is_over.wait(_PAUSE_S):
                 return None
         return missing
@@ -114,7 +114,8 @@ def places_of_driver() -> dict[str, tuple[str, int]]:
     return places
 
 
-def _answers(place: tuple[str, int]) -> bool:
+def answers(place: tuple[str, int]) -> bool:
+    """Tell if a process listens at a host and port."""
     try:
         socket.create_connection(place, _CONNECT_S).close()
     except OSError:

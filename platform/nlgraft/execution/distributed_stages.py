@@ -11,20 +11,23 @@ import logging
 import pickle
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 import ray
 import ray.train
-from ray.exceptions import GetTimeoutError, RayActorError
-from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.train import FailureConfig, PreemptionError, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from nlgraft.execution.losses import Losses, is_any_lost
 from nlgraft.execution.stall_watch import StallWatch
 from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import Reporter, Stage, TrialStopped, Worker
+from nlgraft.pipeline.stage_outputs import RecordingReporter
 from nlgraft.pipeline.store import StorePlace
 from nlgraft.pipeline.threads import THREADS
 
@@ -33,23 +36,32 @@ _log = logging.getLogger(__name__)
 _POLL_S = 0.2
 _ANSWER_S = 60.0
 _OTHERS_S = 2.0
+_PREEMPTION_POLL_S = 2.0
+_GROWTH_S = 300.0
+"""Time between looks for more workers: to grow costs the steps since the last checkpoint."""
+_PREEMPTED = "a node of the group is about to be taken away"
 
 
 class _Mailbox:
     """Messages between the workers of a group and the process that started it."""
 
     def __init__(self) -> None:
-        self._workers: list[Any] = []
+        self._members: dict[int, tuple[Any, str]] = {}
         self._reports: list[tuple[str, int, dict[str, float]]] = []
         self._stop_reason: str | None = None
         self._error: bytes | None = None
         self._stacks: list[str] = []
 
-    def join(self, worker: Any) -> None:
-        self._workers.append(worker)
+    def join(self, rank: int, world_size: int, worker: Any, node: str) -> None:
+        """Note a worker; it takes the place of that of an earlier group, perhaps a larger one."""
+        members = {one: member for one, member in self._members.items() if one < world_size}
+        self._members = members | {rank: (worker, node)}
 
     def workers(self) -> list[Any]:
-        return self._workers
+        return [worker for worker, _ in self._members.values()]
+
+    def nodes(self) -> list[str]:
+        return [node for _, node in self._members.values()]
 
     def post(self, stage: str, step: int, metrics: dict[str, float]) -> None:
         self._reports.append((stage, step, metrics))
@@ -101,8 +113,10 @@ def _train_loop(config: dict[str, Any]) -> None:
     mailbox = config["mailbox"]
     stage: Stage = pickle.loads(config["stage"])
     THREADS.set(config["num_threads"])
-    rank = context.get_world_rank()
-    ray.get(mailbox.join.remote(ray.get_runtime_context().current_actor))
+    rank, here = context.get_world_rank(), ray.get_runtime_context()
+    ray.get(mailbox.join.remote(rank, context.get_world_size(), here.current_actor, here.get_node_id()))
+    # In a thread, since it waits for all workers: on which of them a stage reports is its own affair.
+    threading.Thread(target=_watch_for_preemption, args=(mailbox, rank), daemon=True).start()
     reporter: Reporter = _MailReporter(mailbox, rank)
 
     def tell_stalled(reason: str, stacks: str) -> None:
@@ -134,6 +148,15 @@ def _train_loop(config: dict[str, Any]) -> None:
         raise
 
 
+def _watch_for_preemption(mailbox: Any, rank: int) -> None:
+    """Let the stage save its state and end once a node of the group is about to be taken away."""
+    with suppress(RayError):  # the group is being ended
+        while ray.train.get_preemption_info() is None:
+            time.sleep(_PREEMPTION_POLL_S)
+        if rank == 0:
+            ray.get(mailbox.request_stop.remote(_PREEMPTED))
+
+
 def _are_alive(workers: list[Any]) -> bool:
     """Return True if all actors answer; Ray answers for a dead one at once, for one out of reach never."""
     try:
@@ -147,48 +170,59 @@ class WorkerStageError(RuntimeError):
     """A training stage failed on a worker; the message is the worker's own."""
 
 
-def run_on_workers(stage: Stage, place: StorePlace, group: WorkerGroup, reporter: Reporter) -> None:
+def run_on_workers(
+    stage: Stage,
+    place: StorePlace,
+    group: WorkerGroup,
+    reporter: RecordingReporter,
+    losses: Losses,
+    tell_awaiting: Callable[[bool], object],
+) -> None:
     """Train one stage on a worker group and wait for it.
 
     Args:
         stage: A distributed stage whose inputs are in the store.
         place: The artifact store, reachable from every worker.
         reporter: Receives the reports of rank 0 and answers whether to stop.
+        losses: Those of the trial so far; it gets those of the group.
+        tell_awaiting: Called with True when the group has no worker, with False when it has one.
 
     Raises:
         TrialStopped: The group ended at the reporter's request.
         WorkerStageError: The stage raised on a worker.
-        RuntimeError: Workers were lost more often than ``max_failures`` allows.
+        RuntimeError: Workers were lost more often than is allowed.
     """
-    failure: BaseException | None = None
-    for attempt in range(group.max_failures + 1):
+    while True:
         # On this node: losing another one must cost no more than its workers.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         mailbox: Any = cast(Any, ray.remote(_Mailbox)).options(num_cpus=0, scheduling_strategy=here).remote()
         # Lost workers are counted here and not by Train, which would retry an error of the stage as well.
-        failure = _fit(stage, place, group, reporter, mailbox, attempt)
-        posted: Any = ray.get(mailbox.error.remote())
+        trainer = _new_trainer(stage, place, group, mailbox, losses.number)
+        failure = _fit(trainer, reporter, mailbox, tell_awaiting)
+        posted, nodes = ray.get([mailbox.error.remote(), mailbox.nodes.remote()])
         ray.kill(mailbox)
-        if posted is not None:
-            error = pickle.loads(posted)
-            if isinstance(error, str):
-                raise TrialStopped(error)
+        error: Any = None if posted is None else pickle.loads(posted)
+        if isinstance(error, tuple):
             raise WorkerStageError(f"{error[0]}: {error[1]}")
-        if failure is None:
+        if error not in (None, _PREEMPTED):
+            raise TrialStopped(error)
+        if error is None and failure is None:
             return
-        _log.warning("stage %s: a worker was lost, %d times so far: %s", stage.name, attempt + 1, failure)
-    raise RuntimeError(
-        f"a worker was lost {group.max_failures + 1} times, resources.max_failures allows "
-        f"{group.max_failures}; the last time: {failure}"
-    )
+        is_announced = error == _PREEMPTED or isinstance(failure, PreemptionError)
+        losses.add(is_preemption=is_announced or is_any_lost(nodes))
+        reporter.num_preemptions = losses.num_preemptions
+        _log.warning("stage %s: a worker was lost, %s: %s", stage.name, losses, failure or _PREEMPTED)
+        if losses.reason_to_end is not None:
+            raise RuntimeError(f"{losses.reason_to_end}; the last time: {failure or _PREEMPTED}")
 
 
 def _fit(
-    stage: Stage, place: StorePlace, group: WorkerGroup, reporter: Reporter, mailbox: Any, attempt: int
+    trainer: TorchTrainer, reporter: Reporter, mailbox: Any, tell_awaiting: Callable[[bool], object]
 ) -> BaseException | None:
     """Run one Train run to its end, forwarding reports and stop requests; return its failure, if any."""
-    trainer = _new_trainer(stage, place, group, mailbox, attempt)
     failures: list[BaseException] = []
+    tell_awaiting(True)
+    is_awaiting = True
 
     def fit() -> None:
         try:
@@ -197,13 +231,18 @@ def _fit(
             failures.append(error)
 
     # In a thread, because `fit` blocks while reports and stop requests have to pass.
-    thread = threading.Thread(target=fit, name=f"train-{stage.name}", daemon=True)
+    thread = threading.Thread(target=fit, name="train", daemon=True)
     thread.start()
     while thread.is_alive():
         thread.join(_POLL_S)
         _forward(mailbox, reporter)
+        if is_awaiting and ray.get(mailbox.nodes.remote()):
+            tell_awaiting(False)
+            is_awaiting = False
     # Once more: rank 0 may have posted after the last look.
     _forward(mailbox, reporter)
+    if is_awaiting:
+        tell_awaiting(False)
     return failures[0] if failures else None
 
 
@@ -213,6 +252,7 @@ def _new_trainer(
     resources = {"CPU": group.cpus_per_worker}
     if group.gpus_per_worker:
         resources["GPU"] = group.gpus_per_worker
+    most, least = group.num_workers, group.least_workers or group.num_workers
     return TorchTrainer(
         _train_loop,
         train_loop_config={
@@ -225,7 +265,8 @@ def _new_trainer(
         },
         torch_config=TorchConfig(backend="nccl" if group.gpus_per_worker else "gloo"),
         scaling_config=ScalingConfig(
-            num_workers=group.num_workers,
+            num_workers=most if least == most else (least, most),
+            elastic_resize_monitor_interval_s=_GROWTH_S,
             use_gpu=group.gpus_per_worker > 0,
             resources_per_worker=resources,
         ),
@@ -233,7 +274,7 @@ def _new_trainer(
             # Train resumes implicitly by run name: the fingerprint lets a stage resume only itself.
             name=f"{stage.name}-{stage.fingerprint[:16]}-{attempt}",
             storage_path=group.run_directory,
-            failure_config=FailureConfig(max_failures=0),
+            failure_config=FailureConfig(max_failures=0, max_preemption_failures=0),
         ),
     )
 

@@ -15,7 +15,8 @@ from nlgraft.errors import StoreError
 from nlgraft.execution.events import Event, LookTaken, TrialEnded, TrialStarted
 from nlgraft.execution.study_lock import study_key
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import finished_record, trial_record
+from nlgraft.pipeline.trial import trial_record
+from nlgraft.pipeline.trial_record import TrialRecord
 from nlgraft.study.data.design import Cell, cells
 from nlgraft.study.data.study import Study
 from nlgraft.study.planning.looks import read_granted, record_granted
@@ -84,9 +85,10 @@ def read_status(study: Study, store: ArtifactStore) -> dict[str, Any]:
     """Count the trials of each cell by state.
 
     Returns:
-        ``{"study", "is_running", "counts": {...}, "cells": [{"cell", "label", "counts", "reasons"}]}``;
-        ``planned`` counts all trials of a cell, of replicates those that planned looks have granted, and the
-        other states add up to it.
+        ``{"study", "is_running", "workers", "counts": {...}, "preemptions", "cells": [{"cell", "label",
+        "counts", "preemptions", "reasons"}]}``; ``planned`` counts all trials of a cell, of replicates those
+        that planned looks have granted, and the other states add up to it. ``preemptions`` are the nodes
+        that the last attempts of trials have lost.
     """
     key = study_key(study)
     is_running = store.leases.is_study_locked(key)
@@ -98,28 +100,32 @@ def read_status(study: Study, store: ArtifactStore) -> dict[str, Any]:
         for cell in cells(study)
     ]
     total = {state: sum(row["counts"][state] for row in rows) for state in STATES}
-    return {"study": study.variant, "is_running": is_running, "counts": total, "cells": rows}
+    return {
+        "study": study.variant,
+        "is_running": is_running,
+        "workers": [study.resources.min_workers, study.resources.max_workers],
+        "counts": total,
+        "preemptions": sum(row["preemptions"] for row in rows),
+        "cells": rows,
+    }
 
 
 def _cell_status(
     study: Study, store: ArtifactStore, cell: Cell, num_running: int, num_seeds: int
 ) -> dict[str, Any]:
     planned = num_seeds
-    states: Counter[str] = Counter()
-    reasons: list[str] = []
+    records: list[TrialRecord] = []
     params: dict[str, Any] | None = {}
     if study.search is not None:
         planned += study.search.trials
         proposals = [p for p in load_proposals(study, cell, store) if p.number < study.search.trials]
-        for proposal in proposals:
-            if proposal.record is not None:
-                _count(states, reasons, proposal.record.state, proposal.record.reason)
+        records += [proposal.record for proposal in proposals if proposal.record is not None]
         is_over = sum(p.has_ended for p in proposals) == study.search.trials
         best = best_proposal(study.objectives, proposals) if is_over else None
         params = None if best is None else dict(best.params)
     if params is not None:
-        for state, reason in _replicate_states(study, store, cell, params, study.seeds[:num_seeds]):
-            _count(states, reasons, state, reason)
+        records += _replicate_records(study, store, cell, params, study.seeds[:num_seeds])
+    states = Counter(record.state for record in records)
     known = {state: states[state] for state in ("finished", "stopped", "failed")}
     left = planned - sum(known.values())
     counts = {
@@ -128,27 +134,26 @@ def _cell_status(
         "running": min(num_running, left),
         **known,
     }
-    return {"cell": dict(cell.levels), "label": cell.label, "counts": counts, "reasons": reasons}
+    return {
+        "cell": dict(cell.levels),
+        "label": cell.label,
+        "counts": counts,
+        "preemptions": sum(record.num_preemptions for record in records),
+        "reasons": [record.reason for record in records if record.state == "failed"],
+    }
 
 
-def _count(states: Counter[str], reasons: list[str], state: str, reason: str) -> None:
-    states[state] += 1
-    if state == "failed":
-        reasons.append(reason)
-
-
-def _replicate_states(
+def _replicate_records(
     study: Study, store: ArtifactStore, cell: Cell, params: dict[str, Any], seeds: Sequence[int]
-) -> list[tuple[str, str]]:
-    """Return state and reason of the replicates that have ended."""
+) -> list[TrialRecord]:
+    """Return the records of the replicates that have ended."""
     resolved = resolve_cell(study, cell, params)
     found = []
     for seed in seeds:
         graph = resolved.graph(seed)
-        if finished_record(graph, store) is not None:
-            found.append(("finished", ""))
-            continue
         record = trial_record(store, graph.fingerprint)
-        if record is not None and record.state in ("failed", "stopped"):
-            found.append((record.state, record.reason))
+        if record is None or record.state == "killed":
+            continue
+        if record.state != "finished" or store.has(graph.result):
+            found.append(record)
     return found

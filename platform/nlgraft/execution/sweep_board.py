@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+_FRESH_S = 60.0
 
 
 @dataclass
@@ -16,6 +20,8 @@ class _Batch:
         stop_reason: Why the one that is computed should end.
         node: The node that computes them; empty before they begin.
         num_used: How many lent CPUs its worker computes with.
+        lost_on: The nodes of the processes that were lost while they computed the current trial.
+        is_awaiting: True while the current trial has a worker group without a worker.
     """
 
     specs: list[str]
@@ -24,6 +30,8 @@ class _Batch:
     stop_reason: str | None = None
     node: str = ""
     num_used: int = 0
+    lost_on: list[str] = field(default_factory=list)
+    is_awaiting: bool = False
 
 
 @dataclass
@@ -51,9 +59,20 @@ class SweepBoard:
     it ran.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._batches: dict[str, _Batch] = {}
         self._loans: dict[str, _Loan] = {}
+        self._clock = clock
+        self._awaited: list[str] = []
+        self._told_s = 0.0
+
+    def tell_awaited(self, kinds: list[str]) -> None:
+        """Note which resources trials wait for; told again and again by the driver."""
+        self._awaited, self._told_s = kinds, self._clock()
+
+    def awaited(self) -> list[str]:
+        """Return which resources trials wait for; none if the driver stands still."""
+        return self._awaited if self._clock() < self._told_s + _FRESH_S else []
 
     def assign(self, batch_id: str, specs: list[str]) -> None:
         """Keep the specs of trials that are about to run."""
@@ -62,10 +81,26 @@ class SweepBoard:
     def current(self, batch_id: str, node: str = "") -> str | None:
         """Return the spec of the trial to compute, again if the process that computed it was lost."""
         batch = self._batches[batch_id]
+        if node and batch.node:
+            batch.lost_on.append(batch.node)
+        batch.is_awaiting = False
         batch.node = node or batch.node
         batch.is_begun = bool(batch.specs)
         batch.num_used = 0  # a process that takes over has borrowed nothing
         return batch.specs[0] if batch.specs else None
+
+    def lost_on(self, batch_id: str) -> list[str]:
+        """Return the nodes of the processes that were lost while they computed the current trial."""
+        return self._batches[batch_id].lost_on
+
+    def await_workers(self, batch_id: str, is_awaiting: bool) -> None:
+        """Note whether the worker group of the current trial has no worker yet."""
+        if batch_id in self._batches:
+            self._batches[batch_id].is_awaiting = is_awaiting
+
+    def num_awaiting(self) -> int:
+        """Count the trials whose process, or whose worker group, has not begun."""
+        return sum(batch.is_awaiting or not batch.node for batch in self._batches.values())
 
     def advance(self, batch_id: str, outcome: dict[str, str]) -> str | None:
         """Note how the current trial ended; return the spec of the next one, None if there is none."""
@@ -73,6 +108,7 @@ class SweepBoard:
         batch.outcomes.append(outcome)
         del batch.specs[0]
         batch.stop_reason = None
+        batch.lost_on = []
         return self.current(batch_id)
 
     def withdraw(self, batch_id: str) -> int:

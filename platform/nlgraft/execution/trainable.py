@@ -10,7 +10,7 @@ import json
 import logging
 import pickle
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,6 +21,7 @@ from ray import tune
 from ray.exceptions import RayError
 
 from nlgraft.errors import StageBusy, TrialFailed
+from nlgraft.execution.losses import PROCESS_DIED, Losses, is_any_lost
 from nlgraft.execution.memory import return_freed_memory
 from nlgraft.execution.report_keys import (
     KEY,
@@ -38,11 +39,11 @@ from nlgraft.execution.report_keys import (
 )
 from nlgraft.execution.stall_watch import StallWatch
 from nlgraft.execution.worker_group import WorkerGroup
-from nlgraft.pipeline.stage import KillReason, Reporter, Stage, StageGraph
+from nlgraft.pipeline.stage import KillReason, Stage, StageGraph
 from nlgraft.pipeline.stage_outputs import RecordingReporter
 from nlgraft.pipeline.store import ArtifactStore, StorePlace
 from nlgraft.pipeline.threads import THREADS, num_idle_cpus
-from nlgraft.pipeline.trial import run_trial
+from nlgraft.pipeline.trial import one_line, run_trial
 
 _log = logging.getLogger(__name__)
 
@@ -144,6 +145,11 @@ class TuneReporter:
         outcome = {OUTCOME: "stalled", REASON: reason, STACKS: stacks, STAGE: THREADS.stage}
         ray.get(self._board.advance.remote(self._spec.batch_id, outcome), timeout=_LAST_WORDS_S)
 
+    def tell_awaiting(self, is_awaiting: bool) -> None:
+        """Tell whether the trial's worker group has no worker yet."""
+        with suppress(RayError):  # as in `_give_back`
+            ray.get(self._board.await_workers.remote(self._spec.batch_id, is_awaiting))
+
     def should_stop(self) -> str | None:
         """Read this trial's stop request, and use the CPUs that idle workers lend it.
 
@@ -195,14 +201,14 @@ def run_tune_trial(config: dict[str, Any], board: Any) -> None:
             tune.report({OUTCOME: "returned"})
             return
         text: Any = ray.get(board.current.remote(batch_id, node))
+        lost_on: Any = ray.get(board.lost_on.remote(batch_id))
         while text is not None:
-            spec = TrialSpec.from_text(text)
-            reporter = TuneReporter(spec, board)
-            outcome = _run(spec, reporter)
+            outcome, is_ended = _compute(text, board, lost_on)
+            lost_on = []
             return_freed_memory()
             # Told now and not at the end of the batch, at which this process may be lost.
             text = ray.get(board.advance.remote(batch_id, outcome))
-            if reporter.is_ended:
+            if is_ended:
                 return
             if outcome[OUTCOME] == "killed":
                 break
@@ -210,6 +216,17 @@ def run_tune_trial(config: dict[str, Any], board: Any) -> None:
         tune.report({OUTCOME: "killed", REASON: _lost_contact(error)})
         return
     tune.report({OUTCOME: "ended"})
+
+
+def _compute(text: str, board: Any, lost_on: Sequence[str]) -> tuple[dict[str, str], bool]:
+    """Run a trial from its text; return how it ended, and whether Tune ended it."""
+    try:
+        spec = TrialSpec.from_text(text)
+    except Exception as error:  # tried again, it would be no more readable
+        reason = f"its worker cannot read the trial, is its code on every node? {one_line(error)}"
+        return {OUTCOME: "lost", REASON: reason}, False
+    reporter = TuneReporter(spec, board)
+    return _run(spec, reporter, lost_on), reporter.is_ended
 
 
 def _lend(board: Any, loan_id: str, node: str, least_idle: float) -> None:
@@ -231,14 +248,20 @@ def _open_store(place: StorePlace) -> ArtifactStore:
     return place.open()
 
 
-def _run(spec: TrialSpec, tune_reporter: TuneReporter) -> dict[str, str]:
-    """Run a trial; return how it ended."""
+def _run(spec: TrialSpec, tune_reporter: TuneReporter, lost_on: Sequence[str]) -> dict[str, str]:
+    """Run a trial, unless too many processes were lost over it, on these nodes; return how it ended."""
+    losses = Losses(spec.group.max_failures)
+    for node in lost_on:
+        losses.add(is_preemption=is_any_lost([node]))
+    if losses.reason_to_end is not None:
+        return {OUTCOME: "lost", REASON: f"{PROCESS_DIED}; {losses.reason_to_end}"}
     # Recorded here, where worker groups report to: a stage that does not finish writes no curves of its own.
     trainings = {stage.fingerprint for stage in spec.graph.stages if stage.is_distributed}
     watch = None
     if spec.group.stall_s is not None and spec.group.num_workers == 1:  # else each worker watches itself
         watch = StallWatch(tune_reporter, spec.group.stall_s, trainings, tune_reporter.tell_stalled)
     reporter = RecordingReporter(watch or tune_reporter)
+    reporter.num_preemptions = losses.num_preemptions
     spec.group.limit_threads()
     try:
         record = run_trial(
@@ -248,7 +271,7 @@ def _run(spec: TrialSpec, tune_reporter: TuneReporter) -> dict[str, str]:
             config=dict(spec.config),
             # A worker that waited would hold its CPU or GPU; the queue defers the trial instead.
             is_waiting=False,
-            distribute=_distributor(spec, reporter),
+            distribute=_distributor(spec, reporter, losses, tune_reporter.tell_awaiting),
             device=spec.group.device,
         )
     except StageBusy as busy:
@@ -270,7 +293,9 @@ def _lost_contact(error: RayError) -> KillReason:
     return KillReason(f"lost contact with the driver of the sweep ({type(error).__name__})")
 
 
-def _distributor(spec: TrialSpec, reporter: Reporter) -> Callable[[Stage], None] | None:
+def _distributor(
+    spec: TrialSpec, reporter: RecordingReporter, losses: Losses, tell_awaiting: Callable[[bool], object]
+) -> Callable[[Stage], None] | None:
     if spec.group.num_workers == 1:
         return None
 
@@ -278,6 +303,6 @@ def _distributor(spec: TrialSpec, reporter: Reporter) -> Callable[[Stage], None]
         # Imports torch, which the driver of a sweep of single workers does not need.
         from nlgraft.execution.distributed_stages import run_on_workers
 
-        run_on_workers(stage, spec.place, spec.group, reporter)
+        run_on_workers(stage, spec.place, spec.group, reporter, losses, tell_awaiting)
 
     return distribute

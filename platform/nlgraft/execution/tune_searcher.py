@@ -14,6 +14,7 @@ from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
 from nlgraft.execution.events import SweepTrial
+from nlgraft.execution.losses import PROCESS_DIED
 from nlgraft.execution.report_keys import (
     KEY,
     METRICS,
@@ -32,7 +33,6 @@ from nlgraft.pipeline.stage import KillReason
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import trial_record
 
-_PROCESS_DIED = "the worker process died: out of memory, a crash in native code, or the trial left Python"
 _LATE_S = 4 * BATCH_S
 
 
@@ -161,6 +161,10 @@ class TuneSearcher(Searcher):
         """True once Tune was handed as many batches as it may be."""
         return self._num_left == 0
 
+    def end_early(self) -> None:
+        """Hand Tune no more batches."""
+        self._num_left = 0
+
     def trial_of(self, batch_id: str) -> SweepTrial | None:
         """Return the first trial under a Tune id, or None if it has ended."""
         batch = self._batches.get(batch_id)
@@ -240,7 +244,7 @@ class TuneSearcher(Searcher):
                 self._queue.kill(trial, str(result[REASON]))
             return
         if result.get(OUTCOME) != "ended":
-            self._queue.end(left[0], self._queue.lost(left[0], _PROCESS_DIED))
+            self._queue.end(left[0], self._queue.lost(left[0], PROCESS_DIED))
             left = left[1:]
         for trial in reversed(left):
             self._queue.give_back(trial)
@@ -252,11 +256,14 @@ class TuneSearcher(Searcher):
         if outcome[OUTCOME] == "killed":
             self._queue.kill(trial, outcome[REASON])
             return
+        if outcome[OUTCOME] == "lost":
+            self._queue.end(trial, self._queue.lost(trial, outcome[REASON]))
+            return
         if outcome[OUTCOME] == "stalled":
             self._queue.end(trial, self._queue.lost(trial, outcome[REASON], _stalled_stages(trial, outcome)))
             return
         record = trial_record(self._store, trial.fingerprint)
-        self._queue.end(trial, record or self._queue.lost(trial, _PROCESS_DIED))
+        self._queue.end(trial, record or self._queue.lost(trial, PROCESS_DIED))
 
     def _lend(self, loan_id: str, borrower: SweepTrial, stage: str) -> dict[str, Any]:
         """Let an idle worker lend its CPUs to the one that computes a trial."""

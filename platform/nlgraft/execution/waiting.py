@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -43,19 +44,23 @@ class Wait:
         return now_s - self._since_s
 
 
-def unplaced(groups: Mapping[str, Mapping[str, Any]], shape: Mapping[str, float]) -> int:
-    """Count the placement groups of a shape that wait for their place.
+def unplaced(groups: Mapping[str, Mapping[str, Any]], shape: Mapping[str, float], num_awaiting: int) -> int:
+    """Count the trials of a sweep that wait for their place.
 
     Args:
-        groups: Ray's table of them.
+        groups: Ray's table of the placement groups of all jobs.
         shape: Resources of each of their bundles.
+        num_awaiting: Trials of this sweep whose process, or whose worker group, has not begun. One with a
+            range of workers has not even a placement group before there is room for the fewest.
     """
     wanted = {name: amount for name, amount in shape.items() if amount}
-    return sum(
-        group["state"] in ("PENDING", "RESCHEDULING")
-        and all(bundle == wanted for bundle in group["bundles"].values())
+    states = Counter(
+        group["state"]
         for group in groups.values()
+        if all(bundle == wanted for bundle in group["bundles"].values())
     )
+    num_pending = states["PENDING"] + states["RESCHEDULING"]
+    return min(num_awaiting, max(num_pending, num_awaiting - states["CREATED"]))
 
 
 def place_text(num_trials: int, shape: Mapping[str, float], free: Mapping[str, float]) -> str:

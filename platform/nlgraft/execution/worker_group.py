@@ -12,10 +12,13 @@ class WorkerGroup:
     """Shape of the processes that train one trial.
 
     Attributes:
+        num_workers: Their number, or the most of them.
         cpus_per_worker: CPUs of each worker; also its number of threads.
-        max_failures: How often a lost worker is replaced; an error of the training itself is not retried.
+        max_failures: How often a worker is replaced that was lost without its node; an error of the training
+            itself is not retried.
         stall_s: Longest time without progress of a training; None: without limit.
         run_directory: Where Ray Train keeps its own small files.
+        least_workers: With how few of them a trial goes on; None: only with all.
     """
 
     num_workers: int
@@ -24,6 +27,12 @@ class WorkerGroup:
     max_failures: int
     run_directory: str
     stall_s: float | None = None
+    least_workers: int | None = None
+
+    @property
+    def shape(self) -> dict[str, float]:
+        """Resources of a worker, by Ray's names."""
+        return {"CPU": self.cpus_per_worker, "GPU": self.gpus_per_worker}
 
     @property
     def device(self) -> str:

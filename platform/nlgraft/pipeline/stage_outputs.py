@@ -35,10 +35,12 @@ class RecordingReporter:
 
     Attributes:
         curves: ``[step, value, unix_ms]`` points by name, by stage name.
+        num_preemptions: How often a node of the trial was lost; set by whoever runs it.
     """
 
     def __init__(self, inner: Reporter) -> None:
         self.curves: dict[str, dict[str, Curve]] = {}
+        self.num_preemptions = 0
         self._inner = inner
 
     def report(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:

@@ -180,4 +180,5 @@ class _RecordWriter:
             started_at=self._started_at,
             ended_at=time.time(),
             host=socket.gethostname(),
+            num_preemptions=self._reporter.num_preemptions,
         )

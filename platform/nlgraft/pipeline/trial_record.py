@@ -33,6 +33,7 @@ class TrialRecord:
         ended_at: Unix seconds.
         host: Where it ran.
         attempt: 1 for the first run that left a record.
+        num_preemptions: How often this attempt lost a node, e.g. a spot machine, and went on.
     """
 
     fingerprint: str
@@ -48,6 +49,7 @@ class TrialRecord:
     ended_at: float = 0.0
     host: str = ""
     attempt: int = 1
+    num_preemptions: int = 0
 
     def __post_init__(self) -> None:
         # Masked at the source: drivers and workers create records, reports and MLflow show them.

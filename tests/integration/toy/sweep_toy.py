@@ -104,6 +104,8 @@ def run_training(context: StageContext) -> None:
     latest = context.checkpoints.latest()
     first = 1 + (latest[0] if latest else 0)
     _note(context, first)
+    if context.rank == 0:
+        _log(context, f"of-{context.world_size}", first)
     score = math.nan
     for step in range(first, config["steps"] + 1):
         _pause(context, config["pause_s"], config["hold"])
@@ -120,9 +122,11 @@ def run_training(context: StageContext) -> None:
         if config["behaviour"] == "nan":
             raise FloatingPointError(f"loss is nan at step {step}")
         context.report(step, {"dev/score": score, "train/loss": _mean_over_workers(context, 1 / step)})
-        if reason := context.should_stop():
+        if reason := _asked_to_stop(context):
+            if context.world_size > 1:
+                context.checkpoints.save(step, _write_state)
             raise TrialStopped(reason)
-        context.checkpoints.save(step, lambda directory: (directory / "state.json").write_text("{}"))
+        context.checkpoints.save(step, _write_state)
     (context.directory / "weights").write_bytes(bytes(config["num_bytes"]))
     noise = config["noise"] * (7 * context.seed % 5)
     score = 10 * config["gain"] + config["steps"] + context.seed / 10 + noise
@@ -132,12 +136,28 @@ def run_training(context: StageContext) -> None:
     )
 
 
+def _write_state(directory: Path) -> None:
+    (directory / "state.json").write_text("{}")
+
+
+def _asked_to_stop(context: StageContext) -> str | None:
+    """Ask as the training loop does: the first worker for all, or some would wait for the others for ever."""
+    if context.world_size == 1:
+        return context.should_stop()
+    import torch
+
+    from nlgraft.training.workers import Workers
+
+    group = Workers(context.rank, context.world_size, torch.device("cpu"))
+    return group.compute_on_first(context.should_stop)
+
+
 def _pause(context: StageContext, pause_s: float, hold: str) -> None:
-    """Wait as a training does: asking many times between two reports whether to stop."""
+    """Wait as a training does: one that is alone asks many times between two reports whether to stop."""
     end_s = time.monotonic() + pause_s
     while time.monotonic() < end_s or (hold and Path(hold).exists()):
         time.sleep(0.01)
-        if reason := context.should_stop():
+        if context.world_size == 1 and (reason := context.should_stop()):
             raise TrialStopped(reason)
 
 

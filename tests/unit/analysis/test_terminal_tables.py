@@ -57,6 +57,8 @@ def test_a_terminal_of_80_columns_without_colours_gets_neither_more_nor_colours(
             "cells": [{"label": "baseline", "counts": {"finished": 1, "waiting": 0}, "reasons": ["a" * 100]}],
             "counts": {"finished": 1, "waiting": 0},
             "is_running": True,
+            "workers": [1, 1],
+            "preemptions": 0,
         }
     )
     text = capsys.readouterr().out

@@ -5,10 +5,11 @@ import pytest
 from nlgraft.terminal import status_table
 
 
-def document(waiting=0, is_running=False, reasons=()):
+def document(waiting=0, is_running=False, reasons=(), workers=(1, 1), preemptions=0):
     counts = {"planned": 3, "waiting": waiting, "running": 0, "finished": 1, "stopped": 0, "failed": 2}
     cell = {"cell": {"arm": "a"}, "label": "arm=a", "counts": counts, "reasons": list(reasons)}
-    return {"study": "demo", "is_running": is_running, "counts": counts, "cells": [cell]}
+    found = {"study": "demo", "is_running": is_running, "counts": counts, "cells": [cell]}
+    return found | {"workers": list(workers), "preemptions": preemptions}
 
 
 def test_it_says_why_trials_failed_each_reason_once(capsys):
@@ -31,3 +32,9 @@ def test_many_reasons_are_counted(capsys):
 def test_it_says_whether_anything_runs(capsys, is_running, last):
     status_table(document(waiting=2, is_running=is_running))
     assert capsys.readouterr().out.splitlines()[-1] == last
+
+
+def test_it_shows_the_range_of_workers_and_what_it_cost_to_lose_nodes(capsys):
+    status_table(document(workers=(1, 4), preemptions=1))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2:] == ["each trial has 1 to 4 workers", "1 node lost under its trials, which went on"]

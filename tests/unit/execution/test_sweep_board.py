@@ -129,3 +129,44 @@ def test_threads_never_exceed_the_cpus_whatever_comes_in_which_order(seed: int) 
         assert sum(num_threads.values()) <= len(num_threads) + len(parked)
         most = max(most, *num_threads.values())
     assert most > 1
+
+
+def test_it_keeps_the_nodes_on_which_the_current_trial_was_lost():
+    board = SweepBoard()
+    board.assign("batch", ["a", "b"])
+    board.current("batch", "node 1")
+    assert board.lost_on("batch") == []
+    board.current("batch", "node 2")
+    board.current("batch", "node 2")
+    assert board.lost_on("batch") == ["node 1", "node 2"]
+    assert board.advance("batch", {}) == "b"
+    assert board.lost_on("batch") == []
+    board.current("batch", "node 3")
+    assert board.lost_on("batch") == ["node 2"]
+
+
+def test_it_counts_the_trials_that_have_not_begun_or_whose_group_has_no_worker():
+    board = SweepBoard()
+    board.assign("three", ["spec"])
+    assert board.num_awaiting() == 1
+    board.remove("three")
+    for name in ("one", "two"):
+        board.assign(name, ["spec"])
+        board.current(name, "node")
+        board.await_workers(name, True)
+    assert board.num_awaiting() == 2
+    board.await_workers("one", False)
+    board.current("two", "another")  # a process that takes over asks anew
+    board.await_workers("ended", True)
+    assert board.num_awaiting() == 0
+
+
+def test_what_trials_wait_for_is_forgotten_when_the_driver_stands_still():
+    now_s = 1000.0
+    board = SweepBoard(lambda: now_s)
+    assert board.awaited() == []
+    board.tell_awaited(["GPU"])
+    now_s += 59
+    assert board.awaited() == ["GPU"]
+    now_s += 2
+    assert board.awaited() == []

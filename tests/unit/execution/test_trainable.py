@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -40,10 +41,11 @@ from nlgraft.pipeline.trial_record import TrialRecord
 class Board:
     """A board whose specs, and whose answer to stop requests, are given; the answer may be an error."""
 
-    def __init__(self, answer: Any = None, specs: Sequence[str] = ()) -> None:
+    def __init__(self, answer: Any = None, specs: Sequence[str] = (), lost_on: Sequence[str] = ()) -> None:
         self.outcomes: list[dict[str, str]] = []
         self.orders = SimpleNamespace(remote=lambda batch_id, stage: (batch_id, answer))
         self.current = SimpleNamespace(remote=lambda batch_id, node: specs[len(self.outcomes)])
+        self.lost_on = SimpleNamespace(remote=lambda batch_id: list(lost_on))
         self.advance = SimpleNamespace(remote=self._advance)
         self._specs = specs
 
@@ -58,7 +60,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     monkeypatch.setattr(trainable.tune, "report", results.append)
 
     def get(asked: Any) -> Any:
-        if asked is None or isinstance(asked, str):
+        if asked is None or isinstance(asked, (str, list)):
             return asked
         if isinstance(asked[1], Exception):
             raise asked[1]
@@ -208,6 +210,46 @@ def test_a_batch_is_computed_in_order_until_a_trial_of_it_is_killed(
     run_tune_trial({TRIAL_ID: "t1"}, board)
     assert [outcome[OUTCOME] for outcome in board.outcomes] == ["ended", "ended", "killed"]
     assert sent == [{OUTCOME: "ended"}]
+
+
+def test_a_trial_whose_code_is_not_on_the_node_is_not_tried_again(sent: list[dict[str, Any]]) -> None:
+    text = base64.b64encode(b"cnowhere\nnothing\n.").decode()
+    board = Board(specs=[text])
+    run_tune_trial({TRIAL_ID: "t1"}, board)
+    [outcome] = board.outcomes
+    assert outcome[OUTCOME] == "lost"
+    assert "is its code on every node?" in outcome[REASON]
+    assert "No module named 'nowhere'" in outcome[REASON]
+
+
+@pytest.mark.parametrize(
+    ("lost_on", "preemptions"), [([], 0), (["gone"] * 7, 7), (["gone", "here"], 1), (["here"] * 2, None)]
+)
+def test_a_lost_process_counts_as_a_failure_if_its_node_is_still_there(
+    tmp_path: Path,
+    sent: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    lost_on: list[str],
+    preemptions: int | None,
+) -> None:
+    """One failure is allowed. The next trial of the batch begins without the losses of this one."""
+    recorded = []
+
+    def run(graph: StageGraph, store: Any, **options: Any) -> TrialRecord:
+        recorded.append(options["reporter"].num_preemptions)
+        return TrialRecord(fingerprint="f", config={}, seed=1, state="finished")
+
+    monkeypatch.setattr(trainable, "run_trial", run)
+    monkeypatch.setattr(trainable, "is_any_lost", lambda nodes: nodes != ["here"])
+    monkeypatch.setattr(WorkerGroup, "limit_threads", lambda self: None)
+    spent = replace(spec(tmp_path), group=WorkerGroup(1, 1.0, 0.0, 1, ""))
+    board = Board(specs=[spent.to_text()] * 2, lost_on=lost_on)
+    run_tune_trial({TRIAL_ID: "t1"}, board)
+    assert recorded == ([0] if preemptions is None else [preemptions, 0])
+    first, _ = board.outcomes
+    if preemptions is None:
+        assert first[OUTCOME] == "lost"
+        assert first[REASON].endswith("a worker was lost 2 times, resources.max_failures allows 1")
 
 
 def test_a_worker_that_cannot_reach_the_board_says_so(

@@ -140,6 +140,16 @@ def test_it_hands_out_no_more_than_it_may(store: ArtifactStore) -> None:
     assert [left.fingerprint for left in bench.queue.trials] == ["z"]
 
 
+def test_it_can_be_ended_early_for_another_to_go_on(store: ArtifactStore) -> None:
+    bench = Bench(store, trial("x"), trial("y"))
+    bench.searcher.suggest("t1")
+    bench.searcher.end_early()
+    assert bench.searcher.suggest("t2") is None
+    bench.searcher.on_trial_complete("t1", error=True)
+    assert bench.searcher.suggest("t2") == "FINISHED"
+    assert [left.fingerprint for left in bench.queue.trials] == ["y"]
+
+
 def test_what_runs_is_asked_once_to_end_when_the_queue_stops(store: ArtifactStore) -> None:
     bench = Bench(store, trial("x"), trial("y"))
     bench.searcher.suggest("t1")
@@ -173,6 +183,7 @@ ENDED = {OUTCOME: "ended"}
     [
         ([{OUTCOME: "busy", OWNER: "another"}], ENDED, False, ("defer", "x", "another")),
         ([{OUTCOME: "killed", REASON: "disk full"}], ENDED, False, ("kill", "x", "disk full")),
+        ([{OUTCOME: "lost", REASON: "too often"}], ENDED, False, ("end", "x", "lost: too often")),
         ([ENDED], ENDED, False, ("end", "x", "record")),
         ([ENDED], None, True, ("end", "x", "record")),  # lost after it had told its end
         ([], ENDED, True, ("end", "x", LOST)),

@@ -33,8 +33,13 @@ def test_the_groups_that_wait_are_those_of_our_shape() -> None:
         "d": group("REMOVED", gpu),
         "e": group("PENDING", {"CPU": 2.0}),
     }
-    assert unplaced(groups, gpu) == 2
-    assert unplaced(groups, {"CPU": 2.0, "GPU": 0.0}) == 1
+    assert unplaced(groups, gpu, 2) == 2
+    assert unplaced(groups, gpu, 1) == 1, "the other is of another job"
+    assert unplaced(groups, {"CPU": 2.0, "GPU": 0.0}, 3) == 3
+    assert unplaced(groups, gpu, 0) == 0
+    # four trials have no workers yet, and one group of them has its place
+    assert unplaced(groups, gpu, 4) == 3
+    assert unplaced({}, gpu, 1) == 1
     text = place_text(2, gpu, {"CPU": 3.0})
     assert "2 trials without a place on the cluster: each worker needs 2 CPU, 0.5 GPU" in text
     assert "free are 3 CPU, 0 GPU in all" in text

@@ -26,6 +26,13 @@ from nlgraft.study.planning.capacity import capacity_problems, max_concurrent
         ({"gpus_per_worker": 0.1, "max_gpus": 0.3}, {"CPU": 16, "GPU": 8}, 3),
         ({"max_gpus": 1.0}, {"CPU": 8}, 8),  # a trial without GPUs holds none
         ({"max_cpus": 4, "max_concurrent": 3}, {"CPU": 8}, 3),
+        # with a range of workers: as many with the most as fit, and one with what is left
+        ({"workers": {"min": 2, "max": 4}}, {"CPU": 3}, 1),
+        ({"workers": {"min": 2, "max": 4}}, {"CPU": 9}, 2),
+        ({"workers": {"min": 2, "max": 4}}, {"CPU": 10}, 3),
+        ({"workers": {"min": 2, "max": 4}}, {"CPU": 1}, 0),
+        ({"workers": {"min": 2, "max": 4}, "max_cpus": 8}, {"CPU": 64}, 2),
+        ({"workers": {"min": 1, "max": 3}, "gpus_per_worker": 1}, {"CPU": 8, "GPU": 4}, 2),
     ],
 )
 def test_trials_at_once(resources, capacity, count):
@@ -41,3 +48,10 @@ def test_what_can_never_fit_says_what_is_missing():
     assert [found.path for found in both] == ["resources.cpus_per_worker", "resources.gpus_per_worker"]
     assert "asks for 3 CPUs per trial (3 workers x 1), this machine has 1" in both[0].message
     assert capacity_problems(resources, {"CPU": 3, "GPU": 3}) == []
+
+
+def test_a_range_of_workers_needs_room_for_the_fewest_alone():
+    resources = Resources(workers={"min": 2, "max": 8})
+    assert capacity_problems(resources, {"CPU": 2}) == []
+    (problem,) = capacity_problems(resources, {"CPU": 1})
+    assert problem.message.startswith("asks for 2 CPUs per trial (at least 2 workers x 1), the cluster has 1")

@@ -27,7 +27,7 @@ from tests.unit.study.mistakes import change
         ("factors.depth", 3, "factors.depth", "expected mapping, got 3"),
         ("claims", {}, "claims", "expected list of mapping, got a mapping with no keys"),
         ("search", 3, "search", "expected mapping or null, got 3"),
-        ("resources.workers", True, "resources.workers", "expected int >= 1, got true"),
+        ("resources.workers", True, "resources.workers", "expected int >= 1 or mapping, got true"),
         ("description", None, "description", "expected text, got nothing (null)"),
         # levels
         ("factors.depth.levels", [], "factors.depth.levels", "is empty"),
@@ -184,6 +184,17 @@ from tests.unit.study.mistakes import change
             "resources.gpus_per_worker",
             "cannot share a GPU",
         ),
+        (
+            "resources",
+            {"gpus_per_worker": 0.5, "workers": {"min": 1, "max": 2}},
+            "resources.gpus_per_worker",
+            "2 workers of one trial cannot share a GPU",
+        ),
+        ("resources.workers", {"min": 1, "max": 4}, None, None),
+        ("resources.workers", {"min": 3, "max": 2}, "resources.workers.max", "2 is below min, 3"),
+        ("resources.workers", {"min": 0, "max": 2}, "resources.workers.min", "expected int >= 1, got 0"),
+        ("resources.workers", {"min": 1}, "resources.workers.max", "is missing"),
+        ("resources.workers", "many", "resources.workers", "expected int >= 1 or mapping, got the text"),
         ("resources", {"workers": 3, "max_cpus": 2}, "resources.max_cpus", "2 is too few: one trial has 3"),
         ("resources", {"gpus_per_worker": 1, "max_gpus": 0.5}, "resources.max_gpus", "one trial has 1"),
         # planned looks
@@ -198,7 +209,7 @@ from tests.unit.study.mistakes import change
             "12 is not between 15 and 25: 5 cells with 3 to 5 seeds each",
         ),
         ("resources.gpus_per_worker", 1.5, "resources.gpus_per_worker", "above 1, give a whole number"),
-        ("resources.workers", 0, "resources.workers", "expected int >= 1, got 0"),
+        ("resources.workers", 0, "resources.workers", "expected int >= 1 or mapping, got 0"),
         # names
         ("name", "a/b", "name", "'a/b' is no usable name"),
         ("factors.a b", {"target": "x", "levels": [1], "baseline": 1}, "factors.a b", "is no usable name"),

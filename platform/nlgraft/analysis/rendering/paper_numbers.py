@@ -93,7 +93,7 @@ class Numbers:
         self._add("confidence", f"{100 * (1 - settings.alpha):g} %")
         for part, seconds in {"": cost.total_s, ".search": cost.search_s, ".lost": cost.lost_s}.items():
             for unit, share in hours.items():
-                self._add(f"{unit}-hours{part}", hours_text(seconds * share * resources.workers))
+                self._add(f"{unit}-hours{part}", hours_text(seconds * share * resources.max_workers))
 
     def _add_scores(self, result: ComparedResults, metric: str) -> None:
         decimals = num_decimals(cell.mean(metric) for cell in result.cells)

@@ -107,7 +107,7 @@ def _parameters(result: RecordedResults) -> str:
 
 def _hours(result: RecordedResults, cost: Cost) -> list[str]:
     resources = result.study.resources
-    workers, gpus = resources.workers, resources.gpus_per_worker
+    workers, gpus = resources.max_workers, resources.gpus_per_worker
     total = cost.total_s * workers
     share = [f"{hours_text(cost.lost_s * workers)} of trials that failed or were stopped"]
     if result.study.search is not None:

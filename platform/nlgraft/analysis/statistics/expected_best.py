@@ -82,7 +82,7 @@ def expected_best(result: Results, cell: CellResult) -> ExpectedBest | None:
         high,
         len(ended) - len(found),
         float(np.mean(steps)) if steps else None,
-        result.study.resources.workers * float(np.mean([_took_s(trial) for trial in ended])),
+        result.study.resources.max_workers * float(np.mean([_took_s(trial) for trial in ended])),
     )
 
 

@@ -99,7 +99,9 @@ class Plan:
             ("stages finished", str(self.stages["finished"])),
         ]
         if self.max_concurrent is not None:
-            rows.append(("trials at once", str(self.max_concurrent)))
+            resources = self.study.resources
+            each = f", of {resources.workers_text} each" if resources.max_workers > 1 else ""
+            rows.append(("trials at once", f"{self.max_concurrent}{each}"))
         basis = "from earlier runs" if self.is_cost_measured else "rough estimate"
         if self.cost_s is not None:
             rows.append((f"worker time, {basis}", duration(self.cost_s)))

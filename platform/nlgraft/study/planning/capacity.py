@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from nlgraft.errors import Problem
 from nlgraft.study.data.study import Resources
+from nlgraft.wording import count
 
 _TOLERANCE = 1e-9
 _FIELDS = {"CPU": "cpus_per_worker", "GPU": "gpus_per_worker"}
@@ -23,12 +24,13 @@ def capacity_problems(
         where: Name of the cluster in messages.
     """
     problems = []
-    for kind, amount in resources.per_trial.items():
+    least = resources.min_workers
+    for kind, amount in resources.of_workers(least).items():
         has = capacity.get(kind, 0.0)
         if amount > has + _TOLERANCE:
             field = _FIELDS[kind]
             each = getattr(resources, field)
-            workers = f"{resources.workers} worker{'s' if resources.workers > 1 else ''}"
+            workers = f"{'at least ' if least < resources.max_workers else ''}{count(least, 'worker')}"
             message = (
                 f"asks for {amount:g} {kind}s per trial ({workers} x {each:g}), {where} has {has:g}; "
                 f"lower resources.workers or resources.{field}, or use a larger cluster"
@@ -40,15 +42,23 @@ def capacity_problems(
 def max_concurrent(resources: Resources, capacity: Mapping[str, float]) -> int:
     """Compute how many trials fit at once, no more than the study allows; 0 when not even one fits.
 
+    Trials with a range of workers have their most, but for one that takes what is left if that is enough.
+
     Args:
         resources: The needs of one trial.
         capacity: Capacity of the cluster, by Ray's resource names.
     """
-    counts = [
-        _fit(amount, capacity.get(kind, 0.0)) for kind, amount in resources.per_trial.items() if amount > 0
-    ]
+    number = _num_fitting(resources.per_trial, capacity)
+    if resources.min_workers < resources.max_workers:
+        held = {kind: number * amount for kind, amount in resources.per_trial.items()}
+        left = {kind: capacity.get(kind, 0.0) - amount for kind, amount in held.items()}
+        number += min(1, _num_fitting(resources.of_workers(resources.min_workers), left))
     allowed = most_allowed(resources)
-    return min(counts if allowed is None else [*counts, allowed])
+    return number if allowed is None else min(number, allowed)
+
+
+def _num_fitting(needs: Mapping[str, float], capacity: Mapping[str, float]) -> int:
+    return min(_fit(amount, capacity.get(kind, 0.0)) for kind, amount in needs.items() if amount > 0)
 
 
 def most_allowed(resources: Resources) -> int | None:

@@ -45,7 +45,7 @@ def cost_of(
     Args:
         stages: Stages that are not stored.
         costs: Mean costs of stored ones by name.
-        resources: The shape of a trial, whose workers share a training.
+        resources: The shape of a trial, whose workers, as many as it may have, share a training.
     """
     seconds, num_bytes = 0.0, 0.0
     estimated: dict[str, None] = {}
@@ -80,7 +80,7 @@ def estimated_cost(stage: Stage, resources: Resources) -> tuple[float, float] | 
     if resources.gpus_per_worker:
         rate = resources.gpus_per_worker * _FLOPS_PER_GPU
     # Workers divide the tokens of a step among themselves, not its overhead.
-    step_s = _STEP_S + _FLOP * parameters * stage.work.tokens_per_step / (rate * resources.workers)
+    step_s = _STEP_S + _FLOP * parameters * stage.work.tokens_per_step / (rate * resources.max_workers)
     return stage.work.num_steps * step_s, BYTES_PER_WEIGHT * parameters
 
 

@@ -352,12 +352,14 @@ def _look_problems(draft: Draft, num_cells: int) -> Iterator[Problem]:
 
 
 def _resource_problems(study: Study) -> Iterator[Problem]:
-    gpus, workers = study.resources.gpus_per_worker, study.resources.workers
+    gpus, workers = study.resources.gpus_per_worker, study.resources.max_workers
     if gpus > 1 and not gpus.is_integer():
         yield Problem("resources.gpus_per_worker", f"{gpus} is not allowed; above 1, give a whole number")
     if 0 < gpus < 1 and workers > 1:
         message = f"{workers} workers of one trial cannot share a GPU ({gpus} each); give 1, or one worker"
         yield Problem("resources.gpus_per_worker", message)
+    if workers < (least := study.resources.min_workers):
+        yield Problem("resources.workers.max", f"{workers} is below min, {least}")
     for kind, cap in study.resources.caps.items():
         if cap < (needed := study.resources.per_trial[kind]):
             yield Problem(f"resources.max_{kind.lower()}s", f"{cap:g} is too few: one trial has {needed:g}")

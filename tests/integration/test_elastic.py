@@ -1,0 +1,122 @@
+"""Trials whose workers follow the cluster: nodes are lost under them, or taken away with notice."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from tests.integration.test_shared_cluster import Cluster, result_of, run, wait_until
+from tests.processes import patient
+
+
+class Nodes(Cluster):
+    """A head without CPUs and two nodes with one each, of which the last can be drained and killed."""
+
+    code = """
+import subprocess, sys
+from ray.cluster_utils import Cluster
+common = {"temp_dir": sys.argv[1], "include_dashboard": False, "node_ip_address": "127.0.0.1"}
+cluster = Cluster(initialize_head=True, head_node_args={**common, "num_cpus": 0})
+nodes = [cluster.add_node(num_cpus=1, **common) for _ in range(2)]
+print("ADDRESS", cluster.address, flush=True)
+for line in sys.stdin:
+    if line == "drain\\n":
+        command = f"{sys.argv[2]} drain-node --address {cluster.address} --node-id {nodes[-1].node_id}"
+        reason = "--reason DRAIN_NODE_REASON_PREEMPTION --reason-message spot --deadline-remaining-seconds 60"
+        subprocess.run(f"{command} {reason}".split(), check=True)
+    else:
+        cluster.remove_node(nodes.pop(), allow_graceful=False)
+cluster.shutdown()
+"""
+
+    def tell(self, word: str) -> None:
+        self.process.stdin.write(f"{word}\n")
+        self.process.stdin.flush()
+
+
+@pytest.fixture
+def nodes(toy_on_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with tempfile.TemporaryDirectory(prefix="nlg-") as directory:
+        found = Nodes(directory)
+        try:
+            yield found
+        finally:
+            found.close()
+
+
+@pytest.fixture
+def study_file(toy_document: dict[str, Any], tmp_path: Path) -> Path:
+    """One trial of a minute; were the loss of its node a failure, it would fail."""
+    del toy_document["factors"]
+    toy_document["base"] |= {"steps": 120, "pause_s": 0.5}
+    toy_document["seeds"] = [1]
+    toy_document["resources"] = {"workers": {"min": 1, "max": 2}, "max_failures": 0}
+    path = tmp_path / "toy.yaml"
+    with path.open("w") as file:
+        YAML().dump(toy_document, file)
+    return path
+
+
+def starts(directory: Path) -> list[tuple[int, int]]:
+    """Number of workers and first step of each time that the training was begun."""
+    lines = [line.split() for line in (directory / "log").read_text().splitlines()]
+    return [(int(line[0][3:]), int(line[-1])) for line in lines if line[0].startswith("of-")]
+
+
+def last_step(directory: Path) -> int:
+    """Step of the newest training state in the store."""
+    steps = [path.parent.parent.name for path in directory.glob("store/**/state.json")]
+    return max((int(step) for step in steps if step.isdecimal()), default=0)
+
+
+def verify_against_undisturbed(study_file: Path, nodes: Nodes, result: dict[str, Any]) -> None:
+    """Look at what is stored and at what is said of it, and compare with a run that nothing interrupts."""
+    assert result["trials"] == {"run": 1, "reused": 0, "failed": 0}
+    command = [sys.executable, "-m", "nlgraft"]
+    status = json.loads(subprocess.check_output([*command, "status", study_file, "--json"]))
+    assert (status["workers"], status["preemptions"]) == ([1, 2], 1)
+    subprocess.run([*command, "verify", study_file], check=True)
+    options = [
+        "base.pause_s=0",
+        "--address",
+        nodes.address,
+        "--storage",
+        str(study_file.parent / "undisturbed"),
+    ]
+    undisturbed = result_of(run(study_file, *options), patient(200))
+    assert result["cells"][0]["metrics"] == undisturbed["cells"][0]["metrics"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("is_announced", [False, True])
+def test_a_trial_goes_on_with_fewer_workers_when_a_node_is_lost(
+    study_file: Path, tmp_path: Path, nodes: Nodes, is_announced: bool
+) -> None:
+    """If that is announced, the group has saved its state and ended before."""
+    driver = run(study_file, "--address", nodes.address)
+    wait_until(lambda: last_step(tmp_path) > 3, driver, patient(200))
+    assert starts(tmp_path) == [(2, 1)]
+    if is_announced:
+        nodes.tell("drain")
+        time.sleep(patient(20))
+        stopped_at = last_step(tmp_path)
+        time.sleep(5)
+        assert last_step(tmp_path) == stopped_at
+    nodes.tell("kill")
+    result = result_of(driver, patient(400))
+    [_, (num_workers, first_step)] = starts(tmp_path)
+    assert num_workers == 1
+    assert first_step > 3, "it went on from its training state"
+    assert not is_announced or first_step == stopped_at + 1, "no step was taken twice"
+    verify_against_undisturbed(study_file, nodes, result)

@@ -1,0 +1,115 @@
+"""Worker groups that are lost and replaced, without Ray."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.train import PreemptionError, PreemptionInfo, ScalingConfig
+
+from nlgraft.execution import distributed_stages
+from nlgraft.execution.distributed_stages import WorkerStageError, _Mailbox, run_on_workers
+from nlgraft.execution.losses import Losses
+from nlgraft.execution.worker_group import WorkerGroup
+from nlgraft.pipeline.stage import NullReporter, Stage, TrialStopped
+from nlgraft.pipeline.stage_outputs import RecordingReporter
+from nlgraft.pipeline.store import StorePlace
+
+
+def test_a_new_group_takes_the_place_of_the_old_one_whatever_their_sizes() -> None:
+    """Else the dead of the old group would make an error of the new one look like a loss."""
+    mailbox = _Mailbox()
+    for rank in range(3):
+        mailbox.join(rank, 3, f"old {rank}", f"node {rank}")
+    mailbox.join(1, 2, "new 1", "node 4")
+    mailbox.join(0, 2, "new 0", "node 0")
+    assert sorted(mailbox.workers()) == ["new 0", "new 1"]
+    assert sorted(mailbox.nodes()) == ["node 0", "node 4"]
+    mailbox.join(0, 1, "newest", "node 0")
+    assert mailbox.workers() == ["newest"]
+
+
+ANNOUNCED = PreemptionError(PreemptionInfo(None, {"b": [1]}))
+LOST = RuntimeError("connection reset by peer")
+
+
+@pytest.fixture
+def fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any, list[str]]]:
+    """Failure, posted error and nodes of the Train runs to come; node b is lost."""
+    ends: list[tuple[Any, Any, list[str]]] = []
+    posted: list[Any] = []
+
+    def fit(*arguments: Any) -> Any:
+        failure, error, nodes = ends.pop(0)
+        posted[:] = [None if error is None else pickle.dumps(error), nodes]
+        return failure
+
+    actor = SimpleNamespace(
+        options=lambda **options: actor,
+        remote=lambda: actor,
+        error=SimpleNamespace(remote=lambda: None),
+        nodes=SimpleNamespace(remote=lambda: None),
+    )
+    fake = SimpleNamespace(
+        remote=lambda kind: actor,
+        get=lambda asked: posted,
+        kill=lambda mailbox: None,
+        get_runtime_context=lambda: SimpleNamespace(get_node_id=lambda: "a" * 56),
+    )
+    monkeypatch.setattr(distributed_stages, "ray", fake)
+    monkeypatch.setattr(distributed_stages, "_fit", fit)
+    monkeypatch.setattr(distributed_stages, "is_any_lost", lambda nodes: "b" in nodes)
+    return ends
+
+
+def run(max_failures: int = 0) -> tuple[Losses, RecordingReporter]:
+    losses, reporter = Losses(max_failures), RecordingReporter(NullReporter())
+    stage = Stage(name="train", run="a.b:c", is_distributed=True)
+    group = WorkerGroup(4, 1.0, 0.0, max_failures, "", least_workers=1)
+    run_on_workers(stage, StorePlace("store"), group, reporter, losses, lambda is_awaiting: None)
+    return losses, reporter
+
+
+def test_lost_nodes_are_counted_apart_from_lost_processes(fits: list[Any]) -> None:
+    fits += [
+        (LOST, None, ["a", "b"]),  # the node vanished
+        (ANNOUNCED, None, ["a"]),  # it was announced, and the training did not hear of it in time
+        (None, "a node of the group is about to be taken away", ["a"]),  # it saved its state and ended
+        (LOST, None, ["a"]),  # a process alone
+        (None, None, ["a"]),
+    ]
+    losses, reporter = run(max_failures=1)
+    assert (losses.num_failures, losses.num_preemptions, reporter.num_preemptions) == (1, 3, 3)
+    assert fits == []
+
+
+def test_a_process_lost_too_often_ends_the_trial(fits: list[Any]) -> None:
+    fits += [(LOST, None, ["b"]), (LOST, None, ["a"])]
+    with pytest.raises(RuntimeError, match=r"a worker was lost 1 time, resources\.max_failures allows 0"):
+        run()
+
+
+def test_an_error_or_an_end_of_the_stage_is_no_loss(fits: list[Any]) -> None:
+    fits += [(LOST, ("ValueError", "no"), ["b"]), (None, "rung 1", ["a"])]
+    with pytest.raises(WorkerStageError, match="ValueError: no"):
+        run()
+    with pytest.raises(TrialStopped, match="rung 1"):
+        run()
+
+
+@pytest.mark.parametrize(("least", "wanted"), [(None, 4), (4, 4), (1, (1, 4))])
+def test_train_gets_the_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int | None, wanted: Any
+) -> None:
+    found: dict[str, Any] = {}
+    monkeypatch.setattr(distributed_stages, "TorchTrainer", lambda loop, **options: found.update(options))
+    group = WorkerGroup(4, 1.0, 0.0, 0, str(tmp_path), least_workers=least)
+    stage = Stage(name="train", run="a.b:c", is_distributed=True)
+    distributed_stages._new_trainer(stage, StorePlace("store"), group, None, 0)
+    scaling: ScalingConfig = found["scaling_config"]
+    assert scaling.num_workers == wanted
+    # else Train would retry itself, without bound, and nobody would count
+    assert found["run_config"].failure_config.max_preemption_failures == 0
