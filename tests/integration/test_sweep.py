@@ -36,7 +36,7 @@ from nlgraft.pipeline.stage import KillReason, Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore, StorePlace
 from nlgraft.pipeline.trial import trial_record
 from nlgraft.study.data.design import cells
-from nlgraft.study.data.study import Resources
+from nlgraft.study.data.resources import Resources
 from nlgraft.study.public import Study
 from tests.processes import patient
 

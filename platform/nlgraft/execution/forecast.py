@@ -10,7 +10,7 @@ from nlgraft.execution.events import SweepTrial
 from nlgraft.pipeline.decision import StageCost
 from nlgraft.pipeline.stage import Stage
 from nlgraft.pipeline.trial_record import TrialRecord
-from nlgraft.study.data.study import Resources
+from nlgraft.study.data.resources import Resources
 from nlgraft.study.planning.cost import estimated_cost
 
 _RAN = ("run", "resume")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 from nlgraft.errors import Problem
-from nlgraft.study.data.study import Resources
+from nlgraft.study.data.resources import Resources
 from nlgraft.wording import count
 
 _TOLERANCE = 1e-9

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from nlgraft.pipeline.decision import StageCost
 from nlgraft.pipeline.stage import Stage
+from nlgraft.study.data.resources import Resources
 from nlgraft.study.data.step_time import BITS_PER_S, BYTES_PER_WEIGHT, StepTime
-from nlgraft.study.data.study import Resources
 
 _FLOP = 6
 """Per parameter and token: two forward, four backward (Kaplan et al. 2020, section 2.1)."""
