@@ -46,6 +46,6 @@ def test_a_process_that_answers_again_is_not_lost(
     server: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = iter([False, True])
-    monkeypatch.setattr(cluster_watch, "_answers", lambda place: next(answers))
+    monkeypatch.setattr(cluster_watch, "answers", lambda place: next(answers))
     ClusterWatch({"gcs": server.getsockname()}, None).check(is_suspect=True)
     server.close()
