@@ -7,7 +7,11 @@ import shutil
 from pathlib import Path
 
 import sentencepiece
+import torch
 
+from nlgraft.nn.conversion.checkpoint import from_hugging_face
+from nlgraft.nn.generation import beam_search
+from nlgraft.nn.model_config import GenerationConfig
 from tests.tiny_models import tiny_translator
 
 SPM = "sentencepiece.bpe.model"
@@ -64,6 +68,71 @@ def write_marian(directory: Path, source_lines, target_lines, **settings) -> Non
     special = {"pad_token_id": len(ids) - 1, "decoder_start_token_id": len(ids) - 1, "eos_token_id": 0}
     special |= {"forced_eos_token_id": 0, "vocab_size": len(ids), "max_position_embeddings": 256}
     tiny_translator("marian", **special | settings).save_pretrained(directory)
+
+
+def check_alike(directory: Path, family: str, model, batch, lines, config: GenerationConfig) -> None:
+    """Compare a batch of ours with their tokens, by the row of each, then logits and greedy outputs.
+
+    Args:
+        directory: A checkpoint of ``write_multilingual``.
+        family: Its family.
+        model: What was made of it.
+        batch: The first lines, as ours reads them.
+        lines: Text of source and target.
+        config: How ours begins a target.
+    """
+    import transformers
+
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(directory).eval()
+    ours, their_table = (
+        each.source_embedding.table.weight.detach() for each in (model, from_hugging_face(theirs)[0])
+    )
+    rows = torch.tensor([int((their_table == row).all(1).nonzero()[0, 0]) for row in ours])
+    first, second = FAMILIES[family][2]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory, src_lang=first, tgt_lang=second)
+    expected = tokenizer(lines[0], text_target=lines[1])
+    source, target = batch.sources[0], batch.target_input
+    if family == "mbart":  # text, end, language; the decoder begins with the language
+        starts = [[label[-1], *label[:-2]] for label in expected["labels"]]
+    else:  # language, text, end behind the end of a sentence
+        starts = [[2, *label[:-1]] for label in expected["labels"]]
+    for i in range(len(source.ids)):
+        assert rows[source.ids[i][source.valid[i]]].tolist() == expected["input_ids"][i]
+        assert rows[target.ids[i][target.valid[i]]].tolist() == starts[i]
+    with torch.no_grad():
+        found = model.logits(model(batch))[target.valid]
+        their = theirs(
+            input_ids=rows[source.ids],
+            attention_mask=source.valid.long(),
+            decoder_input_ids=rows[target.ids],
+        ).logits[target.valid]
+    torch.testing.assert_close(found, their[:, rows], rtol=0, atol=1e-4)
+    _check_greedy(model, theirs, source, rows, config)
+
+
+def _check_greedy(model, theirs, source, rows, config) -> None:
+    """Greedy outputs agree; tokens that our vocabulary lacks are forbidden there, as the padding is."""
+    greedy = GenerationConfig(
+        beam=1,
+        max_length_ratio=0,
+        max_length_offset=9,
+        start_id=config.start_id,
+        forced_ids=config.forced_ids,
+    )
+    ours = [rows[best[0].ids].tolist() for best in beam_search(model, [source], config=greedy)]
+    prompt = rows[list(greedy.prompt)].expand(len(ours), -1)
+    outside = {*range(theirs.config.vocab_size)} - {*rows.tolist()} | {1}
+    their = theirs.generate(
+        input_ids=rows[source.ids],
+        attention_mask=source.valid.long(),
+        decoder_input_ids=prompt,
+        decoder_start_token_id=int(prompt[0, 0]),
+        suppress_tokens=sorted(outside),
+        max_new_tokens=10,  # with the end that their settings force
+        num_beams=1,
+    )[:, len(greedy.prompt) :].tolist()
+    ended = [row[: row.index(2)] if 2 in row else row[:9] for row in their]
+    assert [ids[:9] for ids in ours] == ended
 
 
 def copy_of(directory: Path, where: Path) -> Path:

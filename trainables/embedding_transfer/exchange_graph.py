@@ -22,7 +22,7 @@ from nlgraft.stages.kinds.exchange_kinds import (
     VectorSettings,
 )
 from nlgraft.stages.stage_kind import NoSettings
-from nlgraft.training.train_config import MaskingConfig, SmoothedTrainConfig
+from nlgraft.training.train_config import MaskingConfig, SmoothedTrainConfig, View
 from trainables.embedding_transfer.arms import (
     GENERATOR_KINDS,
     PRODUCERS,
@@ -57,6 +57,7 @@ class VocabularyExchange:
             it was initialised.
         masking: What a masked language model predicts; None for encoder-decoders.
         masked_spans: Masked spans in the sources of a denoising model.
+        view: What is put around the lines of a model that reads their language; None for others.
     """
 
     config: Config
@@ -70,6 +71,7 @@ class VocabularyExchange:
     learner: Stage | None = None
     masking: MaskingConfig | None = None
     masked_spans: MaskedSpansConfig | None = None
+    view: View | None = None
 
     @property
     def _upstream_seed(self) -> int:
@@ -101,6 +103,7 @@ class VocabularyExchange:
             masked_spans=self.masked_spans,
             masking=self.masking,
             new_mask_rate=NEW_MASK_RATE if is_masked else None,
+            view=self.view,
         )
         inputs = GeneratorInputs(
             model=self.learner or self.model, encoded=self.old_text, tokenizers=tokenizers

@@ -15,7 +15,6 @@ from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.masked_lm_models import MaskedBatch
 from nlgraft.stages.kinds.exchange_kinds import SIDE
 from nlgraft.text.batches import LengthBatches
-from nlgraft.text.tokenizers import BOS, EOS
 from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.masked_text import Masker, labels_of
 from nlgraft.training.seeds import generator_for
@@ -98,9 +97,9 @@ class ChangedData(ABC):
 class ChangedPairs(ChangedData):
     """Sentence pairs for an encoder-decoder."""
 
-    def __init__(self, encoded: Encoded, batch_tokens: int, options: ChangeOptions) -> None:
+    def __init__(self, encoded: Encoded, view: View, batch_tokens: int, options: ChangeOptions) -> None:
         """Set up batches of at most ``batch_tokens`` padded positions on either side."""
-        self._data = Seq2SeqData(encoded, View(), batch_tokens=batch_tokens, seed=options.seed)
+        self._data = Seq2SeqData(encoded, view, batch_tokens=batch_tokens, seed=options.seed)
         self._streams = {side: encoded.stream(STREAMS[side]) for side in options.sides}
         super().__init__(self._data.batches, options)
 
@@ -120,22 +119,34 @@ class ChangedPairs(ChangedData):
                 for sentence, shard in zip(sentences, shards, strict=True)
             ]
             words = [perturber.words(self._streams[side][int(row)].tolist()) for row in rows]
-            around = {"has_begin": side == "decoder", "has_end": side == "encoder"}
+            begin, end = (len(ids) for ids in self._around(side))
+            # what the decoder predicts last is no input of its own
+            around = {"num_before": begin, "num_after": end - (side == "decoder")}
             original_words[side] = _word_numbers(words, **around)
             changed_words[side] = _word_numbers([sentence.words for sentence in sentences], **around)
         return ChangedBatch(
-            original, _changed_pairs(original, changed), numbering.new_tokens(), original_words, changed_words
+            original, self._changed(original, changed), numbering.new_tokens(), original_words, changed_words
         )
 
+    def _around(self, side: str) -> tuple[Sequence[int], Sequence[int]]:
+        """Return the ids before and behind a sentence, the first input of the decoder included."""
+        view = self._data.view
+        if side == "encoder":
+            return view.sources[0].prefix, view.sources[0].suffix
+        return (view.target_start, *view.target.prefix), view.target.suffix
 
-def _changed_pairs(original: Batch, changed: Mapping[str, list[list[int]]]) -> Batch:
-    sources, target_input, target_output = original.sources, original.target_input, original.target_output
-    if (ids := changed.get("encoder")) is not None:
-        sources = [Tokens.from_lists([[*row, EOS] for row in ids])]
-    if (ids := changed.get("decoder")) is not None:
-        target_input = Tokens.from_lists([[BOS, *row] for row in ids])
-        target_output = Tokens.from_lists([[*row, EOS] for row in ids]).ids
-    return Batch(sources, target_input, target_output, original.contexts)
+    def _changed(self, original: Batch, changed: Mapping[str, list[list[int]]]) -> Batch:
+        sources, target_input, target_output = original.sources, original.target_input, original.target_output
+        whole = {}
+        for side, rows in changed.items():
+            before, after = self._around(side)
+            whole[side] = [[*before, *row, *after] for row in rows]
+        if (rows := whole.get("encoder")) is not None:
+            sources = [Tokens.from_lists(rows)]
+        if (rows := whole.get("decoder")) is not None:
+            target_input = Tokens.from_lists([row[:-1] for row in rows])
+            target_output = Tokens.from_lists([row[1:] for row in rows]).ids
+        return Batch(sources, target_input, target_output, original.contexts)
 
 
 class ChangedLines(ChangedData):
@@ -182,7 +193,7 @@ class ChangedLines(ChangedData):
             [[ids.begin, *line.inputs, ids.end] for line in lines], [line.labels for line in lines], ids.pad
         )
         original_words, changed_words = (
-            _word_numbers([getattr(line, name) for line in lines], has_begin=True, has_end=True)
+            _word_numbers([getattr(line, name) for line in lines], num_before=1, num_after=1)
             for name in ("original_words", "changed_words")
         )
         return ChangedBatch(
@@ -230,9 +241,7 @@ class _ChangedLine:
     masked_once: list[int]
 
 
-def _word_numbers(
-    words: Sequence[Sequence[int]], *, has_begin: bool = False, has_end: bool = False
-) -> Tensor:
-    """Word number of every position, [B, longest]; begin, end and padding have none."""
-    begin, end = [NO_WORD] * has_begin, [NO_WORD] * has_end
+def _word_numbers(words: Sequence[Sequence[int]], *, num_before: int, num_after: int) -> Tensor:
+    """Word number of every position, [B, longest]; what is put around words and padding have none."""
+    begin, end = [NO_WORD] * num_before, [NO_WORD] * num_after
     return Tokens.from_lists([[*begin, *numbers, *end] for numbers in words], NO_WORD).ids

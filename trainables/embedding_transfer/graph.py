@@ -25,9 +25,10 @@ from nlgraft.stages.kinds.masked_lm_kinds import (
 )
 from nlgraft.stages.kinds.released_kinds import MarianSide
 from nlgraft.stages.kinds.seq2seq_kinds import DecodingSettings, TrainSettings
-from nlgraft.stages.released_graph import Released, released
+from nlgraft.stages.released_graph import Released, language_view, released
 from nlgraft.stages.seq2seq_graph import EncodedText
-from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig
+from nlgraft.text.corpus_config import EOS
+from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig, View
 from trainables.embedding_transfer.arms import (
     KEPT_METHODS,
     PRETRAINED_VOCABULARIES,
@@ -40,7 +41,7 @@ from trainables.embedding_transfer.kinds import NEW_LAYERS, NewLayersSettings
 from trainables.embedding_transfer.masked_lm_graph import masked_lm_graph
 
 READ_AS: dict[str, Reader] = {"translation": "marian", "denoising": "mbart", "masked_tokens": "bert"}
-"""Kind of released checkpoint of each objective."""
+"""Kind of released checkpoint of each objective, unless languages are named."""
 SOURCE_SEPARATOR = " | "
 """Joins several sources of an example (section 4.2: answer and passage are the input)."""
 SOURCE, TARGET = STREAMS["encoder"], STREAMS["decoder"]
@@ -91,6 +92,10 @@ class _Builder:
     def tokenizers(self, domain: str) -> dict[str, Stage]:
         """The vocabularies of a domain, by stream."""
         if domain == "upstream" and self.config.upstream.checkpoint is not None:
+            if self.languages:
+                tokens = tuple(self.language_tokens)
+                shared = self.released.tokenizer("upstream_shared_tokenizer", tokens)
+                return dict.fromkeys((SOURCE, TARGET), shared)
             if not self.is_text:
                 sides: tuple[MarianSide, ...] = ("source", "target")
                 made = [self.released.marian_tokenizer(f"upstream_{side}_tokenizer", side) for side in sides]
@@ -99,6 +104,8 @@ class _Builder:
         read = ("upstream", "downstream") if domain == "joint" else (domain,)
         corpora = {name: self.corpus(name) for name in read}
         special = (MASK_TOKEN,) if domain == "upstream" and self.is_text else ()
+        if self.languages:  # with the ids that they have in the checkpoint's vocabulary, renumbered
+            special = (MASK_TOKEN, *self.language_tokens)
         return pieces.tokenizers(
             domain, getattr(self.config.tokenizers, domain), corpora, special_tokens=special
         )
@@ -107,6 +114,24 @@ class _Builder:
         """The vocabularies of a domain on the exchanged sides, the upstream corpus's own on the others."""
         given = self.tokenizers(domain)
         return self.tokenizers("upstream") | {STREAMS[side]: given[STREAMS[side]] for side in self.sides}
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Languages of source and target in a checkpoint that reads them; none if the lines name none."""
+        return (self.config.upstream.languages or ()) if self.is_pretrained else ()
+
+    @property
+    def language_tokens(self) -> dict[str, int]:
+        """Token of each language, and its id, behind the mask's in all vocabularies."""
+        return {f"<{name}>": EOS + 2 + place for place, name in enumerate(dict.fromkeys(self.languages))}
+
+    @property
+    def view(self) -> View:
+        """What is put around lines."""
+        if not self.languages:
+            return View()
+        source, target = (self.language_tokens[f"<{name}>"] for name in self.languages)
+        return language_view({SOURCE: source}, target, self.released.language_place)
 
     @cached_property
     def old(self) -> dict[str, Stage]:
@@ -148,6 +173,7 @@ class _Builder:
         return {
             "train": phase.train,
             "num_bleu_sentences": phase.num_bleu_sentences,
+            "view": self.view,
             # the tokenizer of the domain decides how its training text is segmented
             "sampling_alpha": getattr(self.config.tokenizers, domain).sampling_alpha,
         }
@@ -160,7 +186,9 @@ class _Builder:
             inputs = Bert2BertInputs(masked_lm=self.masked_lm)
             return BERT2BERT.stage("upstream", settings, inputs, seed=self.upstream_seed)
         if phase.checkpoint is not None:
-            return self.released.encoder_decoder("upstream", self.old[TARGET], phase.start_id)
+            named = tuple(dict.fromkeys(self.languages))
+            start = self.released.start_id(self.languages[-1]) if named else phase.start_id
+            return self.released.encoder_decoder("upstream", self.old[TARGET], start, named)
         settings = TrainSettings(
             **self._phase("upstream", phase),
             model=self.config.model.transformer(),
@@ -194,7 +222,7 @@ class _Builder:
         """The released checkpoint that serves as upstream model."""
         upstream, max_tokens = self.config.upstream, self.config.data.max_tokens
         assert upstream.checkpoint is not None
-        read_as = READ_AS[upstream.objective]
+        read_as = "multilingual" if upstream.languages else READ_AS[upstream.objective]
         return released(upstream.checkpoint, upstream.revision, read_as=read_as, max_tokens=max_tokens)
 
     @property
@@ -228,6 +256,7 @@ class _Builder:
             streams=streams,
             masking=self._masking,
             masked_spans=self._masked_spans,
+            view=self.view if self.languages else None,
         )
 
     @cached_property
@@ -237,6 +266,7 @@ class _Builder:
         settings = NewLayersSettings(
             train=config.train_config(self.config.downstream.train),
             metric_prefix="independent",
+            view=self.view,
             sides=self.sides,
             num_layers=config.num_layers,
         )
@@ -281,14 +311,14 @@ class _Builder:
         further = {}
         if self.is_pretrained and not self.is_text:
             further["upstream"] = pieces.upstream_scores(
-                self.upstream, self.upstream_text, decode=self.config.decode
+                self.upstream, self.upstream_text, decode=self.config.decode, view=self.view
             )
         score = self.config.score
         return pieces.scores(
             self.finetuned,
             self.downstream_text,
             splits,
-            DecodingSettings(decode=self.config.decode, is_calibrated=score.is_calibrated),
+            DecodingSettings(decode=self.config.decode, view=self.view, is_calibrated=score.is_calibrated),
             score,
             compared_tokenizer=self.tokenizers("upstream")[TARGET] if self.is_pretrained else None,
             further=further,

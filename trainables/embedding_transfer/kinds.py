@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from pydantic import Field
+
 from nlgraft.stages.config_parts import MaskedSpansConfig
 from nlgraft.stages.kinds.exchange_kinds import PlanInputs, PlanSettings
 from nlgraft.stages.kinds.seq2seq_kinds import TrainInputs, TrainSettings
 from nlgraft.stages.kinds.training_settings import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, StageKind, T
-from nlgraft.training.train_config import MaskingConfig, SmoothedTrainConfig
+from nlgraft.training.train_config import MaskingConfig, SmoothedTrainConfig, View
 from trainables.embedding_transfer.config import SegmentationRates
 
 _STAGES = "trainables.embedding_transfer.stages"
@@ -46,6 +48,9 @@ class GeneratorSettings(TrainingSettings[SmoothedTrainConfig]):
     """Objective of a masked language model; null: the model is an encoder-decoder."""
     new_mask_rate: float | None = None
     """Share of the new tokens that are masked and predicted; null for encoder-decoders."""
+    # Out of the fingerprint where it is null: generators are older than it.
+    view: View | None = Field(default=None, exclude_if=lambda view: view is None)
+    """What is put around the lines of a model that reads their language; null: their end alone."""
 
 
 @dataclass(frozen=True, kw_only=True)

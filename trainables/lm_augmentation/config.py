@@ -159,9 +159,9 @@ class RepresentationConfig(StrictConfig):
 class SourceConfig(RepresentationConfig):
     """Input of the encoder."""
 
-    states: Literal["fp32", "fp16", "live"] = "live"
-    """elmo: states of the training text are computed once and stored in fp32 or fp16, or computed anew in
-    every step (live). Decoding always computes them live."""
+    states: Literal["fp32", "fp16", "bf16", "live"] = "live"
+    """elmo: states of the training text are computed once and stored in fp32 or fp16, computed and stored in
+    bf16, or computed anew in every step (live). Decoding always computes them live."""
     readout: Readout = "output"
     """finetuned, with a bi_lm: the state that replaces an embedding. output: that of the combiner, which may
     attend to the towers' states at its own position, unlike in pretraining. cloze: as in pretraining,

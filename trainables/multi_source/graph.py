@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
+from nlgraft.nn.checkpoint_files import LanguagePlace
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import MASK_TOKEN, MaskedSpansConfig, PhaseConfig
@@ -20,7 +21,7 @@ from nlgraft.stages.kinds.masked_lm_kinds import (
     Bert2BertSettings,
     TrainMaskedSettings,
 )
-from nlgraft.stages.kinds.released_kinds import MBART_BOS, MBART_EOS
+from nlgraft.stages.kinds.released_kinds import MBART_EOS
 from nlgraft.stages.kinds.seq2seq_kinds import (
     SCORE,
     CarrySettings,
@@ -30,9 +31,9 @@ from nlgraft.stages.kinds.seq2seq_kinds import (
 )
 from nlgraft.stages.kinds.text_kinds import CorpusInputs, EncodeSettings
 from nlgraft.stages.learned_graph import learned_scores
-from nlgraft.stages.released_graph import Released, released
+from nlgraft.stages.released_graph import Released, language_view, released
 from nlgraft.stages.seq2seq_graph import TARGET, EncodedText
-from nlgraft.text.corpus_config import EOS, Split
+from nlgraft.text.corpus_config import Split
 from nlgraft.training.train_config import (
     LearnedParameters,
     MaskedScoringConfig,
@@ -153,23 +154,18 @@ class _Trial:
         """
         config = self.config
         ids = [config.language_id(language) for language in config.languages]
-        if self._is_language_first:
-            sides = tuple(Side(stream=f"source {k}", prefix=(ids[k],)) for k in sources)
-            target, start = Side(stream=TARGET, prefix=(ids[-1],)), EOS
-        else:
-            sides = tuple(Side(stream=f"source {k}", suffix=(EOS, ids[k])) for k in sources)
-            target, start = Side(stream=TARGET), ids[-1]
+        view = language_view({f"source {k}": ids[k] for k in sources}, ids[-1], self._language_place)
         # with document context, source 1 is the sentence to translate: it limits the length of the output
         is_context_read = config.documents == "previous" and 1 in sources
         translated = list(sources).index(1) if is_context_read else None
-        return View(sources=sides, target=target, target_start=start, length_source=translated)
+        return view.model_copy(update={"length_source": translated})
 
     @property
-    def _is_language_first(self) -> bool:
+    def _language_place(self) -> LanguagePlace:
         upstream = self.config.upstream
         if upstream is None or upstream.checkpoint is None or upstream.objective != "denoising":
-            return False
-        return self.released.language_place == "first"
+            return "last"
+        return self.released.language_place
 
     # --- training ---------------------------------------------------------------------------------------
 
@@ -187,7 +183,7 @@ class _Trial:
             ids = tuple(theirs.values())
             # an mBART was pretrained on sentences with their end between them
             ids += (MBART_EOS,) * len(self.symbols)
-            start = MBART_BOS if self._is_language_first else theirs[self.config.languages[-1]]
+            start = self.released.start_id(theirs[self.config.languages[-1]])
             return self.released.encoder_decoder("upstream", self.tokenizer, start, ids)
         spans = MaskedSpansConfig(rate=MASK_RATES[config.objective])
         side = Side(stream=TEXT)

@@ -25,7 +25,7 @@ from nlgraft.training.train_config import MaskingConfig, SmoothedTrainConfig, Tr
 
 Merge = Literal["none", "direct", MergeName]
 Layers = int | Literal["mean", "mean_last_2", "mean_last_4", "scalar_mix", "dynamic_cls", "dynamic_mean"]
-States = Literal["fp32", "fp16", "live"]
+States = Literal["fp32", "fp16", "bf16", "live"]
 PrlmName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
 _BRANCHING: tuple[MergeName, ...] = get_args(MergeName)
@@ -204,8 +204,8 @@ class PrlmFusionConfig(MergeConfig):
     has_frozen_dropout: bool = False
     """If true, frozen models keep their dropout in training, as in the released code."""
     states: States = "fp32"
-    """States of frozen models are computed once and stored in fp32 or fp16, or computed in every step
-    (live)."""
+    """States of frozen models are computed once and stored in fp32 or fp16, computed and stored in bf16, or
+    computed in every step (live)."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout on the fused states (0.3 in the released code)."""
     has_memory_norm: bool = False

@@ -88,11 +88,14 @@ def _config_problems(directory: Path, reader: Reader) -> Iterator[str]:
     if not isinstance(found, str) or (taken and found not in taken):
         allowed = " or ".join(taken) or "any of transformers"
         why = f" ({found} has {REFUSED[found]})" if found in REFUSED else ""
+        if reader == "marian" and found in TYPES["multilingual"]:
+            why = f", or {found} with upstream.languages"
         yield f"{path}: model_type is {found!r}, allowed is {allowed}{why}; give a checkpoint of that type"
     elif reader == "mbart" and _is_mbart_50(directory, settings):
         yield (
             f"{directory}: an mBART-50, whose lines begin with their language, while texts have none here; "
-            "give mbart-large-cc25, or train with multi_source, which takes both"
+            "give mbart-large-cc25, name the languages of one that translates in upstream.languages, or "
+            "train with multi_source, which takes both"
         )
 
 

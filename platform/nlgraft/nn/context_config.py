@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from nlgraft.strict_config import StrictConfig
 
-Precision = Literal["fp16", "fp32"]
+Precision = Literal["fp16", "bf16", "fp32"]
 PoolingName = Literal[
     "index", "output", "cloze", "towers", "sum", "mean", "scalar_mix", "dynamic_cls", "dynamic_mean"
 ]

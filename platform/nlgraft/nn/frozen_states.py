@@ -23,9 +23,10 @@ from nlgraft.nn.batch import Tokens, truncate_middle
 from nlgraft.nn.context_config import Precision
 from nlgraft.nn.contextual import Context, ContextualEmbedding
 
-_DTYPES: dict[Precision, tuple[str, type[np.floating]]] = {
-    "fp16": ("F16", np.float16),
-    "fp32": ("F32", np.float32),
+_DTYPES: dict[Precision, tuple[str, str]] = {
+    "fp16": ("F16", "<f2"),
+    "bf16": ("BF16", "<i2"),  # its bits, since numpy has no such numbers
+    "fp32": ("F32", "<f4"),
 }
 
 
@@ -43,7 +44,8 @@ def write_frozen_states(
         path: File to write.
         reader: The context of a fusion branch, or an embedding made of one.
         sequences: Token ids of every sentence, in the encoder's vocabulary.
-        precision: fp32 reproduces the live encoder exactly, fp16 halves the file.
+        precision: fp32 reproduces the live encoder exactly, fp16 halves the file; bf16 does so too, and the
+            encoder runs in bf16 where torch's autocast allows it, as in a training with this precision.
         batch_tokens: Padded tokens per forward pass.
 
     Raises:
@@ -53,10 +55,12 @@ def write_frozen_states(
     lengths_B = _lengths(context, sequences)
     offsets = np.concatenate([[0], np.cumsum(lengths_B)])
     states: np.memmap | None = None
-    for rows, _, layers_LBTH in _read(reader, sequences, lengths_B, batch_tokens):
+    is_bf16 = precision == "bf16"
+    for rows, _, layers_LBTH in _read(reader, sequences, lengths_B, batch_tokens, is_bf16=is_bf16):
         if states is None:
             states = _create(path, offsets, layers_LBTH.shape[0], layers_LBTH.shape[3], precision)
-        layers_BTLH = layers_LBTH.permute(1, 2, 0, 3).cpu().numpy()
+        kept_LBTH = layers_LBTH.to(torch.bfloat16).view(torch.int16) if is_bf16 else layers_LBTH
+        layers_BTLH = kept_LBTH.permute(1, 2, 0, 3).cpu().numpy()
         for place, row in enumerate(rows):
             states[offsets[row] : offsets[row + 1]] = layers_BTLH[place, : lengths_B[row]]
     if states is None:
@@ -100,7 +104,8 @@ class FrozenStates:
             whole = np.memmap(path, mode="r", offset=8 + size)
             self.offsets: npt.NDArray[np.int64] = np.frombuffer(whole[start:stop], dtype="<i8")
             start, stop = header["states"]["data_offsets"]
-            dtype = np.dtype("<f2" if header["states"]["dtype"] == "F16" else "<f4")
+            dtype = dict(_DTYPES.values())[header["states"]["dtype"]]
+            self.is_bf16 = dtype == _DTYPES["bf16"][1]
             self.states = np.frombuffer(whole[start:stop], dtype=dtype).reshape(header["states"]["shape"])
         except (OSError, ValueError, KeyError, struct.error) as error:
             raise StoreError(f"{path} holds no frozen states ({error}): run its stage again") from error
@@ -112,11 +117,14 @@ class FrozenStates:
         """Make tokens with the layers [L, B, T, H] of some sentences; their ids are zero and not used."""
         lengths = [int(self.offsets[row + 1] - self.offsets[row]) for row in rows]
         _, num_layers, width = self.states.shape
-        layers_BTLH = np.zeros((len(rows), max(lengths, default=0), num_layers, width), dtype=np.float32)
+        shape = (len(rows), max(lengths, default=0), num_layers, width)
+        layers_BTLH = np.zeros(shape, dtype=self.states.dtype)
         for place, row in enumerate(rows):
             layers_BTLH[place, : lengths[place]] = self.states[self.offsets[row] : self.offsets[row + 1]]
         tokens = Tokens.from_lists([[0] * length for length in lengths])
-        return tokens.with_layers(torch.from_numpy(layers_BTLH).permute(2, 0, 1, 3))
+        stored = torch.from_numpy(layers_BTLH)
+        layers = (stored.view(torch.bfloat16) if self.is_bf16 else stored).float()
+        return tokens.with_layers(layers.permute(2, 0, 1, 3))
 
 
 def _context(reader: Context | ContextualEmbedding) -> Context:
@@ -139,6 +147,8 @@ def _read(
     sequences: Sequence[Sequence[int]],
     lengths_B: npt.NDArray[np.int64],
     batch_tokens: int,
+    *,
+    is_bf16: bool = False,
 ) -> Iterator[tuple[list[int], Tensor, Tensor]]:
     """Run the encoder, the longest sentences first: their numbers, valid [B, T] and layers [L, B, T, H]."""
     limit = _context(reader).config.max_tokens
@@ -147,8 +157,9 @@ def _read(
         tokens = Tokens.from_lists([sequences[row] for row in rows]).to(device)
         if limit is not None:
             tokens = truncate_middle(tokens, limit)
-        with torch.no_grad():
-            yield rows, tokens.valid, reader.layers(tokens)
+        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=is_bf16):
+            layers_LBTH = reader.layers(tokens)
+        yield rows, tokens.valid, layers_LBTH
 
 
 def _batches(lengths_B: npt.NDArray[np.int64], batch_tokens: int) -> list[list[int]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from nlgraft.stages.kinds.released_kinds import (
     BERT_TOKENIZER,
     MARIAN_TOKENIZER,
     MBART,
+    MBART_BOS,
     MBART_TOKENIZER,
     CheckpointSettings,
     MarianSide,
@@ -25,7 +27,10 @@ from nlgraft.stages.kinds.released_kinds import (
     ReleasedTokenizerSettings,
 )
 from nlgraft.stages.kinds.text_kinds import NoInputs
+from nlgraft.stages.seq2seq_graph import TARGET
+from nlgraft.text.corpus_config import EOS
 from nlgraft.text.files import expand
+from nlgraft.training.train_config import Side, View
 
 _DEFAULT_POSITIONS = 512
 
@@ -66,6 +71,10 @@ class Released:
         """Where its lines have the token of their language."""
         return language_place(Path(self.locations["checkpoint"]))
 
+    def start_id(self, language: int | str) -> int | str:
+        """Choose the token that becomes the begin of a target, which a language does where it comes last."""
+        return MBART_BOS if self.language_place == "first" else language
+
     def tokenizer(self, name: str, languages: tuple[str, ...] = (), symbols: tuple[str, ...] = ()) -> Stage:
         """Renumber its tokenizer as this project's own are, with languages and symbols after the mask."""
         content = self.settings.content
@@ -98,6 +107,22 @@ class Released:
         content = self.settings.content
         settings = MbartSettings(content=content, start_id=start_id, language_ids=language_ids)
         return MBART.stage(name, settings, ReleasedInputs(tokenizer=tokenizer), locations=self.locations)
+
+
+def language_view(sources: Mapping[str, int], target_id: int, place: LanguagePlace) -> View:
+    """Describe batches of lines that name their language.
+
+    Args:
+        sources: Id of the language of each source, by stream.
+        target_id: Id of the target's language.
+        place: Where it stands. last: it ends sources and begins the target; first: it begins sources, and
+            follows the end of a sentence in targets.
+    """
+    if place == "first":
+        sides = tuple(Side(stream=stream, prefix=(found,)) for stream, found in sources.items())
+        return View(sources=sides, target=Side(stream=TARGET, prefix=(target_id,)), target_start=EOS)
+    sides = tuple(Side(stream=stream, suffix=(EOS, found)) for stream, found in sources.items())
+    return View(sources=sides, target_start=target_id)
 
 
 def released(checkpoint: str, revision: str | None, *, read_as: Reader, max_tokens: int) -> Released:

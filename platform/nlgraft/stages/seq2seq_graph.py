@@ -54,6 +54,7 @@ from nlgraft.stages.metrics import EXTRACT_METHODS, ROUGE
 from nlgraft.text.corpus_config import AnyCorpus, Split, as_corpus
 from nlgraft.text.corpus_digest import digest
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig, TokenizerConfig
+from nlgraft.training.train_config import View
 
 TARGET = "target"
 
@@ -133,15 +134,18 @@ def tokenizers(
 ) -> dict[str, Stage]:
     """Learn the tokenizers of K sources, which share one, and of the target: one for all if it is shared.
 
-    ``special_tokens`` are those of a shared one.
+    Each has the ``special_tokens``.
     """
     roles = source_roles(num_sources)
     if config.is_shared:
         shared = tokenizer(f"{name}_shared", config, corpora, special_tokens=special_tokens)
         # One stage under several names: it runs once.
         return dict.fromkeys((*roles, TARGET), shared)
-    source = tokenizer(f"{name}_source", config, corpora, roles)
-    return {**dict.fromkeys(roles, source), TARGET: tokenizer(f"{name}_target", config, corpora, (TARGET,))}
+    source, target = (
+        tokenizer(f"{name}_{side}", config, corpora, read, special_tokens=special_tokens)
+        for side, read in (("source", roles), ("target", (TARGET,)))
+    )
+    return {**dict.fromkeys(roles, source), TARGET: target}
 
 
 @dataclass(frozen=True)
@@ -382,11 +386,16 @@ def extract_scores(
 
 
 def upstream_scores(
-    model: Stage, text: EncodedText, *, decode: BeamSearchConfig, prefix: str = "upstream"
+    model: Stage,
+    text: EncodedText,
+    *,
+    decode: BeamSearchConfig,
+    view: View | None = None,
+    prefix: str = "upstream",
 ) -> Stage:
     """Score an upstream model by BLEU on dev of its own corpus."""
     # Lengths and speed of an upstream model would be taken for the trial's.
-    decoding = DecodingSettings(decode=decode, is_measured=False)
+    decoding = DecodingSettings(decode=decode, view=view or View(), is_measured=False)
     translation = translate(f"{prefix}_translation", model, text, "dev", decoding)
     return SCORE.stage(
         f"{prefix}_scores",

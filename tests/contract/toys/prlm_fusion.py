@@ -48,7 +48,7 @@ ARMS = {
     "direct, finetuned": _arm(merge="direct", is_frozen=False),
     "average, finetuned": _arm(merge="average", is_frozen=False),
     "dropnet, finetuned": _arm(merge="dropnet", is_frozen=False),
-    "gate": _arm(merge="gate"),
+    "gate": _arm(merge="gate", states="bf16"),
     "random weights": _arm(weights="random"),
     "random weights, trained": _arm(weights="random", is_frozen=False),
     "own embeddings": _arm(weights="own"),

@@ -9,9 +9,6 @@ import torch
 
 from nlgraft.errors import DataError
 from nlgraft.evaluation.artifact import read_lines
-from nlgraft.nn.conversion.checkpoint import from_hugging_face
-from nlgraft.nn.generation import beam_search
-from nlgraft.nn.model_config import GenerationConfig
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.stages.kinds.seq2seq_kinds import TRANSLATE
 from nlgraft.stages.run.mbart_stages import language_id
@@ -21,7 +18,7 @@ from nlgraft.study.public import Study
 from nlgraft.text.corpora import read_corpus
 from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.models import read_model
-from tests.released_translators import FAMILIES, write_multilingual
+from tests.released_translators import FAMILIES, check_alike, write_multilingual
 from tests.tiny_checkpoints import LINES
 from tests.unit.stages.runs import made
 from trainables.multi_source import Config, stage_graph
@@ -55,76 +52,18 @@ def graph_of(directory, languages, **upstream):
     return stage_graph(config, seed=1, splits=("dev",))
 
 
-def their_rows_of(model, theirs):
-    """Which of their rows each of ours is, found by the rows themselves."""
-    ours, their = model.source_embedding.table.weight, theirs.source_embedding.table.weight
-    return [int((their == row).all(1).nonzero()[0, 0]) for row in ours.detach()]
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 def test_batches_logits_and_translations_are_those_of_transformers(family, checkpoints, tmp_path):
     """What our model reads of a line is what their tokenizer makes of it, by the row of each token."""
-    import transformers
-
     languages, directory = FAMILIES[family][2], checkpoints / family
     graph, store = graph_of(directory, languages), ArtifactStore.open(str(tmp_path))
     model = read_model(made(store, graph.find("upstream"))).eval()
-    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(directory).eval()
-    rows = torch.tensor(their_rows_of(model, from_hugging_face(theirs)[0]))
     encoded = read_encoded(made(store, graph.find("task_encoded")), "dev")
     generation = TRANSLATE.settings_of(graph.find("translation_dev"))
     view = generation.view.model_copy(update={"sources": generation.view.sources[:1]})
     batch = Seq2SeqData(encoded, view, batch_tokens=10_000).batch(torch.arange(6).numpy(), 0)
     corpus = read_corpus(made(store, graph.find("task_corpus")) / "dev")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(
-        directory, src_lang=languages[0], tgt_lang=languages[1]
-    )
-    expected = tokenizer(corpus.sources[0], text_target=corpus.target)
-    source = batch.sources[0]
-    for i in range(6):
-        assert rows[source.ids[i][source.valid[i]]].tolist() == expected["input_ids"][i]
-    labels = expected["labels"]
-    if family == "mbart":  # text, end, language; the decoder begins with the language
-        starts = [[label[-1], *label[:-2]] for label in labels]
-    else:  # language, text, end behind the end of a sentence
-        starts = [[2, *label[:-1]] for label in labels]
-    target = batch.target_input
-    for i in range(6):
-        assert rows[target.ids[i][target.valid[i]]].tolist() == starts[i]
-    with torch.no_grad():
-        found = model.logits(model(batch))[target.valid]
-        their = theirs(
-            input_ids=rows[source.ids],
-            attention_mask=source.valid.long(),
-            decoder_input_ids=rows[target.ids],
-        ).logits[target.valid]
-    torch.testing.assert_close(found, their[:, rows], rtol=0, atol=1e-4)
-    check_greedy(model, theirs, source, rows, generation.generation)
-
-
-def check_greedy(model, theirs, source, rows, config):
-    """Greedy outputs agree; tokens that our vocabulary lacks are forbidden there, as the padding is."""
-    greedy = GenerationConfig(
-        beam=1,
-        max_length_ratio=0,
-        max_length_offset=9,
-        start_id=config.start_id,
-        forced_ids=config.forced_ids,
-    )
-    ours = [rows[best[0].ids].tolist() for best in beam_search(model, [source], config=greedy)]
-    prompt = rows[list(greedy.prompt)].expand(len(ours), -1)
-    outside = {*range(theirs.config.vocab_size)} - {*rows.tolist()} | {1}
-    their = theirs.generate(
-        input_ids=rows[source.ids],
-        attention_mask=source.valid.long(),
-        decoder_input_ids=prompt,
-        decoder_start_token_id=int(prompt[0, 0]),
-        suppress_tokens=sorted(outside),
-        max_new_tokens=10,  # with the end that their settings force
-        num_beams=1,
-    )[:, len(greedy.prompt) :].tolist()
-    ended = [row[: row.index(2)] if 2 in row else row[:9] for row in their]
-    assert [ids[:9] for ids in ours] == ended
+    check_alike(directory, family, model, batch, (corpus.sources[0], corpus.target), generation.generation)
 
 
 @pytest.mark.parametrize("family", ["nllb", "m2m_100"])

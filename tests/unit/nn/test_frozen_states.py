@@ -63,11 +63,15 @@ def test_a_corpus_of_empty_sentences(tmp_path):
     assert FrozenStates(tmp_path / "states").tokens([0, 1]).valid.shape == (2, 0)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("settings", [{"is_frozen": False}, {"has_frozen_dropout": True}])
-def test_only_frozen_states_can_be_stored(tmp_path, settings):
+def test_only_frozen_states_can_be_stored(tmp_path, settings, precision):
     with pytest.raises(ContractError, match="only a frozen encoder"):
         write_frozen_states(
-            tmp_path / "x", Context(ContextConfig(encoder=LM, **settings), BiLM(LM)), SENTENCES
+            tmp_path / "x",
+            Context(ContextConfig(encoder=LM, **settings), BiLM(LM)),
+            SENTENCES,
+            precision=precision,
         )
 
 

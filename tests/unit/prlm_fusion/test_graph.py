@@ -83,6 +83,7 @@ def test_states_are_computed_once_for_all_that_read_the_same():
         {"layers": "scalar_mix"},
         {"weights": "random"},
         {"states": "fp16"},
+        {"states": "bf16"},
         {"max_tokens": 8},
     ):
         assert states(**other) != once, other

@@ -133,7 +133,7 @@ def _data(
         _, masked = masked_spans(View(), encoded, settings.masked_spans, tokenizers)
         source = masked.epoch(DEV_EPOCH, options.seed)
         encoded = Encoded({**encoded.streams, STREAMS["encoder"]: source})
-    return ChangedPairs(encoded, batch_tokens, options)
+    return ChangedPairs(encoded, settings.view or View(), batch_tokens, options)
 
 
 def _evaluation(

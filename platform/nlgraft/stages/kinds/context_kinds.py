@@ -35,7 +35,7 @@ class FrozenStatesSettings(StateMeansSettings):
     splits: tuple[Split, ...] = ("train", "dev")
     """Splits to run, among those that are encoded."""
     precision: Precision = "fp32"
-    """fp32 reproduces the live encoder exactly, fp16 halves the files."""
+    """fp32 reproduces the live encoder exactly; fp16 and bf16 halve the files, bf16 also runs the encoder."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ from nlgraft.stages.kinds.context_kinds import (
 )
 from nlgraft.stages.run.text_stages import read_encoded
 from nlgraft.training.models import read_encoder
+from nlgraft.training.precision import has_bf16
 from nlgraft.training.views import Side, prepare_side
 
 MEANS_FILE = "means.safetensors"
@@ -56,6 +57,8 @@ def write_states(context: StageContext) -> None:
     """Run a frozen encoder over encoded text; write one file of states per split."""
     settings, inputs = FROZEN_STATES.read(context)
     reader = _reader(settings, inputs.encoder).to(context.device).eval()
+    if settings.precision == "bf16" and not has_bf16(context.device):
+        _LOG.warning("%s has no instructions for bf16: fp32 or fp16 states are made faster", context.device)
     for split in settings.splits:
         path = context.directory / f"{split}.safetensors"
         rows = _sequences(inputs.encoded, split, settings.side)
