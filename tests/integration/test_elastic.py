@@ -22,9 +22,11 @@ class Nodes(Cluster):
     """A head without CPUs and two nodes with one each, of which the last can be drained and killed."""
 
     code = """
-import subprocess, sys
+import os, subprocess, sys
+os.environ["RAY_TMPDIR"] = sys.argv[1]  # else it would become the cluster of this machine that "auto" means
+os.mkdir(f"{sys.argv[1]}/ray")
 from ray.cluster_utils import Cluster
-common = {"temp_dir": sys.argv[1], "include_dashboard": False, "node_ip_address": "127.0.0.1"}
+common = {"include_dashboard": False, "node_ip_address": "127.0.0.1"}
 cluster = Cluster(initialize_head=True, head_node_args={**common, "num_cpus": 0})
 nodes = [cluster.add_node(num_cpus=1, **common) for _ in range(2)]
 print("ADDRESS", cluster.address, flush=True)
@@ -46,6 +48,7 @@ cluster.shutdown()
 @pytest.fixture
 def nodes(toy_on_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # 127.0.0.1 is meant as it is
     with tempfile.TemporaryDirectory(prefix="nlg-") as directory:
         found = Nodes(directory)
         try:
