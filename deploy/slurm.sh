@@ -10,7 +10,7 @@
 #SBATCH --time=2-00:00:00
 #SBATCH --requeue
 #SBATCH --open-mode=append
-# Time to record running trials as killed and to save where they are.
+# This ends Ray and the driver at once, before SIGKILL would; trials resume from their last checkpoints.
 #SBATCH --signal=TERM@120
 set -euo pipefail
 : "${SLURM_JOB_ID:?is not set: submit this file by sbatch}"

@@ -154,8 +154,7 @@ def test_a_preempted_job_goes_on_when_it_is_requeued(hosts: tuple[Host, Host], t
         time.sleep(0.5)
     subprocess.run(host.command(sys.executable, "-c", PREEMPT, "11"), check=True)
     assert job.wait(patient(120)) != 0
-    records = [json.loads(path.read_text()) for path in directory.glob("store/records/trials/*.json")]
-    assert [record["state"] for record in records] == ["killed"]
+    assert not list(directory.glob("store/records/trials/*.json")), "nobody is left to record the trial"
     output = finish(submit(11, [host], tmp_path, steps=30, pause_s=1), directory / "output", 800)
     assert "2 run, 0 reused, 0 failed" in output
     lines = [line.split() for line in (directory / "log").read_text().splitlines()]
