@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -87,6 +88,20 @@ def find_target(path: str) -> Callable[..., Any]:
     if not callable(found):
         raise DataError(f"{path}: {module_name} has no function or class {name!r}")
     return found
+
+
+def check_scorer(path: str, options: Mapping[str, Any]) -> None:
+    """Look at a metric without building it, which may read a large model.
+
+    Raises:
+        DataError: It cannot be imported, or names a program that is not there.
+    """
+    if find_target(path) is Program:
+        command = options.get("command")
+        if not isinstance(command, list) or not command or not all(isinstance(one, str) for one in command):
+            raise DataError(f"options.command is {command!r}; give the program and its arguments as a list")
+        if shutil.which(command[0]) is None:
+            raise DataError(f"options.command: there is no program {command[0]!r}; give its path")
 
 
 def build_scorer(path: str, checkpoint: str | None, options: Mapping[str, Any]) -> SegmentScorer:

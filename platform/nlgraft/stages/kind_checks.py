@@ -175,13 +175,13 @@ def scores(stages: Sequence[Stage], findings: Findings) -> None:
 
 
 def learned_metrics(stages: Sequence[Stage], findings: Findings) -> None:
-    """Refuse learned metrics that cannot be imported."""
-    from nlgraft.evaluation.learned_metric import find_target  # with the other metrics, .2 s to import
+    """Refuse learned metrics that cannot be imported, and programs that are not there."""
+    from nlgraft.evaluation.learned_metric import check_scorer  # with the other metrics, .2 s to import
 
     for stage in stages:
         settings = LEARNED_SCORE.settings_of(stage)
         try:
-            find_target(settings.metric)
+            check_scorer(settings.metric, settings.options)
         except DataError as error:
             findings.refuse(stage, [f"score.learned.{settings.name}: {error}"])
 

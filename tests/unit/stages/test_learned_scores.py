@@ -230,6 +230,25 @@ def test_a_metric_that_cannot_be_imported_is_refused_before_anything_runs(
     assert message in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "options.command is None; give the program and its arguments as a list"),
+        ({"command": "comet"}, "options.command is 'comet'; give the program and its arguments as a list"),
+        (
+            {"command": ["/no/such/python", "-m", "comet"]},
+            "there is no program '/no/such/python'; give its path",
+        ),
+    ],
+)
+def test_a_program_that_is_not_there_is_refused_before_anything_runs(options, message, make_study):
+    program = {"metric": "nlgraft.evaluation.learned_metric:Program", "options": options}
+    study = make_study({"mine": program})
+    with pytest.raises((DataError, StudyError), match=r"score\.learned\.mine") as refused:
+        check_cells(study, cells(study))
+    assert message in str(refused.value)
+
+
 def test_a_checkpoint_that_is_missing_is_refused(make_study):
     study = make_study({"mine": {"metric": f"{HERE}:Cosine", "checkpoint": "/no/such/folder"}})
     with pytest.raises((DataError, StudyError), match=r"learned\.mine\.checkpoint: .* is no directory"):
