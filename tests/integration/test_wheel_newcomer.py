@@ -29,6 +29,13 @@ TAKES = {
 }
 """The text that each system takes, by the first line of its template."""
 
+GOES_ON = """
+from transformers import AutoModelForCausalLM, AutoTokenizer
+start = AutoTokenizer.from_pretrained("winner")("a", return_tensors="pt")
+written = AutoModelForCausalLM.from_pretrained("winner").generate(**start, max_new_tokens=5)
+print(written.shape[1] - start["input_ids"].shape[1])
+""".splitlines()
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 
@@ -116,4 +123,7 @@ def test_from_text_to_the_winner_by_what_is_printed(system: str, environment: Pa
         answers, _ = newcomer.types(told[0], given)
         assert len(answers.splitlines()) == 20
     else:  # a causal language model, which transformers opens
-        assert re.search(r"^transformers: AutoModel", printed["export"][1], re.M)
+        assert re.search(r"^transformers: \w+ForCausalLM loads this directory", printed["export"][1], re.M)
+        newcomer.writes("goes_on.py", GOES_ON)
+        shown, _ = newcomer.types("python goes_on.py")
+        assert int(shown) > 0
