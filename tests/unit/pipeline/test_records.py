@@ -52,7 +52,7 @@ def test_a_record_that_leaves_out_what_is_optional():
     empty = {"metrics": {}, "signatures": {}, "curves": {}, "stages": []}
     when = {"started_at": 0.0, "ended_at": 0.0, "attempt": 1}
     found = TRIAL_RECORD.validate_python(needed).to_json()
-    assert found == needed | empty | when | {"reason": "", "host": ""}
+    assert found == needed | empty | when | {"reason": "", "host": "", "num_preemptions": 0}
 
 
 def test_list_by_prefix(store: ArtifactStore):
