@@ -21,8 +21,9 @@ def latex_tables(result: RecordedResults, facts: Mapping[str, Any]) -> str:
     lines = [f"{study.variant}, study {study.fingerprint[:12]}. Needs \\usepackage{{booktabs}}."]
     lines += [f"override {text}" for text in study.overrides]
     head = [f"% {' '.join(line.split())}" for line in lines]
-    known = {name: found for name, found in _tables(result, facts).items() if found[0] is not None}
-    return "\n".join([*head, *(_typeset(result, name, *found) for name, found in known.items())])
+    found = _tables(result, facts).items()
+    parts = (_typeset(result, name, table, caption) for name, (table, caption) in found if table is not None)
+    return "\n".join([*head, *parts])
 
 
 def _tables(result: RecordedResults, facts: Mapping[str, Any]) -> dict[str, tuple[Table | None, str]]:
