@@ -150,3 +150,15 @@ def test_each_is_a_directory_of_transformers_with_its_tokenizer(store):
         encoded = read_encoded(artifact(store, graph, f"{kind}_encoded"), "dev").stream(f"context {kind}")
         task = read_corpus(artifact(store, graph, "downstream_corpus") / "dev").sources[0]
         assert encoded[0].tolist() == tokenizer(task[0])["input_ids"], "begin and end once, no end of ours"
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt", "electra"])
+def test_a_plan_knows_about_how_many_weights_a_pretraining_trains(kind):
+    """Against the model that is built: what an estimate leaves out are biases, norms and positions."""
+    sizes = {"d_model": 64, "num_heads": 4, "ffn_dim": 256, "num_layers": 3}
+    prlm = {"bert": BertPrlm, "gpt": GptPrlm, "electra": ElectraPrlm}[kind](model=sizes)
+    config = Config(**{**ARMS["sum"], "prlms": {"bert": prlm}})
+    work = stage_graph(config, seed=1, splits=("dev",)).find("bert_pretrained").work
+    model = build(prlm, 150, pad_id=0, max_tokens=8, seed=1, teacher=None, masked_share=0.15)
+    weights = sum(parameter.numel() for parameter in model.parameters())
+    assert work.num_parameters == pytest.approx(weights, rel=0.1)
