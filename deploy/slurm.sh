@@ -1,7 +1,7 @@
 #!/bin/bash
 # One study on nodes of a Slurm cluster: `sbatch deploy/slurm.sh STUDY.yaml storage.path=... --tracking-uri ...` in the
 # directory of .venv, on a file system that all nodes see. What follows slurm.sh are the arguments of `nlgraft run`.
-# Submitted again, requeued or preempted, the study resumes.
+# Submitted again or requeued, the study resumes.
 #SBATCH --job-name=nlgraft
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -10,10 +10,24 @@
 #SBATCH --time=2-00:00:00
 #SBATCH --requeue
 #SBATCH --open-mode=append
-# This ends Ray and the driver at once, before SIGKILL would; trials resume from their last checkpoints.
-#SBATCH --signal=TERM@120
+# Two minutes before its time is over, Slurm tells this script alone, which ends the study in order and requeues the
+# job. Where slurm.conf has PreemptParameters=send_user_signal, it does so when it preempts the job, too; elsewhere it
+# sends SIGTERM to Ray as well: all end at once, and trials resume from their last checkpoints all the same.
+#SBATCH --signal=B:USR1@120
 set -euo pipefail
 : "${SLURM_JOB_ID:?is not set: submit this file by sbatch}"
+
+end_in_order() {
+  trap '' USR1
+  if [ -n "${study-}" ]; then
+    # In a step beside the study's, on the node of the driver, which hears of the file.
+    srun --overlap --nodes=1 --ntasks=1 --nodelist="$head" touch "$RAY_TMPDIR/end" || true
+    ! wait "$study" || exit 0 # the study was just over
+  fi
+  scontrol requeue "$SLURM_JOB_ID"
+  exit 1
+}
+trap end_in_order USR1
 
 # Other jobs may share these nodes, the user's own among them. Ports and files are this job's alone, and a token
 # keeps others out. Ports lie below those that Linux hands out by itself; jobs whose numbers differ by less than
@@ -28,7 +42,8 @@ export PATH="$PWD/.venv/bin:$PATH"
 
 # By address and not by name, which the head itself may resolve to 127.0.1.1.
 nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
-addresses=$(srun --nodes=1 --ntasks=1 --nodelist="${nodes%%$'\n'*}" hostname -I)
+head=${nodes%%$'\n'*}
+addresses=$(srun --nodes=1 --ntasks=1 --nodelist="$head" hostname -I)
 export RAY_ADDRESS="${addresses%% *}:$port"
 
 # What each node runs. `ray symmetric-run` refuses to start where it sees another Ray, and ends with `ray stop`,
@@ -52,11 +67,16 @@ node() {
     --metrics-export-port=0 --min-worker-port=0 --max-worker-port=0
   )
   [ "$SLURM_NODEID" != 0 ] || options+=(--include-dashboard=false) # a worker node refuses the option
+  # The driver ends in order by SIGTERM. The lock of one that was killed expires after a minute, for which it waits.
+  # shellcheck disable=SC2016 # what is quoted is expanded by the inner shells
+  local driver='touch "$RAY_TMPDIR/has-started"
+    until [ -e "$RAY_TMPDIR/end" ]; do sleep 1; done && kill -TERM $$ &
+    exec python -m nlgraft run --wait-timeout 5m "$@"'
   # A shell above it, because the first process of a namespace has to take leave of Ray's, which `ray stop` awaits.
   # shellcheck disable=SC2016 # what is quoted is expanded by the inner shells
   "${isolated[@]}" bash -c '"$@" || exit $?' init \
     ray symmetric-run --address "$RAY_ADDRESS" --min-nodes "$SLURM_JOB_NUM_NODES" "${options[@]}" -- \
-    bash -c 'touch "$RAY_TMPDIR/has-started" && exec python -m nlgraft run "$@"' nlgraft "$@" || status=$?
+    bash -c "$driver" nlgraft "$@" || status=$?
   # Ray's own failures to start end with status 0.
   if [ "$SLURM_NODEID" = 0 ] && [ ! -e "$RAY_TMPDIR/has-started" ]; then
     echo "$(hostname): Ray did not start, see above; is port ${RAY_ADDRESS##*:} taken?" >&2
@@ -65,4 +85,6 @@ node() {
   return "$status"
 }
 
-srun --kill-on-bad-exit=1 bash -euc "$(declare -f node); node \"\$@\"" node "$@"
+srun --kill-on-bad-exit=1 bash -euc "$(declare -f node); node \"\$@\"" node "$@" &
+study=$!
+wait "$study"

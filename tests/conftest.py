@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,32 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 def store(tmp_path_factory: pytest.TempPathFactory) -> ArtifactStore:
     """One store for all tests of a file: they share stages as the trials of a study do."""
     return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """Host and port of an S3-compatible server on loopback."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line a request
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def s3_uri(s3_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A place in a bucket of its own on that server, with keys for it in the environment."""
+    import boto3
+
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    bucket = f"bucket-{tmp_path.name.replace('_', '-').lower()[:50]}"
+    client = boto3.client("s3", endpoint_url=f"http://{s3_server}", region_name="us-east-1")
+    client.create_bucket(Bucket=bucket)
+    return f"s3://{bucket}/some/prefix?endpoint_override={s3_server}&scheme=http&region=us-east-1"
 
 
 @pytest.fixture

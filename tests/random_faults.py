@@ -33,8 +33,29 @@ def search_of(document: Mapping[str, Any], pause_s: float) -> dict[str, Any]:
     }
 
 
-class MlflowServer:
-    """An MLflow server that can be killed and started again at one place.
+class Disturbed:
+    """A process, with those of its group, that can be killed and started again."""
+
+    process: subprocess.Popen[bytes]
+
+    def __init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(30)
+
+    def kill(self) -> None:
+        self.end()
+        self.start()
+
+
+class MlflowServer(Disturbed):
+    """An MLflow server at one place, started again when it ends, as one does whose database is away.
 
     Args:
         directory: For its log.
@@ -55,20 +76,11 @@ class MlflowServer:
         self._log = directory / "server.log"
         host, port = address
         self.uri = f"http://{host}:{port}"
-        self._command = [
-            *enter,
-            sys.executable,
-            "-m",
-            "mlflow",
-            "server",
-            "--host",
-            host,
-            "--port",
-            str(port),
-        ]
+        self._command = [*enter, "sh", "-c", 'while :; do "$@"; sleep 1; done', "sh"]
+        self._command += [sys.executable, "-m", "mlflow", "server", "--host", host, "--port", str(port)]
         self._command += ["--workers", "1", "--backend-store-uri", database]
         self._command += ["--artifacts-destination", artifacts]
-        self.start()
+        super().__init__()
 
     def start(self) -> None:
         environ = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
@@ -77,39 +89,21 @@ class MlflowServer:
                 self._command, env=environ, stdout=log, stderr=log, start_new_session=True
             )
 
-    def end(self) -> None:
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(30)
 
-    def kill(self) -> None:
-        self.end()
-        self.start()
-
-
-class Driver:
+class Driver(Disturbed):
     """`nlgraft run`, started again whenever it has ended before the study."""
 
     def __init__(
         self, directory: Path, command: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> None:
         self._directory, self._command, self._environment = directory, command, environment
-        self.start()
+        super().__init__()
 
     def start(self) -> None:
         with (self._directory / "out").open("w") as out, (self._directory / "err").open("w") as err:
             self.process = subprocess.Popen(
                 self._command, env=self._environment, stdout=out, stderr=err, start_new_session=True
             )
-
-    def end(self) -> None:
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(30)
-
-    def kill(self) -> None:
-        self.end()
-        self.start()
 
     def stop(self) -> bool:
         if self.process.poll() is not None:

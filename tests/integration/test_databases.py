@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import logging
 import os
 import re
 import shlex
@@ -140,20 +139,14 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server(database: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(database: Database, s3_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Start the service `mlflow` of the file, with this machine in place of the services beside it."""
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line a request
-    s3 = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    s3.start()
-    s3_address = "{}:{}".format(*s3.get_host_and_port())
     keys = {"aws_access_key_id": "mlflow", "aws_secret_access_key": SECRETS["S3_PASSWORD"]}
-    client = boto3.client("s3", endpoint_url=f"http://{s3_address}", region_name="us-east-1", **keys)
+    client = boto3.client("s3", endpoint_url=f"http://{s3_server}", region_name="us-east-1", **keys)
     client.create_bucket(Bucket="mlflow")
 
     text = re.sub(r"\$\{(\w+)(?::\?[^}]*)?\}", lambda found: SECRETS[found[1]], COMPOSE.read_text())
-    text = text.replace("@database/", f"@127.0.0.1:{database.port}/").replace("s3:9000", s3_address)
+    text = text.replace("@database/", f"@127.0.0.1:{database.port}/").replace("s3:9000", s3_server)
     document = YAML(typ="safe").load(text)
     service = document["services"]["mlflow"]
     directory = tmp_path_factory.mktemp("server")
@@ -181,14 +174,13 @@ def server(database: Database, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield Server(
             f"http://127.0.0.1:{port}",
             database,
-            boto3.resource("s3", endpoint_url=f"http://{s3_address}", region_name="us-east-1", **keys).Bucket(
+            boto3.resource("s3", endpoint_url=f"http://{s3_server}", region_name="us-east-1", **keys).Bucket(
                 "mlflow"
             ),
         )
     finally:
         os.killpg(process.pid, 9)
         process.wait(30)
-        s3.stop()
 
 
 def await_health(url: str, process: subprocess.Popen[bytes], log: Path) -> None:

@@ -19,7 +19,12 @@ from tests.processes import patient
 
 
 class Nodes(Cluster):
-    """A head without CPUs and two nodes with one each, of which the last can be drained and killed."""
+    """A head without CPUs and nodes with one each, of which the last can be drained and killed.
+
+    Args:
+        directory: Of its own.
+        number: How many nodes there are before another one is added.
+    """
 
     code = """
 import os, subprocess, sys
@@ -28,17 +33,23 @@ os.mkdir(f"{sys.argv[1]}/ray")
 from ray.cluster_utils import Cluster
 common = {"include_dashboard": False, "node_ip_address": "127.0.0.1"}
 cluster = Cluster(initialize_head=True, head_node_args={**common, "num_cpus": 0})
-nodes = [cluster.add_node(num_cpus=1, **common) for _ in range(2)]
+nodes = [cluster.add_node(num_cpus=1, **common) for _ in range(NUM_NODES)]
 print("ADDRESS", cluster.address, flush=True)
 for line in sys.stdin:
     if line == "drain\\n":
         command = f"{sys.argv[2]} drain-node --address {cluster.address} --node-id {nodes[-1].node_id}"
         reason = "--reason DRAIN_NODE_REASON_PREEMPTION --reason-message spot --deadline-remaining-seconds 60"
         subprocess.run(f"{command} {reason}".split(), check=True)
+    elif line == "add\\n":
+        nodes.append(cluster.add_node(num_cpus=1, **common))
     else:
         cluster.remove_node(nodes.pop(), allow_graceful=False)
 cluster.shutdown()
 """
+
+    def __init__(self, directory: str, number: int) -> None:
+        self.code = f"NUM_NODES = {number}\n{self.code}"
+        super().__init__(directory)
 
     def tell(self, word: str) -> None:
         self.process.stdin.write(f"{word}\n")
@@ -46,11 +57,13 @@ cluster.shutdown()
 
 
 @pytest.fixture
-def nodes(toy_on_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
+def nodes(
+    request: pytest.FixtureRequest, toy_on_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Nodes]:
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # 127.0.0.1 is meant as it is
     with tempfile.TemporaryDirectory(prefix="nlg-") as directory:
-        found = Nodes(directory)
+        found = Nodes(directory, getattr(request, "param", 2))
         try:
             yield found
         finally:
@@ -61,7 +74,7 @@ def nodes(toy_on_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]
 def study_file(toy_document: dict[str, Any], tmp_path: Path) -> Path:
     """One trial of a minute; were the loss of its node a failure, it would fail."""
     del toy_document["factors"]
-    toy_document["base"] |= {"steps": 120, "pause_s": 0.5}
+    toy_document["base"] |= {"steps": 120, "pause_s": 0.5, "hold": str(tmp_path / "hold")}
     toy_document["seeds"] = [1]
     toy_document["resources"] = {"workers": {"min": 1, "max": 2}, "max_failures": 0}
     path = tmp_path / "toy.yaml"
@@ -89,12 +102,14 @@ def stands_still(directory: Path) -> bool:
     return last_step(directory) == before
 
 
-def verify_against_undisturbed(study_file: Path, nodes: Nodes, result: dict[str, Any]) -> None:
+def verify_against_undisturbed(
+    study_file: Path, nodes: Nodes, result: dict[str, Any], num_preemptions: int
+) -> None:
     """Look at what is stored and at what is said of it, and compare with a run that nothing interrupts."""
     assert result["trials"] == {"run": 1, "reused": 0, "failed": 0}
     command = [sys.executable, "-m", "nlgraft"]
     status = json.loads(subprocess.check_output([*command, "status", study_file, "--json"]))
-    assert (status["workers"], status["preemptions"]) == ([1, 2], 1)
+    assert (status["workers"], status["preemptions"]) == ([1, 2], num_preemptions)
     subprocess.run([*command, "verify", study_file], check=True)
     options = [
         "base.pause_s=0",
@@ -127,4 +142,35 @@ def test_a_trial_goes_on_with_fewer_workers_when_a_node_is_lost(
     assert num_workers == 1
     assert first_step > 3, "it went on from its training state"
     assert not is_announced or first_step == stopped_at + 1, "no step was taken twice"
-    verify_against_undisturbed(study_file, nodes, result)
+    verify_against_undisturbed(study_file, nodes, result, num_preemptions=1)
+
+
+IMPATIENT = """
+from functools import partial
+from nlgraft.execution import sweep
+sweep.WorkerGroup = partial(sweep.WorkerGroup, growth_s=5.0)
+from nlgraft.cli import main
+main()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("nodes", [1], indirect=True)
+def test_a_trial_goes_on_with_more_workers_when_a_node_joins(
+    study_file: Path, tmp_path: Path, nodes: Nodes
+) -> None:
+    """Within seconds, for which a study would wait five minutes."""
+    hold = tmp_path / "hold"
+    driver = run(study_file, "--address", nodes.address, program=("-c", IMPATIENT))
+    wait_until(lambda: last_step(tmp_path) > 3, driver, patient(200))
+    assert starts(tmp_path) == [(1, 1)]
+    hold.touch()
+    nodes.tell("add")
+    wait_until(lambda: len(starts(tmp_path)) == 2, driver, patient(200))
+    hold.unlink()
+    result = result_of(driver, patient(400))
+    [_, (num_workers, first_step)] = starts(tmp_path)
+    assert num_workers == 2
+    assert first_step > 3, "it went on from its training state"
+    verify_against_undisturbed(study_file, nodes, result, num_preemptions=0)

@@ -11,13 +11,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
 
+from tests.integration.test_databases import await_health
 from tests.integration.test_job_submit import free_port
 from tests.random_faults import Driver, MlflowServer, disturb, search_of
 
@@ -120,9 +121,9 @@ def study_file(toy_document: dict[str, Any], tmp_path: Path) -> Path:
     return path
 
 
-def run(study_file: Path, *options: str) -> subprocess.Popen[str]:
+def run(study_file: Path, *options: str, program: Sequence[str] = ("-m", "nlgraft")) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "nlgraft", "run", str(study_file), "--json", *options],
+        [sys.executable, *program, "run", str(study_file), "--json", *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -199,6 +200,8 @@ def test_random_kills_change_no_result(
         tmp_path, ("127.0.0.1", free_port()), f"sqlite:///{tmp_path}/server.db", str(tmp_path / "artifacts")
     )
     request.addfinalizer(server.end)
+    # Killed before, it would leave half a schema.
+    await_health(f"{server.uri}/health", server.process, tmp_path / "server.log")
     driver = Driver(tmp_path, command(SOAK_S / 120, server.uri, "store"))
     request.addfinalizer(driver.end)
     kinds = {"driver": driver.kill, "worker": kill_worker, "server": server.kill, "stop": driver.stop}

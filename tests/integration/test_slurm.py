@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -28,7 +32,7 @@ while words[0].startswith("--"):
     options[name] = value
 nodes = json.loads(os.environ["FAKE_NODES"])
 chosen = [options["--nodelist"]] if "--nodelist" in options else list(nodes)
-assert set(options) <= {{"--nodes", "--ntasks", "--nodelist", "--kill-on-bad-exit"}}, options
+assert set(options) <= {{"--nodes", "--ntasks", "--nodelist", "--kill-on-bad-exit", "--overlap"}}, options
 tasks = [
     subprocess.Popen([*nodes[name], *words], env={{**os.environ, "SLURM_NODEID": str(number)}})
     for number, name in enumerate(chosen)
@@ -49,8 +53,12 @@ sys.exit(worst)
 """
 SCONTROL = f"""#!{sys.executable}
 import sys
-assert sys.argv[1:3] == ["show", "hostnames"]
-print(sys.argv[3].replace(",", "\\n"))
+from pathlib import Path
+if sys.argv[1] == "requeue":
+    Path(__file__).with_name("requeued").write_text(sys.argv[2])
+else:
+    assert sys.argv[1:3] == ["show", "hostnames"]
+    print(sys.argv[3].replace(",", "\\n"))
 """
 STUDY = """
 name: {name}
@@ -61,7 +69,7 @@ objective: {{metric: dev/score, direction: maximize}}
 seeds: [1]
 resources: {{workers: {workers}}}
 """
-PREEMPT = """
+TERMINATE = """
 import contextlib, os, signal, sys
 from pathlib import Path
 for path in Path("/proc").glob("[0-9]*"):
@@ -77,15 +85,26 @@ def hosts(tmp_path: Path) -> Iterator[tuple[Host, Host]]:
         yield both
 
 
+def write_program(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
+
+
 def submit(
-    job_id: int, nodes: list[Host], tmp_path: Path, *, workers: int = 1, steps: int = 3, pause_s: float = 0.0
+    job_id: int,
+    nodes: Sequence[Any],
+    tmp_path: Path,
+    *,
+    workers: int = 1,
+    steps: int = 3,
+    pause_s: float = 0.0,
+    cwd: Path = ROOT,
 ) -> subprocess.Popen[str]:
     """Do what `sbatch` does, for a study of two trials of a directory of its own."""
     directory = tmp_path / str(job_id)
     directory.mkdir(exist_ok=True)  # it is there if the job was requeued
     for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
-        (directory / name).write_text(text)
-        (directory / name).chmod(0o755)
+        write_program(directory / name, text)
     study = {"name": f"job-{job_id}", "steps": steps, "pause_s": pause_s, "log": directory / "log"}
     (directory / "study.yaml").write_text(STUDY.format(**study, workers=workers))
     environment = {
@@ -100,7 +119,7 @@ def submit(
     }
     return subprocess.Popen(
         ["bash", ROOT / "deploy" / "slurm.sh", directory / "study.yaml", f"storage.path={directory}/store"],
-        cwd=ROOT,
+        cwd=cwd,
         env=environment,
         stdout=(directory / "output").open("w"),
         stderr=subprocess.STDOUT,
@@ -116,6 +135,46 @@ def finish(job: subprocess.Popen[str], output: Path, timeout_s: float) -> str:
         raise AssertionError(output.read_text()) from None
     assert status == 0, output.read_text()
     return output.read_text()
+
+
+RAY = """#!/bin/bash
+while [ "$1" != -- ]; do shift; done
+shift && exec "$@"
+"""
+DRIVER = """#!/bin/bash
+trap 'echo ended in order; exit "$(cat {directory}/status)"' TERM
+echo began "$@"
+while :; do sleep 0.1; done
+"""
+
+
+@pytest.mark.parametrize("status", [143, 0])
+def test_a_driver_ends_in_order_before_its_job_and_is_requeued_unless_it_was_ready(
+    tmp_path: Path, status: int
+) -> None:
+    """Without Ray: the signal of Slurm goes to the script alone, and reaches the driver alone."""
+    isolated = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "true"]
+    if not shutil.which("unshare") or subprocess.run(isolated, check=False).returncode:
+        pytest.skip("the script needs user namespaces")
+    job_id = os.getpid()  # its directory and ports are this test's alone
+    directory = tmp_path / str(job_id)
+    directory.mkdir()
+    (directory / "status").write_text(str(status))
+    write_program(directory / "ray", RAY)
+    write_program(directory / "python", DRIVER.format(directory=directory))
+    job = submit(job_id, [SimpleNamespace(name="here", command=list)], tmp_path, cwd=directory)
+    study = [str(directory / "study.yaml"), f"storage.path={directory}/store"]
+    begun = f"began -m nlgraft run --wait-timeout 5m {' '.join(study)}"
+    end_s = time.monotonic() + patient(30)
+    while begun not in (directory / "output").read_text().splitlines():
+        assert job.poll() is None, (directory / "output").read_text()
+        assert time.monotonic() < end_s, (directory / "output").read_text()
+        time.sleep(0.1)
+    job.send_signal(signal.SIGUSR1)
+    assert job.wait(patient(30)) == (1 if status else 0)
+    assert (directory / "output").read_text().splitlines()[-1] == "ended in order"
+    assert (directory / "requeued").exists() == (status != 0)
+    assert not Path(f"/tmp/nlgraft-{job_id}").exists()
 
 
 @pytest.mark.slow
@@ -141,21 +200,38 @@ def test_two_jobs_that_share_a_host_both_end(hosts: tuple[Host, Host], tmp_path:
     assert "nlgraft-" not in left
 
 
+def states(directory: Path) -> list[str]:
+    """How the trials of a job have ended so far."""
+    return [json.loads(path.read_text())["state"] for path in directory.glob("store/records/trials/*.json")]
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_preempted_job_goes_on_when_it_is_requeued(hosts: tuple[Host, Host], tmp_path: Path) -> None:
-    """Slurm sends SIGTERM to every process of the job's steps at once, so to Ray's as well."""
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_preempted_job_goes_on_when_it_is_requeued(
+    hosts: tuple[Host, Host], tmp_path: Path, is_told: bool
+) -> None:
+    """Slurm tells the script alone, or where it is not set up so, sends SIGTERM to all of the job's steps."""
     host, directory = hosts[0], tmp_path / "11"
-    job = submit(11, [host], tmp_path, steps=30, pause_s=1)
+    job = submit(11, [host], tmp_path, steps=20, pause_s=1)
     end_s = time.monotonic() + patient(200)
     while not list(directory.glob("store/checkpoints/**/state.json")):
         assert job.poll() is None, (directory / "output").read_text()
         assert time.monotonic() < end_s, (directory / "output").read_text()
         time.sleep(0.5)
-    subprocess.run(host.command(sys.executable, "-c", PREEMPT, "11"), check=True)
+    if is_told:
+        job.send_signal(signal.SIGUSR1)
+    else:
+        subprocess.run(host.command(sys.executable, "-c", TERMINATE, "11"), check=True)
     assert job.wait(patient(120)) != 0
-    assert not list(directory.glob("store/records/trials/*.json")), "nobody is left to record the trial"
-    output = finish(submit(11, [host], tmp_path, steps=30, pause_s=1), directory / "output", 800)
+    if is_told:
+        output = (directory / "output").read_text()
+        assert "run the same command again to resume" in output
+        assert set(states(directory)) == {"killed"}, output
+        assert (directory / "requeued").read_text() == "11"
+    else:
+        assert "finished" not in states(directory)
+    output = finish(submit(11, [host], tmp_path, steps=20, pause_s=1), directory / "output", 800)
     assert "2 run, 0 reused, 0 failed" in output
     lines = [line.split() for line in (directory / "log").read_text().splitlines()]
     begun = [(line[1], int(line[-1])) for line in lines if line[0] == "training"]
@@ -163,3 +239,5 @@ def test_a_preempted_job_goes_on_when_it_is_requeued(hosts: tuple[Host, Host], t
     assert preempted == 1
     assert resumed > 1, "it went on from its last checkpoint"
     assert len(begun) == 3
+    verify = [sys.executable, "-m", "nlgraft", "verify", directory / "study.yaml"]
+    subprocess.run([*verify, f"storage.path={directory}/store"], check=True, cwd=ROOT)

@@ -37,8 +37,6 @@ _POLL_S = 0.2
 _ANSWER_S = 60.0
 _OTHERS_S = 2.0
 _PREEMPTION_POLL_S = 2.0
-_GROWTH_S = 300.0
-"""Time between looks for more workers: to grow costs the steps since the last checkpoint."""
 _PREEMPTED = "a node of the group is about to be taken away"
 
 
@@ -266,7 +264,7 @@ def _new_trainer(
         torch_config=TorchConfig(backend="nccl" if group.gpus_per_worker else "gloo"),
         scaling_config=ScalingConfig(
             num_workers=most if least == most else (least, most),
-            elastic_resize_monitor_interval_s=_GROWTH_S,
+            elastic_resize_monitor_interval_s=group.growth_s,
             use_gpu=group.gpus_per_worker > 0,
             resources_per_worker=resources,
         ),

@@ -296,16 +296,17 @@ class TrialQueue:
         """Record a running trial as killed from outside and stop the sweep; the next one runs it again.
 
         A search is told nothing, so the proposal stays open. The trial's own record, with its metrics so far,
-        is kept if there is one. A store that takes no record, perhaps the reason itself, changes nothing.
+        is kept if there is one. A store out of reach, perhaps the reason itself, changes nothing.
         """
         self.stop(reason)
+        record = None
         with suppress(StoreError):
             finished = finished_record(trial.graph, self._store)
             if finished is not None:  # its worker was quicker than the news of it
                 self.end(trial, finished)
                 return
+            record = trial_record(self._store, trial.fingerprint)
         self._release(trial)
-        record = trial_record(self._store, trial.fingerprint)
         if record is None or (record.state, record.reason) != ("killed", reason):
             record = trial.record_of_end("killed", reason)
             with suppress(StoreError):

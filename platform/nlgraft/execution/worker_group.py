@@ -19,6 +19,7 @@ class WorkerGroup:
         stall_s: Longest time without progress of a training; None: without limit.
         run_directory: Where Ray Train keeps its own small files.
         least_workers: With how few of them a trial goes on; None: only with all.
+        growth_s: Time between looks for more of them: to grow costs the steps since the last checkpoint.
     """
 
     num_workers: int
@@ -28,6 +29,7 @@ class WorkerGroup:
     run_directory: str
     stall_s: float | None = None
     least_workers: int | None = None
+    growth_s: float = 300.0
 
     @property
     def shape(self) -> dict[str, float]:

@@ -183,17 +183,19 @@ def test_a_damaged_trial_record_is_no_result(toy_document: dict[str, Any], tmp_p
     assert [event.record.state for event in again.ended()] == ["finished"]
 
 
+@pytest.mark.parametrize("refused", [["write_record"], ["read_record", "write_record"]])
 def test_a_trial_is_killed_by_a_store_that_takes_no_record_of_it(
-    toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch, refused: list[str]
 ) -> None:
     bench = Bench(toy_document)
     trial = bench.start()
 
     def refuse(*_: Any) -> None:
-        raise StoreError("the store cannot write: No space left on device")
+        raise StoreError("out of reach, or no space left on it")
 
     with monkeypatch.context() as patch:
-        patch.setattr(bench.store, "write_record", refuse)
+        for name in refused:
+            patch.setattr(bench.store, name, refuse)
         bench.queue.kill(trial, "disk full at /store")
     assert [event.record.state for event in bench.ended()] == ["killed"]
     assert bench.queue.is_done
