@@ -6,6 +6,7 @@ running trial is computing waits here and so occupies no worker; a trial whose s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -37,6 +38,8 @@ from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
 
 _BUSY_PAUSE_S = 5.0
+_BUSY_LOOK_S = 15.0
+"""A trial that was deferred and runs again for less than this may find its stage busy once more."""
 
 
 class TrialQueue:
@@ -86,7 +89,7 @@ class TrialQueue:
             None if study.budget.wall_clock_s is None else self._clock() + study.budget.wall_clock_s
         )
         self._stop_reason: str | None = None
-        self.last_notice = ""
+        self._last_notice = ""
         self._num_started = 0
         self.num_run = 0
         self.num_reused = 0
@@ -123,6 +126,14 @@ class TrialQueue:
         """Number of workers without a trial that lend their CPUs to no other."""
         num_busy = len(self._running) - len(self._following) + self._loans.num
         return max(0, self._max_concurrent - num_busy)
+
+    @property
+    def awaited_of_others(self) -> str | None:
+        """What other sweeps compute while none of these trials does; None if one does, or nothing is left."""
+        # Each deferred trial runs for a moment again and again, to find its stage still busy.
+        latest_s = self._clock() - _BUSY_LOOK_S
+        is_waiting = all(self._not_before.get(key, -math.inf) > latest_s for key in self._running)
+        return self._last_notice or None if is_waiting and not self.is_done else None
 
     @property
     def stop_reason(self) -> str | None:
@@ -269,9 +280,9 @@ class TrialQueue:
         self._not_before[trial.key] = self._clock() + _BUSY_PAUSE_S
         self._waiting.append(trial)
         notice = f"{trial.name} waits for a stage that {owner} is computing"
-        if notice != self.last_notice:
+        if notice != self._last_notice:
             self._driver.observe(Notice(notice))
-            self.last_notice = notice
+            self._last_notice = notice
 
     def end(self, trial: SweepTrial, record: TrialRecord) -> None:
         """Take the record of a trial that has ended."""
