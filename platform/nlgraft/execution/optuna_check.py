@@ -29,10 +29,10 @@ def check_optuna(
     """
     if study.search is None or not store.is_local:
         return []
+    if not (Path(store.uri) / OPTUNA_FILE).exists():  # first, since to ask for its URL makes the store
+        return [Finding("Optuna", f"{store.name}/{OPTUNA_FILE} is missing", RUN_AGAIN)]
     url = database_url(store)
     assert url is not None, "a local store has a database"
-    if not (Path(store.uri) / OPTUNA_FILE).exists():
-        return [Finding("Optuna", f"{store.name}/{OPTUNA_FILE} is missing", RUN_AGAIN)]
     records: dict[str, dict[int, TrialRecord]] = defaultdict(dict)
     for trial, record in ended:
         if trial.number is not None:
