@@ -47,7 +47,10 @@ def test_the_stacks_of_all_workers_are_waited_for_since_each_looks_at_times_of_i
 
     monkeypatch.setattr(distributed_stages, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now_s))
     patience_s = 60.0
-    assert distributed_stages._await_stacks(read, 2, patience_s) == ["worker 0 waits", "worker 1 stands still"]
+    assert distributed_stages._await_stacks(read, 2, patience_s) == [
+        "worker 0 waits",
+        "worker 1 stands still",
+    ]
     assert now_s < patience_s, "no longer than needed"
     assert len(distributed_stages._await_stacks(read, 3, patience_s)) == 2, "a dead worker tells nothing"
     assert now_s == pytest.approx(50 + patience_s, abs=1)

@@ -286,7 +286,7 @@ class Study(Part):
 
     @property
     def mirror(self) -> Path | None:
-        """Folder that holds input files by the paths which they had elsewhere, to be read instead of these."""
+        """Folder with input files by the paths that they had elsewhere, to be read instead of those."""
         return self._mirror
 
     @property
