@@ -17,7 +17,7 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial_record import TrialRecord
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Objective, Study
-from nlgraft.study.reading.rules import OPTUNA_FILE
+from nlgraft.study.reading.place_rules import OPTUNA_FILE
 
 
 def check_optuna(

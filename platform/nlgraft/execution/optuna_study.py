@@ -34,7 +34,7 @@ from nlgraft.study.data.design import Cell
 from nlgraft.study.data.space import CategoricalDomain, Domain, IntDomain, holds, same, sampling_order
 from nlgraft.study.data.study import Objective, Search, Study
 from nlgraft.study.planning.selection import search_key
-from nlgraft.study.reading.rules import OPTUNA_FILE
+from nlgraft.study.reading.place_rules import OPTUNA_FILE
 
 _NUMBER = "nlgraft.number"
 _FINGERPRINT = "nlgraft.fingerprint"
