@@ -77,7 +77,7 @@ class _Mailbox:
         return self._stop_reason
 
     def post_error(self, error: bytes) -> None:
-        self._error = self._error or error
+        self._error = self._error or error  # what others raise follows from the first
 
     def error(self) -> bytes | None:
         return self._error
@@ -210,7 +210,7 @@ def run_on_workers(
         trainer = _new_trainer(stage, place, group, mailbox, losses.number)
         failure = _fit(trainer, reporter, mailbox, tell_awaiting)
         posted, nodes = ray.get([mailbox.error.remote(), mailbox.nodes.remote()])
-        ray.kill(mailbox)
+        ray.kill(mailbox)  # else one actor of each attempt would stay as long as the driver
         error: Any = None if posted is None else pickle.loads(posted)
         if isinstance(error, tuple):
             raise WorkerStageError(f"{error[0]}: {error[1]}")
@@ -251,7 +251,7 @@ def _fit(
             is_awaiting = False
     # Once more: rank 0 may have posted after the last look.
     _forward(mailbox, reporter)
-    if is_awaiting:
+    if is_awaiting:  # it failed before any worker began
         tell_awaiting(False)
     return failures[0] if failures else None
 

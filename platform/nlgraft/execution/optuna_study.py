@@ -339,7 +339,7 @@ class OptunaStudy:
         while self._database is not None and self._unwritten:
             self._check()
             self._database.add_trial(trials[self._unwritten[0]])
-            del self._unwritten[0]
+            del self._unwritten[0]  # only now: one that could not be written is tried again
         took_s = time.monotonic() - began_s
         self._next_flush_s = time.monotonic() + max(_FLUSH_PAUSE_S, took_s / _FLUSH_SHARE)
 

@@ -75,6 +75,7 @@ class StallWatch:
         silent_s, before, last_s = 0.0, ("", 0), time.monotonic()
         while not self._is_over.wait(pause_s):
             now_s, state = time.monotonic(), (THREADS.stage, self._num_calls)
+            # In a call others are waited for, such as a scheduler, and their time is not the training's.
             if state != before or self._is_inside or THREADS.stage not in self._trainings:
                 silent_s = 0.0
             else:  # a longer pause than asked for means that the process slept

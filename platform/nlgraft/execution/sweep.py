@@ -183,7 +183,7 @@ class _TuneSweep:
             try:
                 with raising_interrupted() as self._check_signals, self._watch:
                     while True:
-                        self._await_turn()
+                        self._await_turn()  # here, where no Tuner holds anything of the cluster
                         self._new_tuner(scratch, scheduler).fit()
                         if not self._searcher.is_spent or self._queue.is_done:
                             break
