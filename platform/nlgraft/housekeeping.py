@@ -11,9 +11,11 @@ from typing import Any
 from nlgraft.analysis.data.registration import open_registrations
 from nlgraft.errors import NlgraftError, StudyLockedError
 from nlgraft.execution.study_lock import StudyLock
+from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial_record import TRIAL_RECORD, TrialRecord
 from nlgraft.study.data.design import cells
+from nlgraft.study.data.system import SEARCH_SPLITS
 from nlgraft.study.planning.selection import KIND, chosen_params, load_proposals, search_key
 from nlgraft.study.public import Study
 from nlgraft.study.reading.recorded import forget_study, recorded_names
@@ -222,6 +224,9 @@ def _trials(
     for cell in cells(study):
         for proposal in load_proposals(study, cell, store) if study.search is not None else ():
             stages = {} if proposal.record is None else _stages(proposal.record)
+            if not proposal.has_ended:  # no record names what it has computed, or is still to compute
+                resolved = resolve_cell(study, cell, proposal.params)
+                stages |= _named(resolved.graph(proposal.seed, SEARCH_SPLITS))
             yield proposal.fingerprint, (proposal.record, stages)
         params = chosen_params(study, cell, store)
         if params is None:
@@ -230,7 +235,11 @@ def _trials(
         for seed in study.seeds:
             graph = resolved.graph(seed)
             record = store.read_record("trials", graph.fingerprint, TRIAL_RECORD)
-            yield graph.fingerprint, (record, {stage.fingerprint: stage.name for stage in graph.stages})
+            yield graph.fingerprint, (record, _named(graph))
+
+
+def _named(graph: StageGraph) -> dict[str, str]:
+    return {stage.fingerprint: stage.name for stage in graph.stages}
 
 
 def _stages(record: TrialRecord) -> dict[str, str]:

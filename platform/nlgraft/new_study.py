@@ -126,13 +126,13 @@ def write_study(
     if taken := [str(path) for path in (out, folder) if path.exists()]:
         raise NlgraftError(f"{' and '.join(taken)}: there already; give another --out")
     corpus = text.read()
-    found = None if upstream is None else upstream.read()
+    pretraining = None if upstream is None else _split(upstream.read())
     released = None if checkpoint is None else _released(checkpoint)
     splits = _split(corpus)
     named = [*languages] or _languages(text)
     folder.mkdir(parents=True)
     values = {
-        **_text_values(folder, splits, found),
+        **_text_values(folder, splits, pretraining),
         "name": out.stem,
         "checkpoint": released,
         "languages": named,
@@ -222,20 +222,19 @@ def _chosen(corpus: Corpus, keep: Sequence[bool]) -> Corpus:
     return Corpus.from_streams({role: [*compress(lines, keep)] for role, lines in corpus.streams().items()})
 
 
-def _text_values(folder: Path, splits: Mapping[str, Corpus], upstream: Corpus | None) -> dict[str, Any]:
+def _text_values(
+    folder: Path, splits: Mapping[str, Corpus], upstream: Mapping[str, Corpus] | None
+) -> dict[str, Any]:
     """Write the text of task and pretraining; return what the templates say of the files."""
-    if upstream is None:
-        first = [n < _UPSTREAM_SHARE * len(splits["train"]) for n in range(len(splits["train"]))]
-        own = {**splits, "train": _chosen(splits["train"], first)}
-        rest = {**splits, "train": _chosen(splits["train"], [not one for one in first])}
-    else:
-        own, rest = _split(upstream), splits
     files = _write_splits(folder, "", splits)
     if upstream is None:
-        apart = _write_splits(folder, "upstream_", {"train": own["train"]})
-        task = {**files["both"], **_write_splits(folder, "downstream_", {"train": rest["train"]})["both"]}
+        train = splits["train"]
+        is_first = [n < _UPSTREAM_SHARE * len(train) for n in range(len(train))]
+        apart = _write_splits(folder, "upstream_", {"train": _chosen(train, is_first)})
+        rest = {"train": _chosen(train, [not one for one in is_first])}
+        task = {**files["both"], **_write_splits(folder, "downstream_", rest)["both"]}
     else:
-        apart, task = _write_splits(folder, "upstream_", own), files["both"]
+        apart, task = _write_splits(folder, "upstream_", upstream), files["both"]
     return {
         "text": files["both"],
         "sides": files,
@@ -323,13 +322,13 @@ def _write_fitting(template: str, system: System, values: Mapping[str, Any], out
     factors = {scale: min(1.0, max(_LEAST_SHARE, number / full)) for scale, full in _EXAMPLES.items()}
     texts: dict[str, str] = dict.fromkeys(SCALES, "")
     plans: dict[str, Plan] = {}
-    for _ in range(2):  # the second time to see how long the shortened scales take
+    for is_shortened in (False, True):  # the second time to see how long the shortened scales take
         out.write_text(_rendered(template, system, {**values, "file": out.name}, factors, texts), "utf-8")
         plans = {scale: api.plan(Study.from_yaml(out, [f"@{scale}"])) for scale in SCALES}
-        durations = {scale: plan_s(plan) for scale, plan in plans.items()}
         for scale, target in _TARGET_S.items():
-            factors[scale] *= min(1.0, target / (durations[scale] or target))
-            texts[scale] = _in_words(durations[scale])
+            seconds = plan_s(plans[scale])
+            texts[scale] = _in_words(seconds)
+            factors[scale] *= 1.0 if is_shortened else min(1.0, target / (seconds or target))
     out.write_text(_rendered(template, system, {**values, "file": out.name}, factors, texts), "utf-8")
     return plans
 

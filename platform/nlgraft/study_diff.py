@@ -63,7 +63,7 @@ def _texts(study: Study) -> dict[str, str]:
     return {
         f"text of {stage.name}": stage.fingerprint[:12]
         for stage in graph.stages
-        if "corpus" in stage.locations
+        if "corpus" in stage.locations  # a fingerprint covers the text's bytes, not only its path
     }
 
 

@@ -15,17 +15,19 @@ from click.testing import CliRunner, Result
 
 from nlgraft import api
 from nlgraft.cli import main
-from nlgraft.new_study import SCALES
+from nlgraft.new_study import SCALES, plan_s
 from nlgraft.shipped import system_names
 from nlgraft.study.public import Study
 from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpus_config import ConlangConfig
+from nlgraft.wording import duration
 from tests.released_translators import write_marian
 from tests.tiny_causal_lms import release
 from tests.tiny_checkpoints import bert, bert_tokenizer
 
 ROOT = Path(__file__).parents[2]
 PAIRS = ["--source", "text.en", "--target", "text.de"]
+UPSTREAM = ["--upstream-source", "few", "--upstream-target", "few"]
 OPTIONS = {
     "embedding_transfer": PAIRS,
     "llm_vocabulary": ["--source", "lines.txt"],
@@ -78,6 +80,8 @@ def test_the_study_of_every_system_is_planned_without_a_problem_at_every_scale(
         assert plan.warnings == []
         assert plan.problems == [] or scale == "gpu"  # which this machine may lack
         assert len(plan.trials) >= 9
+        seconds = plan_s(plan)
+        assert scale == "gpu" or (seconds and f"some {duration(seconds)} on this machine" in done.output)
     named = [line.split("  ")[0] for line in done.output.splitlines() if line.startswith("nlgraft ")]
     assert named[:3] == [f"nlgraft plan {system}.yaml", f"nlgraft run {system}.yaml", named[2]]
     assert CliRunner().invoke(main, ["validate", f"{system}.yaml"]).exit_code == 0
@@ -182,6 +186,7 @@ def test_a_causal_model_meets_the_text_and_is_scored_on_its_old_domain(place: Pa
         (["examples.minimal_system", *PAIRS], "begin with one of its studies"),
         (["prlm_fusion", *PAIRS, "--out", "text.de"], "there already; give another --out"),
         (["prlm_fusion", "--source", "few", "--target", "few"], "the text has 3 examples; give 100 or more"),
+        (["embedding_transfer", *PAIRS, *UPSTREAM], "the text has 3 examples; give 100 or more"),
     ],
 )
 def test_what_does_not_suit_is_told_before_anything_is_written(

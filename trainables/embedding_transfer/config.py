@@ -318,37 +318,27 @@ class Config(SystemConfig):
                 f"transfer.method is {self.transfer.method} with masked_lm, which supports "
                 f"{', '.join(MASKED_LM_METHODS)}; choose one of these, or leave masked_lm out"
             )
-        for part in ("upstream", "downstream"):
-            train = getattr(self, part).train
-            for name in ("label_smoothing", "smoothing_kind"):
-                if getattr(train, name) != type(train).model_fields[name].default:
-                    yield (
-                        f"{part}.train.{name} is {getattr(train, name)} with masked_lm, whose loss is not "
-                        "smoothed; leave it out"
-                    )
-        translation_only = {
-            "transfer": ("sides",),
-            "generator": ("distillation_align", "decoder_rates"),
-            "upstream": ("objective", "num_bleu_sentences"),
-            "downstream": ("num_bleu_sentences",),
-        }
-        for part, names in translation_only.items():
-            given = getattr(self, part)
+        smoothing = ("label_smoothing", "smoothing_kind")
+        one_table = "which has one table and decodes nothing"
+        for path, part, names, why in (
+            ("upstream.train", self.upstream.train, smoothing, "whose loss is not smoothed"),
+            ("downstream.train", self.downstream.train, smoothing, "whose loss is not smoothed"),
+            ("transfer", self.transfer, ("sides",), one_table),
+            ("generator", self.generator, ("distillation_align", "decoder_rates"), one_table),
+            ("upstream", self.upstream, ("objective", "num_bleu_sentences"), one_table),
+            ("downstream", self.downstream, ("num_bleu_sentences",), one_table),
+        ):
             for name in names:
-                if getattr(given, name) != type(given).model_fields[name].default:
-                    yield (
-                        f"{part}.{name} is {getattr(given, name)} with masked_lm, which has one table and "
-                        f"decodes nothing; leave {part}.{name} out"
-                    )
+                if (given := getattr(part, name)) != type(part).model_fields[name].default:
+                    yield f"{path}.{name} is {given} with masked_lm, {why}; leave {path}.{name} out"
 
     def _role_problems(self) -> Iterator[str]:
         for name in ("upstream", "downstream"):
             corpus = as_corpus(getattr(self.data, name))
             is_tested = name == "downstream"
             if self.masked_lm is not None:
-                problem = role_problem(
-                    corpus, "source 0", is_exact=True, is_tested=is_tested, has_further_tests=False
-                )
+                only = {"is_exact": True, "has_further_tests": False}
+                problem = role_problem(corpus, "source 0", is_tested=is_tested, **only)
             elif name == "upstream" and self.upstream.objective != "translation":
                 problem = role_problem(corpus, is_tested=False)  # any line of any role is text
             else:
@@ -397,13 +387,11 @@ class Config(SystemConfig):
                     f"{setting} with tokenizers.downstream.sampling_alpha {tokenizer.sampling_alpha}: a side "
                     "keeps the checkpoint's WordPiece, which cuts text in one way; leave sampling_alpha out"
                 )
-        elif self.upstream.start_id is not None and self.upstream.objective == "translation":
+            return
+        if self.upstream.start_id is not None and self.upstream.objective == "translation":
             kind = "a translation model" if self.upstream.languages else "an OPUS-MT"
             yield f"{setting} of {kind} with start_id {self.upstream.start_id}, which belongs to an mBART"
-        elif method == "untrained":
+        if method == "untrained":
             yield f"{setting} with transfer.method untrained, which needs a model to be trained"
         elif is_both and not tokenizer.is_shared:
-            yield (
-                f"{setting} with transfer.sides both: its one table needs tokenizers.downstream.is_shared "
-                "true"
-            )
+            yield f"{setting} with transfer.sides both, which needs tokenizers.downstream.is_shared true"

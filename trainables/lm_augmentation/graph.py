@@ -12,6 +12,7 @@ from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import context_graph
 from nlgraft.stages import seq2seq_graph as pieces
+from nlgraft.stages.extract_graph import extract_scores
 from nlgraft.stages.kinds.seq2seq_kinds import DecodingSettings, TrainSettings
 from nlgraft.stages.seq2seq_graph import ContextStages, EncodedText
 from nlgraft.text.corpus_config import EOS, TextConfig
@@ -169,7 +170,7 @@ class _Builder:
         further, count = {}, self.config.num_extracted_sentences
         if count is not None:
             words = self.config.score.rouge_tokenizer
-            further = pieces.extract_scores(self.corpus, splits, num_sentences=count, rouge_tokenizer=words)
+            further = extract_scores(self.corpus, splits, num_sentences=count, rouge_tokenizer=words)
         score = self.config.score
         decoding = DecodingSettings(
             decode=self.config.decode,

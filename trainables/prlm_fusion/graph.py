@@ -17,6 +17,7 @@ from nlgraft.nn.context_config import (
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import context_graph, seq2seq_graph
+from nlgraft.stages.extract_graph import extract_scores
 from nlgraft.stages.kinds.seq2seq_kinds import DecodingSettings, TrainSettings
 from nlgraft.stages.seq2seq_graph import ContextStages, EncodedText
 from nlgraft.text.files import expand
@@ -68,7 +69,7 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     trained = seq2seq_graph.train("trained", text, settings, seed=seed, contexts=contexts)
     further = {}
     if config.num_extracted_sentences is not None:
-        further = seq2seq_graph.extract_scores(
+        further = extract_scores(
             corpus,
             splits,
             num_sentences=config.num_extracted_sentences,

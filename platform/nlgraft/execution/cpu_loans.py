@@ -48,6 +48,7 @@ class CpuLoans:
             if not self._is_refused:
                 self._not_before_s = math.inf
             return None
+        # From the first look at which all that is left was waiting, not from the last.
         self._not_before_s = min(self._not_before_s, self._clock() + _PAUSE_S)
         if self._clock() < self._not_before_s:
             return None

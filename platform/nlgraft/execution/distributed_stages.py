@@ -23,7 +23,7 @@ from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nlgraft.execution.losses import Losses, is_any_lost
-from nlgraft.execution.stall_watch import StallWatch
+from nlgraft.execution.stall_watch import LOOKS, StallWatch
 from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import Reporter, Stage, TrialStopped, Worker
@@ -75,7 +75,7 @@ class _Mailbox:
         return self._stop_reason
 
     def post_error(self, error: bytes) -> None:
-        self._error = self._error or error
+        self._error = self._error or error  # what others raise follows from the first
 
     def error(self) -> bytes | None:
         return self._error
@@ -83,8 +83,8 @@ class _Mailbox:
     def add_stacks(self, stacks: str) -> None:
         self._stacks.append(stacks)
 
-    def stacks(self) -> str:
-        return "\n".join(self._stacks)
+    def stacks(self) -> list[str]:
+        return self._stacks
 
 
 class _MailReporter:
@@ -119,8 +119,10 @@ def _train_loop(config: dict[str, Any]) -> None:
 
     def tell_stalled(reason: str, stacks: str) -> None:
         ray.get(mailbox.add_stacks.remote(f"worker {rank}: {reason}\n{stacks}"))
-        time.sleep(_OTHERS_S)  # the others wait for the one that stands still, and tell where
-        error = ("NoProgress", f"{reason}\n{ray.get(mailbox.stacks.remote())}")
+        # The others wait for the one that stands still, and tell where; each looks at times of its own.
+        patience_s = _OTHERS_S + config["stall_s"] / LOOKS
+        told = _await_stacks(lambda: ray.get(mailbox.stacks.remote()), context.get_world_size(), patience_s)
+        error = ("NoProgress", "\n".join([reason, *told]))
         ray.get(mailbox.post_error.remote(pickle.dumps(error)))
 
     if config["stall_s"] is not None:
@@ -144,6 +146,14 @@ def _train_loop(config: dict[str, Any]) -> None:
         if _are_alive(ray.get(mailbox.workers.remote())):
             ray.get(mailbox.post_error.remote(pickle.dumps((type(error).__name__, str(error)))))
         raise
+
+
+def _await_stacks(read: Callable[[], list[str]], num_workers: int, patience_s: float) -> list[str]:
+    """Wait until all workers have told where they stand, or for so long; return what they told."""
+    end_s = time.monotonic() + patience_s
+    while len(told := read()) < num_workers and time.monotonic() < end_s:
+        time.sleep(_POLL_S)
+    return told
 
 
 def _watch_for_preemption(mailbox: Any, rank: int) -> None:
@@ -198,7 +208,7 @@ def run_on_workers(
         trainer = _new_trainer(stage, place, group, mailbox, losses.number)
         failure = _fit(trainer, reporter, mailbox, tell_awaiting)
         posted, nodes = ray.get([mailbox.error.remote(), mailbox.nodes.remote()])
-        ray.kill(mailbox)
+        ray.kill(mailbox)  # else one actor of each attempt would stay as long as the driver
         error: Any = None if posted is None else pickle.loads(posted)
         if isinstance(error, tuple):
             raise WorkerStageError(f"{error[0]}: {error[1]}")
@@ -239,7 +249,7 @@ def _fit(
             is_awaiting = False
     # Once more: rank 0 may have posted after the last look.
     _forward(mailbox, reporter)
-    if is_awaiting:
+    if is_awaiting:  # it failed before any worker began
         tell_awaiting(False)
     return failures[0] if failures else None
 

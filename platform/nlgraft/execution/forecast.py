@@ -170,6 +170,7 @@ class Forecast:
         by_size = estimated_cost(stage, _ANY)
         if by_size is None or not self._speeds:
             return None
+        # The median: one training whose size says little of its time must not decide.
         return by_size[0] * median(self._speeds.values())
 
     def _note_speed(self, stage: Stage, seconds: float) -> None:

@@ -69,6 +69,7 @@ def _raise_from_signals(received: list[int]) -> dict[signal.Signals, Any]:
     """Let the next signal be noted and raised, and those after it end the process; return what was before."""
 
     def handle(signum: int, frame: FrameType | None) -> None:
+        # At once, so that a second signal ends a process which hangs in its own clean-up.
         for name in before:
             signal.signal(name, signal.SIG_DFL)
         received.append(signum)

@@ -114,6 +114,8 @@ class JobServer:
         A connection that is lost is taken up where it broke; a server that does not answer for a minute is
         an error.
         """
+        from aiohttp import ClientError  # of Ray's client; a broken connection need not be an OSError there
+
         num_told = num_failures = 0
 
         async def tail() -> None:
@@ -128,7 +130,7 @@ class JobServer:
         while True:
             try:
                 asyncio.run(tail())
-            except (RuntimeError, OSError) as error:
+            except (RuntimeError, OSError, ClientError) as error:
                 _log.debug("the output of %s broke off: %s", job.job_id, error)
             try:
                 found = self.get(job.job_id)

@@ -17,7 +17,7 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial_record import TrialRecord
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Objective, Study
-from nlgraft.study.reading.rules import OPTUNA_FILE
+from nlgraft.study.reading.place_rules import OPTUNA_FILE
 
 
 def check_optuna(
@@ -29,10 +29,10 @@ def check_optuna(
     """
     if study.search is None or not store.is_local:
         return []
+    if not (Path(store.uri) / OPTUNA_FILE).exists():  # first, since to ask for its URL makes the store
+        return [Finding("Optuna", f"{store.name}/{OPTUNA_FILE} is missing", RUN_AGAIN)]
     url = database_url(store)
     assert url is not None, "a local store has a database"
-    if not (Path(store.uri) / OPTUNA_FILE).exists():
-        return [Finding("Optuna", f"{store.name}/{OPTUNA_FILE} is missing", RUN_AGAIN)]
     records: dict[str, dict[int, TrialRecord]] = defaultdict(dict)
     for trial, record in ended:
         if trial.number is not None:

@@ -34,7 +34,7 @@ from nlgraft.study.data.design import Cell
 from nlgraft.study.data.space import CategoricalDomain, Domain, IntDomain, holds, same, sampling_order
 from nlgraft.study.data.study import Objective, Search, Study
 from nlgraft.study.planning.selection import search_key
-from nlgraft.study.reading.rules import OPTUNA_FILE
+from nlgraft.study.reading.place_rules import OPTUNA_FILE
 
 _NUMBER = "nlgraft.number"
 _FINGERPRINT = "nlgraft.fingerprint"
@@ -339,7 +339,7 @@ class OptunaStudy:
         while self._database is not None and self._unwritten:
             self._check()
             self._database.add_trial(trials[self._unwritten[0]])
-            del self._unwritten[0]
+            del self._unwritten[0]  # only now: one that could not be written is tried again
         took_s = time.monotonic() - began_s
         self._next_flush_s = time.monotonic() + max(_FLUSH_PAUSE_S, took_s / _FLUSH_SHARE)
 

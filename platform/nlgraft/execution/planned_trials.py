@@ -108,6 +108,7 @@ class PlannedTrials:
     def discard(self, store: ArtifactStore) -> None:
         """Remove the artifacts that cannot be used, and let the trials that end in one run again."""
         reason = "an artifact was damaged or missing, see `nlgraft verify`"
+        # Records first: interrupted the other way round, finished trials would be left without artifacts.
         for trial, record in self.ended:
             if trial.fingerprint in self.unusable:
                 killed = replace(record, state="killed", reason=reason)

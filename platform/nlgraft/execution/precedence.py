@@ -16,6 +16,7 @@ _ANSWER_S = 5.0
 
 def board_name(priority: int, study: str) -> str:
     """Return a new name for the board of a study's sweep."""
+    # Ray frees the name of an actor some time after its driver: a study that is run again must not meet it.
     return f"{priority}/{uuid.uuid4().hex}/{study}"
 
 

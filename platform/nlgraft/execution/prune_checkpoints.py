@@ -39,6 +39,7 @@ def prune_checkpoints(store: ArtifactStore, ended: Iterable[TrialEnded]) -> int:
         if fingerprint in wanted or store.checkpoints(stage).newest_step() is None:
             continue
         try:
+            # Another sweep may be about to resume from them.
             with store.leases.acquire(fingerprint, "a sweep that prunes checkpoints"):
                 store.checkpoints(stage).clear()
         except StageBusy:

@@ -103,6 +103,7 @@ class CooperativeScheduler(FIFOScheduler):
             return TrialScheduler.CONTINUE
         decision = inner.on_trial_result(tune_controller, trial, result)
         if decision == TrialScheduler.STOP:
+            # Once: results go on coming until the loop reads the request.
             self._requested.add(trial.trial_id)
             self._request_stop(trial, f"stopped by the trial scheduler at step {result[STEP]}")
         return TrialScheduler.CONTINUE

@@ -35,6 +35,7 @@ class ShortTrials:
         newest_s = self._newest_s.get(_kind(trial), ())
         if len(newest_s) < _NUM_TIMED:
             return 1
+        # By the slowest, since idle workers get nothing of a batch that takes longer than it should.
         return max(1, min(MAX_BATCH, int(BATCH_S / max(*newest_s, BATCH_S / MAX_BATCH))))
 
     def like(self, first: SweepTrial, waiting: Sequence[SweepTrial], limit: int) -> list[SweepTrial]:

@@ -15,7 +15,7 @@ from nlgraft.pipeline.stage import Reporter
 from nlgraft.pipeline.threads import THREADS
 from nlgraft.wording import duration
 
-_LOOKS = 10
+LOOKS = 10
 """How often within the time that a training may be silent it is looked at."""
 
 
@@ -71,10 +71,11 @@ class StallWatch:
             self._is_inside = False
 
     def _watch(self) -> None:
-        pause_s = self._limit_s / _LOOKS
+        pause_s = self._limit_s / LOOKS
         silent_s, before, last_s = 0.0, ("", 0), time.monotonic()
         while not self._is_over.wait(pause_s):
             now_s, state = time.monotonic(), (THREADS.stage, self._num_calls)
+            # In a call others are waited for, such as a scheduler, and their time is not the training's.
             if state != before or self._is_inside or THREADS.stage not in self._trainings:
                 silent_s = 0.0
             else:  # a longer pause than asked for means that the process slept

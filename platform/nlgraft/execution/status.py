@@ -154,6 +154,7 @@ def _replicate_records(
         record = trial_record(store, graph.fingerprint)
         if record is None or record.state == "killed":
             continue
+        # A finished trial whose artifact was removed runs again.
         if record.state != "finished" or store.has(graph.result):
             found.append(record)
     return found

@@ -183,7 +183,7 @@ class _TuneSweep:
             try:
                 with raising_interrupted() as self._check_signals, self._watch:
                     while True:
-                        self._await_turn()
+                        self._await_turn()  # here, where no Tuner holds anything of the cluster
                         self._new_tuner(scratch, scheduler).fit()
                         if not self._searcher.is_spent or self._queue.is_done:
                             break
@@ -241,12 +241,10 @@ class _TuneSweep:
                 self._searcher.end_early()  # and with its last trial Tune frees all that it holds
         except RayError:  # whether the cluster is lost is for the watch to say
             return
-        what, is_idle = None, True
+        what, is_idle = self._queue.awaited_of_others, True
         if num_unplaced:
             what = place_text(num_unplaced, shape, free)
             is_idle = num_unplaced >= self._searcher.num_batches
-        elif not self._queue.running and not self._queue.is_done:
-            what = self._queue.last_notice or None
         waited_s = self._wait.go_on(what)
         is_short = num_unplaced and waited_s > _SETTLING_S
         self._board.tell_awaited.remote(lacking(shape, free) if is_short else [])

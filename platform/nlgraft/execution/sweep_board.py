@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from nlgraft.execution.report_keys import OUTCOME
+
 _FRESH_S = 60.0
 
 
@@ -105,6 +107,8 @@ class SweepBoard:
     def advance(self, batch_id: str, outcome: dict[str, str]) -> str | None:
         """Note how the current trial ended; return the spec of the next one, None if there is none."""
         batch = self._batches[batch_id]
+        if outcome.get(OUTCOME) == "stalled":
+            batch.node = ""  # its process ends itself now, which is no loss of the next trial
         batch.outcomes.append(outcome)
         del batch.specs[0]
         batch.stop_reason = None

@@ -143,6 +143,7 @@ class TuneReporter:
     def tell_stalled(self, reason: str, stacks: str) -> None:
         """Tell that the trial makes no progress; its process ends now."""
         outcome = {OUTCOME: "stalled", REASON: reason, STACKS: stacks, STAGE: THREADS.stage}
+        # Not for ever: a driver out of reach must not keep the process from ending.
         ray.get(self._board.advance.remote(self._spec.batch_id, outcome), timeout=_LAST_WORDS_S)
 
     def tell_awaiting(self, is_awaiting: bool) -> None:
@@ -204,7 +205,7 @@ def run_tune_trial(config: dict[str, Any], board: Any) -> None:
         lost_on: Any = ray.get(board.lost_on.remote(batch_id))
         while text is not None:
             outcome, is_ended = _compute(text, board, lost_on)
-            lost_on = []
+            lost_on = []  # of the first alone: those behind it have lost nothing yet
             return_freed_memory()
             # Told now and not at the end of the batch, at which this process may be lost.
             text = ray.get(board.advance.remote(batch_id, outcome))

@@ -14,6 +14,7 @@ from typing import Any
 from nlgraft.errors import StoreError
 from nlgraft.execution.cell_searches import CellSearches
 from nlgraft.execution.cpu_loans import CpuLoans
+from nlgraft.execution.deferrals import Deferrals
 from nlgraft.execution.events import (
     Driver,
     LookTaken,
@@ -35,8 +36,6 @@ from nlgraft.pipeline.trial import finished_record, trial_record
 from nlgraft.pipeline.trial_record import TrialRecord
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
-
-_BUSY_PAUSE_S = 5.0
 
 
 class TrialQueue:
@@ -70,7 +69,7 @@ class TrialQueue:
         self._clock = driver.clock
         self._waiting: list[SweepTrial] = []
         self._replicates = Replicates(study, store, cells, driver.splits)
-        self._not_before: dict[str, float] = {}
+        self._deferrals = Deferrals(driver.clock)
         self._running: dict[str, SweepTrial] = {}
         self._following: set[str] = set()
         self._short = ShortTrials()
@@ -86,7 +85,6 @@ class TrialQueue:
             None if study.budget.wall_clock_s is None else self._clock() + study.budget.wall_clock_s
         )
         self._stop_reason: str | None = None
-        self.last_notice = ""
         self._num_started = 0
         self.num_run = 0
         self.num_reused = 0
@@ -121,8 +119,12 @@ class TrialQueue:
     @property
     def num_idle(self) -> int:
         """Number of workers without a trial that lend their CPUs to no other."""
-        num_busy = len(self._running) - len(self._following) + self._loans.num
-        return max(0, self._max_concurrent - num_busy)
+        return max(0, self._max_concurrent - len(self._running) + len(self._following) - self._loans.num)
+
+    @property
+    def awaited_of_others(self) -> str | None:
+        """What other sweeps compute while none of these trials does; None if one does, or nothing is left."""
+        return None if self.is_done else self._deferrals.awaited(self._running)
 
     @property
     def stop_reason(self) -> str | None:
@@ -266,12 +268,9 @@ class TrialQueue:
         """Requeue a trial that found one of its stages being computed by ``owner``, another sweep."""
         self._release(trial)
         self._num_started -= 1  # it computed nothing, so the budget does not count it
-        self._not_before[trial.key] = self._clock() + _BUSY_PAUSE_S
         self._waiting.append(trial)
-        notice = f"{trial.name} waits for a stage that {owner} is computing"
-        if notice != self.last_notice:
+        if (notice := self._deferrals.add(trial, owner)) is not None:
             self._driver.observe(Notice(notice))
-            self.last_notice = notice
 
     def end(self, trial: SweepTrial, record: TrialRecord) -> None:
         """Take the record of a trial that has ended."""
@@ -359,7 +358,7 @@ class TrialQueue:
                 self._take_reused(trial, record)
 
     def _is_ready(self, trial: SweepTrial) -> bool:
-        return self._not_before.get(trial.key, 0.0) <= self._clock() and self._stages.awaited(trial) is None
+        return self._deferrals.is_over(trial) and self._stages.awaited(trial) is None
 
     def _tell_outlook(self) -> None:
         """Tell the observer, every few seconds, what waits for what and how long it all takes."""

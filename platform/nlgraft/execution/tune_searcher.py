@@ -192,6 +192,7 @@ class TuneSearcher(Searcher):
             lent = self._queue.lend() if can_lend else None
             if lent is not None:
                 return self._lend(trial_id, *lent)
+            # A spent searcher ends with what it has handed out; a new one over the same queue goes on.
             is_over = not self._batches if self.is_spent else self._queue.is_done
             return Searcher.FINISHED if is_over and not self._loans else None
         self._num_left -= 1
@@ -243,10 +244,10 @@ class TuneSearcher(Searcher):
             for trial in left:
                 self._queue.kill(trial, str(result[REASON]))
             return
-        if result.get(OUTCOME) != "ended":
+        if result.get(OUTCOME) != "ended":  # Tune heard nothing of its end, so the process died in the first
             self._queue.end(left[0], self._queue.lost(left[0], PROCESS_DIED))
             left = left[1:]
-        for trial in reversed(left):
+        for trial in reversed(left):  # each goes to the front of the queue
             self._queue.give_back(trial)
 
     def _end_one(self, trial: SweepTrial, outcome: dict[str, str]) -> None:
@@ -301,7 +302,7 @@ class TuneSearcher(Searcher):
         for trial in reversed(batch.trials[num_kept:]):
             self._queue.give_back(trial)
         del batch.trials[num_kept:]
-        batch.since_s = math.inf
+        batch.since_s = math.inf  # what has begun cannot be shared, however late it is
 
     def save(self, checkpoint_path: str) -> None:
         """Save nothing: the store is the source of truth."""

@@ -181,6 +181,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _add(file: zipfile.ZipFile, name: str, data: bytes) -> None:
+    # Weights do not get smaller.
     kind = zipfile.ZIP_STORED if name.endswith(".safetensors") else zipfile.ZIP_DEFLATED
     file.writestr(zipfile.ZipInfo(name, _TIME), data, compress_type=kind)
 

@@ -113,7 +113,7 @@ class Attention(nn.Module):
             slot = self.open_slot.to(key_value.dtype).expand(key_value.shape[0], 1, -1)
             key_value = torch.cat([key_value, slot], dim=1)
             mask = None if mask is None else F.pad(mask, (0, 1), value=True)
-            present = None
+            present = None  # the slot is there in any case
         key, value = key_value.unflatten(2, (2, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
         return KeyValue(key, value, mask, present)
 

@@ -92,6 +92,7 @@ class Checkpoints:
             self._files.put_directory(scratch, f"{folder}/{location}", entries)
         finally:
             remove_tree(scratch)
+        # The manifest last, since it alone makes the checkpoint visible.
         manifest = _CheckpointManifest(entries, location)
         self._files.write(f"{folder}/{MANIFEST}", _MANIFEST.dump_json(manifest))
         for name in self._files.names(folder):

@@ -100,12 +100,13 @@ class _FencedFiles(Guarded):
         """Write a key in one step, replacing what was there when the lock was looked at."""
         for _ in range(_NUM_TRIES):
             before = self._inner.read(key)
+            # Both look at the lock, which has to come after `before` was read.
             if self.create(key, data) if before is None else self.replace(key, before, data):
                 return
         raise StoreError(f"{self._inner.name}: {key} is being written by others all the time")
 
     def delete(self, key: str, expected: bytes | None = None) -> None:
         """Delete a key; one that holds what this process wrote there also without the lock."""
-        if expected is None:
+        if expected is None:  # otherwise a superseded process could not even take back its leases
             self._check()
         self._inner.delete(key, expected)

@@ -129,6 +129,7 @@ class Journal(Generic[_Form]):
             except ValidationError as error:
                 problems.append(f"{key}: {first_problem(error)}; its entries are read one by one")
                 continue
+            # A pack that lacks one would hide an entry that is there.
             if found.keys() == set(_numbers(block)):
                 packed[block] = found
             else:

@@ -40,7 +40,7 @@ class KnownManifests:
     def add(self, manifest: Manifest) -> None:
         """Remember an artifact that this process has published."""
         known = self._known.get(manifest.name)
-        if known is not None:
+        if known is not None:  # else the first listing finds it
             known.appendleft(manifest)
 
     def of(self, name: str) -> list[Manifest]:

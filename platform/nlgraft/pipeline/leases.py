@@ -152,6 +152,7 @@ class Lease:
         Raises:
             StoreError: The lease is overdue and cannot be renewed.
         """
+        # One beat may be late on a busy disk; after two, somebody may be about to take the lease over.
         if not self.is_lost and time.monotonic() - self._renewed_s > 2 * self._heartbeat_s:
             self._renew()
         return not self.is_lost

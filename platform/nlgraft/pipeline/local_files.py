@@ -120,7 +120,7 @@ class LocalFiles:
         """Read a key; None if it is missing."""
         try:
             return (self.root / key).read_bytes()
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError):  # a file in place of its folder: missing, too
             return None
 
     @explained("write")
@@ -149,6 +149,7 @@ class LocalFiles:
     @explained("write")
     def replace(self, key: str, old: bytes, new: bytes) -> bool:
         """Write a key only if it holds `old`; other processes are kept out meanwhile."""
+        # No call of a file system compares and renames at once.
         with self._locked():
             if self.read(key) != old:
                 return False

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nlgraft.evaluation.metric_config import RougeTokenizer
 from nlgraft.nn.model_config import BeamSearchConfig
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.config_parts import LanguageModelPhaseConfig, ScoreConfig
@@ -22,12 +21,10 @@ from nlgraft.stages.kinds.language_model_kinds import (
     UntrainedLanguageModelSettings,
 )
 from nlgraft.stages.kinds.seq2seq_kinds import (
-    EXTRACT,
     SCORE,
     TRAIN,
     TRANSLATE,
     DecodingSettings,
-    ExtractSettings,
     ScoreInputs,
     ScoreSettings,
     TrainInputs,
@@ -40,7 +37,6 @@ from nlgraft.stages.kinds.text_kinds import (
     ENCODED,
     TEXT,
     TOKENIZER,
-    CorpusInputs,
     CorpusSettings,
     EncodeInputs,
     EncodeSettings,
@@ -50,7 +46,6 @@ from nlgraft.stages.kinds.text_kinds import (
     TokenizerSettings,
 )
 from nlgraft.stages.learned_graph import learned_scores
-from nlgraft.stages.metrics import EXTRACT_METHODS, ROUGE
 from nlgraft.text.corpus_config import AnyCorpus, Split, as_corpus
 from nlgraft.text.corpus_digest import digest
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig, TokenizerConfig
@@ -354,35 +349,6 @@ def score_settings(score: ScoreConfig) -> ScoreSettings:
         engine=score.engine,
         dev_precision=score.dev_precision,
     )
-
-
-def extract_scores(
-    corpus: Stage, splits: Sequence[str], *, num_sentences: int, rouge_tokenizer: RougeTokenizer | None = None
-) -> dict[str, Stage]:
-    """Score summaries that are taken from the text itself: ``further`` stages of ``scores``."""
-    found = {}
-    for method in EXTRACT_METHODS:
-        summaries = {
-            split: EXTRACT.stage(
-                f"{method}_{split}",
-                ExtractSettings(
-                    split=split,
-                    method=method,
-                    num_sentences=num_sentences,
-                    # The first sentences depend on no reference, so their stage must not depend on the
-                    # tokenizer.
-                    rouge_tokenizer=rouge_tokenizer if method == "oracle" else None,
-                ),
-                CorpusInputs(corpus=corpus),
-            )
-            for split in splits
-        }
-        found[method] = SCORE.stage(
-            f"{method}_scores",
-            ScoreSettings(metrics=ROUGE, rouge_tokenizer=rouge_tokenizer, metric_prefix=method),
-            ScoreInputs(corpus=corpus, translations=summaries),
-        )
-    return found
 
 
 def upstream_scores(

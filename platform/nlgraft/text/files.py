@@ -135,23 +135,28 @@ def _decode(raw: bytes, start: int, end: int, where: str) -> str:
         ) from error
 
 
-_mirrors: list[Path] = []
+@contextmanager
+def looking_below(mirror: Path | None) -> Iterator[None]:
+    """Look for input files first in a mirror of another machine's, such as an unpacked archive has.
 
-
-def look_below(root: Path) -> None:
-    """Look for input files first in a mirror of another machine's, such as an unpacked archive has."""
-    if root.is_dir() and root not in _mirrors:
-        _mirrors.append(root)
+    For a block alone: of two studies in one process only one may have a mirror, and both read one path.
+    """
+    token = _mirror.set(mirror)
+    try:
+        yield
+    finally:
+        _mirror.reset(token)
 
 
 def expand(path: str) -> Path:
     """Make a path absolute: ``~`` is the home directory, relative paths start at the current one.
 
-    A file or directory of a mirror takes the place of the one of its path.
+    A file or directory of the mirror takes the place of the one of its path.
     """
     where = Path(path).expanduser().absolute()
-    mirrored = (root / below_root(where) for root in _mirrors)
-    return next((found for found in mirrored if found.exists()), where)
+    mirror = _mirror.get()
+    mirrored = where if mirror is None else mirror / below_root(where)
+    return mirrored if mirrored.exists() else where
 
 
 def below_root(path: Path) -> Path:
@@ -171,6 +176,7 @@ def noting_inputs() -> Iterator[dict[Path, Path]]:
         _noted.reset(token)
 
 
+_mirror: ContextVar[Path | None] = ContextVar("mirror", default=None)
 _noted: ContextVar[dict[Path, Path] | None] = ContextVar("noted inputs", default=None)
 _digests: dict[tuple[str, int, int], str] = {}
 

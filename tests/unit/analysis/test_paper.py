@@ -82,6 +82,14 @@ def test_the_name_of_a_further_test_set_breaks_nothing(result):
     assert numbers.macro("examples.text.test-old-news")
 
 
+def test_hours_that_count_all_workers_for_every_stage_are_an_upper_bound(result):
+    facts, numbers = describe(result), Numbers(result, [], cost_of(result), {})
+    assert "Everything took \\nlgraft{" in methods_paragraph(result, facts, numbers, {})
+    resources = result.study.resources.model_copy(update={"workers": 2})
+    several = dataclasses.replace(result, study=result.study.model_copy(update={"resources": resources}))
+    assert "Everything took at most \\nlgraft{" in methods_paragraph(several, facts, numbers, {})
+
+
 def test_a_paper_is_sound_and_every_number_is_defined(paper):
     out, texts = paper
     assert_sound(texts)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -36,38 +33,12 @@ from nlgraft.training.models import read_model
 from nlgraft.training.train_config import MaskingConfig
 from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
-from tests.unit.stages.runs import finish
-from trainables.embedding_transfer import METRICS, Config, stage_graph
+from tests.unit.embedding_transfer.bert_configs import CORPUS, SPECIAL, configured, graph_of, run
 from trainables.embedding_transfer.config import SegmentationRates
 from trainables.embedding_transfer.generator_data import ChangedLines
 from trainables.embedding_transfer.generator_training import FrozenMaskedLM, GeneratorModel
 from trainables.embedding_transfer.generators import EmbeddingGenerator
 from trainables.embedding_transfer.new_tokens import ChangedSide, ChangeOptions
-
-CORPUS = {"corpus": "conlang", "train": 80, "dev": 6, "test": 4}
-TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
-ROOM = 126
-"""Tokens that the checkpoint can read beside begin and end."""
-SPECIAL = {"[PAD]": 0, "[UNK]": 2, "[CLS]": 3, "[SEP]": 4, "[MASK]": 5}
-"""As a BERT numbers them: with room between padding and the others."""
-
-
-def configured(directory, method="patt_eg", sides="decoder", **changes):
-    base = {
-        "data": {"upstream": CORPUS, "downstream": CORPUS | {"domain": "b"}, "max_tokens": 100},
-        "tokenizers": {"downstream": {"kind": "bpe", "vocab_size": 150, "is_shared": False}},
-        "upstream": {"objective": "masked_tokens", "checkpoint": str(directory)},
-        "generator": {"max_steps": 2, "batch_tokens": 800, "eval_every_steps": 2, "num_dev_sentences": 4},
-        "transfer": {"method": method, "sides": sides},
-        "downstream": {"train": TRAIN},
-        "decode": {"beam": 2, "max_length_offset": 3},
-    }
-    return Config(**base | changes)
-
-
-def run(store, config):
-    return finish(store, stage_graph(config, seed=1, splits=("dev",)), config, METRICS)
-
 
 # --- tokenizer ------------------------------------------------------------------------------------------
 
@@ -280,109 +251,6 @@ def test_a_model_without_pretraining_has_its_sizes(store, bert):
     assert read_model(at("finetuned")).config == read_model(found("finetuned")).config
     assert record.metrics["parameters/total"] == pretrained.metrics["parameters/total"]
     assert not any(name.startswith("upstream/") for name in record.metrics)
-
-
-# --- what is refused ------------------------------------------------------------------------------------
-
-
-def graph_of(config):
-    return stage_graph(config, seed=1, splits=("dev",))
-
-
-def test_it_is_known_by_its_files_or_its_name(bert, tmp_path):
-    shutil.copytree(bert, tmp_path, dirs_exist_ok=True)
-    upstreams = [graph_of(configured(path)).find("upstream_masked_lm") for path in (bert, tmp_path)]
-    assert upstreams[0] == upstreams[1]
-    (tmp_path / "config.json").write_text((tmp_path / "config.json").read_text() + " ")
-    assert graph_of(configured(tmp_path)).find("upstream_masked_lm") != upstreams[0]
-    name = "google-bert/bert-base-multilingual-cased"
-    named = graph_of(configured(name)).find("upstream_masked_lm")
-    assert named.config["content"] == {
-        "checkpoint": "google-bert/bert-base-multilingual-cased",
-        "revision": "main",
-    }
-    pinned = {"objective": "masked_tokens", "checkpoint": "org/bert", "revision": "0123abc"}
-    assert (
-        graph_of(configured("", upstream=pinned)).find("upstream_masked_lm").config["content"]["revision"]
-        == "0123abc"
-    )
-    with pytest.raises(DataError, match="a directory has no revisions"):
-        graph_of(configured("", upstream=pinned | {"checkpoint": str(bert)}))
-    with pytest.raises(DataError, match="no directory and no name on the Hugging Face hub"):
-        graph_of(configured(tmp_path / "nowhere"))
-
-
-def test_a_name_on_the_hub_is_read_at_its_revision(bert, tmp_path):
-    """As from the hub's cache on this machine: another process, for which the hub is offline."""
-    commits = {"main": "a" * 40, "v2": "b" * 40}
-    repository = tmp_path / "hub" / "models--org--bert"
-    (repository / "refs").mkdir(parents=True)
-    for name, commit in commits.items():
-        (repository / "refs" / name).write_text(commit)
-        shutil.copytree(bert, repository / "snapshots" / commit)
-    settings = repository / "snapshots" / commits["v2"] / "config.json"
-    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"layer_norm_eps": 0.25}))
-    script = """
-import sys
-from nlgraft.nn.conversion.encoders import encoder_from_hugging_face, read_checkpoint_config
-from nlgraft.vocab.tokenizers.directories import find_tokenizer
-for revision in (None, "v2"):
-    found = encoder_from_hugging_face("org/bert", revision)
-    assert found.model.config.norm_eps == read_checkpoint_config("org/bert", revision)["layer_norm_eps"]
-    print(found.model.config.norm_eps, find_tokenizer("org/bert", revision).name)
-"""
-    environment = os.environ | {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.stdout.split("\n") == [f"1e-12 {commits['main']}", f"0.25 {commits['v2']}", ""], done.stderr
-
-
-def test_text_must_fit_its_positions(bert):
-    data = {"upstream": CORPUS, "downstream": CORPUS, "max_tokens": ROOM}
-    graph_of(configured(bert, data=data))
-    with pytest.raises(DataError, match=f"has room for {ROOM} tokens beside begin and end"):
-        graph_of(configured(bert, data=data | {"max_tokens": ROOM + 1}))
-
-
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        (["tokenizer.json"], "no tokenizer; a BERT's directory holds"),
-        (["model.safetensors"], "no readable checkpoint"),
-    ],
-)
-def test_a_directory_must_be_complete(store, bert, tmp_path, names, message):
-    shutil.copytree(bert, tmp_path, dirs_exist_ok=True)
-    for name in names:
-        (tmp_path / name).unlink()
-    with pytest.raises(TrialFailed, match=message):
-        run(store, configured(tmp_path, "pretrain_finetune"))
-
-
-def test_other_models_are_refused(store, bert, tmp_path):
-    shutil.copytree(bert, tmp_path, dirs_exist_ok=True)
-    settings = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(settings | {"model_type": "electra"}))
-    with pytest.raises(TrialFailed, match="model type 'electra' cannot be converted"):
-        run(store, configured(tmp_path, "pretrain_finetune"))
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"method": "joint_vocab"}, "pretrains a translation model"),
-        (
-            {"upstream": {"objective": "masked_tokens", "checkpoint": "x", "start_id": 5}},
-            "belongs to an mBART",
-        ),
-        ({"upstream": {"revision": "v1"}}, "upstream.revision is v1 without a checkpoint"),
-        ({"tokenizers": {"downstream": {"kind": "bpe", "sampling_alpha": 0.1}}}, "cuts text in one way"),
-    ],
-)
-def test_contradictions_are_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        configured("x", **changes)
 
 
 def test_a_real_checkpoint_reads_captions(tmp_path, multi30k):

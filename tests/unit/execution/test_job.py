@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import aiohttp
 import pytest
 import ray.job_submission
 from ray.job_submission import JobStatus
@@ -12,7 +13,7 @@ from nlgraft.errors import NlgraftError, StudyLockedError
 from nlgraft.execution import job_package
 from nlgraft.execution.job import JobRequest, runtime_env, submit_run
 from nlgraft.execution.job_package import LEFT_OUT, JobPackage
-from nlgraft.execution.job_server import job_name
+from nlgraft.execution.job_server import JobServer, job_name
 from nlgraft.job_cli import next_commands
 from nlgraft.study.public import Study
 
@@ -163,6 +164,29 @@ def test_two_who_submit_at_the_same_moment_share_one_job(project, server, monkey
     told = []
     assert submit_run(request(), None, told.append).job_id == f"{name}-1"
     assert "nothing was submitted" in told[-1]
+
+
+def test_output_goes_on_where_the_connection_broke(server, monkeypatch):
+    """A head behind a proxy breaks it by errors of the web client, which are no errors of the system."""
+    server.add("job-1", "python -m nlgraft run study.yaml")
+    errors = iter([aiohttp.ServerDisconnectedError(), aiohttp.ClientPayloadError("cut off"), None])
+
+    async def tail(job_id):
+        error = next(errors)
+        yield "first\nsec"
+        if error is None:
+            yield "ond\n"
+            server.jobs[0].status = JobStatus("SUCCEEDED")
+        else:
+            raise error
+
+    monkeypatch.setattr(server, "tail_job_logs", tail, raising=False)
+    monkeypatch.setattr(server, "get_job_info", lambda job_id: server.jobs[0], raising=False)
+    monkeypatch.setattr("nlgraft.execution.job_server._POLL_S", 0.0)
+    told = []
+    jobs = JobServer(None)
+    assert jobs.follow(jobs.get("job-1"), told.append).state == "SUCCEEDED"
+    assert "".join(told) == "first\nsecond\n"
 
 
 def test_what_is_left_out_by_default_can_be_sent_by_name(project):

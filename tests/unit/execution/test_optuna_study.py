@@ -13,9 +13,13 @@ import optuna
 import pytest
 
 from nlgraft.errors import StoreError
+from nlgraft.execution.optuna_check import check_optuna
 from nlgraft.execution.optuna_study import OptunaStudy
+from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Objective, Search
+from nlgraft.study.public import Study
 
 
 def open_study(
@@ -211,3 +215,12 @@ def test_a_driver_that_lost_its_study_writes_no_trial_and_a_trial_that_is_there_
     assert [trial.values for trial in stored.trials] == [[1.0]]
     stored.add_trial(stored.trials[0])
     assert len(open_study(url, name="random", seed=1).trials) == 1
+
+
+def test_to_verify_a_search_that_never_ran_makes_no_store(toy_document: dict[str, Any]) -> None:
+    space = {"noise": {"type": "float", "low": 0.0, "high": 1.0}}
+    study = Study.from_dict(toy_document | {"search": {"space": space, "trials": 2}})
+    store = ArtifactStore.open(study.storage.path)
+    [found] = check_optuna(study, store, cells(study), [])
+    assert "optuna.db is missing" in found.what
+    assert not Path(study.storage.path).exists()

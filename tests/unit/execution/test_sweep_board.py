@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from nlgraft.execution.report_keys import OUTCOME
 from nlgraft.execution.sweep_board import SweepBoard
 
 
@@ -170,3 +171,14 @@ def test_what_trials_wait_for_is_forgotten_when_the_driver_stands_still():
     assert board.awaited() == ["GPU"]
     now_s += 2
     assert board.awaited() == []
+
+
+def test_a_stalled_trial_is_no_loss_of_the_next_one_of_its_batch() -> None:
+    """Else a study with max_failures 0 would fail a trial that has not run."""
+    board = lending()
+    board.advance("batch", {OUTCOME: "stalled"})
+    assert board.num_awaiting() == 1
+    assert board.current("batch", "node 2") == "b"
+    assert board.lost_on("batch") == []
+    assert board.current("batch", "node 3") == "b"
+    assert board.lost_on("batch") == ["node 2"], "a process that is lost while it computes"

@@ -171,6 +171,32 @@ def test_a_busy_stage_defers_a_trial(toy_document: dict[str, Any]) -> None:
     assert other.key != trial.key, "the deferred one comes back after a pause"
 
 
+def test_a_sweep_that_others_keep_from_computing_waits_though_it_looks_again_and_again(
+    toy_document: dict[str, Any],
+) -> None:
+    """Else `--wait-timeout` would begin anew with each look, and never be over."""
+    toy_document["seeds"] = [1]
+    toy_document["factors"] = {}
+    bench = Bench(toy_document)
+    assert bench.queue.awaited_of_others is None
+    for _ in range(3):
+        trial = bench.start()
+        bench.queue.defer(trial, "another sweep")
+        awaited = bench.queue.awaited_of_others
+        assert awaited is not None
+        assert "another sweep is computing" in awaited
+        bench.clock_s += 6.0
+        trial = bench.queue.take()
+        assert trial is not None
+        assert bench.queue.awaited_of_others == awaited, "it looks once more"
+        bench.queue.defer(trial, "another sweep")
+    trial = bench.start()
+    bench.clock_s += 20.0
+    assert bench.queue.awaited_of_others is None, "it computes"
+    bench.run(trial)
+    assert bench.queue.awaited_of_others is None
+
+
 def test_a_damaged_trial_record_is_no_result(toy_document: dict[str, Any], tmp_path: Path) -> None:
     toy_document["seeds"] = [1]
     toy_document["factors"] = {}

@@ -19,8 +19,11 @@ from nlgraft.errors import DataError
 from nlgraft.export.archive import check, pack, unpack
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.public import Study
+from nlgraft.study.reading.recorded import INPUTS
+from nlgraft.study_diff import differences
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
+from nlgraft.text.files import below_root
 from tests.unit.export.conftest import DOCUMENT, run_all
 
 ROOT = Path(__file__).parents[3]
@@ -30,11 +33,9 @@ def invoke(*arguments: str | Path) -> Result:
     return CliRunner().invoke(main, [str(one) for one in arguments])
 
 
-@pytest.fixture(scope="module")
-def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a study on files of its own was run; the file and its text lie there, and nowhere else."""
-    root = tmp_path_factory.mktemp("origin")
-    (root / "text").mkdir()
+def write_study(root: Path) -> None:
+    """Write a study on files of its own, and its text."""
+    (root / "text").mkdir(parents=True)
     splits = {}
     made = load_corpus(ConlangConfig(corpus="conlang", task="multi_source", train=100, dev=8, test=6))
     for split, corpus in made.items():
@@ -50,6 +51,13 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
         }
     document = {**DOCUMENT, "data": {"corpus": "files", **splits}, "storage": {"path": "store"}}
     (root / "small.json").write_text(json.dumps(document | {"seeds": [1, 2]}))
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a study was run; its file and its text lie there, and nowhere else."""
+    root = tmp_path_factory.mktemp("origin")
+    write_study(root)
     return root
 
 
@@ -136,6 +144,24 @@ def test_an_unpacked_study_is_exported_and_reported_by_its_name(
     assert exported.exit_code == 0, exported.stderr
     with pytest.raises(DataError, match="give a new directory"):
         unpack(path, tmp_path / "store")
+
+
+def test_packed_text_is_read_for_its_own_study_alone(tmp_path: Path) -> None:
+    """Both in one process, as in `diff`: the file has changed since it was packed, and both read its path."""
+    write_study(tmp_path / "origin")
+    own = Study.from_yaml(tmp_path / "origin" / "small.json")
+    unpacked = ArtifactStore.open(tmp_path / "unpacked")
+    own.record(unpacked)
+    shutil.copytree(tmp_path / "origin", tmp_path / "unpacked" / INPUTS / below_root(tmp_path / "origin"))
+    packed = Study.from_store("small", unpacked)
+    assert differences(own, packed)["data"] == []
+    changed = tmp_path / "origin" / "text" / "train.0"
+    changed.write_text(changed.read_text("utf-8").replace("a", "e"), "utf-8")
+    [(name, before, after)] = differences(own, packed)["data"]
+    assert name.startswith("text of ")
+    assert before != after
+    shutil.rmtree(tmp_path / "origin")
+    assert differences(packed, packed)["data"] == []
 
 
 def test_without_models_the_tables_can_still_be_checked(study: Study, tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ import nlgraft
 from nlgraft.cli import main
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import cells
+from nlgraft.study.data.system import SEARCH_SPLITS
+from nlgraft.study.planning.selection import Proposal, save_proposal, search_seed
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_cell
 from tests.unit.export.conftest import DOCUMENT, run_all
@@ -127,6 +129,26 @@ def test_gc_removes_nothing_while_something_runs_or_is_unreadable(place: Path) -
     assert unreadable.exit_code == 1
     assert "rm NAME --forget" in unreadable.stderr
     assert "cannot be read" in invoke("ls", "--storage", place).stdout
+
+
+def test_what_an_interrupted_proposal_has_computed_is_needed(place: Path) -> None:
+    """A driver that was killed leaves no record of its search trials; the next run goes on with them."""
+    space = {"train.peak_lr": {"type": "float", "low": 0.001, "high": 0.002}}
+    search = {"trials": 2, "sampler": {"name": "random"}, "space": space}
+    document = {**of(place, ["first", "both"]).to_dict(), "name": "searched", "search": search}
+    study = Study.from_dict(document)
+    store = ArtifactStore.open(place)
+    study.record(store)
+    cell = cells(study)[0]
+    params, seed = {"train.peak_lr": 0.0015}, search_seed(study)
+    graph = resolve_cell(study, cell, params).graph(seed, SEARCH_SPLITS)
+    save_proposal(study, cell, store, Proposal(0, params, seed, graph.fingerprint))
+    for name in ("both", "second"):
+        assert invoke("rm", name, "--storage", place, "--yes").exit_code == 0
+    needed = {stage.fingerprint for stage in graph.stages}
+    assert len(stored(place) & needed) >= 2, "text and tokenizer, which the proposal shares"
+    assert stored(place) <= needed
+    assert "0 entries" in invoke("gc", "--storage", place).stderr
 
 
 def test_config_prints_what_a_cell_is_trained_with(study: Study) -> None:

@@ -9,6 +9,7 @@ from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.stages import seq2seq_graph
 from nlgraft.stages.config_parts import ScoreConfig
+from nlgraft.stages.extract_graph import extract_scores
 from nlgraft.stages.kinds.seq2seq_kinds import SCORE, ScoreInputs
 from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE
 from nlgraft.text.corpora import read_corpus
@@ -73,7 +74,7 @@ def test_the_references_themselves_have_a_perfect_rouge_in_any_script(store, tmp
 @pytest.mark.parametrize("script", TEXTS)
 def test_the_oracle_finds_the_sentence_of_the_reference(store, tmp_path, script):
     text = corpus(tmp_path, script)
-    found = seq2seq_graph.extract_scores(text, ("dev",), num_sentences=1, rouge_tokenizer=None)
+    found = extract_scores(text, ("dev",), num_sentences=1, rouge_tokenizer=None)
     chosen = made(store, found["oracle"].inputs["translations/dev"])
     kept = read_lines(chosen / HYPOTHESES_FILE)
     assert all(TEXTS[script][1] in line for line in kept), kept

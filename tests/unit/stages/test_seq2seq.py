@@ -20,6 +20,7 @@ from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import MaskedSpansConfig, ScoreConfig
+from nlgraft.stages.extract_graph import extract_scores
 from nlgraft.stages.kind_checks import translations
 from nlgraft.stages.kinds.seq2seq_kinds import (
     CarrySettings,
@@ -97,7 +98,7 @@ def test_two_sources_from_pieces(store):
 def test_scores_under_a_prefix_keep_their_segments(store):
     """What stands aside, such as the lead, is resampled with the same lines as the trial's own scores."""
     corpus = pieces.corpus("task", ConlangConfig(corpus="conlang", train=60, dev=8, test=6))
-    scores = pieces.extract_scores(corpus, ("dev", "test"), num_sentences=1)["lead"]
+    scores = extract_scores(corpus, ("dev", "test"), num_sentences=1)["lead"]
     record, at = finish(store, StageGraph(scores))
     segments = load_file(at("lead_scores") / "segments-lead.safetensors")
     assert {name: len(rows) for name, rows in segments.items()} == {

@@ -36,6 +36,7 @@ def methods_paragraph(
         f"{corpus} ({', '.join(f'{size:,} {split}' for split, size in splits.items())})"
         for corpus, splits in sizes.items()
     )
+    most = "at most " if study.resources.max_workers > 1 else ""  # not every stage uses all workers
     main = result.main_metric
     signed = ", ".join(facts["signatures"].get(main, []))
     sentences = [
@@ -47,7 +48,7 @@ def methods_paragraph(
         f"{selection}; scores on test are those of the seeds of the chosen configuration, and test was not "
         "used to choose.",
         escape_latex(facts["fairness"]),
-        f"Everything took {m('worker-hours')} worker-hours, failed and searched trials included.",
+        f"Everything took {most}{m('worker-hours')} worker-hours, failed and searched trials included.",
         *map(escape_latex, [*facts["method"], facts["ledger"], facts["registration"]]),
     ]
     return "\n".join(filter(None, sentences)) + "\n"

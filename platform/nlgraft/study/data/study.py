@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, JsonValue, PrivateAttr, Tag
@@ -275,12 +276,18 @@ class Study(Part):
     """Named override sets: ``@tiny`` on the command line merges ``scales.tiny`` into the study."""
     # No fields: a study that moves with its data, or has its overrides written in, is the same study.
     _directory: str | None = PrivateAttr(default=None)
+    _mirror: Path | None = PrivateAttr(default=None)
     _overrides: Overrides = PrivateAttr(default=Overrides())
 
     @property
     def directory(self) -> str | None:
         """Directory where relative paths in the study start; None for the working directory."""
         return self._directory
+
+    @property
+    def mirror(self) -> Path | None:
+        """Folder with input files by the paths that they had elsewhere, to be read instead of those."""
+        return self._mirror
 
     @property
     def overrides(self) -> list[str]:

@@ -16,7 +16,7 @@ from nlgraft.study.data.study import Study
 from nlgraft.study.data.variant import Overrides
 from nlgraft.study.reading import documents
 from nlgraft.study.reading.reader import read_study
-from nlgraft.text.files import look_below
+from nlgraft.text.files import looking_below
 
 _KIND = "definitions"
 INPUTS = "inputs"
@@ -87,10 +87,11 @@ def recorded_study(name: str, store: ArtifactStore, environ: Mapping[str, str], 
         there = nearest(name, names) if names else "No study was run there"
         message = f"is neither a file nor a study of the store {store.uri}. {there}. For another: --storage"
         raise StudyError([Problem("", f"{name!r} {message}")], name)
-    if store.is_local:
-        look_below(Path(store.uri) / INPUTS)
     values = {**found.study, "storage": {"path": store.uri}}
     directory = Path(found.directory)
-    study = read_study(documents.from_values(values), (), environ, name, kind, directory)
+    mirror = Path(store.uri) / INPUTS if store.is_local else None
+    with looking_below(mirror):
+        study = read_study(documents.from_values(values), (), environ, name, kind, directory)
+    study._mirror = mirror
     study._overrides = Overrides(found.scales, found.overrides)
     return study

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -18,6 +19,7 @@ from nlgraft.study.data.system import REPLICATE_SPLITS, System
 from nlgraft.study.reading.faults import Fault, faults_of
 from nlgraft.study.reading.hidden_rules import hidden_problems
 from nlgraft.study.reading.system_import import load_system
+from nlgraft.text.files import looking_below
 
 _MAX_REPAIRS = 5
 
@@ -139,7 +141,8 @@ def resolve_config(
     """
     directory = study.directory if has_absolute_paths else None
     resolver = Resolver(load_system(study.system), study.base, study.data, directory=directory)
-    config, problems = resolver.resolve(cell, params or {})
+    with looking_below(study.mirror):
+        config, problems = resolver.resolve(cell, params or {})
     if config is None:
         raise StudyError(problems, f"{study.name}, cell {cell.label}")
     return config
@@ -151,15 +154,17 @@ class ResolvedCell:
 
     config: BaseModel
     system: System
+    mirror: Path | None = None
 
     def graph(self, seed: int, splits: tuple[str, ...] = REPLICATE_SPLITS) -> StageGraph:
         """Build the stage graph of the trial with this seed, scored on these splits."""
-        return self.system.stage_graph(self.config, seed=seed, splits=splits)
+        with looking_below(self.mirror):  # its stages are named by the digests of input files
+            return self.system.stage_graph(self.config, seed=seed, splits=splits)
 
 
 def resolve_cell(study: Study, cell: Cell, params: Mapping[str, Any] | None = None) -> ResolvedCell:
     """Build the config of a cell, to make trials of; arguments and errors as in `resolve_config`."""
-    return ResolvedCell(resolve_config(study, cell, params), load_system(study.system))
+    return ResolvedCell(resolve_config(study, cell, params), load_system(study.system), study.mirror)
 
 
 def _parts(path: str) -> list[str]:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Any
 
-from nlgraft.errors import Problem, StoreError, StudyError, nearest
+from nlgraft.errors import Problem, StudyError, nearest
 from nlgraft.pipeline.fingerprint import canonical_json
-from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import Axes, Cell, axes_of, level_text
 from nlgraft.study.data.part import MAX_NAME_LENGTH
@@ -30,25 +26,12 @@ from nlgraft.study.reading.claim_rules import idle_margins
 from nlgraft.study.reading.draft import Draft
 from nlgraft.study.reading.faults import describe
 from nlgraft.study.reading.overrides import scale_problems
+from nlgraft.study.reading.place_rules import place_problems
 
 _NUM_SHOWN = 10
 """Leading characters of a level that MLflow's parallel coordinates show."""
 _MAX_INT = 2**63 - 1
 _MAX_ENTRY_PROBLEMS = 20
-_TRACKING_SCHEMES = (
-    "http",
-    "https",
-    "databricks",
-    "databricks-uc",
-    "uc",
-    "sqlite",
-    "postgresql",
-    "mysql",
-    "mssql",
-)
-_TRACKING_PLUGINS = "mlflow.tracking_store"
-OPTUNA_FILE = "optuna.db"
-"""Optuna's database inside a local store."""
 
 
 def study_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
@@ -71,9 +54,7 @@ def study_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
     yield from _objective_problems(draft)
     if draft.can_use("seeds", "sequential"):
         yield from _look_problems(draft, len(cells))
-    yield from _resource_problems(study)
-    yield from _storage_problems(study)
-    yield from _tracking_problems(study)
+    yield from place_problems(study)
     yield from scale_problems(study.scales)
 
 
@@ -351,27 +332,6 @@ def _look_problems(draft: Draft, num_cells: int) -> Iterator[Problem]:
         yield Problem("sequential.replicates", message)
 
 
-def _resource_problems(study: Study) -> Iterator[Problem]:
-    gpus, workers = study.resources.gpus_per_worker, study.resources.max_workers
-    if gpus > 1 and not gpus.is_integer():
-        yield Problem("resources.gpus_per_worker", f"{gpus} is not allowed; above 1, give a whole number")
-    if 0 < gpus < 1 and workers > 1:
-        message = f"{workers} workers of one trial cannot share a GPU ({gpus} each); give 1, or one worker"
-        yield Problem("resources.gpus_per_worker", message)
-    if workers < (least := study.resources.min_workers):
-        yield Problem("resources.workers.max", f"{workers} is below min, {least}")
-    for kind, cap in study.resources.caps.items():
-        if cap < (needed := study.resources.per_trial[kind]):
-            yield Problem(f"resources.max_{kind.lower()}s", f"{cap:g} is too few: one trial has {needed:g}")
-
-
-def _storage_problems(study: Study) -> Iterator[Problem]:
-    try:
-        ArtifactStore.open(study.storage.path)
-    except StoreError as error:
-        yield Problem("storage.path", str(error))
-
-
 def number_problems(values: Any, path: str = "") -> Iterator[Problem]:
     """Find whole numbers too large for 64 bits."""
     if isinstance(values, (dict, list)):
@@ -379,23 +339,3 @@ def number_problems(values: Any, path: str = "") -> Iterator[Problem]:
             yield from number_problems(value, paths.join(path, key))
     elif isinstance(values, int) and abs(values) > _MAX_INT:
         yield Problem(path, f"{describe(values)} is too large; whole numbers go up to {_MAX_INT:,}")
-
-
-def _tracking_problems(study: Study) -> Iterator[Problem]:
-    uri = study.tracking.uri
-    if uri is None:
-        return
-    if re.match(r"(?i)file:", uri) or (":" not in uri and uri not in ("databricks", "uc")):
-        message = "MLflow no longer writes file stores; give sqlite:///PATH.db or http://HOST:PORT"
-        yield Problem("tracking.uri", message)
-        return
-    scheme = uri.partition(":")[0].partition("+")[0].lower()
-    allowed = [*_TRACKING_SCHEMES, *(entry.name for entry in entry_points(group=_TRACKING_PLUGINS))]
-    if scheme not in allowed:
-        yield Problem("tracking.uri", f"{scheme!r} is no scheme of MLflow. {nearest(scheme, allowed)}")
-    name = re.fullmatch(r"sqlite(?:\+\w+)?:///([^?]+).*", uri)
-    if name and Path(name.group(1)).absolute() == Path(study.storage.path, OPTUNA_FILE).absolute():
-        message = (
-            "is the database of Optuna; MLflow cannot share it, as both manage its tables. Give another file"
-        )
-        yield Problem("tracking.uri", message)

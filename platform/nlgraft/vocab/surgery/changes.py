@@ -114,7 +114,6 @@ def find_changes(
         )
     tensors = find_vocabulary_tensors(model)
     config = copy.deepcopy(model.config)
-    # Rounded up.
     num_rows = -(-len(plan) // multiple) * multiple
     num_shared = _set_vocab_size(config, model, num_rows, sides)
     update_token_ids(config, plan, sides)

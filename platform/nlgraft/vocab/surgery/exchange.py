@@ -44,7 +44,7 @@ def exchange_vocabulary(model: Any, plan: TransferPlan, *, sides: Sides = "both"
     untie(new, state)
     # Not strict: the check that follows names what is missing or has another shape.
     new.load_state_dict(state, strict=False)
-    new.to(next(model.parameters()).dtype)
+    new.to(next(model.parameters()).dtype)  # transformers builds in the default type, whatever the old one's
     _check_loaded(new, state)
     if changes.generation_config is not None:
         new.generation_config = changes.generation_config
@@ -73,7 +73,7 @@ def _new_state(model: Any, changes: Changes, plan: TransferPlan) -> dict[str, Te
         if change is None:
             state[name] = tensor.detach()
             continue
-        if change not in made:
+        if change not in made:  # one tensor for all names of a tied table, so that it stays tied
             made[change] = change.apply(plan, tensor)
         state[name] = made[change]
     return state
@@ -86,6 +86,7 @@ def untie(new: Any, state: Mapping[str, Tensor]) -> None:
         wanted = state.get(name)
         if wanted is None or owners.setdefault(id(parameter), wanted) is wanted:
             continue
+        # Equal tables stay tied: the checkpoint would otherwise be saved with both.
         if not torch.equal(owners[id(parameter)], wanted):
             parent, _, child = name.rpartition(".")
             own = torch.nn.Parameter(torch.empty_like(parameter), parameter.requires_grad)

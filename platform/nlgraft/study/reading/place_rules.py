@@ -1,0 +1,75 @@
+"""Rules on where a study runs and what it leaves there: resources, store, MLflow."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from nlgraft.errors import Problem, StoreError, nearest
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.study.data.study import Study
+
+_TRACKING_SCHEMES = (
+    "http",
+    "https",
+    "databricks",
+    "databricks-uc",
+    "uc",
+    "sqlite",
+    "postgresql",
+    "mysql",
+    "mssql",
+)
+_TRACKING_PLUGINS = "mlflow.tracking_store"
+OPTUNA_FILE = "optuna.db"
+"""Optuna's database inside a local store."""
+
+
+def place_problems(study: Study) -> Iterator[Problem]:
+    """Find the problems of resources, storage and tracking, with their paths in the study file."""
+    yield from _resource_problems(study)
+    yield from _storage_problems(study)
+    yield from _tracking_problems(study)
+
+
+def _resource_problems(study: Study) -> Iterator[Problem]:
+    gpus, workers = study.resources.gpus_per_worker, study.resources.max_workers
+    if gpus > 1 and not gpus.is_integer():
+        yield Problem("resources.gpus_per_worker", f"{gpus} is not allowed; above 1, give a whole number")
+    if 0 < gpus < 1 and workers > 1:
+        message = f"{workers} workers of one trial cannot share a GPU ({gpus} each); give 1, or one worker"
+        yield Problem("resources.gpus_per_worker", message)
+    if workers < (least := study.resources.min_workers):
+        yield Problem("resources.workers.max", f"{workers} is below min, {least}")
+    for kind, cap in study.resources.caps.items():
+        if cap < (needed := study.resources.per_trial[kind]):
+            yield Problem(f"resources.max_{kind.lower()}s", f"{cap:g} is too few: one trial has {needed:g}")
+
+
+def _storage_problems(study: Study) -> Iterator[Problem]:
+    try:
+        ArtifactStore.open(study.storage.path)
+    except StoreError as error:
+        yield Problem("storage.path", str(error))
+
+
+def _tracking_problems(study: Study) -> Iterator[Problem]:
+    uri = study.tracking.uri
+    if uri is None:
+        return
+    if re.match(r"(?i)file:", uri) or (":" not in uri and uri not in ("databricks", "uc")):
+        message = "MLflow no longer writes file stores; give sqlite:///PATH.db or http://HOST:PORT"
+        yield Problem("tracking.uri", message)
+        return
+    scheme = uri.partition(":")[0].partition("+")[0].lower()
+    allowed = [*_TRACKING_SCHEMES, *(entry.name for entry in entry_points(group=_TRACKING_PLUGINS))]
+    if scheme not in allowed:
+        yield Problem("tracking.uri", f"{scheme!r} is no scheme of MLflow. {nearest(scheme, allowed)}")
+    name = re.fullmatch(r"sqlite(?:\+\w+)?:///([^?]+).*", uri)
+    if name and Path(name.group(1)).absolute() == Path(study.storage.path, OPTUNA_FILE).absolute():
+        message = (
+            "is the database of Optuna; MLflow cannot share it, as both manage its tables. Give another file"
+        )
+        yield Problem("tracking.uri", message)

@@ -1,0 +1,34 @@
+"""Configs of trials with a BERT as the pretrained model, and their runs."""
+
+from __future__ import annotations
+
+from tests.unit.stages.runs import finish
+from trainables.embedding_transfer import METRICS, Config, stage_graph
+
+CORPUS = {"corpus": "conlang", "train": 80, "dev": 6, "test": 4}
+TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
+ROOM = 126
+"""Tokens that the checkpoint can read beside begin and end."""
+SPECIAL = {"[PAD]": 0, "[UNK]": 2, "[CLS]": 3, "[SEP]": 4, "[MASK]": 5}
+"""As a BERT numbers them: with room between padding and the others."""
+
+
+def configured(directory, method="patt_eg", sides="decoder", **changes):
+    base = {
+        "data": {"upstream": CORPUS, "downstream": CORPUS | {"domain": "b"}, "max_tokens": 100},
+        "tokenizers": {"downstream": {"kind": "bpe", "vocab_size": 150, "is_shared": False}},
+        "upstream": {"objective": "masked_tokens", "checkpoint": str(directory)},
+        "generator": {"max_steps": 2, "batch_tokens": 800, "eval_every_steps": 2, "num_dev_sentences": 4},
+        "transfer": {"method": method, "sides": sides},
+        "downstream": {"train": TRAIN},
+        "decode": {"beam": 2, "max_length_offset": 3},
+    }
+    return Config(**base | changes)
+
+
+def run(store, config):
+    return finish(store, stage_graph(config, seed=1, splits=("dev",)), config, METRICS)
+
+
+def graph_of(config):
+    return stage_graph(config, seed=1, splits=("dev",))
