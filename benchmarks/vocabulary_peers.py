@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import multiprocessing
 import random
-import resource
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -152,9 +152,16 @@ def _run_once(method: str, is_peer: bool) -> float:
 
     run(World.make(divisor=20))  # imports, and what is compiled
     world = World.make()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # The peak begins anew; that of ``getrusage`` would be the parent's or that of the imports.
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _memory_mib("VmRSS")
     run(world)
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    return _memory_mib("VmHWM") - before
+
+
+def _memory_mib(field: str) -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))
 
 
 def _line(method: str, world: World) -> str:

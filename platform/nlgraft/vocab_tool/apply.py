@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,9 @@ from nlgraft.vocab.tokenizers.directories import (
 )
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab_tool.exchange_stored import ExchangedCheckpoint, exchange_stored
-from nlgraft.vocab_tool.outputs import LOST_IDS, TOKENIZER_DIRECTORY, refuse_used, written_at_once
+from nlgraft.vocab_tool.outputs import EXCHANGE_RECORD, TOKENIZER_DIRECTORY, refuse_used, written_at_once
 from nlgraft.vocab_tool.stored_checkpoints import has_safetensors, in_safetensors
+from nlgraft.vocab_tool.verify import disagreeing_ids
 
 SENTENCE_ENCODER_FILES = (
     "modules.json",
@@ -136,7 +138,8 @@ def apply_plan(
             "to which the configuration gives its role"
             for row in np.flatnonzero(planned.provenance != plan.provenance).tolist()
         ]
-        notes += _record_lost(checkpoint.model, changed, plan, directory)
+        old_roles = {} if sides == "encoder" else planned.old_roles
+        notes += _record_exchange(checkpoint.model, changed, plan, old_roles, directory)
         notes += _dense_note(plan, checkpoint.model)
         notes += _save_tokenizers(plan_directory, plan, old_tokenizers, directory, sides)
         if Path(model).is_dir():
@@ -197,21 +200,14 @@ def _check_tokenizer(plan: TransferPlan, directory: Path, model: str) -> None:
         )
 
 
-def _record_lost(old: Any, new: ExchangedCheckpoint, plan: TransferPlan, directory: Path) -> list[str]:
-    """Tell which settings of the configurations lost ids, and record them beside the weights."""
-    pairs = [*zip(vocabulary_parts(old.config), vocabulary_parts(new.config), strict=True)]
-    if new.generation_config is not None:
-        pairs.append((old.generation_config, new.generation_config))
-    lost = {
-        name: value
-        for one, other in pairs
-        for name, value in id_settings(one).items()
-        if (found := getattr(other, name, None)) is None
-        or (isinstance(value, list) and len(found) < len(value))
-    }
-    if not lost:
-        return []
-    kept, ids = successors(plan), range(len(plan.old_surfaces))
+def _record_exchange(
+    old: Any, new: ExchangedCheckpoint, plan: TransferPlan, old_roles: Mapping[str, int], directory: Path
+) -> list[str]:
+    """Tell which settings of the configurations lost ids; record that beside the weights.
+
+    Also recorded are the tokens that the old configurations had in roles which the old tokenizer gave to others.
+    """
+    lost, kept, ids = _lost_settings(old, new), successors(plan), range(len(plan.old_surfaces))
     record = {
         # ids that no token had (-1 for no padding) named nothing
         name: {"tokens": tokens, "num_ids": len(flat_ids(value))}
@@ -219,10 +215,28 @@ def _record_lost(old: Any, new: ExchangedCheckpoint, plan: TransferPlan, directo
         if name not in LISTS
         and (tokens := [plan.old_surfaces[i] for i in flat_ids(value) if i in ids and i not in kept])
     }
-    if record:
-        (directory / LOST_IDS).write_text(json.dumps(record, ensure_ascii=False, indent=1), "utf-8")
+    disagreeing: dict[str, list[str]] = {}
+    for role, found, _ in disagreeing_ids(old, old_roles):
+        disagreeing.setdefault(role, []).extend(plan.new_surfaces[kept[i]] for i in found if i in kept)
+    if record or disagreeing:
+        document = {"lost": record, "disagreeing": disagreeing}
+        (directory / EXCHANGE_RECORD).write_text(json.dumps(document, ensure_ascii=False, indent=1), "utf-8")
     named = ", ".join(f"{name} {value}" for name, value in lost.items())
-    return [f"the new vocabulary has no token for {named} of the configuration"]
+    return [f"the new vocabulary has no token for {named} of the configuration"] if lost else []
+
+
+def _lost_settings(old: Any, new: ExchangedCheckpoint) -> dict[str, Any]:
+    """Return the settings of the old configurations that the new ones lack, or that have fewer ids there."""
+    pairs = [*zip(vocabulary_parts(old.config), vocabulary_parts(new.config), strict=True)]
+    if new.generation_config is not None:
+        pairs.append((old.generation_config, new.generation_config))
+    return {
+        name: value
+        for one, other in pairs
+        for name, value in id_settings(one).items()
+        if (found := getattr(other, name, None)) is None
+        or (isinstance(value, list) and len(found) < len(value))
+    }
 
 
 def _dense_note(plan: TransferPlan, model: Any) -> list[str]:

@@ -11,8 +11,9 @@ from nlgraft.errors import DataError
 
 TOKENIZER_DIRECTORY = "tokenizer"
 """Place of the new tokenizer in a plan's directory."""
-LOST_IDS = "lost_token_ids.json"
-"""Settings of the old configuration whose tokens the new vocabulary lacks, in a checkpoint's directory."""
+EXCHANGE_RECORD = "vocabulary_exchange.json"
+"""What an exchange did to the ids of a configuration, in a checkpoint's directory: settings whose tokens the new
+vocabulary lacks, and tokens in a role that the old tokenizer gave to others already."""
 
 
 def refuse_used(directory: Path) -> None:

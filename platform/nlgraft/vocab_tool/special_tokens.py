@@ -25,7 +25,7 @@ class LostTokens:
     Attributes:
         entries: Entries of these tokens in a ``tokenizer.json``, in the order of their ids.
         named: Texts of those that the model's files name: a configuration, the chat template, the tokenizer's
-            lists, its rule for special tokens around a sentence.
+            rule for special tokens around a sentence; without a role, also the tokenizer's lists.
         roles: Role -> text, of those that have one.
     """
 
@@ -56,7 +56,8 @@ def find_lost(old: Vocabulary, new: Vocabulary, path: Path, model: Path | None) 
     document = read_json(file) if file.suffix == ".json" and file.is_file() else {}
     added = {entry["content"]: entry for entry in document.get("added_tokens") or []}
     template = "\n".join(chat_template(place) for place in places)
-    names = {name for place in places for name in _named(place, old)} | _around(document)
+    used = {name for place in places for name in _configured(place, old)} | _around(document)
+    listed = {name for place in places for name in _listed(place)}
     entries, named, roles = [], set(), {}
     for identity, surface in enumerate(old.surfaces):
         if not surface or surface in new.ids_by_surface:
@@ -71,7 +72,8 @@ def find_lost(old: Vocabulary, new: Vocabulary, path: Path, model: Path | None) 
             continue
         entries.append(added.get(surface) or added_token(identity, surface))
         roles |= dict.fromkeys(own, surface)
-        if is_written or (not own and surface in names):
+        # A list names every role's token, also an unknown one that a vocabulary with bytes never yields.
+        if is_written or surface in used or (not own and surface in listed):
             named.add(surface)
     return LostTokens(tuple(entries), frozenset(named), roles)
 
@@ -89,12 +91,16 @@ def chat_template(directory: Path) -> str:
     return found if isinstance(found, str) else "\n".join(each["template"] for each in found)
 
 
-def _named(directory: Path, old: Vocabulary) -> Iterator[str]:
-    """Yield the tokens that a model's configurations name by id, and its tokenizer's by text."""
+def _configured(directory: Path, old: Vocabulary) -> Iterator[str]:
+    """Yield the tokens that a model's configurations name by id."""
     for name in CONFIGURATIONS:
         if (directory / name).is_file():
             ids = _ids(read_json(directory / name))
             yield from (old.surfaces[i] for i in ids if 0 <= i < len(old))
+
+
+def _listed(directory: Path) -> Iterator[str]:
+    """Yield the tokens that a tokenizer's settings name by text."""
     specials = read_specials(directory)
     yield from (f"<extra_id_{number}>" for number in range(specials.get("extra_ids") or 0))  # T5's
     for name, value in specials.items():

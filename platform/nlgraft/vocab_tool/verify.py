@@ -8,7 +8,7 @@ until an operation reads them.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from nlgraft.vocab.tokenizers.legacy import read_json
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 from nlgraft.vocab_tool.lazy_models import LazyModel
-from nlgraft.vocab_tool.outputs import LOST_IDS
+from nlgraft.vocab_tool.outputs import EXCHANGE_RECORD
 from nlgraft.vocab_tool.stored_checkpoints import in_safetensors
 
 PERMUTATION_TOLERANCE = 1e-4
@@ -62,6 +62,8 @@ def verify_checkpoint(directory: str | Path) -> list[Check]:
         lazy = LazyModel.of(checkpoint)
         model = lazy.model
         checks = [_check_weights(lazy)]
+        record = Path(directory) / EXCHANGE_RECORD
+        exchange = read_json(record) if record.is_file() else {"lost": {}, "disagreeing": {}}
         num_ids = {side: _num_rows(model, side) for side in ("encoder", "decoder")}
         places = tokenizer_places(directory)
         for side, place, name in places:
@@ -70,17 +72,18 @@ def verify_checkpoint(directory: str | Path) -> list[Check]:
                 checks.append(vocabulary)
                 continue
             checks += _check_tokenizer(lazy, vocabulary, place, side, name)
+            if side == "decoder":
+                checks.append(check_special_ids(model, vocabulary, exchange["disagreeing"]))
             # rows beyond the vocabulary belong to no token
             num_ids |= {each: len(vocabulary) for each in (num_ids if not name else [side])}
         checks += [check_rows(lazy, num_ids), check_ties(model, len(places) == 2), check_permutation(lazy)]
         if hasattr(model, "generate") and getattr(model, "can_generate", lambda: False)():
             checks.append(_check_generation(lazy))
-        return [*checks, _check_named_ids(model, Path(directory) / LOST_IDS)]
+        return [*checks, _check_named_ids(model, exchange["lost"])]
 
 
-def _check_named_ids(model: Any, record: Path) -> Check:
+def _check_named_ids(model: Any, lost: Mapping[str, Any]) -> Check:
     """Compare the settings of the configurations with those that an exchange is recorded to have emptied."""
-    lost = read_json(record) if record.is_file() else {}
     configs = [*vocabulary_parts(model.config), getattr(model, "generation_config", None)]
     gone = [
         f"{name}: {', '.join(found['tokens'])}"
@@ -140,8 +143,6 @@ def _check_tokenizer(
     detail = f"{detail}; first id without: {beyond[0]!r}" if beyond else detail
     yield Check(f"{name}ids have rows", not beyond, detail)
     yield from _check_encoding(lazy, place, num_rows, name)
-    if side == "decoder":
-        yield check_special_ids(lazy.model, vocabulary)
 
 
 def _check_encoding(lazy: LazyModel, place: Path, num_rows: int, name: str) -> Iterator[Check]:
@@ -198,16 +199,39 @@ def _forward(lazy: LazyModel, input_ids: torch.Tensor, attention_mask: torch.Ten
         return model(**inputs)[0]
 
 
-def check_special_ids(model: Any, vocabulary: Vocabulary) -> Check:
-    """Compare the special ids of the configurations with those of the tokenizer."""
-    wrong = [
-        f"{role}: {configured} in {type(config).__name__}, {identity} in the tokenizer"
-        for config in (model.config, getattr(model, "generation_config", None))
-        for role, identity in vocabulary.roles.items()
-        if (configured := getattr(config, f"{role}_token_id", None)) is not None
-        and identity not in flat_ids(configured)
-    ]
-    return Check("special ids agree", not wrong, "; ".join(wrong) or "with the tokenizer")
+def disagreeing_ids(model: Any, roles: Mapping[str, int]) -> Iterator[tuple[str, list[int], str]]:
+    """Yield role, ids and configuration where a configuration gives a role to other ids than a tokenizer.
+
+    Args:
+        model: The model.
+        roles: Role -> id of the tokenizer.
+    """
+    for config in (model.config, getattr(model, "generation_config", None)):
+        for role, identity in roles.items():
+            configured = getattr(config, f"{role}_token_id", None)
+            if configured is not None and identity not in (ids := flat_ids(configured)):
+                yield role, ids, type(config).__name__
+
+
+def check_special_ids(
+    model: Any, vocabulary: Vocabulary, before: Mapping[str, Sequence[str]] | None = None
+) -> Check:
+    """Compare the special ids of the configurations with those of the tokenizer.
+
+    Args:
+        model: The model.
+        vocabulary: Its tokenizer's.
+        before: Role -> tokens that it had in the configuration, but not in the tokenizer, when the vocabulary
+            was exchanged: an exchange keeps that as it is.
+    """
+    wrong, old = [], []
+    for role, ids, name in disagreeing_ids(model, vocabulary.roles):
+        known = {vocabulary.ids_by_surface.get(surface) for surface in (before or {}).get(role, ())}
+        told = f"{role}: {', '.join(map(str, ids))} in {name}, {vocabulary.roles[role]} in the tokenizer"
+        (old if known.issuperset(ids) else wrong).append(told)
+    detail = "; ".join(wrong) or "with the tokenizer"
+    detail += f"; not before the exchange either: {'; '.join(old)}" if old else ""
+    return Check("special ids agree", not wrong, detail)
 
 
 def _num_rows(model: Any, side: str = "decoder") -> int:

@@ -25,7 +25,7 @@ NEW = ["[CLS]", "[PAD]", "[UNK]", "motorcycle", "motor", "##s"]
 
 @pytest.fixture
 def places(tmp_path):
-    """A sentence encoder and a new vocabulary without [SEP]."""
+    """A sentence encoder and a new vocabulary without [SEP], which the configuration names."""
     torch.manual_seed(0)
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     model = BertModel(BertConfig(vocab_size=len(OLD), max_position_embeddings=32, sep_token_id=3, **sizes))
@@ -41,7 +41,7 @@ def places(tmp_path):
 
 
 def test_a_checkpoint_is_written_with_all_that_belongs_to_it(places):
-    request = PlanRequest(old=str(places / "model"), new=str(places / "new"))
+    request = PlanRequest(old=str(places / "model"), new=str(places / "new"), keep_special="none")
     planned = plan_transfer(request, places / "plan")
     applied = apply_plan(places / "plan", str(places / "model"), places / "out")
     written = {path.name for path in (places / "out").iterdir()}
@@ -144,7 +144,8 @@ def test_vectors_for_one_table_of_two_are_told(places):
 def test_a_lost_padding_token_is_reported_and_fails_verification(places):
     """A BERT without a padding token loads and encodes, but no batch of two lengths can be made."""
     (places / "new" / "vocab.txt").write_text("\n".join(["[CLS]", "[SEP]", "[UNK]", "motor", "##s"]))
-    planned = plan_transfer(PlanRequest(old=str(places / "model"), new=str(places / "new")), places / "plan")
+    request = PlanRequest(old=str(places / "model"), new=str(places / "new"), keep_special="none")
+    planned = plan_transfer(request, places / "plan")
     assert planned.to_json()["lost_roles"] == {"pad": "[PAD]"}
     assert planned.report.warnings == [
         "the new tokenizer has no pad token, the old one has '[PAD]': batches cannot be padded; add one to "
@@ -158,9 +159,9 @@ def test_a_lost_padding_token_is_reported_and_fails_verification(places):
     assert "no padding token" in checks["pads a batch"].detail
 
 
-def test_a_lost_padding_token_is_appended_when_asked(places):
+def test_a_lost_padding_token_that_the_configuration_names_is_appended(places):
     (places / "new" / "vocab.txt").write_text("\n".join(["[CLS]", "[SEP]", "[UNK]", "motor", "##s"]))
-    request = PlanRequest(old=str(places / "model"), new=str(places / "new"), keep_special="all")
+    request = PlanRequest(old=str(places / "model"), new=str(places / "new"))
     assert plan_transfer(request, places / "plan").report.warnings == []
     apply_plan(places / "plan", str(places / "model"), places / "out")
     assert all(check.is_good for check in verify_checkpoint(places / "out"))

@@ -7,7 +7,7 @@ import pytest
 
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.methods.interface import PlanMaterial, TokenVectors
-from nlgraft.vocab.methods.neighbours import procrustes, sparsemax
+from nlgraft.vocab.methods.neighbours import largest, procrustes, sparsemax
 from nlgraft.vocab.plans.transfer_plan import Provenance
 from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
 from nlgraft.vocab.tokenizers.tokens import WORDPIECE, Kind
@@ -70,6 +70,14 @@ def test_procrustes_finds_a_rotation():
     found = procrustes(source, (source @ rotation).astype(np.float32))
     assert np.allclose(found, rotation, atol=1e-4)
     assert np.allclose(found @ found.T, np.eye(5), atol=1e-5)
+
+
+@pytest.mark.parametrize(("width", "count"), [(30, 10), (30, 1), (5, 10), (10, 10), (0, 10)])
+def test_the_largest_are_those_of_a_whole_sort(width, count):
+    """Also among many equal ones."""
+    scores = np.random.default_rng(0).integers(0, 6, (200, width)).astype(np.float32)
+    expected = np.argsort(-scores, axis=1, kind="stable")[:, :count]
+    assert [row.tolist() for row in largest(scores, count)] == expected.tolist()
 
 
 def test_wechsel_finds_the_nearest_in_the_aligned_space():

@@ -111,6 +111,7 @@ def test_parts_of_a_kept_token_stay():
     )
     document = json.loads(made.to_str())
     pruned = prune_tokenizer(document, [0] * 7 + [5])
+    assert document == json.loads(made.to_str()), "what was given stays as it is"
     assert list(pruned.document["model"]["vocab"]) == ["a", "b", "c", "d", "ab", "cd", "abcd"]
     assert pruned.old_ids == (0, 1, 2, 3, 4, 5, 7)
     assert len(pruned.document["model"]["merges"]) == 3

@@ -8,11 +8,13 @@ import pytest
 import torch
 import transformers
 
+from nlgraft.text.word_tokenizers import learn_byte_tokenizer
 from nlgraft.vocab_tool.stored_checkpoints import load_checkpoint
 from tests.tiny_checkpoints import (
     LANGUAGES,
     LINES,
     OTHER_LINES,
+    gemma3,
     gpt2_tokenizer,
     load,
     marian,
@@ -20,6 +22,7 @@ from tests.tiny_checkpoints import (
     mbart,
     qwen3,
     run,
+    sentencepiece_bpe_tokenizer,
     t5,
     train_spm,
     unigram_tokenizer,
@@ -158,6 +161,53 @@ def test_a_chat_template_still_writes_tokens(tmp_path):
     assert tokenizer.eos_token == "<|im_end|>"
     assert model.config.eos_token_id == tokenizer.eos_token_id
     assert model.generation_config.eos_token_id[0] == tokenizer.eos_token_id
+    run("verify", out)
+
+
+def test_an_end_that_differed_before_is_no_fault_of_the_exchange(tmp_path):
+    """As released models do whose configuration was made for text without turns."""
+    model, tokenizer = chat_checkpoint(tmp_path / "old")
+    end = tokenizer.convert_tokens_to_ids("<|endoftext|>")
+    model.config.eos_token_id = model.generation_config.eos_token_id = end
+    model.save_pretrained(tmp_path / "old")
+    run("verify", tmp_path / "old", code=1)
+    (tmp_path / "new").mkdir()
+    gpt2_tokenizer(tmp_path / "new", OTHER_LINES)
+    _, out = exchange(tmp_path / "old", tmp_path / "new", tmp_path)
+    assert "not before the exchange either: eos" in run("verify", out).stdout
+    config = json.loads((out / "config.json").read_text())
+    (out / "config.json").write_text(json.dumps(config | {"eos_token_id": config["eos_token_id"] + 1}))
+    assert "FAIL  special ids agree" in run("verify", out, code=1).stdout
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_a_beginning_that_the_new_tokenizer_lacks(is_kept, tmp_path):
+    """As of Llama and Mistral: a configuration and the rule around a sentence name it, only lists the unknown."""
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    sentencepiece_bpe_tokenizer(tmp_path / "old", LINES)
+    before = checkpoint(tmp_path / "old", gemma3)
+    learn_byte_tokenizer(OTHER_LINES, 400, tmp_path / "new")
+    options = [] if is_kept else ["--keep-special", "none"]
+    plan, out = exchange(tmp_path / "old", tmp_path / "new", tmp_path, *options)
+    assert "<unk>" in json.loads(plan.stdout)["specials"]["lost"]
+    run("verify", out, code=0 if is_kept else 1)
+    if is_kept:
+        (model, tokenizer), old = load(out), load(tmp_path / "old")[1]
+        assert tokenizer.convert_ids_to_tokens(tokenizer("a").input_ids)[0] == tokenizer.bos_token == "<bos>"
+        assert model.config.bos_token_id == tokenizer.bos_token_id
+        assert torch.equal(rows_of(before, old, ["<bos>"]), rows_of(model, tokenizer, ["<bos>"]))
+
+
+def test_several_ends_and_a_new_token_with_two_roles(tmp_path):
+    """Gemma's list of ends keeps the first one, though the token for it begins a text, too (GPT-2)."""
+    for name, write in (("old", sentencepiece_bpe_tokenizer), ("new", gpt2_tokenizer)):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, LINES)
+    checkpoint(tmp_path / "old", gemma3)
+    _, out = exchange(tmp_path / "old", tmp_path / "new", tmp_path)
+    model, tokenizer = load(out)
+    assert model.config.eos_token_id == tokenizer.convert_tokens_to_ids(["<|endoftext|>", "<end_of_turn>"])
     run("verify", out)
 
 

@@ -89,16 +89,14 @@ def update_token_ids(config: Any, plan: TransferPlan, sides: Sides) -> None:
         if any(part is one for one in kept):
             continue
         for name, value in id_settings(part).items():
-            in_role = _in_role(name, value, plan)
-            setattr(part, name, _translate(value, successor) if in_role is None else in_role)
+            setattr(part, name, _translate(value, successor | _in_role(name, plan)))
 
 
-def _in_role(field: str, value: Any, plan: TransferPlan) -> int | None:
-    """Return the new id of a setting that names a role, where one token has several roles (GPT-2)."""
+def _in_role(field: str, plan: TransferPlan) -> dict[int, int]:
+    """Map the old token in the role of a setting to the new one, which may have several roles (GPT-2)."""
     role = field.removesuffix("_token_id").removeprefix("forced_")
-    if isinstance(value, int) and plan.old_roles.get(role) == value:
-        return plan.new_roles.get(role, plan.new_roles.get(SUBSTITUTE_ROLES.get(role, role)))
-    return None
+    new = plan.new_roles.get(role, plan.new_roles.get(SUBSTITUTE_ROLES.get(role, role)))
+    return {} if new is None or role not in plan.old_roles else {plan.old_roles[role]: new}
 
 
 def successors(plan: TransferPlan) -> dict[int, int]:

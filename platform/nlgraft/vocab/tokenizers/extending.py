@@ -5,7 +5,6 @@ Source: Sennrich et al. (2016), Algorithm 1, starting from the old tokenizer's t
 
 from __future__ import annotations
 
-import copy
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
@@ -94,14 +93,13 @@ def extend_tokenizer(document: Mapping[str, Any], merges: Sequence[Pair]) -> dic
             "only BPE whose tokens have no prefix of inner tokens, and Unigram, can be extended; learn a new "
             "vocabulary and plan its rows instead"
         )
-    made = copy.deepcopy(dict(document))
-    model = made["model"]
-    for entry in made.get("added_tokens") or []:
+    vocab = dict(model["vocab"])
+    for entry in document.get("added_tokens") or []:
         # the library gives added tokens behind the vocabulary new ids when that has grown
-        model["vocab"].setdefault(entry["content"], entry["id"])
-    first = max(model["vocab"].values()) + 1
-    is_text = bool(model["merges"]) and isinstance(model["merges"][0], str)
-    for number, pair in enumerate(merges):
-        model["vocab"]["".join(pair)] = first + number
-        model["merges"].append(" ".join(pair) if is_text else list(pair))
-    return made
+        vocab.setdefault(entry["content"], entry["id"])
+    first = max(vocab.values()) + 1
+    vocab |= {"".join(pair): first + number for number, pair in enumerate(merges)}
+    old = model["merges"]
+    is_text = bool(old) and isinstance(old[0], str)
+    new = [" ".join(pair) if is_text else list(pair) for pair in merges]
+    return {**document, "model": {**model, "vocab": vocab, "merges": [*old, *new]}}

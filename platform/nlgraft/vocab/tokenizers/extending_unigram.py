@@ -7,7 +7,6 @@ expectation and maximisation. Here old pieces and their scores stay as they are.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -32,16 +31,15 @@ def complete_unigram(document: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         DataError: An id has no token.
     """
-    made = copy.deepcopy(dict(document))
-    vocab = made["model"]["vocab"]
+    vocab = [*document["model"]["vocab"]]
     lowest = min(score for _, score in vocab)
-    for entry in sorted(made.get("added_tokens") or [], key=lambda entry: entry["id"]):
+    for entry in sorted(document.get("added_tokens") or [], key=lambda entry: entry["id"]):
         if entry["id"] < len(vocab):
             continue
         if entry["id"] > len(vocab):
             raise DataError(f"id {len(vocab)} has no token, so new pieces cannot follow the last one")
         vocab.append([entry["content"], lowest])
-    return made
+    return {**document, "model": {**document["model"], "vocab": vocab}}
 
 
 def learn_pieces(

@@ -140,7 +140,8 @@ def _renumbered(
     document: Mapping[str, Any], kept: set[str], new_ids: Mapping[int, int], merges: Sequence[tuple[str, ...]]
 ) -> dict[str, Any]:
     """Write the kept tokens and merges with their new ids."""
-    made = copy.deepcopy(dict(document))
+    # a deep copy of the model, all tokens and merges, would take longer than everything else
+    made = {key: dict(part) if key == "model" else copy.deepcopy(part) for key, part in document.items()}
     model = made["model"]
     if isinstance(model["vocab"], Mapping):
         model["vocab"] = {piece: new_ids[i] for piece, i in model["vocab"].items() if piece in kept}
