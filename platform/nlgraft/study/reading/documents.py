@@ -30,7 +30,7 @@ from ruamel.yaml.events import (
     StreamStartEvent,
 )
 
-from nlgraft.errors import ContractError, Problem
+from nlgraft.errors import ContractError, Problem, did_you_mean
 from nlgraft.pipeline.credentials import without_credentials
 from nlgraft.pipeline.fingerprint import plain_json
 from nlgraft.study.data import paths
@@ -71,7 +71,9 @@ def read_file(path: Path) -> Document:
             return Document(problems=[Problem("", f"{path} is a pipe; give a file")], is_whole=False)
         return parse(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
-        reason = f"cannot be read: {error.strerror or error}"
+        near = sorted(one.name for one in path.parent.glob(f"*{path.suffix}"))
+        hint = did_you_mean(path.name, near) if isinstance(error, FileNotFoundError) else ""
+        reason = f"cannot be read: {error.strerror or error}. {hint}".removesuffix(". ")
     except UnicodeDecodeError as error:
         reason = f"is not UTF-8: byte {error.object[error.start]:#04x} at offset {error.start}"
     return Document(problems=[Problem("", f"{path} {reason}")], is_whole=False)
