@@ -74,7 +74,8 @@ def study_path(study: str | os.PathLike[str]) -> Path:
         raise StudyError(
             [Problem("", f"several studies are called {name!r}: {', '.join(found)}; give one")], name
         )
-    near = [one.as_posix() for one in sorted(path.parent.glob("*")) if one.suffix in STUDY_SUFFIXES]
-    hint = did_you_mean(name, [*studies(), *(key.partition("/")[2] for key in studies()), *near])
+    files = [f"{name}{suffix}" for suffix in STUDY_SUFFIXES if Path(f"{name}{suffix}").exists()]
+    near = did_you_mean(name, [*studies(), *(key.partition("/")[2] for key in studies())])
+    hint = f"Did you mean '{files[0]}'?" if files else near
     reason = f"there is no file {name!r}, nor a study of this name in `nlgraft studies`. {hint}".rstrip()
     raise StudyError([Problem("", reason)], name)

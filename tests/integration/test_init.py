@@ -181,7 +181,10 @@ def test_a_causal_model_meets_the_text_and_is_scored_on_its_old_domain(place: Pa
         (["prlm_fusoin", *PAIRS], "Did you mean 'trainables.prlm_fusion'"),
         (["examples.minimal_system", *PAIRS], "begin with one of its studies"),
         (["prlm_fusion", *PAIRS, "--out", "text.de"], "there already; give another --out"),
-        (["vocabulary_transfer", "--source", "classes", "--label", "text.en"], "--source and --label swapped?"),
+        (
+            ["vocabulary_transfer", "--source", "classes", "--label", "text.en"],
+            "--source and --label swapped?",
+        ),
         (["prlm_fusion", "--source", "few", "--target", "few"], "the text has 3 examples; give 100 or more"),
     ],
 )

@@ -76,6 +76,15 @@ def test_a_setting_is_read_where_another_has_a_value_that_can_be_written() -> No
     assert "fusion.has_frozen_dropout is false" in text
 
 
+def test_a_file_without_its_suffix_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("name: mine\n", "utf-8")
+    done = CliRunner().invoke(main, ["plan", "mine"])
+    assert done.exit_code == 2
+    assert "there is no file 'mine'" in done.output
+    assert "Did you mean 'mine.yaml'?" in done.output
+
+
 def test_an_unknown_part_names_the_parts() -> None:
     done = CliRunner().invoke(main, ["systems", "embedding_transfer", "tranfer"])
     assert done.exit_code == 2
