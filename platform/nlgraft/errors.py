@@ -2,7 +2,7 @@
 
 NlgraftError
 ├── StudyError          a study is invalid; carries all its problems                   (exit 2)
-├── DataError           a corpus file is missing, empty, unequal or not UTF-8          (exit 2)
+├── DataError           a file or an option cannot be used                             (exit 2)
 │   └── PaddingError    a model computes positions from its padding id, which must stay the same
 ├── CapacityError       the study can never fit the cluster                            (exit 3)
 ├── StudyLockedError    another driver runs this study on this store                   (exit 4)
@@ -61,7 +61,7 @@ class StudyError(NlgraftError, ValueError):
 
 
 class DataError(NlgraftError, ValueError):
-    """Input text cannot be used."""
+    """A file, its text or an option cannot be used."""
 
 
 class PaddingError(DataError):
@@ -130,7 +130,11 @@ def nearest(name: str, allowed: Sequence[str]) -> str:
         ``"Did you mean 'x'? Allowed: a, b, x"``; without the question if no allowed name is similar.
     """
     shown = allowed[:_MAX_NAMES]
-    near = difflib.get_close_matches(name, shown, n=1, cutoff=0.6)
-    question = f"Did you mean '{near[0]}'? " if near else ""
     more = f" and {len(allowed) - len(shown):,} more" if len(allowed) > len(shown) else ""
-    return f"{question}Allowed: {', '.join(shown) or 'nothing'}{more}"
+    return f"{did_you_mean(name, shown)} Allowed: {', '.join(shown) or 'nothing'}{more}".lstrip()
+
+
+def did_you_mean(name: str, allowed: Sequence[str]) -> str:
+    """Suggest the nearest of some names: ``"Did you mean 'x'?"``; empty if none is similar."""
+    near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.6)
+    return f"Did you mean '{near[0]}'?" if near else ""

@@ -88,9 +88,13 @@ def ls(storage: str | None, is_json: bool) -> None:
     from nlgraft.terminal import plain_table
     from nlgraft.wording import size
 
-    rows = House(_open(storage)).rows()
+    store = _open(storage)
+    rows = House(store).rows()
     if is_json:
         print_json(rows)
+        return
+    if not rows:
+        click.echo(f"no study was run on {store.name}; of another store: --storage", err=True)
         return
     shown = [
         (

@@ -61,12 +61,12 @@ def submit(
     from nlgraft.execution.job import JobRequest, submit_run
 
     study = read_study(study_file, overrides, storage)
-    options = [] if storage is None else ["--storage", storage]
-    options += [] if tracking_uri is None else ["--tracking-uri", tracking_uri]
+    place = [] if storage is None else ["--storage", storage]
+    options = [*place, *([] if tracking_uri is None else ["--tracking-uri", tracking_uri])]
     request = JobRequest(study, study_file, overrides, options, variables)
     job = submit_run(request, address, _tell)
     click.echo(job.job_id)
-    for meaning, command in next_commands([study_file, *overrides], address).items():
+    for meaning, command in next_commands([study_file, *overrides, *place], address).items():
         _tell(f"{meaning}: {command}")
     if wait:
         _wait(job, address)

@@ -117,14 +117,14 @@ def write_study(
         languages: Language of each source, then of the target; empty for the suffixes of their files.
 
     Raises:
-        DataError: Text is missing, too short or unusable, or does not suit the system.
-        NlgraftError: The system has no template, or something is there already.
+        DataError: Text is missing, too short or unusable, or does not suit the system; the system has no
+            template, or something is there already.
     """
     template = _template(system)
     _check_options(template, system, text, has_checkpoint=checkpoint is not None)
     folder = out.with_name(f"{out.stem}_text")
     if taken := [str(path) for path in (out, folder) if path.exists()]:
-        raise NlgraftError(f"{' and '.join(taken)}: there already; give another --out")
+        raise DataError(f"{' and '.join(taken)}: there already; give another --out")
     corpus = text.read()
     pretraining = None if upstream is None else _split(upstream.read())
     released = None if checkpoint is None else _released(checkpoint)
@@ -178,7 +178,7 @@ def _template(system: System) -> str:
 
     folder = Path(importlib.import_module(system.path).__path__[0])
     if not (folder / TEMPLATE).exists():
-        raise NlgraftError(
+        raise DataError(
             f"{system.name} has no {TEMPLATE}: begin with one of its studies in `nlgraft studies`"
         )
     return (folder / TEMPLATE).read_text("utf-8")
@@ -196,7 +196,7 @@ def _check_options(template: str, system: System, text: Text, *, has_checkpoint:
         )
     if wrong:
         options = ", ".join(f"--{name.rstrip('s')}" for name in takes)
-        raise NlgraftError(f"{system.name} takes {options}: {'; '.join(wrong)}")
+        raise DataError(f"{system.name} takes {options}: {'; '.join(wrong)}")
 
 
 def _split(corpus: Corpus) -> dict[str, Corpus]:
@@ -210,7 +210,12 @@ def _split(corpus: Corpus) -> dict[str, Corpus]:
     random.Random(1).shuffle(once)  # the same text is split alike, whenever it is
     number = min(_MOST_HELD_OUT, max(20, round(_HELD_OUT * len(corpus))), len(once) // 3)
     if number < 10:
-        raise DataError(f"only {len(once)} examples occur once; dev and test need some that train lacks")
+        is_swapped = corpus.labels is not None and len(set(corpus.labels)) > len(counts)
+        hint = ". There are more classes than sources: are --source and --label swapped?"
+        raise DataError(
+            f"only {len(once)} of {len(corpus)} examples occur once; dev and test need some that train lacks"
+            f"{hint if is_swapped else ''}"
+        )
     held = dict.fromkeys(once[:number], "dev") | dict.fromkeys(once[number : 2 * number], "test")
     return {
         split: _chosen(corpus, [held.get(n, "train") == split for n in range(len(corpus))])

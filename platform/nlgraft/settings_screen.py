@@ -97,8 +97,7 @@ def _kinds(knob: Mapping[str, Any]) -> str:
 
 
 def _show_setting(knob: Mapping[str, Any], condition: str) -> None:
-    default = "null" if knob["default"] is None else knob["default"]
-    _print_bold(knob["path"], " required" if knob["is_required"] else f" = {default}")
+    _print_bold(knob["path"], " required" if knob["is_required"] else f" = {_value(knob['default'])}")
     kind = " ".join(filter(None, (knob["type"].replace("one of or null", "null or one of"), knob["allowed"])))
     _print_wrapped(kind, " ".join(knob["description"].replace("``", "").split()), condition)
 
@@ -112,11 +111,23 @@ def _condition(condition: Condition, choices: Mapping[str, Sequence[str]]) -> st
     """Write a condition: ``transfer.sides is encoder or both``, or what it must not be if that is shorter."""
     texts = []
     for name, values in condition.items():
-        shown = ["null" if value is None else str(value) for value in values]
+        shown = _range(values) or [*map(_value, values)]
         others = [choice for choice in choices.get(name, ()) if choice not in shown]
         is_shorter = 0 < len(others) < len(shown)
         texts.append(f"{name} is not {_listed(others)}" if is_shorter else f"{name} is {_listed(shown)}")
     return " and ".join(texts)
+
+
+def _value(value: Any) -> str:
+    """Write a value as a study has it."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _range(values: Sequence[Any]) -> list[str]:
+    """Write three or more consecutive integers as one range; empty for other values."""
+    first, last = values[0], values[-1]
+    is_range = len(values) > 2 and type(first) is int and [*values] == [*range(first, last + 1)]
+    return [f"{first} to {last}"] if is_range else []
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
-from nlgraft.errors import Problem, StudyError, nearest
+from nlgraft.errors import Problem, StudyError, did_you_mean
 
 SYSTEMS_PACKAGE = "trainables"
 STUDY_SUFFIXES = (".yaml", ".yml", ".json")
@@ -74,7 +74,8 @@ def study_path(study: str | os.PathLike[str]) -> Path:
         raise StudyError(
             [Problem("", f"several studies are called {name!r}: {', '.join(found)}; give one")], name
         )
-    short = nearest(name, [*studies(), *(key.partition("/")[2] for key in studies())]).partition("? ")
-    hint = f" {short[0]}?" if short[1] else ""
-    reason = f"there is no file {name!r}, nor a study of this name in `nlgraft studies`.{hint}"
+    files = [f"{name}{suffix}" for suffix in STUDY_SUFFIXES if Path(f"{name}{suffix}").exists()]
+    near = did_you_mean(name, [*studies(), *(key.partition("/")[2] for key in studies())])
+    hint = f"Did you mean '{files[0]}'?" if files else near
+    reason = f"there is no file {name!r}, nor a study of this name in `nlgraft studies`. {hint}".rstrip()
     raise StudyError([Problem("", reason)], name)

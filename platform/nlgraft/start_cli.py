@@ -39,7 +39,11 @@ def systems(name: str | None, prefix: str, is_essential: bool, has_metrics: bool
     if is_json:
         print_json(knobs)
     elif prefix or is_essential:
-        every = {knob["path"]: knob["allowed"].split(", ") for knob in settings_of(system)}
+        every = {
+            knob["path"]: knob["allowed"].split(", ")
+            for knob in settings_of(system)
+            if "one of" in knob["type"]
+        }
         settings_screen.show_settings(knobs, every)
     else:
         settings_screen.show_system(system, knobs)

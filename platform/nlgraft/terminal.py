@@ -40,11 +40,13 @@ def _table(
     title: str | None = None,
     widest: int | None = None,
 ) -> Table:
-    """Build a table whose first column holds names, folded when longer than ``widest``."""
+    """Build a table whose first column holds names; what is longer than ``widest`` wraps."""
     table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for index, column in enumerate(columns):
         if index == 0:
             table.add_column(column, max_width=widest, no_wrap=widest is None, overflow="fold")
+        elif widest is not None and max((cell_len(str(row[index])) for row in rows), default=0) > widest:
+            table.add_column(column)
         else:
             table.add_column(column, justify="right", no_wrap=widest is not None)
     for row in rows:

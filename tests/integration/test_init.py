@@ -185,6 +185,10 @@ def test_a_causal_model_meets_the_text_and_is_scored_on_its_old_domain(place: Pa
         (["prlm_fusoin", *PAIRS], "Did you mean 'trainables.prlm_fusion'"),
         (["examples.minimal_system", *PAIRS], "begin with one of its studies"),
         (["prlm_fusion", *PAIRS, "--out", "text.de"], "there already; give another --out"),
+        (
+            ["vocabulary_transfer", "--source", "classes", "--label", "text.en"],
+            "--source and --label swapped?",
+        ),
         (["prlm_fusion", "--source", "few", "--target", "few"], "the text has 3 examples; give 100 or more"),
         (["embedding_transfer", *PAIRS, *UPSTREAM], "the text has 3 examples; give 100 or more"),
     ],
@@ -194,9 +198,11 @@ def test_what_does_not_suit_is_told_before_anything_is_written(
 ) -> None:
     Path("pairs.csv").write_text("a,b\n", "utf-8")
     Path("few").write_text("a\nb\nc\n", "utf-8")
+    number = len(Path("text.en").read_text("utf-8").splitlines())
+    Path("classes").write_text("".join(f"{n % 3}\n" for n in range(number)), "utf-8")
     before = sorted(place.iterdir())
     done = init(*arguments)
-    assert done.exit_code != 0
+    assert done.exit_code == 2
     assert message in done.output
     assert sorted(place.iterdir()) == before
 

@@ -68,9 +68,26 @@ def test_metrics_are_listed_with_what_is_better() -> None:
     assert "dev/loss in nats per token, lower is better" in text
 
 
+def test_a_setting_is_read_where_another_has_a_value_that_can_be_written() -> None:
+    text = " ".join(shown("systems", "multi_source", "sources.fine_encoder.norm").split())
+    assert "Read when multi_source is given and sources.fine_encoder.num_layers is 1 to 12." in text
+    text = " ".join(shown("systems", "prlm_fusion", "fusion").split())
+    assert "fusion.is_frozen = true" in text
+    assert "fusion.has_frozen_dropout is false" in text
+
+
+def test_a_file_without_its_suffix_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("name: mine\n", "utf-8")
+    done = CliRunner().invoke(main, ["plan", "mine"])
+    assert done.exit_code == 2
+    assert "there is no file 'mine'" in done.output
+    assert "Did you mean 'mine.yaml'?" in done.output
+
+
 def test_an_unknown_part_names_the_parts() -> None:
     done = CliRunner().invoke(main, ["systems", "embedding_transfer", "tranfer"])
-    assert done.exit_code != 0
+    assert done.exit_code == 2
     assert "Did you mean 'transfer'? Its parts: data, tokenizers, model" in done.output
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nlgraft.errors import NlgraftError
+from nlgraft.errors import DataError
 from nlgraft.execution.job_package import JobPackage
 from nlgraft.execution.job_server import Job, JobServer, job_name
 from nlgraft.pipeline.credentials import without_credentials
@@ -50,8 +50,9 @@ def submit_run(request: JobRequest, address: str | None, tell: Callable[[str], o
 
     Raises:
         StudyLockedError: A job of the study runs with another command.
-        NlgraftError: The study lies outside the working directory or is left out, an override or option holds
-            a password, a variable is not set, the files are too many, or the job server cannot be reached.
+        DataError: The study lies outside the working directory or is left out, its store is relative, an
+            override or option holds a password, a variable is not set, or the files are too many.
+        NlgraftError: The job server cannot be reached.
     """
     relative, package, environment = _packed(request)
     for line in package.describe():
@@ -72,10 +73,11 @@ def submit_run(request: JobRequest, address: str | None, tell: Callable[[str], o
 def _packed(request: JobRequest) -> tuple[str, JobPackage, dict[str, Any]]:
     """Return the study's path below the working directory, the files, and the runtime environment."""
     _refuse_credentials([*request.overrides, *request.options])
+    _refuse_copied_store(request.study.storage.path)
     directory = Path.cwd()
     path = Path(request.study_file).resolve()
     if not path.is_relative_to(directory):
-        raise NlgraftError(
+        raise DataError(
             f"{request.study_file}: lies outside {directory}, the directory that is uploaded to the cluster; "
             "run `nlgraft submit` in a directory above the study"
         )
@@ -86,7 +88,7 @@ def _packed(request: JobRequest) -> tuple[str, JobPackage, dict[str, Any]]:
     package = JobPackage.collect(directory, [*own_store, *environment.pop("excludes", ())])
     if relative not in package.files:
         reason = package.left_out.get(relative, "its directory is left out")
-        raise NlgraftError(
+        raise DataError(
             f"{request.study_file}: would not be sent ({reason}); move it, or include it in "
             f"{RUNTIME_ENV_FILE} by `excludes: ['!/{relative}']`"
         )
@@ -96,7 +98,7 @@ def _packed(request: JobRequest) -> tuple[str, JobPackage, dict[str, Any]]:
 def _values(variables: Sequence[str]) -> dict[str, str]:
     missing = [name for name in variables if name not in os.environ]
     if missing:
-        raise NlgraftError(
+        raise DataError(
             f"--env {' --env '.join(missing)}: not set in this environment; give the name of a variable that "
             "is (`export NAME=value`), the value is taken from there"
         )
@@ -108,12 +110,22 @@ def _refuse_credentials(arguments: Sequence[str]) -> None:
     shown = {argument: without_credentials(argument) for argument in arguments}
     found = [public for argument, public in shown.items() if argument != public]
     if found:
-        raise NlgraftError(
+        raise DataError(
             f"{' and '.join(found)}: Ray shows a job's command line to everybody who may list the cluster's "
             "jobs, so no password or key may be in it. Leave it out and set it in the environment in which "
             "the cluster is started: MLFLOW_TRACKING_URI, or MLFLOW_TRACKING_USERNAME and "
             "MLFLOW_TRACKING_PASSWORD for MLflow; for a store the variables of its provider, such as "
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
+
+
+def _refuse_copied_store(path: str) -> None:
+    """Keep results out of the job's own copy of the working directory, which Ray removes."""
+    if "://" not in path and not Path(path).is_absolute():
+        raise DataError(
+            f"storage.path {path}: is relative, so a job would write its results into its own copy of the "
+            "working directory, which Ray removes. Give --storage a place that all nodes reach, and you: an "
+            "absolute directory, s3://bucket/prefix, gs:// or az://"
         )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pathspec
 
-from nlgraft.errors import NlgraftError
+from nlgraft.errors import DataError
 from nlgraft.wording import count, size
 
 LEFT_OUT = (
@@ -52,14 +52,14 @@ class JobPackage:
             excludes: Further patterns; one that begins with ``!`` includes what others leave out.
 
         Raises:
-            NlgraftError: They are more than Ray takes.
+            DataError: They are more than Ray takes.
         """
         spec = pathspec.GitIgnoreSpec.from_lines([*LEFT_OUT, *excludes])
         package = cls(directory, {}, {})
         package._walk("", [("", spec)], can_return=any(one.startswith("!") for one in excludes))
         total = sum(package.files.values())
         if total > MAX_BYTES:
-            raise NlgraftError(
+            raise DataError(
                 f"{directory}: {size(total)} would be sent, Ray takes {size(MAX_BYTES)}; the largest parts "
                 f"are {package._largest()}. Leave out what the job does not need by `excludes` of "
                 "runtime_env.yaml, or submit from a smaller directory above the study"

@@ -9,7 +9,7 @@ import pytest
 import ray.job_submission
 from ray.job_submission import JobStatus
 
-from nlgraft.errors import NlgraftError, StudyLockedError
+from nlgraft.errors import DataError, NlgraftError, StudyLockedError
 from nlgraft.execution import job_package
 from nlgraft.execution.job import JobRequest, runtime_env, submit_run
 from nlgraft.execution.job_package import LEFT_OUT, JobPackage
@@ -20,13 +20,13 @@ from nlgraft.study.public import Study
 ROOT = Path(__file__).parents[3]
 
 
-def request(study_file="study.yaml", overrides=(), options=(), variables=(), store="my_store"):
+def request(study_file="study.yaml", overrides=(), options=(), variables=(), store=None):
     document = {
         "name": "demo",
         "system": "tests.integration.toy.sweep_toy",
         "objective": {"metric": "dev/score", "direction": "maximize"},
         "seeds": [1],
-        "storage": {"path": store},
+        "storage": {"path": store or str(Path.cwd() / "my_store")},
     }
     return JobRequest(Study.from_dict(document), study_file, overrides, options, variables)
 
@@ -126,6 +126,14 @@ def test_a_job_gets_the_code_and_no_secret_no_data_and_no_results(project, serve
     everything = " ".join(JobPackage.collect(project).left_out)
     for name in (".git/", "data/", "mlruns/", "mlflow.db", "weights.bin", "link", "deploy/.env.production"):
         assert name in everything
+
+
+def test_a_store_in_the_job_s_own_copy_is_refused_since_ray_removes_it(project, server):
+    with pytest.raises(DataError, match=r"storage\.path nlgraft_store: is relative.* Give --storage a place"):
+        submit_run(request(store="nlgraft_store"), None, print)
+    assert server.jobs == []
+    submit_run(request(store="s3://bucket/nlgraft"), None, print)
+    assert len(server.jobs) == 1
 
 
 def test_variables_are_sent_by_name_and_a_missing_one_is_named(project, server, monkeypatch):

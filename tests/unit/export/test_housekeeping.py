@@ -73,6 +73,7 @@ def test_ls_shows_state_size_and_registration(place: Path) -> None:
     assert rows[0]["own_bytes"] == sum(on_disk[one] for one in both - second)
     assert 0 < rows[0]["own_bytes"] < rows[0]["bytes"]
     assert "2 finished" in invoke("ls", "--storage", place).stdout
+    assert "no study was run on" in invoke("ls", "--storage", place / "empty").stderr
 
 
 def test_rm_shows_first_and_leaves_what_others_need(place: Path) -> None:

@@ -86,6 +86,15 @@ def test_a_rule_about_a_refused_value_is_not_made_up(place: Path) -> None:
     assert "both null" not in found
 
 
+def test_a_refused_value_does_not_undo_what_its_neighbours_imply(place: Path) -> None:
+    """Batches in characters have none in tokens; `independent` inherits them from `downstream.train`."""
+    data = {"upstream": files("en", target="de"), "downstream": files("en", target="de")}
+    train = {"batch_characters": 4000, "peak_lr": "fast"}
+    found = problems_of(study("embedding_transfer", data, {"downstream": {"train": train}}))
+    assert "base.downstream.train.peak_lr: expected float > 0, got the text 'fast'" in found
+    assert "batch_tokens" not in found
+
+
 def test_a_system_without_its_package_hides_nothing_else(place: Path) -> None:
     document = study("multi_source", {"task": files("en", target="de"), "languages": ["en", "de"]}, {})
     found = problems_of({**document, "system": "multi_source", "base": {"trian": {}}})

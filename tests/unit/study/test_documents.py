@@ -123,6 +123,9 @@ def test_files_that_cannot_be_read_are_problems(tmp_path):
     (tmp_path / "latin.yaml").write_bytes("a: ü".encode("latin-1"))
     (tmp_path / "bom.yaml").write_bytes(b"\xef\xbb\xbfa: 1")
     assert "cannot be read: No such file" in read_file(tmp_path / "none.yaml").problems[0].message
+    (tmp_path / "mine.yaml").write_text("a: 1")
+    found = read_file(tmp_path / "mien.yaml").problems[0].message
+    assert found.endswith("cannot be read: No such file or directory. Did you mean 'mine.yaml'?")
     assert "cannot be read: Is a directory" in read_file(tmp_path).problems[0].message
     assert "is not UTF-8: byte 0xfc at offset 3" in read_file(tmp_path / "latin.yaml").problems[0].message
     assert read_file(tmp_path / "bom.yaml").values == {"a": 1}

@@ -112,8 +112,9 @@ def test_environment_variables_are_put_in_anywhere(good):
 def test_a_variable_that_is_not_set_is_a_problem_of_its_path(good, problems):
     good["data"] = {"corpus": "files", "path": "${env:A}/${env:B}"}
     good["description"] = "${NAME} and ${oc.env:X}"
-    good["tracking"] = {"uri": "${env:URI}"}
+    good["tracking"] = {"uri": "${env:URI}", "experiment": "${env:B}"}
     found = problems(good, environ={"A": "a"})
+    assert "tracking.experiment" not in found  # the first place stands for all of one variable
     assert found["data.path"] == "the environment variable B is not set; export B=..."
     assert "${oc.env:X}' is not understood; write ${env:NAME}" in found["description"]
 

@@ -239,3 +239,14 @@ def test_trainings_that_no_store_has_are_estimated_from_their_size():
     assert cost_of(stages, timed, Resources(cpus_per_worker=2)).seconds == pytest.approx(7 + 3 * seconds)
     two_workers = cost_of(stages, {}, Resources(workers=2, cpus_per_worker=2))
     assert two_workers.seconds == pytest.approx(4 * (100 * 0.02 + one_worker_s / 2))
+
+
+@pytest.mark.parametrize(("dtype", "num_parameters"), [("float32", 10**7), ("bfloat16", 2 * 10**7)])
+def test_a_training_of_a_released_model_is_estimated_from_its_weights(tmp_path, dtype, num_parameters):
+    (tmp_path / "config.json").write_text(f'{{"dtype": "{dtype}"}}')
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(4 * 10**7)  # a sparse file
+    released = Stage(name="upstream", run="a:b", locations={"checkpoint": str(tmp_path)})
+    found = cost_of([(released, 1), (training("finetuned", None, model=released), 1)], {}, Resources())
+    assert found.seconds == pytest.approx(100 * (0.02 + 6 * num_parameters * 1000 / 5e10))
+    assert (found.estimated, found.unknown) == (("finetuned",), ("upstream",))

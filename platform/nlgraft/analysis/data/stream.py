@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from nlgraft.errors import NlgraftError, nearest
+from nlgraft.errors import DataError, nearest
 from nlgraft.pipeline.journal import Journal
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.variant import Overrides
@@ -168,7 +168,7 @@ class Stream:
             against: Number of a kept proposal or ``baseline``; None for what was kept last.
 
         Raises:
-            NlgraftError: No such proposal was kept.
+            DataError: No such proposal was kept.
         """
         kept = self.kept(origin)
         if against is None:
@@ -176,7 +176,7 @@ class Stream:
         names = {"baseline": None, str(BASELINE): None} | {str(n): one for n, one in kept.items()}
         if against not in names:
             allowed = [name for name in names if name != str(BASELINE)]
-            raise NlgraftError(f"--against {against}: no such proposal was kept. {nearest(against, allowed)}")
+            raise DataError(f"--against {against}: no such proposal was kept. {nearest(against, allowed)}")
         return names[against]
 
 

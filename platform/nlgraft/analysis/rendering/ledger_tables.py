@@ -7,12 +7,13 @@ from typing import Any
 
 from nlgraft.analysis.data.ledger import Asked, Entry
 from nlgraft.analysis.rendering.registration_tables import registered_entry
-from nlgraft.analysis.rendering.typesetting import NOTHING, Table, make_table, probability
+from nlgraft.analysis.rendering.typesetting import NOTHING, Table, make_table, number, probability
 from nlgraft.analysis.statistics.recorded import Analysis, RecordedResults
 from nlgraft.wording import count
 
 _NUM_NAMED = 3
 _DAY = 10
+_DECIMALS = 2
 
 
 def ledger_sentences(result: RecordedResults) -> str:
@@ -62,7 +63,7 @@ def ledger_method(result: RecordedResults) -> list[str]:
 def ledger_table(entries: Mapping[int, Entry]) -> Table:
     """Tabulate analyses by number."""
     header = ["analysis", "day", "study", "metric", "asked", "seeds", "segments", "decided"]
-    rows = [_row(number, one) for number, one in entries.items()]
+    rows = [_row(*item) for item in entries.items()]
     if any(one.registration for one in entries.values()):
         header.append("registration")
         rows = [[*row, registered_entry(one)] for row, one in zip(rows, entries.values(), strict=True)]
@@ -91,12 +92,12 @@ def ledger_document(result: RecordedResults) -> list[dict[str, Any]]:
     ]
 
 
-def _row(number: int, entry: Entry) -> list[str]:
+def _row(position: int, entry: Entry) -> list[str]:
     asked = [one for one in entry.asked if one.family is not None] or list(entry.asked)
     seeds = sorted({seed for one in asked for seed in one.seeds})
     decided = [_decided(one) for one in entry.asked if one.verdict != "open"]
     return [
-        str(number),
+        str(position),
         entry.time[:_DAY],
         entry.variant,
         entry.metrics[0],
@@ -108,7 +109,8 @@ def _row(number: int, entry: Entry) -> list[str]:
 
 
 def _decided(asked: Asked) -> str:
-    cells = " against ".join(asked.labels)
+    what = f"{' against '.join(asked.labels)} on {asked.metric}"
     if asked.verdict == "equal":
-        return f"{cells} equal within {asked.equal_margin:g} (p = {probability(asked.p_equal_ledger)})"
-    return f"{cells} (p = {probability(asked.p_ledger)})"
+        return f"{what}: equal within {asked.equal_margin:g} (p = {probability(asked.p_equal_ledger)})"
+    difference = number(asked.difference, _DECIMALS, is_signed=True)
+    return f"{what}: {difference} (p = {probability(asked.p_ledger)})"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from nlgraft.pipeline.decision import StageCost
 from nlgraft.pipeline.stage import Stage
 from nlgraft.study.data.resources import Resources
 from nlgraft.study.data.step_time import BITS_PER_S, BYTES_PER_WEIGHT, StepTime
+from nlgraft.text.files import expand
 
 _FLOP = 6
 """Per parameter and token: two forward, four backward (Kaplan et al. 2020, section 2.1)."""
@@ -101,4 +104,17 @@ def _num_parameters(stage: Stage) -> int:
     """Parameters of what a stage trains, or of the largest model below it; 0 when none is known."""
     if stage.work is not None and stage.work.num_parameters is not None:
         return stage.work.num_parameters
+    if "checkpoint" in stage.locations:
+        return _released_parameters(expand(stage.locations["checkpoint"]))
     return max(map(_num_parameters, stage.inputs.values()), default=0)
+
+
+def _released_parameters(directory: Path) -> int:
+    """Parameters of a released model, by the size of its files of weights; 0 for one on the hub."""
+    files = [*directory.glob("*.safetensors")] or [*directory.glob("pytorch_model*.bin")]
+    if not files:
+        return 0
+    config = json.loads((directory / "config.json").read_text("utf-8"))
+    is_half = "16" in str(config.get("dtype") or config.get("torch_dtype"))
+    num_bytes = sum(path.stat().st_size for path in files)
+    return num_bytes // (BYTES_PER_WEIGHT // 2 if is_half else BYTES_PER_WEIGHT)

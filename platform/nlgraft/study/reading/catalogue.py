@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nlgraft.errors import NlgraftError, nearest
+from nlgraft.errors import DataError, did_you_mean
 from nlgraft.shipped import SYSTEMS_PACKAGE, studies, system_names
 from nlgraft.study.data import paths
 from nlgraft.study.data.system import System
@@ -41,16 +41,15 @@ def settings_of(system: System, prefix: str = "", *, is_essential: bool = False)
         is_essential: Only those that half of the studies which come with nlgraft set.
 
     Raises:
-        NlgraftError: No setting has this prefix.
+        DataError: No setting has this prefix.
     """
     every = knobs(system.config_type, is_by_kind=True)
     chosen = [knob for knob in every if not prefix or f"{knob.path}.".startswith(f"{prefix}.")]
     if not chosen:
         known = dict.fromkeys(path for knob in every for path in paths.ancestors(knob.path))
-        question = nearest(prefix, [*known]).rpartition("? ")[0]
         parts = ", ".join(dict.fromkeys(knob.path.partition(".")[0] for knob in every))
-        hint = f"{question}? " if question else ""
-        raise NlgraftError(f"{system.name} has no setting {prefix!r}. {hint}Its parts: {parts}")
+        hint = " ".join(filter(None, (did_you_mean(prefix, [*known]), f"Its parts: {parts}")))
+        raise DataError(f"{system.name} has no setting {prefix!r}. {hint}")
     usual = _usual_paths(system)
     return [
         {**knob.to_json(), "read_when": system.conditions(knob.path), "is_essential": is_usual}

@@ -7,6 +7,7 @@ tabs.
 
 from __future__ import annotations
 
+import difflib
 import io
 import math
 import re
@@ -71,10 +72,18 @@ def read_file(path: Path) -> Document:
             return Document(problems=[Problem("", f"{path} is a pipe; give a file")], is_whole=False)
         return parse(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
-        reason = f"cannot be read: {error.strerror or error}"
+        hint = _file_beside(path) if isinstance(error, FileNotFoundError) else ""
+        reason = f"cannot be read: {error.strerror or error}{hint}"
     except UnicodeDecodeError as error:
         reason = f"is not UTF-8: byte {error.object[error.start]:#04x} at offset {error.start}"
     return Document(problems=[Problem("", f"{path} {reason}")], is_whole=False)
+
+
+def _file_beside(path: Path) -> str:
+    """Suggest a file of the same kind and a similar name in the same directory."""
+    beside = {one.stem: one.name for one in sorted(path.parent.glob(f"*{path.suffix}"))}
+    near = difflib.get_close_matches(path.stem, beside, n=1)
+    return f". Did you mean '{beside[near[0]]}'?" if near else ""
 
 
 def from_values(values: Mapping[str, Any]) -> Document:

@@ -46,7 +46,7 @@ def _built(
     context: Mapping[str, Any],
     refused: set[str],
 ) -> BaseModel:
-    """Build the part at a path without its rules; the paths of refused values are added to ``refused``."""
+    """Build the part at a path, without its rules if they refuse it, and note the refused values' paths."""
     found: dict[str, Any] = {}
     for name, field in model.model_fields.items():
         if name not in values:
@@ -61,7 +61,12 @@ def _built(
             else:
                 refused.add(paths.join(path, name))
                 found[name] = field.get_default(call_default_factory=True)
-    return model.model_construct(**found)
+    given = {name: found[name] for name in values if name in found}
+    given = {name: one for name, one in given.items() if paths.join(path, name) not in refused}
+    try:
+        return model.model_validate(given, context=dict(context))  # defaults may depend on what is given
+    except ValidationError:
+        return model.model_construct(**found)
 
 
 def _validated(field: FieldInfo, value: Any, context: Mapping[str, Any]) -> Any:

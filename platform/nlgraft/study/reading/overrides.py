@@ -147,7 +147,9 @@ def _interpolate(value: Any, path: str, environ: Mapping[str, str], problems: li
     def look_up(found: re.Match[str]) -> str:
         name = found.group(1)
         if name not in environ:
-            problems.append(Problem(path, f"the environment variable {name} is not set; export {name}=..."))
+            message = f"the environment variable {name} is not set; export {name}=..."
+            if message not in [problem.message for problem in problems]:  # one place stands for all
+                problems.append(Problem(path, message))
             return found.group()
         return environ[name]
 

@@ -1,0 +1,32 @@
+"""The table of `nlgraft ledger`: what was decided fits the line, and says on which metric and which way."""
+
+from nlgraft.analysis.data.ledger import Asked, Entry, Segments
+from nlgraft.terminal import ledger_list
+
+
+def test_what_was_decided_wraps_and_says_which_way(capsys):
+    asked = [
+        Asked(
+            metric=f"test/{metric}",
+            cells=("a", "b"),
+            labels=("arm=trice", "arm=gradual_dual_bart"),
+            family="claims",
+            seeds=(1, 2, 3),
+            difference=-2.54,
+            p_ledger=0.007,
+            verdict="significant",
+        )
+        for metric in ("bleu", "chrf", "ter")
+    ]
+    entry = Entry(
+        time="2026-11-24T13:26:38Z", study="s", variant="s", system="x", segments=Segments.of(["a"]),
+        baseline="b", cells=("a", "b"), metrics=("test/bleu",), plan="seeds", alpha=0.05, asked=tuple(asked),
+    )  # fmt: skip
+    ledger_list({1: entry}, {})
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 160
+    assert lines[0].split() == ["analysis", "day", "study", "metric", "asked", "seeds", "segments"]
+    assert lines[3].split() == ["analysis", "decided"]
+    text = " ".join(" ".join(lines[4:]).split())
+    first = "arm=trice against arm=gradual_dual_bart on test/bleu: −2.54 (p = 0.007)"
+    assert text.startswith(f"1 {first}; arm=trice against")
