@@ -125,9 +125,7 @@ def write_study(
     options |= {"upstream-source": upstream, "upstream-target": upstream and upstream.target}
     _check_options(template, system, text, [name for name, value in options.items() if value])
     if languages and len(languages) != (needed := len(text.sources) + 1):
-        raise NlgraftError(
-            f"--language is given {len(languages)} times; {needed} are needed, the target's last"
-        )
+        raise DataError(f"--language is given {len(languages)} times; {needed} are needed, the target's last")
     folder = out.with_name(f"{out.stem}_text")
     if taken := [str(path) for path in (out, folder) if path.exists()]:
         raise NlgraftError(f"{' and '.join(taken)}: there already; give another --out")
