@@ -137,9 +137,7 @@ class House:
             others = [holding for holding in self._readable() if holding.name != study.variant]
             mine = next((one for one in self.holdings if one.name == study.variant), None)
             if mine is None:
-                raise NlgraftError(
-                    f"{study.variant}: was not run on {self._store.name}; `nlgraft ls` lists what was"
-                )
+                raise self._unknown(study.variant)
             kept_trials = {trial for holding in others for trial in holding.records}
             kept_folders = {folder for holding in others for folder in holding.folders}
             trials = mine.records.keys() - kept_trials
@@ -149,6 +147,16 @@ class House:
             return self._removal(
                 [*documents, *folders], {stage: mine.stages[stage] for stage in stages}, mine.name
             )
+
+    def only_name(self, name: str) -> Removal:
+        """Let go of a study, so that what it alone needs is left over; it need not be readable.
+
+        Raises:
+            NlgraftError: It was not run on this store.
+        """
+        if name not in recorded_names(self._store):
+            raise self._unknown(name)
+        return Removal((), 0, name)
 
     def leftovers(self, *, has_loose_trials: bool = False) -> Removal:
         """Work out what nothing needs: artifacts and checkpoints of no study and of no trial on record.
@@ -179,6 +187,9 @@ class House:
         stages |= {key.split("/")[1]: "" for key in self._sizes if key.startswith("checkpoints/")} | stages
         documents = [f"records/trials/{trial}.json" for trial in sorted(loose)]
         return self._removal(documents, {one: name for one, name in stages.items() if one not in needed})
+
+    def _unknown(self, name: str) -> NlgraftError:
+        return NlgraftError(f"{name}: was not run on {self._store.name}; `nlgraft ls` lists what was")
 
     def _readable(self) -> list[Holding]:
         unread = [f"{holding.name} ({holding.problem})" for holding in self.holdings if holding.problem]

@@ -122,10 +122,11 @@ def rm(
     Its entries in the ledger and its registrations stay, since verdicts rest on them; so do reports and
     runs in MLflow. The study's file is not touched.
     """
-    from nlgraft.housekeeping import House, Removal
+    from nlgraft.housekeeping import House
 
     if is_forgotten:
-        store, removal = _open(storage), Removal((), 0, study_file)
+        store = _open(storage)
+        removal = House(store).only_name(study_file)
     else:
         study = find_study(study_file, overrides, storage)
         store = _open(study.storage.path)

@@ -121,7 +121,11 @@ def write_study(
             template, or something is there already.
     """
     template = _template(system)
-    _check_options(template, system, text, has_checkpoint=checkpoint is not None)
+    options = {"target": text.target, "label": text.label, "checkpoint": checkpoint, "language": languages}
+    options |= {"upstream-source": upstream, "upstream-target": upstream and upstream.target}
+    _check_options(template, system, text, [name for name, value in options.items() if value])
+    if languages and len(languages) != (needed := len(text.sources) + 1):
+        raise DataError(f"--language is given {len(languages)} times; {needed} are needed, the target's last")
     folder = out.with_name(f"{out.stem}_text")
     if taken := [str(path) for path in (out, folder) if path.exists()]:
         raise DataError(f"{' and '.join(taken)}: there already; give another --out")
@@ -184,12 +188,12 @@ def _template(system: System) -> str:
     return (folder / TEMPLATE).read_text("utf-8")
 
 
-def _check_options(template: str, system: System, text: Text, *, has_checkpoint: bool) -> None:
+def _check_options(template: str, system: System, text: Text, given: Sequence[str]) -> None:
     """Refuse what a system does not take, by the first line of its template; ask for what it needs."""
-    takes = re.findall(r"[a-z]+", template.partition("\n")[0].partition(":")[2])
-    given = {"target": text.target is not None, "label": text.label is not None, "checkpoint": has_checkpoint}
-    wrong = [f"--{name} is not taken" for name, is_given in given.items() if is_given and name not in takes]
-    wrong += [f"--{name} is missing" for name in ("target", "label") if name in takes and not given[name]]
+    takes = re.findall(r"[a-z-]*[a-z]", template.partition("\n")[0].partition(":")[2])
+    needed = ["target", "label", *(["upstream-target"] if "upstream-source" in given else [])]
+    wrong = [f"--{name} is not taken" for name in given if name not in takes]
+    wrong += [f"--{name} is missing" for name in needed if name in takes and name not in given]
     if (len(text.sources) > 1) != ("sources" in takes):
         wrong.append(
             "--source is given once per source, two or more" if "sources" in takes else "one --source"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from nlgraft.errors import DataError
 from nlgraft.exits import fails_politely
 from nlgraft.study_command import has_json, print_json
 
@@ -99,6 +100,8 @@ def init(
     from nlgraft.new_study import Text, write_study
     from nlgraft.study.reading.catalogue import find_system
 
+    if upstream_target is not None and upstream_source is None:
+        raise DataError("--upstream-target is given without --upstream-source; give both, or neither")
     found = find_system(system)
     upstream = None if upstream_source is None else Text([upstream_source], upstream_target)
     written = write_study(

@@ -20,7 +20,7 @@ from nlgraft.pipeline.trial_record import TrialRecord
 from nlgraft.study.data.design import Cell, cells
 from nlgraft.study.data.study import Study
 from nlgraft.study.planning.looks import read_granted, record_granted
-from nlgraft.study.planning.selection import best_proposal, load_proposals
+from nlgraft.study.planning.selection import chosen_of, load_proposals
 from nlgraft.study.reading.resolving import resolve_cell
 
 STATES = ("planned", "waiting", "running", "finished", "stopped", "failed")
@@ -120,9 +120,7 @@ def _cell_status(
         planned += study.search.trials
         proposals = [p for p in load_proposals(study, cell, store) if p.number < study.search.trials]
         records += [proposal.record for proposal in proposals if proposal.record is not None]
-        is_over = sum(p.has_ended for p in proposals) == study.search.trials
-        best = best_proposal(study.objectives, proposals) if is_over else None
-        params = None if best is None else dict(best.params)
+        params = chosen_of(study, proposals)
     if params is not None:
         records += _replicate_records(study, store, cell, params, study.seeds[:num_seeds])
     states = Counter(record.state for record in records)

@@ -104,11 +104,15 @@ def save_proposal(study: Study, cell: Cell, store: ArtifactStore, proposal: Prop
 
 def chosen_params(study: Study, cell: Cell, store: ArtifactStore) -> dict[str, Any] | None:
     """Return the values that a cell's finished search chose; empty without a search, None before its end."""
-    if study.search is None:
-        return {}
-    proposals = [one for one in load_proposals(study, cell, store) if one.number < study.search.trials]
-    is_over = sum(one.has_ended for one in proposals) == study.search.trials
-    best = best_proposal(study.objectives, proposals) if is_over else None
+    return {} if study.search is None else chosen_of(study, load_proposals(study, cell, store))
+
+
+def chosen_of(study: Study, proposals: Iterable[Proposal]) -> dict[str, Any] | None:
+    """Return the values that a search chose of its proposals; None before all its trials have ended."""
+    assert study.search is not None
+    counted = [one for one in proposals if one.number < study.search.trials]
+    is_over = sum(one.has_ended for one in counted) == study.search.trials
+    best = best_proposal(study.objectives, counted) if is_over else None
     return None if best is None else dict(best.params)
 
 
