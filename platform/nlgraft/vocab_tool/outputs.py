@@ -12,7 +12,7 @@ from nlgraft.errors import DataError
 TOKENIZER_DIRECTORY = "tokenizer"
 """Place of the new tokenizer in a plan's directory."""
 EXCHANGE_RECORD = "vocabulary_exchange.json"
-"""What an exchange did to the ids of a configuration, in a checkpoint's directory: settings whose tokens the new
+"""What an exchange found in the configurations, in a checkpoint's directory: settings whose tokens the new
 vocabulary lacks, and tokens in a role that the old tokenizer gave to others already."""
 
 

@@ -182,7 +182,7 @@ def test_an_end_that_differed_before_is_no_fault_of_the_exchange(tmp_path):
 
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_a_beginning_that_the_new_tokenizer_lacks(is_kept, tmp_path):
-    """As of Llama and Mistral: a configuration and the rule around a sentence name it, only lists the unknown."""
+    """As Mistral's: a configuration and the rule around a sentence name it; `<unk>` is only listed."""
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
     sentencepiece_bpe_tokenizer(tmp_path / "old", LINES)
