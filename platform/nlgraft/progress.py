@@ -110,8 +110,8 @@ class Progress:
             case TrialEnded():
                 self._end(event)
             case CellSearched(cell=cell, params=params):
-                best = "no trial finished" if params is None else f"best: {dict(params)}"
-                self._print(f"searched  {cell.label}: {best}")
+                best = ", ".join(f"{path}={value}" for path, value in (params or {}).items())
+                self._print(f"searched  {cell.label}: {f'best: {best}' if best else 'no trial finished'}")
             case LookTaken(num_new=num_new):
                 self._num_trials += num_new
                 self._print(f"look      {num_new} more replicates for what is undecided")

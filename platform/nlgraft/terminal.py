@@ -77,9 +77,8 @@ def plan_table(plan: Plan) -> None:
     if corpora:
         _print(
             "",
-            _table(
-                ("corpus", "split", "examples", "words", "empty lines", "in train", "in other train"), corpora
-            ),
+            _table(("corpus", "split", "examples", "words", "empty lines", "in train"), corpora),
+            *_shared_text(plan.corpora),
         )
 
 
@@ -147,14 +146,32 @@ def _corpus_rows(corpora: Mapping[str, Any]) -> list[tuple[Any, ...]]:
             name,
             split,
             report["num_examples"],
-            ", ".join(f"{role} {count}" for role, count in report["num_words"].items()),
+            _words(report["num_words"]),
             report["num_empty_lines"],
             "–" if split == "train" else report["num_in_train"],
-            ", ".join(f"{other} {count}" for other, count in report["num_in_other_train"].items()),
         )
         for name, splits in corpora.items()
         for split, report in splits.items()
     ]
+
+
+def _shared_text(corpora: Mapping[str, Any]) -> list[Text]:
+    """Say which examples stand in the training text of other corpora."""
+    return [
+        Text(
+            f"{name}, {split}, is also in train of "
+            + ", ".join(f"{one} ({number})" for one, number in others.items())
+        )
+        for name, splits in corpora.items()
+        for split, report in splits.items()
+        if (others := report["num_in_other_train"])
+    ]
+
+
+def _words(counts: Mapping[str, int]) -> str:
+    """Write the words of an example's sides: those of its sources, and of its target behind an arrow."""
+    sources = " + ".join(f"{number}" for role, number in counts.items() if role != "target")
+    return f"{sources} → {counts['target']}" if "target" in counts else sources
 
 
 def show_result(result: StudyResult) -> None:

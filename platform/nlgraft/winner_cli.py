@@ -105,6 +105,12 @@ def _columns(model: ExportedModel) -> list[list[str]]:
     if lines[-1] == "":
         lines.pop()
     if len(model.columns) == 1:
+        if tabbed := next((number for number, line in enumerate(lines, start=1) if "\t" in line), None):
+            click.echo(
+                f"standard input, line {tabbed}: has a tab, but the model reads one source, "
+                f"{model.columns[0]}; all of the line is read as that",
+                err=True,
+            )
         return [lines]
     rows = [line.split("\t") for line in lines]
     for number, row in enumerate(rows, start=1):

@@ -125,6 +125,13 @@ def test_wrong_input_of_a_model_is_named(study: Study, tmp_path: Path) -> None:
     assert invoke("translate", tmp_path, text=b"a\n").exit_code == 2
 
 
+def test_two_columns_for_one_source_are_translated_and_told(study: Study, tmp_path: Path) -> None:
+    nlgraft.export_model(study, tmp_path / "m", cell="first", seed=1)
+    done = invoke("translate", tmp_path / "m", text=b"a\na\tb\n")
+    assert (done.exit_code, len(done.stdout.splitlines())) == (0, 2)
+    assert "line 2: has a tab, but the model reads one source, source 0" in done.stderr
+
+
 def test_the_card_says_what_the_model_is(study: Study, tmp_path: Path) -> None:
     """Every score is that of the record; the interval is about the mean of the seeds."""
     found = nlgraft.export_model(study, tmp_path / "m")
