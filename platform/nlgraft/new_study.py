@@ -194,9 +194,10 @@ def _check_options(
 ) -> None:
     """Refuse what a system does not take, by the first line of its template; ask for what it needs."""
     takes = re.findall(r"[a-z-]*[a-z]", template.partition("\n")[0].partition(":")[2])
-    options = {"target": text.target, "label": text.label, "checkpoint": checkpoint, "language": languages}
-    options |= {"upstream-source": upstream, "upstream-target": upstream and upstream.target}
-    given = [name for name, value in options.items() if value]
+    values: dict[str, object] = {"target": text.target, "label": text.label, "checkpoint": checkpoint}
+    values |= {"language": languages, "upstream-source": upstream}
+    values["upstream-target"] = None if upstream is None else upstream.target
+    given = [name for name, value in values.items() if value]
     needed = ["target", "label", *(["upstream-target"] if "upstream-source" in given else [])]
     wrong = [f"--{name} is not taken" for name in given if name not in takes]
     wrong += [f"--{name} is missing" for name in needed if name in takes and name not in given]
