@@ -121,11 +121,7 @@ def write_study(
             template, or something is there already.
     """
     template = _template(system)
-    options = {"target": text.target, "label": text.label, "checkpoint": checkpoint, "language": languages}
-    options |= {"upstream-source": upstream, "upstream-target": upstream and upstream.target}
-    _check_options(template, system, text, [name for name, value in options.items() if value])
-    if languages and len(languages) != (needed := len(text.sources) + 1):
-        raise DataError(f"--language is given {len(languages)} times; {needed} are needed, the target's last")
+    _check_options(template, system, text, upstream, checkpoint, languages)
     folder = out.with_name(f"{out.stem}_text")
     if taken := [str(path) for path in (out, folder) if path.exists()]:
         raise DataError(f"{' and '.join(taken)}: there already; give another --out")
@@ -188,12 +184,25 @@ def _template(system: System) -> str:
     return (folder / TEMPLATE).read_text("utf-8")
 
 
-def _check_options(template: str, system: System, text: Text, given: Sequence[str]) -> None:
+def _check_options(
+    template: str,
+    system: System,
+    text: Text,
+    upstream: Text | None,
+    checkpoint: Path | None,
+    languages: Sequence[str],
+) -> None:
     """Refuse what a system does not take, by the first line of its template; ask for what it needs."""
     takes = re.findall(r"[a-z-]*[a-z]", template.partition("\n")[0].partition(":")[2])
+    values: dict[str, object] = {"target": text.target, "label": text.label, "checkpoint": checkpoint}
+    values |= {"language": languages, "upstream-source": upstream}
+    values["upstream-target"] = None if upstream is None else upstream.target
+    given = [name for name, value in values.items() if value]
     needed = ["target", "label", *(["upstream-target"] if "upstream-source" in given else [])]
     wrong = [f"--{name} is not taken" for name in given if name not in takes]
     wrong += [f"--{name} is missing" for name in needed if name in takes and name not in given]
+    if "language" in takes and languages and len(languages) != (number := len(text.sources) + 1):
+        wrong.append(f"--language is given {len(languages)} times, {number} are needed, the target's last")
     if (len(text.sources) > 1) != ("sources" in takes):
         wrong.append(
             "--source is given once per source, two or more" if "sources" in takes else "one --source"
