@@ -385,13 +385,16 @@ def _fingerprint(stage: Stage | str) -> str:
 
 def _refuse_impossible(root: Path) -> None:
     try:
-        place = root.resolve()
-        is_file = root.exists() and not root.is_dir()
-    except (OSError, RuntimeError) as error:  # RuntimeError: a loop, before Python 3.13
+        root.stat()  # minds a circle of links; exists() does not, nor resolve() since Python 3.13
+        is_file = not root.is_dir()
+    except (FileNotFoundError, NotADirectoryError):
+        is_file = False
+    except OSError as error:
         raise PlaceError(
             f"storage {root}: cannot be followed ({error}); give a directory or a URI"
         ) from error
     if is_file:
         raise PlaceError(f"storage {root}: is a file; give a directory or a URI")
+    place = root.resolve()
     if place.is_relative_to("/proc") or place.is_relative_to("/sys"):
         raise PlaceError(f"storage {root}: holds no files but the kernel's; give a directory or a URI")
