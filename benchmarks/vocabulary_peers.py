@@ -66,7 +66,7 @@ class World:
             make_unigram([tokens[i] for i in new]),
             table[:num_old],
             vectors[:num_old],
-            vectors[new] @ rotation + noise,
+            (vectors[new] @ rotation + noise).astype(np.float32),
             num_shared,
         )
 
