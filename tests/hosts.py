@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -102,6 +103,10 @@ class Host:
         subprocess.run(self.command("ip", "link", "set", "eth0", "down"), check=False)
         self._holder.kill()
         self._holder.wait()
+        for path in Path("/proc").glob("[0-9]*"):  # nsenter stopped itself with its child, and would stay
+            with contextlib.suppress(OSError):
+                if (path / "cmdline").read_text().startswith(f"nsenter\0--target\0{self.pid}\0"):
+                    os.kill(int(path.name), signal.SIGCONT)
 
 
 def _outermost(paths: Sequence[Path], below: Path) -> list[str]:
