@@ -30,7 +30,7 @@ class Holding:
         name: Name of the study, overrides included.
         study: The study; None if it cannot be read.
         problem: Why not.
-        num_planned: Its trials, run or not.
+        num_planned: Its trials, run or not, those that a search is still to propose included.
         records: Records of its trials by fingerprint.
         stages: Names of the stages of its trials by fingerprint.
         folders: Folders of its proposals.
@@ -225,7 +225,18 @@ def _holding(name: str, store: ArtifactStore) -> Holding:
         return Holding(name, problem=f"cannot be read: {str(error).splitlines()[-1].strip()}")
     records = {one: record for one, (record, _) in trials.items() if record is not None}
     stages = {stage: name for _, found in trials.values() for stage, name in found.items()}
-    return Holding(name, study, "", len(trials), records, stages, folders)
+    num_planned = len(trials) + sum(_num_unknown(study, cell, store) for cell in cells(study))
+    return Holding(name, study, "", num_planned, records, stages, folders)
+
+
+def _num_unknown(study: Study, cell: Cell, store: ArtifactStore) -> int:
+    """Count the trials of a search that are planned but not known: later proposals, and replicates before its end."""
+    if study.search is None:
+        return 0
+    proposals = [one for one in load_proposals(study, cell, store) if one.number < study.search.trials]
+    num_later = study.search.trials - len(proposals)
+    is_over = num_later == 0 and all(one.has_ended for one in proposals)
+    return num_later + (0 if is_over else study.first_seeds)
 
 
 def _trials(

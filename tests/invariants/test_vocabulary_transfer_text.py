@@ -115,20 +115,29 @@ def test_nothing_that_is_scored_is_read_without_labels(store, tmp_path):
         (tmp_path / f"{name}.sources").write_text("".join(f"{line}\n" for line in part))
         (tmp_path / f"{name}.label").write_text("".join(f"{line.split()[0]}\n" for line in part))
     text = {name: {"sources": found["sources"]} for name, found in files.items()}
-    made_of = {"downstream": {"corpus": "files", **files}, "unlabelled": {"corpus": "files", **text}}
-    trial = graph("vipi", **made_of, split={})
-    labelled, unlabelled = (
-        {split: set(read_corpus(made(store, trial.find(name)) / split).sources[0]) for split in SPLITS}
-        for name in ("downstream_split", "unlabelled_apart")
-    )
+    unlabelled = {"corpus": "files", **text}
+    made_of = {"downstream": {"corpus": "files", **files}, "unlabelled": unlabelled}
+    trial = graph("vipi", **made_of, upstream=unlabelled, split={})
+    read = {
+        stage.name: {split: set(read_corpus(made(store, stage) / split).sources[0]) for split in SPLITS}
+        for stage in trial.stages
+        if stage.name in ("downstream_split", "unlabelled_apart", "upstream_apart")
+    }
+    labelled = read.pop("downstream_split")
+    assert len(read) == 2
     for scored in ("dev", "test"):
         assert labelled[scored]
         assert labelled[scored].isdisjoint(labelled["train"])
-        assert labelled[scored].isdisjoint(unlabelled["train"])
-    assert labelled["test"].isdisjoint(unlabelled["dev"])
-    assert unlabelled["train"]
+        for other in read.values():
+            assert labelled[scored].isdisjoint(other["train"])
+    for other in read.values():
+        assert labelled["test"].isdisjoint(other["dev"])
+        assert other["train"]
+    pretrained = {stage.name: [one.name for one in stage.inputs.values()] for stage in trial.stages}
+    assert "upstream_apart" in pretrained["upstream"]
+    assert "upstream_corpus" not in pretrained["upstream"], "text of the same files is read apart alone"
     everything = {**made_of, "unlabelled": {"corpus": "files", **dict.fromkeys(text, text["test"])}}
-    with pytest.raises(TrialFailed, match=r"data\.downstream is scored on every line of its \w+"):
+    with pytest.raises(TrialFailed, match=r"data\.downstream is scored on every line of \w+ of data\.unlabelled"):
         made(store, graph("vipi", **everything).find("unlabelled_apart"))
 
 

@@ -16,6 +16,7 @@ from nlgraft.stages.kinds.classification_kinds import ScoreClassifierInputs
 from nlgraft.stages.kinds.masked_lm_kinds import TrainMaskedSettings
 from nlgraft.stages.masked_lm_graph import MaskedText
 from nlgraft.stages.stage_kind import NoSettings
+from nlgraft.text.corpus_config import AnyCorpus
 from trainables.vocabulary_transfer.config import KEPT, PLAN_METHODS, SCRATCH, Config
 from trainables.vocabulary_transfer.kinds import (
     APART,
@@ -60,8 +61,15 @@ class _Builder:
 
     @cached_property
     def upstream_corpus(self) -> Stage | None:
-        config = self.config.data.upstream
-        return None if config is None else pieces.corpus("upstream", config)
+        """General text; of the task's own files only lines on which the classifier is not scored."""
+        data = self.config.data
+        if data.upstream is None:
+            return None
+        corpus = pieces.corpus("upstream", data.upstream)
+        # Given splits keep what is scored apart; splits that are drawn anew from all files do not.
+        if data.split is None or not _have_one_origin(data.upstream, data.downstream):
+            return corpus
+        return APART.stage("upstream_apart", NoSettings(), ApartInputs(corpus=corpus, left_out=self.corpus))
 
     @cached_property
     def corpus(self) -> Stage:
@@ -183,3 +191,9 @@ class _Builder:
             "speed": SPEED.stage("speed", NoSettings(), read),
         }
         return class_pieces.classifier_scores(trained, self.body, self.corpus, self.text, splits, further)
+
+
+def _have_one_origin(*corpora: AnyCorpus) -> bool:
+    """Tell whether corpora come from the same files or dataset; constructed and shared-task text has none."""
+    one, other = (getattr(corpus, "origins", set()) for corpus in corpora)
+    return not one.isdisjoint(other)

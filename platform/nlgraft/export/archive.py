@@ -62,7 +62,7 @@ def pack(study: Study, store: ArtifactStore, out: Path, *, has_models: bool = Tr
     Args:
         study: The study.
         store: Its store.
-        out: The file to write.
+        out: The file to write; one of that name is replaced once the new one is whole.
         has_models: If false, weights are left out: the tables can be checked, nothing can go on.
 
     Raises:
@@ -78,20 +78,24 @@ def pack(study: Study, store: ArtifactStore, out: Path, *, has_models: bool = Tr
         _write_tables(study.variant, copied, root / _TABLES)
         description = {"format": 1, "study": study.variant, "has_models": has_models}
         (root / _DESCRIPTION).write_text(json.dumps(description) + "\n", "utf-8")
+        partial = out.absolute().with_name(f".{out.name}.partial")
         try:
-            with zipfile.ZipFile(out, "w") as file:
+            with zipfile.ZipFile(partial, "w") as file:
                 for path in sorted(kept | {root / _DESCRIPTION, *(root / _TABLES).iterdir()}):
                     _add(file, path.relative_to(root).as_posix(), path.read_bytes())
                 for key in weights if has_models else ():
                     _add(file, f"{_STORE}/{key}", store.read_key(key))
                 num_files = len(file.namelist())
                 file.comment = b" " * _LENGTH  # room for the digest, which covers all before it
-            digest = _digest(out)
-            with out.open("r+b") as raw:
+            digest = _digest(partial)
+            with partial.open("r+b") as raw:
                 raw.seek(-_LENGTH, 2)
                 raw.write(_PREFIX + digest.encode())
+            partial.replace(out)
         except OSError as error:
             raise DataError(f"--out {out}: cannot be written ({error}); give another file") from error
+        finally:
+            partial.unlink(missing_ok=True)
     return Archive(out, study.variant, digest, num_files)
 
 

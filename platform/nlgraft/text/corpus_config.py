@@ -164,6 +164,11 @@ class TextFiles(StrictConfig):
         others = {role: getattr(self, role) for role in roles}
         return named | {role: path for role, path in others.items() if path is not None}
 
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """The table, or the files of the sources."""
+        return self.sources if self.table is None else (self.table,)
+
 
 class PairFiles(TextFiles):
     """The files of one split; line n of each belongs to example n."""
@@ -209,6 +214,11 @@ class _Files(SelectionConfig, Generic[FilesT]):
         """The files of each split that there is."""
         files = {"train": self.train, "dev": self.dev, "test": self.test}
         return {split: found for split, found in files.items() if found is not None}
+
+    @property
+    def origins(self) -> set[str]:
+        """Where its text comes from: tables, and files of sources."""
+        return {path for found in self.splits.values() for path in found.origins}
 
     @model_validator(mode="after")
     def _splits_alike(self) -> Self:
@@ -279,6 +289,11 @@ class HuggingFaceText(SelectionConfig):
     def roles(self) -> tuple[str, ...]:
         """Roles of the corpus's streams, e.g. ``source 0`` and ``target``."""
         return tuple(self.columns())
+
+    @property
+    def origins(self) -> set[str]:
+        """Where its text comes from: the dataset."""
+        return {self.path}
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:

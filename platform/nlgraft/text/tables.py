@@ -17,6 +17,8 @@ from nlgraft.text.hub import as_line
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 JSON_LINES = ".jsonl"
+_MAX_CELL = 1 << 30
+"""Characters; a longer cell is taken for a quotation mark that was never closed."""
 
 
 def table_suffix(path: str) -> str | None:
@@ -70,6 +72,7 @@ def read_table(
 def _csv_cells(text: io.TextIOWrapper, path: str, columns: list[str]) -> Iterator[list[str]]:
     delimiter = DELIMITERS[table_suffix(path) or ".csv"]
     quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
+    csv.field_size_limit(_MAX_CELL)  # the module's own, 131,072 characters, is less than a long document has
     rows = csv.reader(text, delimiter=delimiter, quoting=quoting, strict=True)
     if all(column.isdigit() and int(column) > 0 for column in columns):
         places = [int(column) - 1 for column in columns]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -175,3 +177,25 @@ def test_without_models_the_tables_can_still_be_checked(study: Study, tmp_path: 
     empty = ArtifactStore.open(tmp_path / "empty")
     with pytest.raises(DataError, match="nothing of it has run"):
         pack(study, empty, tmp_path / "empty.zip")
+
+
+def test_an_archive_that_cannot_be_finished_leaves_the_earlier_one(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = ArtifactStore.open(study.storage.path)
+    out = tmp_path / "small.zip"
+    first = pack(study, store, out)
+    written, write = [], zipfile.ZipFile.writestr
+
+    def full_after_three(file: zipfile.ZipFile, name: zipfile.ZipInfo, *args: Any, **options: Any) -> None:
+        if len(written) == 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written.append(name)
+        write(file, name, *args, **options)
+
+    with monkeypatch.context() as context:
+        context.setattr(zipfile.ZipFile, "writestr", full_after_three)
+        with pytest.raises(DataError, match=r"small.zip: cannot be written .*No space left"):
+            pack(study, store, out)
+    assert check(out).digest == first.digest
+    assert [path.name for path in tmp_path.iterdir()] == ["small.zip"]

@@ -153,6 +153,8 @@ def test_what_an_interrupted_proposal_has_computed_is_needed(place: Path) -> Non
     assert len(stored(place) & needed) >= 2, "text and tokenizer, which the proposal shares"
     assert stored(place) <= needed
     assert "0 entries" in invoke("gc", "--storage", place).stderr
+    # Two cells of two proposals, and a replicate of each cell's best one.
+    assert "6 planned" in invoke("ls", "--storage", place).stdout
 
 
 def test_config_prints_what_a_cell_is_trained_with(study: Study) -> None:

@@ -281,6 +281,11 @@ SELF = {"better": "att_eg", "worse": "att_eg", "metric": "test/bleu", "source": 
             "avg_eg has 1, att_eg has 2 (T1), but",
         ),
         (
+            {"better": "avg_eg", "worse": "att_eg", "metric": "test/bleu", "source": "section 4"},
+            "",
+            "avg_eg has 1, att_eg has 2 (section 4), but",
+        ),
+        (
             {"better": "depth=1", "worse": "avg_eg"},
             "",
             "no entry of published has 'depth=1' and",

@@ -53,6 +53,14 @@ def test_every_kind_of_table_gives_the_same_lines(tmp_path, name, write):
     assert (cut["target"], num_cut) == (["ein Hund", "er sagte", "d"], 3)
 
 
+def test_a_document_longer_than_the_csv_module_allows_is_read(tmp_path):
+    document = "word " * 40_000 + "end"
+    path = tmp_path / "x.csv"
+    path.write_text(f'text,label\n"{document}",long\nshort,short\n', "utf-8")
+    lines, num_cut = read_table(str(path), {"text": "text"}, 1 << 20)
+    assert (lines["text"], num_cut) == ([document, "short"], 0)
+
+
 @pytest.mark.parametrize(
     "name, text, columns, message",
     [

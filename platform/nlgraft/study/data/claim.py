@@ -143,6 +143,16 @@ class Figures:
                         data=column.data,
                     )
 
+    def printed(self, claim: Claim) -> Sequence[float]:
+        """Return the published figures of a claim's cells on its data; for an ordering by source, those beside it."""
+        if claim.figures or claim.worse_metric is not None:
+            return claim.figures
+        labels = [self._find(text) for text in claim.cells]
+        for column, figures in self._columns:
+            if (column.metric, column.data) == (claim.metric, claim.data) and figures.keys() >= set(labels):
+                return [figures[label] for label in labels]
+        return ()
+
 
 def _claim(stated: Statement, names: Sequence[str], figures: Sequence[float], **origin: Any) -> Claim:
     margin = stated.margin or 0.0

@@ -127,14 +127,14 @@ def upside_down(draft: Draft, cells: Sequence[Cell], metrics: Mapping[str, Metri
     figures = _figures(draft, axes_of(draft.study), cells)
     for path, stated in draft.claims:
         for claim in figures.claims(stated):
-            metric = metrics.get(claim.metric)
-            if metric is None or not claim.figures:
+            metric, printed = metrics.get(claim.metric), figures.printed(claim)
+            if metric is None or not printed or not claim.is_ordering:
                 continue
             sign = 1 if metric.direction == "maximize" else -1
-            if sign * gain(claim.figures) < -claim.margin:
-                printed = zip(claim.cells, claim.figures, strict=True)
+            if sign * gain(printed) < -claim.margin:
+                named = zip(claim.cells, printed, strict=True)
                 message = (
-                    f"{', '.join(f'{cell} has {figure:g}' for cell, figure in printed)} ({claim.source}), "
+                    f"{', '.join(f'{cell} has {figure:g}' for cell, figure in named)} ({claim.source}), "
                     f"but {claim.metric} is a metric to {metric.direction}"
                 )
                 yield Problem(path, message)
