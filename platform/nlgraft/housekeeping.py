@@ -14,7 +14,7 @@ from nlgraft.execution.study_lock import StudyLock
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial_record import TRIAL_RECORD, TrialRecord
-from nlgraft.study.data.design import cells
+from nlgraft.study.data.design import Cell, cells
 from nlgraft.study.data.system import SEARCH_SPLITS
 from nlgraft.study.planning.selection import KIND, chosen_params, load_proposals, search_key
 from nlgraft.study.public import Study
@@ -230,7 +230,7 @@ def _holding(name: str, store: ArtifactStore) -> Holding:
 
 
 def _num_unknown(study: Study, cell: Cell, store: ArtifactStore) -> int:
-    """Count the trials of a search that are planned but not known: later proposals, and replicates before its end."""
+    """Count the planned trials of a search that no proposal names yet, replicates of the best included."""
     if study.search is None:
         return 0
     proposals = [one for one in load_proposals(study, cell, store) if one.number < study.search.trials]

@@ -137,7 +137,7 @@ def test_nothing_that_is_scored_is_read_without_labels(store, tmp_path):
     assert "upstream_apart" in pretrained["upstream"]
     assert "upstream_corpus" not in pretrained["upstream"], "text of the same files is read apart alone"
     everything = {**made_of, "unlabelled": {"corpus": "files", **dict.fromkeys(text, text["test"])}}
-    with pytest.raises(TrialFailed, match=r"data\.downstream is scored on every line of \w+ of data\.unlabelled"):
+    with pytest.raises(TrialFailed, match=r"data\.downstream is scored on every line of \w+ of data\.unl"):
         made(store, graph("vipi", **everything).find("unlabelled_apart"))
 
 

@@ -55,8 +55,8 @@ def leave_out(context: StageContext) -> None:
         kept = [row for row, line in enumerate(streams["source 0"]) if line not in scored[name]]
         if not kept:
             raise DataError(
-                f"data.downstream is scored on every line of {name} of data.unlabelled or data.upstream; give "
-                "text there on which nothing is scored, or leave data.unlabelled out"
+                f"data.downstream is scored on every line of {name} of data.unlabelled or data.upstream; "
+                "give text there on which nothing is scored, or leave data.unlabelled out"
             )
         chosen = {role: [lines[row] for row in kept] for role, lines in streams.items()}
         write_corpus(Corpus.from_streams(chosen), context.directory / name)

@@ -144,7 +144,7 @@ class Figures:
                     )
 
     def printed(self, claim: Claim) -> Sequence[float]:
-        """Return the published figures of a claim's cells on its data; for an ordering by source, those beside it."""
+        """Return the published figures of a claim's cells on its data, also of one without figures."""
         if claim.figures or claim.worse_metric is not None:
             return claim.figures
         labels = [self._find(text) for text in claim.cells]
