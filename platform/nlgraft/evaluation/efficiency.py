@@ -16,11 +16,8 @@ def count_parameters(model: torch.nn.Module) -> tuple[int, int]:
     )
 
 
-def speed_signature(
-    config: GenerationConfig, device: torch.device | str, *, has_lm_cache: bool = True
-) -> str:
-    """Describe what a decoding speed depends on besides the model."""
+def speed_signature(config: GenerationConfig, device: torch.device | str) -> str:
+    """Describe what a decoding speed depends on besides the model and how it decodes, which arms may differ in."""
     kind = torch.device(device).type
     threads = f"|threads:{torch.get_num_threads()}" if kind == "cpu" else ""
-    lm_cache = "" if has_lm_cache else "|lm_cache:off"
-    return f"beam:{config.beam}|batch:{config.batch_sentences}|device:{kind}{threads}{lm_cache}"
+    return f"beam:{config.beam}|batch:{config.batch_sentences}|device:{kind}{threads}"

@@ -151,7 +151,7 @@ def _naming(evaluation: Evaluation, engine: Engine, precision: Precision) -> Eva
 
 def _speeds(translations: Translations, settings: TranslateSettings, device: str) -> dict[str, Score]:
     """Measure sentences and output tokens per second; ends of sentences are not counted."""
-    signature = speed_signature(settings.generation, device, has_lm_cache=settings.has_lm_cache)
+    signature = speed_signature(settings.generation, device)
     num_sentences = len(translations.hypotheses)
     amounts = {"sentences_per_s": num_sentences, "tokens_per_s": sum(map(len, translations.best))}
     return {
