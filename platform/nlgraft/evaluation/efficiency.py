@@ -17,7 +17,7 @@ def count_parameters(model: torch.nn.Module) -> tuple[int, int]:
 
 
 def speed_signature(config: GenerationConfig, device: torch.device | str) -> str:
-    """Describe what a decoding speed depends on besides the model and how it decodes, which arms may differ in."""
+    """Describe what a speed depends on besides the model and how it decodes, in which arms may differ."""
     kind = torch.device(device).type
     threads = f"|threads:{torch.get_num_threads()}" if kind == "cpu" else ""
     return f"beam:{config.beam}|batch:{config.batch_sentences}|device:{kind}{threads}"
