@@ -11,9 +11,11 @@ from nlgraft.nn.batch import Tokens
 from nlgraft.nn.fine_encoder import FineEncoder, FineLayer
 from nlgraft.nn.memory_banks import Memory
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import TransformerConfig
+from nlgraft.nn.model_config import NORM_EPS, TransformerConfig
 from nlgraft.nn.presets import preset
+from nlgraft.training.weights import carry_over
 from tests.tiny_models import SIZES, VOCAB, Case, Example, batch_of, build, examples, logits_of
+from trainables.multi_source.graph import NEW
 
 EXACT = {"rtol": 0, "atol": 1e-9}
 PLAIN = {"segments": "none", "fine_encoder": {"num_layers": 0}}
@@ -227,6 +229,79 @@ def test_a_fine_encoder_with_zero_initial_weights_begins_as_the_coarse_encoder(a
     model.norm = None
     for before, after in zip(coarse, model(coarse), strict=True):
         torch.testing.assert_close(after.states, before.states, rtol=0, atol=0)
+
+
+def normed(states, times):
+    """The norm of an untrained layer, so many times."""
+    for _ in range(times):
+        states = torch.nn.functional.layer_norm(states, states.shape[-1:], eps=NORM_EPS)
+    return states
+
+
+@pytest.mark.parametrize(
+    ("fine", "num_norms"),
+    [
+        ({"num_layers": 1}, 3),
+        ({"num_layers": 2}, 6),
+        ({"num_layers": 2, "cross_memory": "coarse"}, 6),
+        ({"num_layers": 2, "cross_memory": "none", "self_scope": "joint"}, 4),
+        ({"num_layers": 2, "ffn_adapter": "top"}, 7),
+        ({"num_layers": 0, "ffn_adapter": "top"}, 1),
+    ],
+)
+def test_a_post_norm_fine_encoder_with_zero_initial_weights_begins_as_its_norms(fine, num_norms):
+    """With post-norm, LN(x + f(x)) is LN(x) where f is zero: no identity, but no position reads another."""
+    fine = {"norm": "post", "init": "zero", **fine}
+    config = TransformerConfig(**SIZES, norm="post", num_sources=2, fine_encoder=fine)
+    model = FineEncoder(config).double().eval()
+    states = 3 * torch.randn(2, 2, 5, 16, dtype=torch.float64) + 1
+    coarse = [Memory(one, torch.ones(2, 5, dtype=torch.bool), False, False) for one in states]
+    for before, after in zip(coarse, model(coarse), strict=True):
+        torch.testing.assert_close(after.states, normed(before.states, num_norms), **EXACT)
+        assert not torch.allclose(after.states, before.states, atol=0.1)
+
+
+def carried(plain, norm, fine_norm):
+    """A TRICE as its training begins, with the weights of a model without fine encoder."""
+    fine = {"num_layers": 2, "init": "zero", "norm": fine_norm}
+    settings = {**SIZES, "segments": "none", "norm": norm, "fine_encoder": fine}
+    model = Seq2Seq(preset("trice", **settings), VOCAB, VOCAB).double().eval()
+    carry_over(model, plain.state_dict(), fresh=[NEW])
+    return model
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize(("fine_norm", "num_norms"), [("pre", 1), ("post", 6)])
+def test_what_a_carried_model_says_before_its_first_step(norm, fine_norm, num_norms, monkeypatch):
+    """The model before, of whose encoder's output the fine encoder takes the norm: gain and bias are lost."""
+    plain = make(**PLAIN, norm=norm)
+    batch = batch_of(examples(plain))
+    before, after = logits_of(plain, batch), logits_of(carried(plain, norm, fine_norm), batch)
+    assert not torch.allclose(after, before, atol=1e-2), "a trained gain and bias of the last norm count"
+
+    def norms(coarse):
+        return [memory.with_states(normed(memory.states, num_norms)) for memory in coarse]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(plain.fine_encoder, "forward", norms)
+        torch.testing.assert_close(after, logits_of(plain, batch), **EXACT)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("fine_norm", ["pre", "post"])
+def test_a_carried_model_whose_last_norm_is_untrained_says_what_it_said(norm, fine_norm):
+    """Logits and loss on dev are the same up to the number that norms add to the variance."""
+    plain = make(**PLAIN, norm=norm)
+    last = plain.encoder_norm if norm == "pre" else plain.encoder[-1].ffn_residual.output_norm
+    last.reset_parameters()
+    batch = batch_of(examples(plain))
+    before, after = logits_of(plain, batch), logits_of(carried(plain, norm, fine_norm), batch)
+    torch.testing.assert_close(after, before, rtol=0, atol=2e-3)
+    losses = [
+        torch.nn.functional.cross_entropy(x.flatten(0, 1), batch.target_output.flatten())
+        for x in (before, after)
+    ]
+    torch.testing.assert_close(*losses, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("cross_memory", ["same_layer", "coarse"])

@@ -50,7 +50,10 @@ class Scored:
 _more = partial(Scored, "maximize")
 _less = partial(Scored, "minimize")
 SCORED: Mapping[str, Scored] = {
-    "bleu": _more("BLEU points", "Cased BLEU; its tokenizer is score.bleu_tokenizer."),
+    "bleu": _more(
+        "BLEU points",
+        "Cased BLEU; its tokenizer is score.bleu_tokenizer, or else the one of the references' script.",
+    ),
     "bleu_zh": _more("BLEU points", "BLEU with sacreBLEU's Chinese tokenizer."),
     "chrf": _more("chrF points", "chrF2: n-grams of characters."),
     "chrfpp": _more("chrF points", "chrF++: n-grams of characters, words and pairs of words."),

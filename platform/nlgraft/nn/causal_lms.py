@@ -11,11 +11,10 @@ from pathlib import Path
 from torch import Tensor
 
 from nlgraft.errors import DataError
+from nlgraft.nn.checkpoint_files import CAUSAL_TYPES
 from nlgraft.nn.model_config import LlamaConfig
 from nlgraft.nn.transformers_lms import TransformersLM, build_fresh, load_pretrained
 from nlgraft.nn.transformers_loading import position_limit
-
-CAUSAL_TYPES = "Llama, Qwen, Gemma, Mistral, Phi or GPT-2 type"
 
 
 class TransformersCausalLM(TransformersLM):

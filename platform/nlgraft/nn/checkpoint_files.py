@@ -29,7 +29,14 @@ TYPES: dict[Reader, tuple[str, ...]] = {
     "causal_lm": (),
     "encoder": (),
 }  # fmt: skip
-"""Model types of config.json that a reader takes; none: any."""
+"""Model types of config.json that a reader takes; none: any, of causal models all but the following."""
+ENCODERS = (
+    *TYPES["masked_lm"], "albert", "big_bird", "convbert", "data2vec-text", "deberta", "deberta-v2", "ernie",
+    "eurobert", "longformer", "megatron-bert", "mpnet", "nomic_bert", "rembert", "roberta-prelayernorm",
+    "roformer", "xlm-roberta-xl", "xmod",
+)  # fmt: skip
+"""Model types whose positions read later ones: transformers builds some as causal models without a word."""
+CAUSAL_TYPES = "Llama, Qwen, Gemma, Mistral, Phi or GPT-2 type"
 TOKENIZERS: dict[Reader, tuple[str, ...]] = {
     "mbart": ("sentencepiece.bpe.model",),
     "multilingual": ("sentencepiece.bpe.model",),
@@ -91,12 +98,24 @@ def _config_problems(directory: Path, reader: Reader) -> Iterator[str]:
         if reader == "marian" and found in TYPES["multilingual"]:
             why = f", or {found} with upstream.languages"
         yield f"{path}: model_type is {found!r}, allowed is {allowed}{why}; give a checkpoint of that type"
+    elif reader == "causal_lm" and (kind := _not_causal(settings)):
+        yield (
+            f"{path}: model_type is {found!r}, {kind}, allowed is a decoder alone; give a checkpoint of "
+            f"{CAUSAL_TYPES}"
+        )
     elif reader == "mbart" and _is_mbart_50(directory, settings):
         yield (
             f"{directory}: an mBART-50, whose lines begin with their language, while texts have none here; "
             "give mbart-large-cc25, name the languages of one that translates in upstream.languages, or "
             "train with multi_source, which takes both"
         )
+
+
+def _not_causal(settings: dict[str, Any]) -> str | None:
+    """Name what a model is that does not predict each token from those before it."""
+    if settings.get("is_encoder_decoder"):
+        return "an encoder-decoder"
+    return "an encoder" if settings["model_type"] in ENCODERS else None
 
 
 def language_place(directory: Path) -> LanguagePlace:

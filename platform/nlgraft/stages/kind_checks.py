@@ -23,7 +23,7 @@ from nlgraft.stages.kinds.text_kinds import TOKENIZER
 from nlgraft.stages.overlaps import overlaps, pooled, root
 from nlgraft.study.data.findings import Findings
 from nlgraft.text.conlang.tasks import generate
-from nlgraft.text.corpora import Corpus, report_json
+from nlgraft.text.corpora import Corpus, SplitReport, corpus_report, report_json
 from nlgraft.text.corpus_checks import (
     check_corpus,
     is_swapped,
@@ -40,7 +40,7 @@ _MOST_CONSTRUCTED = 20_000  # examples: more take seconds to make, and have word
 
 
 def corpora(stages: Sequence[Stage], findings: Findings) -> None:
-    """Read the corpora that lie on this machine, count them, and compare them with each other."""
+    """Read or make the corpora that this machine has, count them, and compare them with each other."""
     redrawn = pooled(findings.stages)
     configs = {stage.fingerprint: _CORPUS.validate_python(stage.locations["corpus"]) for stage in stages}
     findings.read |= _constructed(
@@ -50,13 +50,39 @@ def corpora(stages: Sequence[Stage], findings: Findings) -> None:
             if isinstance(config, ConlangConfig) and config.train <= _MOST_CONSTRUCTED
         }
     )
+    names = _numbered(stages)
     for stage in stages:
+        key = stage.fingerprint
         try:
-            _read_corpus(stage, configs[stage.fingerprint], findings, is_redrawn=stage.fingerprint in redrawn)
+            _read_corpus(stage, configs[key], names[key], findings, is_redrawn=key in redrawn)
         except DataError as error:
             findings.refuse(stage, str(error).split("\n"))
-        findings.warn(stage, separator_problems(_text_of(stage, findings), stage.config.get("joined_by")))
-    _compare_corpora(stages, findings)
+        findings.warn(stage, _ambiguous_sources(stage, findings))
+    _compare_corpora(stages, names, findings)
+
+
+def _numbered(stages: Sequence[Stage]) -> dict[str, str]:
+    """Name each corpus by its stage; those that cells have in place of one another are numbered from 2."""
+    found: dict[str, list[str]] = {}
+    for stage in stages:
+        found.setdefault(stage.name, []).append(stage.fingerprint)
+    return {
+        key: name if number == 1 else f"{name} {number}"
+        for name, keys in found.items()
+        for number, key in enumerate(keys, start=1)
+    }
+
+
+def _ambiguous_sources(stage: Stage, findings: Findings) -> Iterator[str]:
+    """Warn of sources that have what will join them."""
+    # Not refused: a model sees one boundary too many in such a source, but nothing is ever cut there, and
+    # targets, the only text that is scored, are not joined.
+    several = {
+        split: Corpus(corpus.sources)
+        for split, corpus in _text_of(stage, findings).items()
+        if len(corpus.sources) > 1
+    }
+    return separator_problems(several, stage.config.get("joined_by"))
 
 
 def _constructed(configs: Mapping[str, ConlangConfig]) -> dict[str, dict[Split, Corpus]]:
@@ -74,21 +100,29 @@ def _constructed(configs: Mapping[str, ConlangConfig]) -> dict[str, dict[Split, 
     return found
 
 
-def _read_corpus(stage: Stage, config: CorpusConfig, findings: Findings, *, is_redrawn: bool) -> None:
+def _read_corpus(
+    stage: Stage, config: CorpusConfig, name: str, findings: Findings, *, is_redrawn: bool
+) -> None:
     if isinstance(config, ConlangConfig):
+        _count(name, corpus_report(findings.read.get(stage.fingerprint, {})), findings)
         return
     found = check_corpus(config)
     findings.read[stage.fingerprint] = found.corpora
-    if found.reports:
-        reports = report_json(found.reports)
-        findings.corpora[stage.name] = {
-            split: report | {"num_in_other_train": {}} for split, report in reports.items()
-        }
+    _count(name, found.reports, findings)
     check_labels(found.corpora, is_redrawn=is_redrawn)
     findings.warn(stage, [*found.warnings, *(() if is_redrawn else found.overlaps)])
 
 
-def _compare_corpora(stages: Sequence[Stage], findings: Findings) -> None:
+def _count(name: str, reports: Mapping[str, SplitReport], findings: Findings) -> None:
+    """Keep the counts of a corpus, if it has any."""
+    if reports:
+        counts = report_json(reports)
+        findings.corpora[name] = {
+            split: found | {"num_in_other_train": {}} for split, found in counts.items()
+        }
+
+
+def _compare_corpora(stages: Sequence[Stage], names: Mapping[str, str], findings: Findings) -> None:
     """Warn of scored text in the training text of other corpora; put all overlaps into the counts."""
     texts = {
         stage.fingerprint: (stage.name, findings.read[stage.fingerprint])
@@ -97,11 +131,10 @@ def _compare_corpora(stages: Sequence[Stage], findings: Findings) -> None:
     }
     findings.warnings += _swapped([*texts.values()])
     for found in overlaps(texts, findings.stages):
-        report = findings.corpora.get(found.corpus, {}).get(found.split)
-        if report is not None:
-            report["num_in_other_train"][found.other] = found.num_examples
+        report = findings.corpora[names[found.key]][found.split]
+        report["num_in_other_train"][names[found.other_key]] = found.num_examples
         if found.split != "train" and not found.is_left_out:
-            number = len(next(splits for name, splits in texts.values() if name == found.corpus)[found.split])
+            number = report["num_examples"]
             findings.warnings.append(
                 f"{found.corpus}: {found.split}: {found.num_examples} of {number} examples have a line "
                 f"in the training text of {found.other}; scores on them measure memory, remove them there"

@@ -15,15 +15,19 @@ class Overlap:
 
     Attributes:
         corpus: Name of the corpus that has the split.
+        key: Fingerprint of its stage.
         split: The split.
         other: Name of the other corpus.
+        other_key: Fingerprint of its stage.
         num_examples: Examples of the split with a line that is also a line of the other's training text.
         is_left_out: True if the study takes dev and test out of the other text before it is read.
     """
 
     corpus: str
+    key: str
     split: str
     other: str
+    other_key: str
     num_examples: int
     is_left_out: bool
 
@@ -45,6 +49,8 @@ def overlaps(
 ) -> Iterator[Overlap]:
     """Compare every split of every corpus with the training text of every other one.
 
+    Those of one name are levels of a factor, which no trial reads both: they are not compared.
+
     Args:
         texts: Name and splits of each corpus, by the fingerprint of its stage.
         stages: All stages; one with an input ``left_out`` takes the dev and test text of that out of its
@@ -57,13 +63,14 @@ def overlaps(
     }
     known = {key: _lines(splits["train"]) for key, (_, splits) in texts.items() if "train" in splits}
     for key, (name, splits) in texts.items():
-        for other, learned in known.items():
-            for split, corpus in splits.items() if other != key else ():
+        others = {other: lines for other, lines in known.items() if texts[other][0] != name}
+        for other, learned in others.items():
+            for split, corpus in splits.items():
                 examples = zip(*_sides(corpus), strict=True)
                 number = sum(any(line in learned for line in example if line.strip()) for example in examples)
                 if number:
                     is_left_out = split != "train" and (key, other) in apart
-                    yield Overlap(name, split, texts[other][0], number, is_left_out)
+                    yield Overlap(name, key, split, texts[other][0], other, number, is_left_out)
 
 
 def _sides(corpus: Corpus) -> list[list[str]]:

@@ -15,7 +15,8 @@ class Findings:
 
     Attributes:
         stages: All stages of the study, inputs first, those that the store holds among them.
-        corpora: Counts of each split by the name of the corpus stage, of text in local files.
+        corpora: Counts of each split, of text in local files and constructed text, by the name of the corpus
+            stage; a number from 2 follows it where cells read different corpora by that name.
         warnings: What is allowed but likely a mistake.
         problems: What cannot be used.
         read: What a check has read, by the fingerprint of its stage, for the checks of later stages.

@@ -56,7 +56,7 @@ class Plan:
         problems: Needs that the cluster can never meet.
         warnings: Settings that are allowed but probably not intended.
         notes: Remarks on merged combinations and on which numbers are estimates.
-        corpora: Counts of each split by the name of the corpus, of text in local files.
+        corpora: Counts of each split by the name of the corpus, of text in local files and constructed text.
         cost_s: Worker time of unfinished stages; None when unknown.
         disk_bytes: Size of unfinished artifacts; None when unknown.
         is_cost_measured: True if both are measured on earlier stages, False if estimated from training sizes.
