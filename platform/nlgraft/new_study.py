@@ -26,7 +26,7 @@ from nlgraft.study.reading.documents import resolve_plain
 from nlgraft.text.corpora import Corpus, load_split_files
 from nlgraft.text.corpus_config import FilesConfig, SplitFiles
 from nlgraft.text.tokenizer_config import LEAST_BYTE_TOKENS
-from nlgraft.wording import count, duration
+from nlgraft.wording import duration
 
 SCALES = ("minutes", "evening", "gpu")
 TEMPLATE = "init.yaml.j2"
@@ -193,10 +193,7 @@ def _check_options(
     checkpoint: Path | None,
     languages: Sequence[str],
 ) -> None:
-    """Refuse what a system does not take, by the first line of its template; ask for what it needs.
-
-    An "or" stands there between options of which the template uses one.
-    """
+    """Refuse what a system does not take, by its template's first line (one of an "or"); ask for the rest."""
     listed = template.partition("\n")[0].partition(":")[2].removesuffix("-#>").strip()
     groups = [group.split(" or ") for group in listed.split(", ")]
     takes = [name for group in groups for name in group]
@@ -209,8 +206,7 @@ def _check_options(
     wrong += [f"--{name} is missing" for name in needed if name in takes and name not in given]
     wrong += [f"give {_alternatives(one)}, not both" for one in groups if len({*one} & {*given}) > 1]
     if "language" in takes and languages and len(languages) != (number := len(text.sources) + 1):
-        times = count(len(languages), "time")
-        wrong.append(f"--language is given {times}, {number} are needed, the target's last")
+        wrong.append(f"--language: {len(languages)} given, {number} needed, the target's last")
     if (len(text.sources) > 1) != ("sources" in takes):
         wrong.append(
             "--source is given once per source, two or more" if "sources" in takes else "one --source"

@@ -185,7 +185,7 @@ def test_a_causal_model_meets_the_text_and_is_scored_on_its_old_domain(place: Pa
         (["prlm_fusion", *PAIRS, *UPSTREAM[2:]], "given without --upstream-source"),
         (["prlm_fusion", *PAIRS, "--language", "en"], "--language is not taken"),
         (["multi_source", *OPTIONS["multi_source"], *UPSTREAM[:2]], "--upstream-source is not taken"),
-        (["multi_source", *OPTIONS["multi_source"], "--language", "en"], "given 1 time, 3 are needed"),
+        (["multi_source", *OPTIONS["multi_source"], "--language", "en"], "--language: 1 given, 3 needed"),
         (["prlm_fusion", *PAIRS, "--checkpoint", "."], "no config.json of transformers there"),
         (["prlm_fusion", "--source", "no.en", "--target", "text.de"], "no.en: no such file"),
         (["prlm_fusion", "--source", "pairs.csv", "--target", "text.de"], "name columns"),
