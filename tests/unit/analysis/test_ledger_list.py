@@ -38,7 +38,7 @@ def test_what_was_decided_wraps_and_says_which_way(capsys):
 
 
 @pytest.mark.parametrize(
-    ("difference", "shown"), [(-0.004, "−0.0040"), (0.0123, "+0.0123"), (12.34, "+12.3")]
+    ("difference", "shown"), [(-0.004, "−0.0040"), (0.0123, "+0.0123"), (12.34, "+12.34")]
 )
 def test_a_small_difference_that_was_decided_keeps_its_sign(capsys, difference, shown):
     ledger_list({1: entry(["loss"], difference)}, {})
