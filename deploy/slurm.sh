@@ -68,10 +68,11 @@ node() {
   )
   [ "$SLURM_NODEID" != 0 ] || options+=(--include-dashboard=false) # a worker node refuses the option
   # The driver ends in order by SIGTERM. The lock of one that was killed expires after a minute, for which it waits.
+  # As long as --time, because the option also bounds the wait for stages that other jobs on the store compute.
   # shellcheck disable=SC2016 # what is quoted is expanded by the inner shells
   local driver='touch "$RAY_TMPDIR/has-started"
     until [ -e "$RAY_TMPDIR/end" ]; do sleep 1; done && kill -TERM $$ &
-    exec python -m nlgraft run --wait-timeout 5m "$@"'
+    exec python -m nlgraft run --wait-timeout 48h "$@"'
   # A shell above it, because the first process of a namespace has to take leave of Ray's, which `ray stop` awaits.
   # shellcheck disable=SC2016 # what is quoted is expanded by the inner shells
   "${isolated[@]}" bash -c '"$@" || exit $?' init \

@@ -81,7 +81,8 @@ class Host:
         found, own = [], Path(f"/proc/{self.pid}/ns/pid").readlink()
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if (path / "ns/pid").readlink() == own and re.match(pattern, (path / "cmdline").read_text()):
+                command = (path / "cmdline").read_text(errors="replace")
+                if (path / "ns/pid").readlink() == own and re.match(pattern, command):
                     found.append(int(path.name))
         return found
 
@@ -105,7 +106,7 @@ class Host:
         self._holder.wait()
         for path in Path("/proc").glob("[0-9]*"):  # nsenter stopped itself with its child, and would stay
             with contextlib.suppress(OSError):
-                if (path / "cmdline").read_text().startswith(f"nsenter\0--target\0{self.pid}\0"):
+                if (path / "cmdline").read_bytes().startswith(f"nsenter\0--target\0{self.pid}\0".encode()):
                     os.kill(int(path.name), signal.SIGCONT)
 
 

@@ -20,8 +20,8 @@ def descendants(pid: int) -> dict[int, str]:
     processes = {}
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            processes[int(path.name)] = (parent, (path / "cmdline").read_text())
+            stat, command = ((path / name).read_text(errors="replace") for name in ("stat", "cmdline"))
+            processes[int(path.name)] = (int(stat.rpartition(")")[2].split()[1]), command)
 
     def is_below(process: int) -> bool:
         while process in processes and process != pid:

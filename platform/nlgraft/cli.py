@@ -180,8 +180,8 @@ def replay(study: Study, simulations: int, is_json: bool) -> None:
     "--wait-timeout",
     metavar="TIME",
     callback=lambda context, parameter, value: None if value is None else duration_of(value),
-    help="Longest wait, e.g. 2h30m, for the study's lock and for places on the cluster. Default: none for "
-    "the lock, any for places.",
+    help="Longest wait, e.g. 2h30m, for the study's lock, for places on the cluster and for stages that "
+    "other sweeps compute. Default: none for the lock, any for the others.",
 )
 def run(
     study_file: str,

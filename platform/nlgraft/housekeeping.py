@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from nlgraft.analysis.data.registration import open_registrations
-from nlgraft.errors import NlgraftError, StudyLockedError
+from nlgraft.errors import DataError, NlgraftError, StudyLockedError
 from nlgraft.execution.study_lock import StudyLock
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
@@ -130,7 +130,8 @@ class House:
         """Work out what only one study needs.
 
         Raises:
-            NlgraftError: It was not run on this store, or another study cannot be read.
+            DataError: It was not run on this store.
+            NlgraftError: Another study cannot be read.
             StudyLockedError: It is running.
         """
         with StudyLock(study, self._store):
@@ -152,7 +153,7 @@ class House:
         """Let go of a study, so that what it alone needs is left over; it need not be readable.
 
         Raises:
-            NlgraftError: It was not run on this store.
+            DataError: It was not run on this store.
         """
         if name not in recorded_names(self._store):
             raise self._unknown(name)
@@ -188,8 +189,8 @@ class House:
         documents = [f"records/trials/{trial}.json" for trial in sorted(loose)]
         return self._removal(documents, {one: name for one, name in stages.items() if one not in needed})
 
-    def _unknown(self, name: str) -> NlgraftError:
-        return NlgraftError(f"{name}: was not run on {self._store.name}; `nlgraft ls` lists what was")
+    def _unknown(self, name: str) -> DataError:
+        return DataError(f"{name}: was not run on {self._store.name}; `nlgraft ls` lists what was")
 
     def _readable(self) -> list[Holding]:
         unread = [f"{holding.name} ({holding.problem})" for holding in self.holdings if holding.problem]

@@ -94,7 +94,7 @@ def ls(storage: str | None, is_json: bool) -> None:
         print_json(rows)
         return
     if not rows:
-        click.echo(f"no study was run on {store.name}; of another store: --storage", err=True)
+        click.echo(f"no study was run on {store.name}. For another: --storage", err=True)
         return
     shown = [
         (

@@ -26,6 +26,7 @@ from nlgraft.study.reading.documents import resolve_plain
 from nlgraft.text.corpora import Corpus, load_split_files
 from nlgraft.text.corpus_config import FilesConfig, SplitFiles
 from nlgraft.text.tokenizer_config import LEAST_BYTE_TOKENS
+from nlgraft.wording import duration
 
 SCALES = ("minutes", "evening", "gpu")
 TEMPLATE = "init.yaml.j2"
@@ -126,9 +127,9 @@ def write_study(
     if taken := [str(path) for path in (out, folder) if path.exists()]:
         raise DataError(f"{' and '.join(taken)}: there already; give another --out")
     corpus = text.read()
-    pretraining = None if upstream is None else _split(upstream.read())
+    pretraining = None if upstream is None else _split(upstream.read(), "--upstream-source")
     released = None if checkpoint is None else _released(checkpoint)
-    splits = _split(corpus)
+    splits = _split(corpus, "--source")
     named = [*languages] or _languages(text)
     folder.mkdir(parents=True)
     values = {
@@ -192,8 +193,10 @@ def _check_options(
     checkpoint: Path | None,
     languages: Sequence[str],
 ) -> None:
-    """Refuse what a system does not take, by the first line of its template; ask for what it needs."""
-    takes = re.findall(r"[a-z-]*[a-z]", template.partition("\n")[0].partition(":")[2])
+    """Refuse what a system does not take, by its template's first line (one of an "or"); ask for the rest."""
+    listed = template.partition("\n")[0].partition(":")[2].removesuffix("-#>").strip()
+    groups = [group.split(" or ") for group in listed.split(", ")]
+    takes = [name for group in groups for name in group]
     values: dict[str, object] = {"target": text.target, "label": text.label, "checkpoint": checkpoint}
     values |= {"language": languages, "upstream-source": upstream}
     values["upstream-target"] = None if upstream is None else upstream.target
@@ -201,21 +204,26 @@ def _check_options(
     needed = ["target", "label", *(["upstream-target"] if "upstream-source" in given else [])]
     wrong = [f"--{name} is not taken" for name in given if name not in takes]
     wrong += [f"--{name} is missing" for name in needed if name in takes and name not in given]
+    wrong += [f"give {_alternatives(one)}, not both" for one in groups if len({*one} & {*given}) > 1]
     if "language" in takes and languages and len(languages) != (number := len(text.sources) + 1):
-        wrong.append(f"--language is given {len(languages)} times, {number} are needed, the target's last")
+        wrong.append(f"--language: {len(languages)} given, {number} needed, the target's last")
     if (len(text.sources) > 1) != ("sources" in takes):
         wrong.append(
             "--source is given once per source, two or more" if "sources" in takes else "one --source"
         )
     if wrong:
-        options = ", ".join(f"--{name.rstrip('s')}" for name in takes)
+        options = ", ".join(_alternatives(group) for group in groups)
         raise DataError(f"{system.name} takes {options}: {'; '.join(wrong)}")
 
 
-def _split(corpus: Corpus) -> dict[str, Corpus]:
+def _alternatives(names: Sequence[str]) -> str:
+    return " or ".join(f"--{name.rstrip('s')}" for name in names)
+
+
+def _split(corpus: Corpus, option: str) -> dict[str, Corpus]:
     """Hold out dev and test at random, of examples whose text occurs once, so that train has none."""
     if len(corpus) < _MIN_EXAMPLES:
-        raise DataError(f"the text has {len(corpus)} examples; give {_MIN_EXAMPLES} or more")
+        raise DataError(f"the text of {option} has {len(corpus)} examples; give {_MIN_EXAMPLES} or more")
     sources = list(zip(*corpus.sources, strict=True))
     targets = corpus.target or [str(number) for number in range(len(corpus))]
     counts, target_counts = Counter(sources), Counter(targets)
@@ -226,8 +234,8 @@ def _split(corpus: Corpus) -> dict[str, Corpus]:
         is_swapped = corpus.labels is not None and len(set(corpus.labels)) > len(counts)
         hint = ". There are more classes than sources: are --source and --label swapped?"
         raise DataError(
-            f"only {len(once)} of {len(corpus)} examples occur once; dev and test need some that train lacks"
-            f"{hint if is_swapped else ''}"
+            f"only {len(once)} of {len(corpus)} examples of {option} occur once; dev and test need some that "
+            f"train lacks{hint if is_swapped else ''}"
         )
     held = dict.fromkeys(once[:number], "dev") | dict.fromkeys(once[number : 2 * number], "test")
     return {
@@ -357,8 +365,6 @@ def plan_s(plan: Plan) -> float | None:
 
 
 def _in_words(seconds: float | None) -> str:
-    from nlgraft.wording import duration
-
     return "unknown" if seconds is None else duration(seconds)
 
 

@@ -23,6 +23,7 @@ from nlgraft.execution.events import (
     TrialProgress,
     TrialStarted,
 )
+from nlgraft.study.data.design import level_text
 from nlgraft.wording import count, duration
 
 _LINE_PAUSE_S = 60.0
@@ -110,7 +111,7 @@ class Progress:
             case TrialEnded():
                 self._end(event)
             case CellSearched(cell=cell, params=params):
-                best = ", ".join(f"{path}={value}" for path, value in (params or {}).items())
+                best = ", ".join(f"{path}={level_text(value)}" for path, value in (params or {}).items())
                 self._print(f"searched  {cell.label}: {f'best: {best}' if best else 'no trial finished'}")
             case LookTaken(num_new=num_new):
                 self._num_trials += num_new

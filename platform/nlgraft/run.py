@@ -86,8 +86,9 @@ class Run:
         cells: The cells to run.
         address: A running Ray cluster; None starts a local one if there is something to run.
         on_event: Receives every event of the sweep.
-        wait_timeout_s: Longest wait for the lock, and for a place to run trials; None refuses a locked study
-            at once, and waits for places without limit.
+        wait_timeout_s: Longest wait for the lock, and while no trial can run for want of a place or of a
+            stage that another sweep computes; None refuses a locked study at once, and waits for the others
+            without limit.
     """
 
     def __init__(

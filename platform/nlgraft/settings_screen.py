@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nlgraft.conditions import Condition
+from nlgraft.study.data.design import level_text
 from nlgraft.study.data.system import System
 from nlgraft.wording import count, duration
 
@@ -97,7 +98,7 @@ def _kinds(knob: Mapping[str, Any]) -> str:
 
 
 def _show_setting(knob: Mapping[str, Any], condition: str) -> None:
-    _print_bold(knob["path"], " required" if knob["is_required"] else f" = {_value(knob['default'])}")
+    _print_bold(knob["path"], " required" if knob["is_required"] else f" = {level_text(knob['default'])}")
     kind = " ".join(filter(None, (knob["type"].replace("one of or null", "null or one of"), knob["allowed"])))
     _print_wrapped(kind, " ".join(knob["description"].replace("``", "").split()), condition)
 
@@ -111,16 +112,11 @@ def _condition(condition: Condition, choices: Mapping[str, Sequence[str]]) -> st
     """Write a condition: ``transfer.sides is encoder or both``, or what it must not be if that is shorter."""
     texts = []
     for name, values in condition.items():
-        shown = _range(values) or [*map(_value, values)]
+        shown = _range(values) or [*map(level_text, values)]
         others = [choice for choice in choices.get(name, ()) if choice not in shown]
         is_shorter = 0 < len(others) < len(shown)
         texts.append(f"{name} is not {_listed(others)}" if is_shorter else f"{name} is {_listed(shown)}")
     return " and ".join(texts)
-
-
-def _value(value: Any) -> str:
-    """Write a value as a study has it."""
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _range(values: Sequence[Any]) -> list[str]:

@@ -239,7 +239,7 @@ def apply(
 def verify(model: str, is_json: bool) -> None:
     """Check a checkpoint: rows, ids, ties, permutation test, generation; exit 1 when a check fails.
 
-    Also fails while a setting that named a token before an exchange has none (lost_token_ids.json).
+    Also fails while a setting that named a token before an exchange has none (vocabulary_exchange.json).
     """
     _quieten()
     from nlgraft.vocab_tool.verify import verify_checkpoint

@@ -18,6 +18,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from nlgraft.study.public import Study
+from nlgraft.study_command import duration_of
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -140,6 +141,14 @@ def test_what_services_refer_to_exists() -> None:
         assert {*service.get("depends_on", ())} <= document["services"].keys()
         assert {volume.split(":")[0] for volume in service.get("volumes", ())} <= document["volumes"].keys()
         assert {config["source"] for config in service.get("configs", ())} <= document["configs"].keys()
+
+
+def test_a_slurm_job_waits_for_the_stages_of_others_as_long_as_it_may_run() -> None:
+    """`--wait-timeout` bounds more than the wait for the lock of a killed driver, for which it is there."""
+    text = (DEPLOY / "slurm.sh").read_text()
+    [days] = re.findall(r"^#SBATCH --time=(\d+)-00:00:00$", text, re.M)
+    [wait] = re.findall(r"nlgraft run --wait-timeout (\S+)", text)
+    assert duration_of(wait) == int(days) * 24 * 3600
 
 
 @pytest.mark.parametrize(("tool", "file"), [("shellcheck", "slurm.sh"), ("hadolint", "Dockerfile")])

@@ -28,6 +28,7 @@ from tests.tiny_checkpoints import bert, bert_tokenizer
 ROOT = Path(__file__).parents[2]
 PAIRS = ["--source", "text.en", "--target", "text.de"]
 UPSTREAM = ["--upstream-source", "few", "--upstream-target", "few"]
+BOTH = ["--checkpoint", ".", "--upstream-source", "text.en"]
 OPTIONS = {
     "embedding_transfer": PAIRS,
     "llm_vocabulary": ["--source", "lines.txt"],
@@ -184,7 +185,7 @@ def test_a_causal_model_meets_the_text_and_is_scored_on_its_old_domain(place: Pa
         (["prlm_fusion", *PAIRS, *UPSTREAM[2:]], "given without --upstream-source"),
         (["prlm_fusion", *PAIRS, "--language", "en"], "--language is not taken"),
         (["multi_source", *OPTIONS["multi_source"], *UPSTREAM[:2]], "--upstream-source is not taken"),
-        (["multi_source", *OPTIONS["multi_source"], "--language", "en"], "given 1 times, 3 are needed"),
+        (["multi_source", *OPTIONS["multi_source"], "--language", "en"], "--language: 1 given, 3 needed"),
         (["prlm_fusion", *PAIRS, "--checkpoint", "."], "no config.json of transformers there"),
         (["prlm_fusion", "--source", "no.en", "--target", "text.de"], "no.en: no such file"),
         (["prlm_fusion", "--source", "pairs.csv", "--target", "text.de"], "name columns"),
@@ -195,8 +196,16 @@ def test_a_causal_model_meets_the_text_and_is_scored_on_its_old_domain(place: Pa
             ["vocabulary_transfer", "--source", "classes", "--label", "text.en"],
             "--source and --label swapped?",
         ),
-        (["prlm_fusion", "--source", "few", "--target", "few"], "the text has 3 examples; give 100 or more"),
-        (["embedding_transfer", *PAIRS, *UPSTREAM], "the text has 3 examples; give 100 or more"),
+        (
+            ["prlm_fusion", "--source", "few", "--target", "few"],
+            "the text of --source has 3 examples; give 100 or more",
+        ),
+        (["embedding_transfer", *PAIRS, *UPSTREAM], "the text of --upstream-source has 3 examples"),
+        (["prlm_fusion", *PAIRS, *BOTH], "give --checkpoint or --upstream-source, not both"),
+        (
+            ["vocabulary_transfer", *OPTIONS["vocabulary_transfer"], *BOTH],
+            "takes --source, --label, --checkpoint or --upstream-source: give --checkpoint or",
+        ),
     ],
 )
 def test_what_does_not_suit_is_told_before_anything_is_written(

@@ -54,7 +54,7 @@ class Cluster:
         parents = {}
         for path in Path("/proc").glob("[0-9]*"):
             try:
-                stat, command = (path / "stat").read_text(), (path / "cmdline").read_text()
+                stat, command = ((path / name).read_text(errors="replace") for name in ("stat", "cmdline"))
             except OSError:
                 continue
             parents[int(path.name)] = (int(stat.rpartition(")")[2].split()[1]), command)

@@ -74,7 +74,7 @@ import contextlib, os, signal, sys
 from pathlib import Path
 for path in Path("/proc").glob("[0-9]*"):
     with contextlib.suppress(OSError):
-        if f"SLURM_JOB_ID={sys.argv[1]}" in (path / "environ").read_text().split(chr(0)):
+        if f"SLURM_JOB_ID={sys.argv[1]}" in (path / "environ").read_text(errors="replace").split(chr(0)):
             os.kill(int(path.name), signal.SIGTERM)
 """
 
@@ -149,7 +149,7 @@ while :; do sleep 0.1; done
 
 
 @pytest.mark.parametrize("status", [143, 0])
-def test_a_driver_ends_in_order_before_its_job_and_is_requeued_unless_it_was_ready(
+def test_a_driver_ends_in_order_before_its_job_and_is_requeued_unless_it_had_finished(
     tmp_path: Path, status: int
 ) -> None:
     """Without Ray: the signal of Slurm goes to the script alone, and reaches the driver alone."""
@@ -164,7 +164,7 @@ def test_a_driver_ends_in_order_before_its_job_and_is_requeued_unless_it_was_rea
     write_program(directory / "python", DRIVER.format(directory=directory))
     job = submit(job_id, [SimpleNamespace(name="here", command=list)], tmp_path, cwd=directory)
     study = [str(directory / "study.yaml"), f"storage.path={directory}/store"]
-    begun = f"began -m nlgraft run --wait-timeout 5m {' '.join(study)}"
+    begun = f"began -m nlgraft run --wait-timeout 48h {' '.join(study)}"
     end_s = time.monotonic() + patient(30)
     while begun not in (directory / "output").read_text().splitlines():
         assert job.poll() is None, (directory / "output").read_text()

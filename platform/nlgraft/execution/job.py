@@ -84,7 +84,7 @@ def _packed(request: JobRequest) -> tuple[str, JobPackage, dict[str, Any]]:
     relative = path.relative_to(directory).as_posix()
     environment = runtime_env(directory)
     environment["env_vars"] = {**environment.get("env_vars", {}), **_values(request.variables)}
-    own_store = _patterns_of(Path(request.study.storage.path), directory)
+    own_store = _patterns_of(Path(request.study.storage.path).expanduser(), directory)
     package = JobPackage.collect(directory, [*own_store, *environment.pop("excludes", ())])
     if relative not in package.files:
         reason = package.left_out.get(relative, "its directory is left out")
@@ -121,7 +121,7 @@ def _refuse_credentials(arguments: Sequence[str]) -> None:
 
 def _refuse_copied_store(path: str) -> None:
     """Keep results out of the job's own copy of the working directory, which Ray removes."""
-    if "://" not in path and not Path(path).is_absolute():
+    if "://" not in path and not Path(path).expanduser().is_absolute():
         raise DataError(
             f"storage.path {path}: is relative, so a job would write its results into its own copy of the "
             "working directory, which Ray removes. Give --storage a place that all nodes reach, and you: an "

@@ -227,8 +227,9 @@ def check_special_ids(
     wrong, old = [], []
     for role, ids, name in disagreeing_ids(model, vocabulary.roles):
         known = {vocabulary.ids_by_surface.get(surface) for surface in (before or {}).get(role, ())}
-        told = f"{role}: {', '.join(map(str, ids))} in {name}, {vocabulary.roles[role]} in the tokenizer"
-        (old if known.issuperset(ids) else wrong).append(told)
+        given = ", ".join(map(str, ids)) or "none"
+        told = f"{role}: {given} in {name}, {vocabulary.roles[role]} in the tokenizer"
+        (old if ids and known.issuperset(ids) else wrong).append(told)
     detail = "; ".join(wrong) or "with the tokenizer"
     detail += f"; not before the exchange either: {'; '.join(old)}" if old else ""
     return Check("special ids agree", not wrong, detail)

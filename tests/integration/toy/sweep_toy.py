@@ -37,7 +37,7 @@ class Config(StrictConfig):
     upstream_threads: int = 0
     """The upstream training pauses no longer than until it computes with so many threads."""
     hold: str = ""
-    """A file; no training passes its first step while it exists."""
+    """A file; no training takes a step while it exists."""
     num_losses: int = 0
     """How often the last worker of a group is killed while the others wait for it; counted in ``log``."""
     num_bytes: int = 0
@@ -79,11 +79,11 @@ def _note(context: StageContext, first_step: int = 1) -> None:
         _log(context, context.stage.name, first_step)
 
 
-def _log(context: StageContext, event: str, first_step: int = 1) -> None:
+def _log(context: StageContext, event: str, step: int = 1) -> None:
     path = context.config["log"]
     if path:
         with Path(path).open("a") as file:
-            file.write(f"{event} {context.stage.fingerprint} {os.getpid()} {first_step}\n")
+            file.write(f"{event} {context.stage.fingerprint} {os.getpid()} {step}\n")
 
 
 def run_upstream(context: StageContext) -> None:
@@ -125,6 +125,7 @@ def run_training(context: StageContext) -> None:
         if reason := _asked_to_stop(context):
             if context.world_size > 1:
                 context.checkpoints.save(step, _write_state)
+                _log(context, "stopped", step)
             raise TrialStopped(reason)
         context.checkpoints.save(step, _write_state)
     (context.directory / "weights").write_bytes(bytes(config["num_bytes"]))

@@ -136,6 +136,14 @@ def test_a_store_in_the_job_s_own_copy_is_refused_since_ray_removes_it(project, 
     assert len(server.jobs) == 1
 
 
+def test_a_store_in_the_home_directory_is_no_relative_one(project, server, monkeypatch):
+    """It is left out of what is sent, too, where it lies below the working directory."""
+    monkeypatch.setenv("HOME", str(project))
+    submit_run(request(store="~/my_store"), None, print)
+    assert "study.yaml" in server.sent
+    assert not [name for name in server.sent if name.startswith("my_store")]
+
+
 def test_variables_are_sent_by_name_and_a_missing_one_is_named(project, server, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "anna")
     monkeypatch.delenv("NOT_SET", raising=False)

@@ -5,6 +5,7 @@ import io
 import pytest
 
 from nlgraft.execution.events import (
+    CellSearched,
     Notice,
     Outlook,
     SweepStarted,
@@ -51,6 +52,14 @@ def test_the_start_is_not_silent(screen):
     screen.now_s = 12
     assert screen.show(Notice("starting Ray on this machine")) == ["starting Ray on this machine"]
     assert screen.picture() == ["starting Ray on this machine ...", "0:12 so far"]
+
+
+def test_the_best_values_of_a_search_are_shown_as_overrides_are_written(screen):
+    """Read back, `intermediate=None` would be text."""
+    params = {"intermediate": None, "is_shared": True, "method": "vipi", "train.peak_lr": 0.001}
+    assert screen.show(CellSearched(TRIAL.cell, params)) == [
+        "searched  baseline: best: intermediate=null, is_shared=true, method=vipi, train.peak_lr=0.001"
+    ]
 
 
 def test_an_ended_trial_shows_its_main_metrics_test_first(screen):

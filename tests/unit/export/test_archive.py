@@ -16,10 +16,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 import nlgraft
+from nlgraft.analysis.data.registration import open_registrations
 from nlgraft.cli import main
 from nlgraft.errors import DataError
 from nlgraft.export.archive import check, pack, unpack
 from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.study.data.design import cells
+from nlgraft.study.planning.data_checks import check_cells
 from nlgraft.study.public import Study
 from nlgraft.study.reading.recorded import INPUTS
 from nlgraft.study_diff import differences
@@ -67,6 +70,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def archive(origin: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The archive, and the tables as the origin itself shows them; then the origin is gone."""
     study = Study.from_yaml(origin / "small.json", [f"storage.path={origin}/store"])
+    nlgraft.register(study)
     run_all(study)
     shown = nlgraft.load(study).render("csv")
     path = tmp_path_factory.mktemp("packed") / "small.zip"
@@ -146,6 +150,22 @@ def test_an_unpacked_study_is_exported_and_reported_by_its_name(
     assert exported.exit_code == 0, exported.stderr
     with pytest.raises(DataError, match="give a new directory"):
         unpack(path, tmp_path / "store")
+
+
+def test_an_unpacked_study_is_as_registered_planned_and_checked_on_its_packed_text(
+    archive: tuple[Path, str], tmp_path: Path
+) -> None:
+    unpack(archive[0], tmp_path / "store")
+    store = ArtifactStore.open(tmp_path / "store")
+    study = Study.from_store("small", store)
+    standing = nlgraft.load(study).registration
+    assert standing is not None
+    assert standing.is_as_registered, str(standing)
+    [registration] = open_registrations(store).read().documents.values()
+    assert nlgraft.register(study) == registration
+    empty = ArtifactStore.open(tmp_path / "empty")
+    assert check_cells(study, cells(study), empty).corpora
+    assert study.plan().corpora
 
 
 def test_packed_text_is_read_for_its_own_study_alone(tmp_path: Path) -> None:

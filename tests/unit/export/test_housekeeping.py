@@ -97,7 +97,7 @@ def test_gc_takes_what_nothing_needs_and_asks_for_more_by_name(place: Path) -> N
     both, second = of(place, ["first", "both"]), of(place, ["first", "second"])
     assert "0 entries" in invoke("gc", "--storage", place).stderr
     wrong = invoke("rm", "bth", "--forget", "--yes", "--storage", place)
-    assert wrong.exit_code == 1
+    assert wrong.exit_code == 2
     assert "bth: was not run on" in wrong.stderr
     assert invoke("rm", "both", "--forget", "--yes", "--storage", place).exit_code == 0
     # Its trials are on record still: they might be somebody's.

@@ -249,6 +249,14 @@ def test_a_program_that_is_not_there_is_refused_before_anything_runs(options, me
     assert message in str(refused.value)
 
 
+def test_the_weights_of_a_metric_need_no_config_of_transformers(make_study, tmp_path):
+    """As COMET's: a plan asks for the size of what is trained, not of these."""
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "model.safetensors").write_bytes(bytes(8))
+    study = make_study({"mine": {"metric": f"{HERE}:Cosine", "checkpoint": str(tmp_path / "weights")}})
+    assert "learned_mine" in {stage.name for trial in study.plan().trials for stage in trial.graph.stages}
+
+
 def test_a_checkpoint_that_is_missing_is_refused(make_study):
     study = make_study({"mine": {"metric": f"{HERE}:Cosine", "checkpoint": "/no/such/folder"}})
     with pytest.raises((DataError, StudyError), match=r"learned\.mine\.checkpoint: .* is no directory"):

@@ -250,3 +250,16 @@ def test_a_training_of_a_released_model_is_estimated_from_its_weights(tmp_path, 
     found = cost_of([(released, 1), (training("finetuned", None, model=released), 1)], {}, Resources())
     assert found.seconds == pytest.approx(100 * (0.02 + 6 * num_parameters * 1000 / 5e10))
     assert (found.estimated, found.unknown) == (("finetuned",), ("upstream",))
+
+
+@pytest.mark.parametrize("config", [None, "{", "\xff"])
+def test_a_released_model_whose_config_cannot_be_read_leaves_its_training_without_an_estimate(
+    tmp_path, config
+):
+    """What is wrong with it is for the checks to say."""
+    if config is not None:
+        (tmp_path / "config.json").write_text(config, "latin-1")
+    (tmp_path / "model.safetensors").write_bytes(bytes(8))
+    released = Stage(name="upstream", run="a:b", locations={"checkpoint": str(tmp_path)})
+    found = cost_of([(training("finetuned", None, model=released), 1)], {}, Resources())
+    assert (found.seconds, found.unknown) == (None, ("finetuned",))

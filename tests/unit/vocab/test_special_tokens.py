@@ -178,6 +178,11 @@ def test_an_end_that_differed_before_is_no_fault_of_the_exchange(tmp_path):
     config = json.loads((out / "config.json").read_text())
     (out / "config.json").write_text(json.dumps(config | {"eos_token_id": config["eos_token_id"] + 1}))
     assert "FAIL  special ids agree" in run("verify", out, code=1).stdout
+    (out / "config.json").write_text(json.dumps(config | {"eos_token_id": []}))
+    checks = json.loads(run("verify", out, "--json", code=1).stdout)["checks"]
+    [agree] = [check for check in checks if check["check"] == "special ids agree"]
+    assert not agree["is_good"]
+    assert "eos: none in " in agree["detail"]
 
 
 @pytest.mark.parametrize("is_kept", [True, False])

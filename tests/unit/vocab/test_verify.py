@@ -7,13 +7,16 @@ import json
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 from transformers import (
     BertForMaskedLM,
 )
 
+from nlgraft.cli import main
 from nlgraft.errors import DataError
 from nlgraft.vocab.tokenizers.legacy import wordpiece_json
+from nlgraft.vocab_tool.outputs import EXCHANGE_RECORD
 from nlgraft.vocab_tool.stored_checkpoints import load_checkpoint
 from nlgraft.vocab_tool.verify import verify_checkpoint
 from tests.tiny_architectures import (
@@ -88,6 +91,10 @@ def test_weights_that_no_architecture_claims_are_not_dropped(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": None}))
     with pytest.raises(DataError, match="names no architecture, and BertModel has no 'cls"):
         load_checkpoint(tmp_path)
+
+
+def test_the_record_that_verify_reads_is_the_one_that_its_help_names():
+    assert EXCHANGE_RECORD in CliRunner().invoke(main, ["vocab", "verify", "--help"]).output
 
 
 def test_a_directory_without_a_checkpoint_is_refused(tmp_path):

@@ -25,6 +25,7 @@ from nlgraft.study.reading.system_import import load_system
 from nlgraft.text.corpora import Corpus, load_corpus
 from nlgraft.text.corpus_config import SPLITS, ConlangConfig, as_corpus
 from nlgraft.text.corpus_digest import digest
+from nlgraft.text.files import looking_below
 
 _ANY_SEED = 0
 _DIGITS = 16
@@ -106,10 +107,12 @@ class Freezer:
         first, *others = cells(study)
         by_levels = sorted(others, key=lambda cell: canonical_json(cell.levels))
         claims = claims_of(study)
+        with looking_below(study.mirror):
+            frozen = tuple(self._cell(study, cell) for cell in (first, *by_levels))
         return Content(
             system=study.system,
             seeds=tuple(study.seeds if study.planned_looks is not None else sorted(study.seeds)),
-            cells=tuple(self._cell(study, cell) for cell in (first, *by_levels)),
+            cells=frozen,
             settings=_study_settings(study),
             claims=_claims(study, claims),
             metrics=_metrics(study, claims),

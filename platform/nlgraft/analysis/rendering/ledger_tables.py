@@ -7,13 +7,19 @@ from typing import Any
 
 from nlgraft.analysis.data.ledger import Asked, Entry
 from nlgraft.analysis.rendering.registration_tables import registered_entry
-from nlgraft.analysis.rendering.typesetting import NOTHING, Table, make_table, number, probability
+from nlgraft.analysis.rendering.typesetting import (
+    NOTHING,
+    Table,
+    make_table,
+    num_decimals,
+    number,
+    probability,
+)
 from nlgraft.analysis.statistics.recorded import Analysis, RecordedResults
 from nlgraft.wording import count
 
 _NUM_NAMED = 3
 _DAY = 10
-_DECIMALS = 2
 
 
 def ledger_sentences(result: RecordedResults) -> str:
@@ -112,5 +118,5 @@ def _decided(asked: Asked) -> str:
     what = f"{' against '.join(asked.labels)} on {asked.metric}"
     if asked.verdict == "equal":
         return f"{what}: equal within {asked.equal_margin:g} (p = {probability(asked.p_equal_ledger)})"
-    difference = number(asked.difference, _DECIMALS, is_signed=True)
+    difference = number(asked.difference, num_decimals([asked.difference]), is_signed=True)
     return f"{what}: {difference} (p = {probability(asked.p_ledger)})"

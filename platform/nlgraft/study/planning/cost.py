@@ -76,8 +76,10 @@ def _measured(stage: Stage, costs: Mapping[str, StageCost]) -> tuple[float, floa
 
 def estimated_cost(stage: Stage, resources: Resources) -> tuple[float, float] | None:
     """Estimate seconds and bytes of a training from its size; None for other stages."""
+    if stage.work is None or stage.work.num_steps is None:
+        return None
     parameters = _num_parameters(stage)
-    if stage.work is None or stage.work.num_steps is None or not parameters:
+    if not parameters:
         return None
     rate = resources.cpus_per_worker * _FLOPS_PER_CPU
     if resources.gpus_per_worker:
@@ -110,11 +112,14 @@ def _num_parameters(stage: Stage) -> int:
 
 
 def _released_parameters(directory: Path) -> int:
-    """Parameters of a released model, by the size of its files of weights; 0 for one on the hub."""
+    """Parameters of a released model, by the size of its files of weights; 0 where they cannot be told."""
     files = [*directory.glob("*.safetensors")] or [*directory.glob("pytorch_model*.bin")]
     if not files:
         return 0
-    config = json.loads((directory / "config.json").read_text("utf-8"))
+    try:
+        config = json.loads((directory / "config.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return 0
     is_half = "16" in str(config.get("dtype") or config.get("torch_dtype"))
     num_bytes = sum(path.stat().st_size for path in files)
     return num_bytes // (BYTES_PER_WEIGHT // 2 if is_half else BYTES_PER_WEIGHT)

@@ -12,11 +12,13 @@ from nlgraft.study.data.design import Cell
 from nlgraft.study.data.findings import Findings
 from nlgraft.study.data.study import Study
 from nlgraft.study.reading.resolving import resolve_cell
+from nlgraft.text.files import looking_below
 
 
 def check_cells(study: Study, cells: Iterable[Cell], store: ArtifactStore | None = None) -> Findings:
     """Check the data of some cells; see `check_data`."""
-    return check_data((resolve_cell(study, cell).graph(study.seeds[0]) for cell in cells), store)
+    with looking_below(study.mirror):
+        return check_data((resolve_cell(study, cell).graph(study.seeds[0]) for cell in cells), store)
 
 
 def check_data(graphs: Iterable[StageGraph], store: ArtifactStore | None = None) -> Findings:

@@ -23,6 +23,7 @@ from nlgraft.study.planning.data_checks import check_data
 from nlgraft.study.planning.selection import search_seed
 from nlgraft.study.reading.resolving import ResolvedCell, resolve_cell
 from nlgraft.study.reading.rules import warnings
+from nlgraft.text.files import looking_below
 from nlgraft.wording import count
 
 _NUM_NAMED = 3
@@ -76,7 +77,8 @@ def plan(
         for cell, found in resolved
         for seed in study.seeds
     ]
-    data = check_data(trial.graph for trial in trials)
+    with looking_below(study.mirror):
+        data = check_data(trial.graph for trial in trials)
     stages = _Stages()
     for trial in trials:
         stages.add(trial.graph)
@@ -95,8 +97,9 @@ def plan(
     finished = store.finished(stages.known) if store is not None else set()
     durations = store.durations() if store is not None else {}
     to_do = [(stage, 1) for key, stage in stages.known.items() if key not in finished]
-    cost = cost_of([*to_do, *stages.future], durations, study.resources)
-    steps = step_times(stages.known.values(), durations) if num_nodes is not None else []
+    with looking_below(study.mirror):  # released weights tell the size of a training
+        cost = cost_of([*to_do, *stages.future], durations, study.resources)
+        steps = step_times(stages.known.values(), durations) if num_nodes is not None else []
     notes += _step_notes(steps, num_nodes) if num_nodes is not None else []
     notes += _cost_notes(cost) if store is not None or cost.estimated else []
     return Plan(
