@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,9 +14,9 @@ from nlgraft.execution.study_lock import StudyLock
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial_record import TRIAL_RECORD, TrialRecord
-from nlgraft.study.data.design import Cell, cells
+from nlgraft.study.data.design import cells
 from nlgraft.study.data.system import SEARCH_SPLITS
-from nlgraft.study.planning.selection import KIND, chosen_params, load_proposals, search_key
+from nlgraft.study.planning.selection import KIND, Proposal, chosen_of, load_proposals, search_key
 from nlgraft.study.public import Study
 from nlgraft.study.reading.recorded import forget_study, recorded_names
 from nlgraft.study.reading.resolving import resolve_cell
@@ -220,38 +220,41 @@ class House:
 def _holding(name: str, store: ArtifactStore) -> Holding:
     try:
         study = Study.from_store(name, store)
-        trials = dict(_trials(study, store))
+        searches: dict[str, list[Proposal]] = {}
+        if study.search is not None:
+            searches = {cell.key: load_proposals(study, cell, store) for cell in cells(study)}
+        trials = dict(_trials(study, store, searches))
         folders = tuple(f"records/{KIND}/{search_key(study, cell)}" for cell in cells(study) if study.search)
     except NlgraftError as error:
         return Holding(name, problem=f"cannot be read: {str(error).splitlines()[-1].strip()}")
     records = {one: record for one, (record, _) in trials.items() if record is not None}
     stages = {stage: name for _, found in trials.values() for stage, name in found.items()}
-    num_planned = len(trials) + sum(_num_unknown(study, cell, store) for cell in cells(study))
+    num_planned = len(trials) + sum(_num_unknown(study, proposals) for proposals in searches.values())
     return Holding(name, study, "", num_planned, records, stages, folders)
 
 
-def _num_unknown(study: Study, cell: Cell, store: ArtifactStore) -> int:
+def _num_unknown(study: Study, proposals: Sequence[Proposal]) -> int:
     """Count the planned trials of a search that no proposal names yet, replicates of the best included."""
-    if study.search is None:
-        return 0
-    proposals = [one for one in load_proposals(study, cell, store) if one.number < study.search.trials]
-    num_later = study.search.trials - len(proposals)
-    is_over = num_later == 0 and all(one.has_ended for one in proposals)
+    assert study.search is not None
+    counted = [one for one in proposals if one.number < study.search.trials]
+    num_later = study.search.trials - len(counted)
+    is_over = num_later == 0 and all(one.has_ended for one in counted)
     return num_later + (0 if is_over else study.first_seeds)
 
 
 def _trials(
-    study: Study, store: ArtifactStore
+    study: Study, store: ArtifactStore, searches: Mapping[str, Sequence[Proposal]]
 ) -> Iterator[tuple[str, tuple[TrialRecord | None, dict[str, str]]]]:
     """Yield the trials of a study, as far as its searches are: record, and names of stages by fingerprint."""
     for cell in cells(study):
-        for proposal in load_proposals(study, cell, store) if study.search is not None else ():
+        proposals = searches.get(cell.key, ())
+        for proposal in proposals:
             stages = {} if proposal.record is None else _stages(proposal.record)
             if not proposal.has_ended:  # no record names what it has computed, or is still to compute
                 resolved = resolve_cell(study, cell, proposal.params)
                 stages |= _named(resolved.graph(proposal.seed, SEARCH_SPLITS))
             yield proposal.fingerprint, (proposal.record, stages)
-        params = chosen_params(study, cell, store)
+        params = {} if study.search is None else chosen_of(study, proposals)
         if params is None:
             continue
         resolved = resolve_cell(study, cell, params)

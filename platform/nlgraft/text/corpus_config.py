@@ -164,11 +164,6 @@ class TextFiles(StrictConfig):
         others = {role: getattr(self, role) for role in roles}
         return named | {role: path for role, path in others.items() if path is not None}
 
-    @property
-    def origins(self) -> tuple[str, ...]:
-        """The table, or the files of the sources."""
-        return self.sources if self.table is None else (self.table,)
-
 
 class PairFiles(TextFiles):
     """The files of one split; line n of each belongs to example n."""
@@ -218,7 +213,8 @@ class _Files(SelectionConfig, Generic[FilesT]):
     @property
     def origins(self) -> set[str]:
         """Where its text comes from: tables, and files of sources."""
-        return {path for found in self.splits.values() for path in found.origins}
+        every = self.splits.values()
+        return {path for files in every for path in (files.sources if files.table is None else [files.table])}
 
     @model_validator(mode="after")
     def _splits_alike(self) -> Self:
