@@ -18,6 +18,9 @@ _SKETCH = 32
 _DIGITS = 12
 _SHARED = 2
 
+EFFECTS = "effects on "
+"""Beginning of the name of a family of effects; their metric follows."""
+
 Basis = Literal["declared", "afterthought", "described"]
 
 
@@ -71,14 +74,15 @@ class Asked:
         null: Difference under the null hypothesis; the published figure that one cell is compared with.
         margin: Difference from a published figure that does not matter.
         second_metric: The metric of the second cell where it is another.
+        is_effect: True for the effect of a factor or an interaction, which averages over its cells.
         signature: How the metric is computed; None without a signature.
         family: Name of the declared family that decides; None if the question belongs to none.
         seeds: Seeds that finished in all cells.
-        left_out: Seeds that finished in all cells and are not the study's.
+        left_out: Seeds of its cells that were seen before and that its test leaves out.
         is_complete: True if ``p`` is what the plan asks for: with fixed seeds, all of them finished in all
             cells; with planned looks, all seeds of the looks taken; at any time, no seed is left out.
         is_judged: False if no verdict may rest on it, whatever its p-value.
-        is_certain: True if the sign of the difference needs no test.
+        is_certain: True for an exact difference, whose sign needs no test.
         difference: The observed difference; None before a seed finished.
         p: p-value by the study's own test and plan, before any family.
         p_anytime: p-value that holds at every number of seeds; None where there is none.
@@ -97,6 +101,7 @@ class Asked:
     null: float = 0.0
     margin: float = 0.0
     second_metric: str | None = None
+    is_effect: bool = False
     signature: str | None = None
     family: str | None = None
     seeds: tuple[int, ...] = ()
@@ -120,7 +125,9 @@ class Asked:
         """What is asked, which two cells share from either side."""
         is_symmetric = len(self.cells) == 2 and self.null == 0 and self.second_metric is None
         cells = tuple(sorted(self.cells)) if is_symmetric else self.cells
-        return (self.metric, self.second_metric, self.null, self.margin, cells)
+        # An effect may have the cells of a claim on gains, or of one comparison, and is another hypothesis.
+        is_effect = self.is_effect or (self.family or "").startswith(EFFECTS)  # entries of 0.1 have no flag
+        return (self.metric, self.second_metric, self.null, self.margin, cells, is_effect)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +148,7 @@ class Entry:
         asked: The questions.
         registration: Short digest of the registration that holds for it; empty without one.
         deviations: Deviations from it, a line each.
+        alone: Seeds whose scores were shown of a cell and of no comparison with it, by the cell's digest.
     """
 
     time: str
@@ -154,6 +162,7 @@ class Entry:
     plan: str
     alpha: float
     asked: tuple[Asked, ...]
+    alone: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     # Not compared: an analysis that is shown again after a registration is the same one.
     registration: str = field(default="", compare=False)
     deviations: tuple[str, ...] = field(default=(), compare=False)

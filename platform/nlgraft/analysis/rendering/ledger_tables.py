@@ -38,7 +38,7 @@ def _sentence(metric: str, analysis: Analysis) -> str:
         text += f"; {len(earlier)} earlier: {', '.join(names[:_NUM_NAMED])}{more}"
     reasons = {"declared": 0, "afterthought": 0, "described": 0}
     for one in analysis.entry.asked:
-        if one.family is not None:
+        if one.family is not None and one.difference is not None:
             reasons[one.basis] += 1
     late = reasons["afterthought"] + reasons["described"]
     text += "."

@@ -81,7 +81,6 @@ class Numbers:
         hours = {"worker": 1.0, "cpu": resources.cpus_per_worker, "gpu": resources.gpus_per_worker}
         facts: dict[str, float] = {
             "cells": len(result.cells),
-            "seeds": len(result.study.seeds),
             "trials": len(result.trials),
             "trials.search": len(searched),
             **{f"trials.{state}": states.count(state) for state in ("finished", "failed", "stopped")},
@@ -89,6 +88,7 @@ class Numbers:
         }
         for key, value in facts.items():
             self._add(key, f"{value:,}")
+        self._add("seeds", numbers_of_seeds(result))
         self._add("alpha", f"{settings.alpha:g}")
         self._add("confidence", f"{100 * (1 - settings.alpha):g} %")
         for part, seconds in {"": cost.total_s, ".search": cost.search_s, ".lost": cost.lost_s}.items():
@@ -117,6 +117,12 @@ class Numbers:
             needed = found.seeds_needed
             self._add(f"{key}.seeds-needed", NOTHING if needed is None else f"{needed:,}")
             self._add(f"{key}.verdict", found.verdict)
+
+
+def numbers_of_seeds(result: ComparedResults) -> str:
+    """Say how many seeds of the cells have finished: ``3``, or ``3 to 10``."""
+    numbers = {len(cell.measured(result.main_metric)) for cell in result.cells}
+    return " to ".join(map(str, sorted({min(numbers), max(numbers)})))
 
 
 def hours_text(seconds: float) -> str:

@@ -8,11 +8,10 @@ from typing import Any
 
 from nlgraft.analysis.rendering import tables
 from nlgraft.analysis.rendering.comparison_notes import scopes
-from nlgraft.analysis.rendering.paper_numbers import slug
+from nlgraft.analysis.rendering.paper_numbers import numbers_of_seeds, slug
 from nlgraft.analysis.rendering.search_tables import space_table
 from nlgraft.analysis.rendering.typesetting import LINE, Table, to_latex
 from nlgraft.analysis.statistics.recorded import RecordedResults
-from nlgraft.wording import count
 
 
 def latex_tables(result: RecordedResults, facts: Mapping[str, Any]) -> str:
@@ -87,10 +86,8 @@ def _budget_table(result: RecordedResults) -> Table | None:
 
 def seeds(result: RecordedResults) -> str:
     """Say of how many seeds the means are."""
-    numbers = {len(cell.measured(result.main_metric)) for cell in result.cells}
-    if len(numbers) == 1:
-        return f"n = {count(numbers.pop(), 'seed')}"
-    return f"n = {min(numbers)} to {max(numbers)} seeds"
+    numbers = numbers_of_seeds(result)
+    return f"n = {numbers} {'seed' if numbers == '1' else 'seeds'}"
 
 
 def covered(result: RecordedResults) -> str:

@@ -110,6 +110,7 @@ class Frozen:
     def take(self, slot: Slot, asked: Asked) -> None:
         """Take the present answer to one of the questions."""
         self.__dict__.pop("is_decided", None)
+        self.certain.discard(slot)  # what never varied may vary with the next seed
         if asked.is_certain:
             self.certain.add(slot)
         elif asked.is_complete and asked.p is not None:
@@ -204,7 +205,7 @@ class Budget:
                 return found  # what is within the declared margin is within a wider one
             late = self._afterthought(entry, asked)
             return replace(found, p_equal=late.p_equal, equal_reason=f"the margin was {_UNDECLARED}")
-        if asked.difference is None:  # an entry of such questions alone is not added: its cells are unknown
+        if asked.difference is None:
             return LedgerAnswer(None, "described", reason="no seed has finished in both cells")
         return self._afterthought(entry, asked)
 
@@ -225,6 +226,8 @@ class Budget:
     def _share(self, asked: Asked) -> Fraction | None:
         if len(asked.cells) != 2 or asked.second_metric is not None:
             return None
+        if not self._arrived.keys() >= set(asked.cells):
+            return None  # an entry in which no question has a difference is not added: its cells are unknown
         # A pair exists since the later of its two cells was seen.
         later = max((self._arrived[cell] for cell in asked.cells), key=lambda arrival: arrival.order)
         return later.share(frozenset(asked.cells), asked.metric)

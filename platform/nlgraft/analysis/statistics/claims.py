@@ -34,6 +34,12 @@ _ON_OTHER_DATA: Mapping[Verdict, Verdict] = {
     "not run": "not run",
 }
 
+_OF_MARGIN: Mapping[Verdict, str] = {
+    "same direction": "no worse by more than {:g}",
+    "opposite direction": "worse by more than {:g}",
+}
+"""Words for a claim of *no worse by more than* on other data."""
+
 _NOT_COMPARED = frozenset({"version", "seed", "bs", "ar"})
 _FEW = 2
 
@@ -80,6 +86,8 @@ class ClaimResult:
         text: str = self.verdict
         if text == "equal":
             text = f"equal within {self.comparison.margin:g} {self.comparison.unit}"
+        elif self.claim.is_ordering and self.claim.margin:  # the difference itself may go either way
+            text = _OF_MARGIN.get(self.verdict, text).format(self.claim.margin)
         if self.comparison.open_because:
             text += f": {self.comparison.open_because}"
         if self.verdict == "undecided" and self.seeds_more is not None:
@@ -209,6 +217,8 @@ def _side(
         is_within = abs(difference) < claim.margin
         return is_within, f"{'within' if is_within else 'beyond'} {claim.margin:g} of the published figure"
     is_claimed = (difference > comparison.null) == (direction == "maximize")
+    if claim.margin:
+        return is_claimed, f"{'not worse' if is_claimed else 'worse'} by more than {claim.margin:g}"
     return is_claimed, "in the claimed direction" if is_claimed else "in the other direction"
 
 

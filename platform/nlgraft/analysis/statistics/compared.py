@@ -319,7 +319,7 @@ class ComparedResults(Results):
         alpha = self.study.analysis.alpha
         # Holm tests the smallest of m open questions at alpha / m; power is stated at that level.
         num_open = sum(p is not None and max(p, equal or 0.0) > alpha for p, equal in adjusted)
-        size = (sum(not one.is_certain for one in family), sum(one.p is not None for one in family))
+        size = (sum(not one.is_exact for one in family), sum(one.p is not None for one in family))
         return [
             replace(
                 one,
@@ -359,7 +359,11 @@ class ComparedResults(Results):
         cells = [self.cell(text) for text in claim.cells]
         why_not = self._why_not(claim)
         if self._is_tested(claim):
-            comparison = self.judged(self._ask(self._question(claim)))
+            question = self._question(claim)
+            comparison = self._ask(question)
+            # "Better" says nothing of a figure, nor of a difference that is tested against a margin.
+            if len(question.cells) > 1 and question.null == 0:
+                comparison = self.judged(comparison)
         else:
             note = f"cannot be compared: {why_not}"
             comparison = Comparison(metric=claim.metric, a=cells[0].cell.label, b="published", notes=(note,))

@@ -147,7 +147,7 @@ class Comparer:
         reason = _why_unpaired(rows)
         if empty.difference != empty.null and _are_constant(rows):
             low = high = _known(empty.difference)
-            notes.append("exact: identical for every seed")
+            notes.append("identical for every seed")
             return replace(empty, is_exact=True, scope="seeds", ci=(low, high), notes=tuple(notes))
         if reason is not None:
             return self._by_seeds(empty, differences, [*notes, reason])

@@ -107,6 +107,8 @@ class Comparison:
         """The verdict in words, with what an open one lacks."""
         if self.difference is None:
             return "no result"
+        if self.standing is None:
+            return "judged as a claim"
         if self.standing in ("better", "worse"):
             within = ", by less than the margin" if self.is_within_margin else ""
             return f"{' '.join(filter(None, (self.standing, self.condition)))}{within}"
@@ -122,7 +124,7 @@ class Comparison:
             return self.open_because
         if self.num_seeds < _FEW:
             return _more(_FEW - self.num_seeds)
-        if self.is_identical or self.is_certain:
+        if self.is_constant:
             what = "result" if self.is_identical else "difference"
             return f"the same {what} for every seed, so there is nothing to test"
         parts = []
@@ -171,14 +173,9 @@ class Comparison:
         return f"for this one pretraining ({', '.join(self.trained_once)})"
 
     @property
-    def is_certain(self) -> bool:
-        """True for a difference that no seed changes, which leaves nothing to test."""
-        return (
-            self.p is None
-            and self.difference is not None
-            and self.num_seeds >= 2
-            and self.seed_variance is None
-        )
+    def is_constant(self) -> bool:
+        """True if neither seeds nor segments change the difference, which leaves nothing to test."""
+        return self.ci is not None and self.ci[0] == self.ci[1]
 
     @property
     def is_identical(self) -> bool:
@@ -188,7 +185,7 @@ class Comparison:
     @property
     def either(self) -> tuple[float | None, float | None]:
         """The p-values with which it counts in a family, see `resampling.holm_either`; 1 for missing ones."""
-        if self.is_certain:
+        if self.is_exact:
             return None, None
         p = 1.0 if self.p is None else self.p
         return p, None if self.margin is None else 1.0 if self.p_equal is None else self.p_equal

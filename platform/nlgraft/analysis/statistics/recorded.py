@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from nlgraft.analysis.data.ledger import Asked, Entry, History, Segments, history, segments_of
+from nlgraft.analysis.data.ledger import EFFECTS, Asked, Entry, History, Segments, history, segments_of
 from nlgraft.analysis.data.registration import SHOWN_DIGITS, Registration, register
 from nlgraft.analysis.statistics.anytime import anytime_p
 from nlgraft.analysis.statistics.budget import Budget, answered, record
@@ -169,9 +169,21 @@ class RecordedResults(ComparedResults):
             segments = self._segments_of(main if name == "claims" else name)
             by_segments.setdefault(segments, []).extend(self._ledger_question(one, name) for one in questions)
         own = by_segments.setdefault(self._segments_of(main), [])
-        own += [self._ledger_effect(one, f"effects on {main}") for one in super().effects()]
+        own += [self._ledger_effect(one, f"{EFFECTS}{main}") for one in super().effects()]
         own += self._shown_beside(own)
-        return [self._entry(segments, asked) for segments, asked in by_segments.items() if asked]
+        entries = [self._entry(segments, asked) for segments, asked in by_segments.items()]
+        return [one for one in entries if one.asked or one.alone]
+
+    def _alone(self, asked: Iterable[Asked]) -> dict[str, tuple[int, ...]]:
+        """List the seeds of each cell that a report shows and that are in no question about the cell."""
+        found: dict[str, set[int]] = {}
+        for cell in self.cells:
+            key = self._keys[cell.cell.label]
+            found.setdefault(key, set()).update(cell.measured(self.main_metric))
+        for one in asked:
+            for key in one.cells:
+                found[key] -= set(one.seeds)
+        return {key: tuple(sorted(seeds)) for key, seeds in found.items() if seeds}
 
     def _shown_beside(self, declared: Sequence[Asked]) -> list[Asked]:
         """List comparisons that a report shows though the study's family leaves them out."""
@@ -187,7 +199,8 @@ class RecordedResults(ComparedResults):
         found = tuple(asked)
         keys = self._keys
         main = self.main_metric
-        deciding = main if self._segments_of(main) == segments else found[0].metric
+        is_main = self._segments_of(main) == segments
+        deciding = main if is_main else found[0].metric
         scored = [
             name
             for name, metric in self.system.metrics.items()
@@ -205,6 +218,7 @@ class RecordedResults(ComparedResults):
             plan=self._plan,
             alpha=self.study.analysis.alpha,
             asked=found,
+            alone=self._alone(found) if is_main else {},
             **self._registered,
         )
 
@@ -254,12 +268,16 @@ class RecordedResults(ComparedResults):
     def _ledger_effect(self, effect: Effect, family: str | None = None) -> Asked:
         """Describe an effect by its cells, those with positive weights first, which tells effects apart."""
         terms = sorted(effect.contrast.terms, key=lambda term: (-term[0], term[1].label))
-        return self._ledger_asked(effect.comparison, [cell.label for _, cell in terms], family)
+        asked = self._ledger_asked(effect.comparison, [cell.label for _, cell in terms], family)
+        return replace(asked, is_effect=True)
 
     def _ledger_asked(self, found: Comparison, labels: Sequence[str], family: str | None) -> Asked:
         cells = tuple(self._keys[label] for label in labels)
         seeds = set(found.seeds)
-        left_out = sorted(self._seen.get(tuple(sorted(cells)), set()) - seeds)
+        left_out = self._seen.get(tuple(sorted(cells)), set()) - seeds
+        # Seeds of one cell may be chosen by its scores, though no comparison was ever shown.
+        early = set(self.study.seeds[: self.study.first_seeds])
+        left_out |= {seed for cell in cells for seed in self._shown.get(cell, ())} - early
         p_anytime = None
         if found.difference is not None and found.seed_variance is not None:
             noise = (found.seed_variance, found.segment_variance)
@@ -275,10 +293,10 @@ class RecordedResults(ComparedResults):
             signature=signature,
             family=family,
             seeds=found.seeds,
-            left_out=tuple(left_out),
+            left_out=tuple(sorted(left_out)),
             is_complete=self._is_complete(seeds, left_out),
             is_judged=not found.open_because and found.num_seeds >= _FEW,
-            is_certain=found.is_certain,
+            is_certain=found.is_exact,
             difference=found.difference,
             p=found.p,
             p_anytime=p_anytime,
@@ -287,7 +305,7 @@ class RecordedResults(ComparedResults):
             p_equal_anytime=equal_p_at_any_time(found),
         )
 
-    def _is_complete(self, seeds: set[int], left_out: Sequence[int]) -> bool:
+    def _is_complete(self, seeds: set[int], left_out: set[int]) -> bool:
         if self.study.is_anytime:
             return not left_out
         if self.study.planned_looks is not None:
@@ -298,11 +316,31 @@ class RecordedResults(ComparedResults):
     def _seen(self) -> dict[tuple[str, ...], set[int]]:
         """Seeds that were seen before of the same cells, where a test is to hold at any time."""
         found: dict[tuple[str, ...], set[int]] = {}
-        if self.store is not None and self.study.is_anytime:
-            for entry in history(self.store, self._segments_of(self.main_metric)).entries.values():
+        if self.study.is_anytime:
+            for entry in self._past.entries.values():
                 for one in entry.asked:
                     found.setdefault(tuple(sorted(one.cells)), set()).update(one.seeds)
         return found
+
+    @cached_property
+    def _shown(self) -> dict[str, set[int]]:
+        """Seeds of each cell, by its digest, that were shown under another plan."""
+        found: dict[str, set[int]] = {}
+        for entry in self._past.entries.values():
+            if entry.plan != self._plan:
+                for cell, seeds in entry.alone.items():
+                    found.setdefault(cell, set()).update(seeds)
+                for one in entry.asked:
+                    for cell in one.cells:
+                        found.setdefault(cell, set()).update(one.seeds)
+        return found
+
+    @cached_property
+    def _past(self) -> History:
+        """The entries on the segments of the main metric before these results entered."""
+        if self.store is None:
+            return History({})
+        return history(self.store, self._segments_of(self.main_metric))
 
     def _segments_of(self, metric: str) -> Segments:
         """Describe what a metric is scored on: source and reference, or the data if lines are not stored."""

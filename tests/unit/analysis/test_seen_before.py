@@ -1,0 +1,144 @@
+"""What a report has shown decides what a later one may say: claims beside effects, figures, single cells."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from nlgraft.analysis.data.ledger import open_ledger
+from nlgraft.analysis.rendering.ledger_tables import ledger_sentences
+from nlgraft.study.data.design import cells
+
+BLEU, ACCURACY = "test/bleu", "test/accuracy"
+ARM = {"target": "arm", "levels": ["random_init", "patt_eg"], "baseline": "random_init"}
+SIDES = {"target": "upstream", "levels": ["a", "b"], "baseline": "a"}
+FIGURE = {
+    "source": "Table 2",
+    "metric": BLEU,
+    "signature": "case:mixed|tok:13a",
+    "data": {"upstream.domain": "a"},
+    "values": {"random_init": 36.33},
+}
+NOISE = np.array([0.3, -0.2, 0.1, 0.25, -0.35])
+
+
+@pytest.fixture
+def shown(make_study, scored, store):
+    """Show a study whose cells have these BLEU scores, one per seed; seeds after them have not finished."""
+
+    def show(scores, *, factors=None, num=None, metric=BLEU, **changes):
+        seeds = changes.pop("seeds", [1, 2, 3, 4, 5])
+        given = {"factors": factors or {"arm": ARM}, "claims": [], "published": [], **changes}
+        study = make_study(seeds=list(seeds), **given)
+        blank = np.zeros(len(seeds))
+        values = {
+            one.label: {metric: scores.get(one.label, blank), "dev/bleu": blank} for one in cells(study)
+        }
+        result = replace(scored(study, values), store=store)
+        for cell in result.cells:
+            for trial in cell.trials[0 if cell.cell.label not in scores else num or len(seeds) :]:
+                object.__setattr__(trial, "state", "planned")
+        result.render("md")
+        return result
+
+    return show
+
+
+def test_a_claim_on_an_interaction_does_not_get_the_answer_of_a_main_effect(shown):
+    claim = {
+        "better": "arm=patt_eg, sides=b",
+        "worse": "sides=b",
+        "exceeds": ["arm=patt_eg", "baseline"],
+        "metric": BLEU,
+        "source": "our guess",
+    }
+    rng = np.random.default_rng(2)
+    means = {"baseline": 0, "arm=patt_eg": 0, "sides=b": 3, "arm=patt_eg, sides=b": 3}
+    scores = {label: 30 + mean + 0.3 * rng.standard_normal(5) for label, mean in means.items()}
+    result = shown(scores, factors={"arm": ARM, "sides": SIDES}, design={"kind": "full"}, claims=[claim])
+    (answer,) = result.claims
+    assert answer.verdict == "undecided"
+    assert answer.comparison.p_holm == result.alone().claims[0].comparison.p_holm
+    (main,) = [one for one in result.effects() if one.contrast.label == "sides=b"]
+    assert main.comparison.p_holm < 0.01
+
+
+def test_an_effect_of_one_block_leaves_the_comparison_of_its_cells_alone(shown):
+    arms = ["random_init", "avg_eg", "att_eg", "patt_eg"]
+    factors = {"arm": {**ARM, "levels": arms}, "sides": SIDES}
+    exclude = [{"arm": arm, "sides": "b"} for arm in ("avg_eg", "att_eg")]
+    rng = np.random.default_rng(3)
+    labels = ["baseline", *(f"arm={arm}" for arm in arms[1:]), "sides=b", "arm=patt_eg, sides=b"]
+    scores = {label: 30 + (label != "baseline") * 0.6 + 0.4 * rng.standard_normal(5) for label in labels}
+    claims = [{"better": "patt_eg", "worse": arm, "metric": BLEU, "source": "ours"} for arm in arms[1:3]]
+    result = shown(scores, factors=factors, design={"kind": "full"}, exclude=exclude, claims=claims)
+    own = result.alone()
+    assert "arm=avg_eg" in [one.contrast.label for one in result.effects()]
+    for cell in result.cells[1:]:
+        assert result.compare(cell.cell).p_holm == own.compare(cell.cell).p_holm
+
+
+@pytest.mark.parametrize("sequential", [{"looks": [3, 5]}, {"kind": "anytime"}, None])
+def test_a_figure_that_was_shown_too_early_is_not_certain_for_ever(shown, sequential):
+    scores = {"baseline": 36.33 + np.array([1.4, -0.5, 2.2, 0.1, 1.6]), "arm=patt_eg": 36 + NOISE}
+    if sequential is None:  # two seeds that happen to tie
+        scores["baseline"][1] = scores["baseline"][0]
+    given = {"claims": [{"cell": "random_init", "margin": 1.0}], "published": [FIGURE]}
+    for num in (2, 3, 5):
+        result = shown(scores, num=num, sequential=sequential, **given)
+        assert result.claims[0].verdict == "undecided"
+        assert result.claims[0].comparison.p_holm != 0
+        assert "nothing to test" not in result.claims[0].text
+    for entry in open_ledger(result.store).read().documents.values():
+        assert {one.verdict for one in entry.asked if len(one.cells) == 1} == {"open"}
+
+
+def test_a_metric_is_shown_though_the_main_one_has_no_difference(shown, make_study, scored, store):
+    study = make_study(factors={"arm": ARM}, claims=[], published=[])
+    low = {BLEU: np.full(3, np.nan), ACCURACY: np.array([5.0, 5.2, 5.1])}
+    high = {BLEU: 30 + NOISE[:3], ACCURACY: 60 + NOISE[:3]}
+    result = replace(scored(study, {"baseline": high, "arm=patt_eg": low}), store=store)
+    assert ACCURACY in result.render("md")
+    assert result.compare("arm=patt_eg", metric=ACCURACY).standing == "open"
+
+
+@pytest.mark.parametrize("has_arm", [False, True])
+def test_seeds_chosen_by_the_baseline_alone_decide_nothing(shown, store, has_arm):
+    rng = np.random.default_rng(5)
+    base, arm = 30 + rng.standard_normal(20), 30 + rng.standard_normal(20)
+    factors = {"arm": ARM} if has_arm else {"arm": {**ARM, "levels": ["random_init"]}}
+    shown({"baseline": base}, seeds=range(20), factors=factors)
+    assert len(open_ledger(store).read().documents) == 1
+    lowest = sorted(int(seed) for seed in np.argsort(base)[:5])
+    found = shown({"baseline": base[lowest], "arm=patt_eg": arm[lowest] + 3}, seeds=lowest).compare(
+        "arm=patt_eg"
+    )
+    assert (found.basis, found.standing) == ("described", "open")
+    assert "left out" in found.open_because
+
+
+def test_a_baseline_seen_with_the_seeds_of_the_plan_costs_nothing(shown):
+    shown({"baseline": 30 + NOISE})
+    found = shown({"baseline": 30 + NOISE, "arm=patt_eg": 34 - NOISE}).compare("arm=patt_eg")
+    assert (found.basis, found.standing) == ("declared", "better")
+
+
+def test_what_has_not_run_did_not_come_too_late(shown):
+    assert "stricter" not in ledger_sentences(shown({"baseline": 30 + NOISE}))
+
+
+def test_a_claim_with_a_margin_is_told_in_its_own_words(shown):
+    claim = {"better": "patt_eg", "worse": "random_init", "metric": BLEU, "source": "T", "margin": 2.0}
+    scores = {"baseline": 30 + NOISE, "arm=patt_eg": 29.6 - NOISE}
+    (found,) = shown(scores, claims=[{**claim, "data": {"upstream.domain": "a"}}]).claims
+    assert (found.verdict, found.explanation.partition(",")[0]) == ("supported", "not worse by more than 2")
+    assert (found.comparison.standing, found.comparison.verdict) == (None, "judged as a claim")
+    (other,) = shown(scores, claims=[{**claim, "data": {"upstream.domain": "b"}}]).claims
+    assert other.text == "no worse by more than 2, other data"
+
+
+def test_a_paper_states_the_seeds_that_have_finished(shown, tmp_path):
+    result = shown({"baseline": 30 + NOISE, "arm=patt_eg": 31 - NOISE}, num=3)
+    result.paper(tmp_path)
+    numbers = "".join(path.read_text() for path in tmp_path.glob("numbers.tex"))
+    assert r".seeds\endcsname{3}" in numbers
