@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from nlgraft.analysis.data.provenance import Provenance, crowded_stages
@@ -134,3 +135,21 @@ def test_speeds_of_trials_that_ran_beside_others_get_no_verdict(make_small_study
     compared = found.compare("patt_eg", metric="test/sentences_per_s")
     assert found.standing(compared) == ("open" if is_crowded else "better")
     assert any("timed beside other stages" in note for note in compared.notes) == is_crowded
+
+
+def test_seeds_whose_differences_tie_by_chance_get_no_verdict(make_small_study, scored):
+    """Their noise is unknown, and that of the test set alone would make a star of any difference."""
+    study = make_small_study(seeds=[1, 2], claims=[], published=[])
+    rows = np.array([[float(index % 2), 1.0] for index in range(400)])
+
+    def judged(values):
+        result = scored(study, {label: {"test/accuracy": each} for label, each in values.items()})
+        for trial in (one for cell in result.cells for one in cell.trials):
+            trial.segments["test/accuracy"] = rows * [trial.metrics["test/accuracy"] / 50, 1.0]
+        return result.compare("arm=patt_eg", metric="test/accuracy")
+
+    tied = judged({"baseline": [38.5, 39.0], "arm=patt_eg": [24.1, 24.6]})
+    assert tied.seed_variance == 0
+    assert (tied.standing, tied.open_because) == ("open", "the same difference for every seed")
+    untrained = judged({"baseline": [38.5, 38.5], "arm=patt_eg": [24.1, 24.1]})
+    assert untrained.standing == "worse", "what no seed changes is tested over the test set"

@@ -141,8 +141,11 @@ class Comparer:
         weighed = np.array(weights)
         values = np.array([[trial.value for trial in row] for row in rows])
         differences = values @ weighed
-        # Equal cells under weights such as 1/3 leave a rounding error, not a difference.
-        differences[np.abs(differences) <= _ROUNDED * np.abs(values).max()] = 0.0
+        # Equal cells under weights such as 1/3 leave a rounding error, not a difference; so do equal differences.
+        rounding = _ROUNDED * np.abs(values).max()
+        differences[np.abs(differences) <= rounding] = 0.0
+        if np.ptp(differences) <= rounding:
+            differences[:] = differences[0]
         empty = replace(empty, difference=float(differences.mean()))
         reason = _why_unpaired(rows)
         if empty.difference != empty.null and _are_constant(rows):

@@ -35,6 +35,9 @@ def limited(found: Comparison, metric: Metric, terms: Sequence[Term], crowded: C
     if found.is_exact:  # seeds that tie by chance make nothing certain
         tie = "the metric may vary with the seed, so there is nothing to test"
         found = replace(found, is_exact=False, notes=(*found.notes, tie))
+    if found.seed_variance == 0 and found.difference != found.null and _do_vary(found, terms):
+        note = "the cells vary with the seed and their difference happens not to: its noise is unknown"
+        return _left_open(found, "the same difference for every seed", note)
     cells = [term.cell for term in terms]
     if metric.counted_by and (why := _not_alike(metric, cells)):
         return _left_open(found, *why)
@@ -48,6 +51,12 @@ def limited(found: Comparison, metric: Metric, terms: Sequence[Term], crowded: C
 
 def _left_open(found: Comparison, because: str, note: str) -> Comparison:
     return replace(found, open_because=because, notes=(*found.notes, f"undecided, {note}"))
+
+
+def _do_vary(found: Comparison, terms: Sequence[Term]) -> bool:
+    """True if the score of some cell depends on the seed, as that of a cell without training does not."""
+    measured = [term.cell.measured(term.metric, found.seeds).values() for term in terms]
+    return any(len({one.value for one in values}) > 1 for values in measured)
 
 
 def _not_alike(metric: Metric, cells: Sequence[CellResult]) -> tuple[str, str] | None:
