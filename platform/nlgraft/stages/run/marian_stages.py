@@ -1,8 +1,8 @@
 """Tokenizers of OPUS-MT: a SentencePiece model for each side, whose pieces are numbered by one vocabulary.
 
-Here each side's model gets all pieces of the vocabulary in its order, so that one table serves both. Pieces of
-the other side, and those that the vocabulary lacks, are marked as unused, which text never gives and decoding
-knows: a character that it lacks is unknown, and a longer piece falls apart into shorter ones.
+Here each side's model gets all pieces of the vocabulary in its order, so that one table serves both. Pieces
+of the other side and those that the vocabulary lacks are marked as unused, which text never gives and
+decoding knows: a character that it lacks is unknown, a longer piece falls apart into shorter ones.
 Source: Tiedemann and Thottingal (2020), OPUS-MT; Junczys-Dowmunt et al. (2018), Marian.
 """
 
