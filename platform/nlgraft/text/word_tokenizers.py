@@ -177,7 +177,8 @@ def encode_words(tokenizer_file: Path, lines: Sequence[str], max_tokens: int | N
     for line, encoding in zip(lines, _encodings(tokenizer, lines), strict=True):
         spans = [match.span() for match in _WORD.finditer(line)]
         numbers = _word_numbers(encoding.offsets, spans)
-        num_kept = len(numbers)
+        # Byte-level vocabularies have tokens of white space, which without a word is no text.
+        num_kept = len(numbers) if spans else 0
         if max_tokens is not None and num_kept > max_tokens:
             num_cut += 1
             num_kept = _cut_at_word(numbers, max_tokens)
