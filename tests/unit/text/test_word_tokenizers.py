@@ -95,6 +95,17 @@ def test_white_space_alone_is_a_line_without_tokens(tmp_path):
     assert encoded.num_cut == 1
 
 
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
+def test_special_tokens_written_in_text_are_text(kind, tmp_path):
+    """Else a line that speaks of [MASK] has a blank that nobody chose."""
+    text = ["a [MASK] or <mask> in the text", "[PAD] <pad> [SEP] </s>"]
+    learn_tokenizer(text * 20, WordTokenizerConfig(kind=kind, vocab_size=70), tmp_path)
+    roles = load_vocabulary(tmp_path).roles
+    special = {identity for role, identity in roles.items() if role != "unk"}
+    assert len(special) >= 4
+    assert special.isdisjoint(encode_words(tmp_path / TOKENIZER_FILE, text).ids.values.tolist())
+
+
 def test_too_small_a_vocabulary_says_what_it_needs(lines, tmp_path):
     with pytest.raises(DataError, match="raise vocab_size"):
         learn_tokenizer(lines, WordTokenizerConfig(vocab_size=8), tmp_path)
