@@ -244,7 +244,7 @@ class _Loop:
         """Measure on dev; keep the best weights and the snapshot to average."""
         # A single snapshot would be the last weights, which the model has anyway.
         num_averaged = self.config.average_last or 1
-        if num_averaged > 1 and self.workers.is_first:
+        if num_averaged > 1 and self.state.progress.step and self.workers.is_first:
             self.state.snapshots.append(copy_to_cpu(learned_state(self.model)))
             del self.state.snapshots[:-num_averaged]
         evaluate = self.evaluate
