@@ -185,7 +185,8 @@ class _Loop:
         """Train until an end condition holds."""
         progress, config = self.state.progress, self.config
         self.model.train()
-        if config.is_evaluated_at_start and progress.step == 0:
+        # A training that was stopped by this evaluation has it on record.
+        if config.is_evaluated_at_start and progress.step == 0 and not progress.curves:
             metrics = self._evaluate()
             progress.record(metrics)
             self._report(metrics)
