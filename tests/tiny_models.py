@@ -28,6 +28,18 @@ def hugging_face(kind: str = "bert") -> torch.nn.Module:
 
     plain = {"hidden_size": HIDDEN, "num_attention_heads": 2, "num_hidden_layers": 3, "intermediate_size": 24}
     many = {"vocab_size": VOCAB, "max_position_embeddings": 64, "initializer_range": 0.3}
+    two_sides = {
+        "d_model": HIDDEN,
+        "encoder_layers": 3,
+        "decoder_layers": 1,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 24,
+        "decoder_ffn_dim": 24,
+        "init_std": 0.3,
+        "vocab_size": VOCAB,
+        "max_position_embeddings": 64,
+    }
     config = {
         "bert": lambda: transformers.BertConfig(**plain, **many),
         "electra": lambda: transformers.ElectraConfig(embedding_size=8, **plain, **many),
@@ -45,18 +57,9 @@ def hugging_face(kind: str = "bert") -> torch.nn.Module:
             bos_token_id=2,
             eos_token_id=3,
         ),
-        "mbart": lambda: transformers.MBartConfig(
-            d_model=HIDDEN,
-            encoder_layers=3,
-            decoder_layers=1,
-            encoder_attention_heads=2,
-            decoder_attention_heads=2,
-            encoder_ffn_dim=24,
-            decoder_ffn_dim=24,
-            init_std=0.3,
-            vocab_size=VOCAB,
-            max_position_embeddings=64,
-        ),
+        "mbart": lambda: transformers.MBartConfig(**two_sides),
+        "marian": lambda: transformers.MarianConfig(**two_sides, pad_token_id=0),
+        "pegasus": lambda: transformers.PegasusConfig(**two_sides),
     }[kind]()
     return transformers.AutoModel.from_config(config).eval()
 

@@ -8,6 +8,7 @@ import torch
 
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
+from nlgraft.pipeline.stage import TrialStopped
 from nlgraft.text.batches import Ragged
 from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.data import dev_loss as measure_dev_loss
@@ -102,6 +103,18 @@ def test_killed_and_resumed_is_bit_identical(tmp_path, fields):
     resumed = run(tmp_path / "killed", recorder, **fields)
     assert_same(resumed, undisturbed)
     assert recorder.reports[0][1] > 5, "begun anew it would end the same"
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"average_last": 3, "max_steps": 12}, {"patience": 1, "peak_lr": 1e-4}]
+)
+def test_stopped_by_the_evaluation_before_the_first_step(tmp_path, fields):
+    """It counts once: in the curves, and for the patience."""
+    fields = {"is_evaluated_at_start": True, **fields}
+    undisturbed = run(tmp_path / "undisturbed", **fields)
+    with pytest.raises(TrialStopped):
+        run(tmp_path / "stopped", Recorder(stop_at=0), **fields)
+    assert_same(run(tmp_path / "stopped", **fields), undisturbed)
 
 
 def test_killed_while_writing_a_checkpoint(tmp_path, monkeypatch):

@@ -333,7 +333,11 @@ class _Trial:
     ) -> Stage:
         has_documents = self.config.documents != "apart" and not prefix
         settings = pieces.score_settings(self.config.score).model_copy(
-            update={"has_documents": has_documents, "metric_prefix": prefix}
+            update={
+                "has_documents": has_documents,
+                "metric_prefix": prefix,
+                "max_tokens": None if trained is None else self.config.data.max_tokens,
+            }
         )
         inputs = ScoreInputs(
             corpus=corpus,

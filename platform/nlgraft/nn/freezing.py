@@ -11,12 +11,12 @@ from torch import Tensor, nn
 def freeze_unused(module: nn.Module, output: Callable[[], Tensor]) -> None:
     """Freeze the parameters of a module on which an output, of any shape [...], does not depend.
 
-    All others are trained: each of them gets a gradient, as DDP requires. torch's random state does not
-    change.
+    All others are trained, but for those that are frozen already, such as a Marian's sinusoids: each of them
+    gets a gradient, as DDP requires. torch's random state does not change.
     """
-    parameters = list(module.parameters())
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     # Tensors on the meta device have no values to run.
-    if parameters[0].device.type == "meta":
+    if not parameters or parameters[0].device.type == "meta":
         return
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         gradients = torch.autograd.grad(output().float().sum(), parameters, allow_unused=True)

@@ -97,8 +97,8 @@ NATS_PER_CHAR = _on(
     {
         "nats_per_char": _less(
             unit="nats per character",
-            description="Cross-entropy of the best segmentation per reference character: one unit for all "
-            "vocabularies.",
+            description="Cross-entropy of the best segmentation per reference character, of lines that were "
+            "not cut: one unit for all vocabularies.",
         )
     },
 )

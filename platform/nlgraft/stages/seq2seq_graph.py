@@ -337,7 +337,8 @@ def scores(
         trained=trained,
         further={**(further or {}), **learned_scores(score, text.corpus, translations)},
     )
-    return SCORE.stage("scores", score_settings(score), inputs)
+    settings = score_settings(score).model_copy(update={"max_tokens": text.settings.max_tokens})
+    return SCORE.stage("scores", settings, inputs)
 
 
 def score_settings(score: ScoreConfig) -> ScoreSettings:

@@ -165,11 +165,15 @@ class EncodedLines(NamedTuple):
 
 
 def encode_words(tokenizer_file: Path, lines: Sequence[str], max_tokens: int | None = None) -> EncodedLines:
-    """Encode lines; those of more than ``max_tokens`` tokens are cut behind the last word that fits."""
+    """Encode lines; those of more than ``max_tokens`` tokens are cut behind the last word that fits.
+
+    Special tokens written in text are ordinary text, but for unigram vocabularies, of which they are pieces.
+    """
     tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_file))
     # tokenizer.json may hold settings that pad and truncate lines.
     tokenizer.no_padding()
     tokenizer.no_truncation()
+    tokenizer.encode_special_tokens = True  # as ordinary text, despite the name
     ids: list[list[int]] = []
     words: list[list[int]] = []
     sizes: list[list[int]] = []
@@ -177,7 +181,8 @@ def encode_words(tokenizer_file: Path, lines: Sequence[str], max_tokens: int | N
     for line, encoding in zip(lines, _encodings(tokenizer, lines), strict=True):
         spans = [match.span() for match in _WORD.finditer(line)]
         numbers = _word_numbers(encoding.offsets, spans)
-        num_kept = len(numbers)
+        # Byte-level vocabularies have tokens of white space, which without a word is no text.
+        num_kept = len(numbers) if spans else 0
         if max_tokens is not None and num_kept > max_tokens:
             num_cut += 1
             num_kept = _cut_at_word(numbers, max_tokens)

@@ -185,7 +185,8 @@ class _Loop:
         """Train until an end condition holds."""
         progress, config = self.state.progress, self.config
         self.model.train()
-        if config.is_evaluated_at_start and progress.step == 0:
+        # A training that was stopped by this evaluation has it on record.
+        if config.is_evaluated_at_start and progress.step == 0 and not progress.curves:
             metrics = self._evaluate()
             progress.record(metrics)
             self._report(metrics)
@@ -244,7 +245,7 @@ class _Loop:
         """Measure on dev; keep the best weights and the snapshot to average."""
         # A single snapshot would be the last weights, which the model has anyway.
         num_averaged = self.config.average_last or 1
-        if num_averaged > 1 and self.workers.is_first:
+        if num_averaged > 1 and self.state.progress.step and self.workers.is_first:
             self.state.snapshots.append(copy_to_cpu(learned_state(self.model)))
             del self.state.snapshots[:-num_averaged]
         evaluate = self.evaluate

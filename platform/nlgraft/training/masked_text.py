@@ -183,6 +183,10 @@ class Masker:
         inputs = np.where(is_masked, self.ids.mask, np.where(is_replaced, others, tokens))
         return MaskedLine(tokens.tolist(), inputs.tolist(), is_predicted.tolist())
 
+    def predicts(self, row: int, epoch: int) -> bool:
+        """Tell whether any token of a line is predicted in an epoch: none is of a blank line."""
+        return bool(self.chosen(row, epoch)[self.units(row)].any())
+
     def batch(self, rows: IntArray, epoch: int) -> MaskedBatch:
         """Make the batch of some lines, masked as in an epoch."""
         lines = [self.line(int(row), epoch) for row in rows]
@@ -203,8 +207,12 @@ class MaskedData:
         self._batches = masker.batches(batch_tokens, masker.seed)
 
     def epoch(self, index: int) -> Sequence[IntArray]:
-        """Draw up the global batches of an epoch."""
-        return self._batches.epoch(index)
+        """Draw up the global batches of an epoch; those of which no token is predicted are left out."""
+        return [
+            rows
+            for rows in self._batches.epoch(index)
+            if any(self._masker.predicts(int(row), index) for row in rows)
+        ]
 
     def batch(self, rows: IntArray, epoch: int) -> MaskedBatch:
         """Make the batch of some rows."""

@@ -151,7 +151,8 @@ class TrainConfig(OneOfSeveral):
     """Evaluations without a new best after which training ends; null: train to ``max_steps``."""
     average_last: int | None = Field(default=None, ge=1)
     """Checkpoint averaging (Vaswani et al. 2017, section 6.1): the result is the mean of the weights at this
-    many last evaluations; 1: the last weights; null: the weights of the best evaluation."""
+    many last evaluations, that before the first step left out; 1: the last weights; null: the weights of the
+    best evaluation."""
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> TrainConfig:

@@ -14,7 +14,7 @@ from nlgraft.nn.model_config import GenerationConfig
 from nlgraft.study.public import Study
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
-from nlgraft.text.tokenizers import SentencePiece
+from nlgraft.text.tokenizers import UNK, SentencePiece
 from nlgraft.training.models import read_model
 from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
 from tests.released_translators import copy_of, write_marian
@@ -73,7 +73,9 @@ def test_it_says_the_same_as_in_transformers(store, opus):
     sources, targets = sides["source"].encode(corpus.sources[0]), sides["target"].encode(corpus.target)
     assert [rows[[*ids, 3]].tolist() for ids in sources] == expected["input_ids"]
     assert [rows[[*ids, 3]].tolist() for ids in targets] == expected["labels"]
-    assert sides["target"].decode(targets) == [" ".join(line.split()) for line in corpus.target]
+    lines = [" ".join(line.split()) for line in corpus.target]
+    # The vocabulary lacks the full stop.
+    assert sides["target"].decode(targets) == [line.replace(".", " \u2047 ") for line in lines]
     source = Tokens.from_lists([[*ids, 3] for ids in sources])
     target = Tokens.from_lists([[2, *ids] for ids in targets])
     settings = {"input_ids": rows[source.ids], "attention_mask": source.valid.long()}
@@ -91,6 +93,17 @@ def test_it_says_the_same_as_in_transformers(store, opus):
     ].tolist()
     found = [rows[best[0].ids].tolist() for best in beam_search(model, [source], config=greedy)]
     assert found == [row[: row.index(end)] if end in row else row[:9] for row in generated]
+
+
+def test_no_text_becomes_a_token_that_the_model_is_kept_from_saying(store, opus):
+    """The full stop that its vocabulary lacks is unknown; as text it would have a loss of 10,000 nats."""
+    _, at = run(store, settings_of(opus, "pretrain_finetune"))
+    text = load_corpus(ConlangConfig(**CORPUS))["train"].target
+    tokenizer = SentencePiece(at("upstream_target_tokenizer") / "tokenizer.model")
+    tokens = sorted({i for ids in tokenizer.encode(text) for i in ids})
+    bias = read_model(at("upstream")).output_projection.bias.detach()
+    assert tokens[0] == UNK
+    assert float(bias[tokens].min()) > -100
 
 
 @pytest.mark.parametrize("method", ["patt_eg", "fvt"])

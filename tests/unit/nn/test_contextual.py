@@ -18,7 +18,7 @@ from nlgraft.nn.pooling import EncoderShape, LayerStates, build_pooling
 from nlgraft.nn.presets import preset
 from tests.tiny_models import HIDDEN, VOCAB, hugging_face
 
-KINDS = ["bert", "electra", "distilbert", "gpt2", "xlm_roberta", "mbart"]
+KINDS = ["bert", "electra", "distilbert", "gpt2", "xlm_roberta", "mbart", "marian", "pegasus"]
 ROWS = [[9, 10, 11, 12], [13, 14]]
 LM = UniLMConfig(vocab_size=VOCAB, d_model=8, num_layers=1, num_heads=2, ffn_dim=8)
 SIZES = {"d_model": 8, "num_encoder_layers": 1, "num_decoder_layers": 1, "num_heads": 2, "ffn_dim": 8}
@@ -33,7 +33,7 @@ def test_states_are_transformers_own(kind, tmp_path):
     ours = load_encoder(config)
     assert {p.dtype for p in ours.parameters()} == {torch.float32}
     theirs = transformers.AutoModel.from_pretrained(tmp_path, dtype=torch.float32)
-    encoder = theirs.get_encoder() if kind == "mbart" else theirs
+    encoder = theirs.get_encoder() if kind in ("mbart", "marian", "pegasus") else theirs
     states = ours(Tokens.from_lists(ROWS))
     assert ours.shape == EncoderShape(4, HIDDEN, HIDDEN)
     assert ours.vocab_size == VOCAB
@@ -44,6 +44,20 @@ def test_states_are_transformers_own(kind, tmp_path):
         torch.testing.assert_close(
             states.output[index, : len(row)], output.last_hidden_state[0], rtol=1e-5, atol=1e-5
         )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_family_can_be_finetuned(kind):
+    """What is trained gets a gradient, for which several workers wait; sinusoids stay as they are."""
+    config = ContextConfig(encoder=HuggingFaceEncoderConfig(is_causal=kind == "gpt2"), is_frozen=False)
+    context = Context(config, HuggingFaceEncoder(hugging_face(kind), is_causal=kind == "gpt2"))
+    tokens = Tokens.from_lists(ROWS)
+    context(tokens).states[tokens.valid].square().sum().backward()
+    trained = {name: parameter for name, parameter in context.named_parameters() if parameter.requires_grad}
+    assert len(trained) > 10
+    assert [name for name, parameter in trained.items() if parameter.grad is None] == []
+    fixed = [name for name, parameter in context.named_parameters() if not parameter.requires_grad]
+    assert any("embed_positions" in name for name in fixed) == (kind in ("marian", "pegasus"))
 
 
 def test_a_model_that_sees_the_future_is_not_causal():

@@ -184,14 +184,15 @@ def test_a_stopped_training_resumes_bit_for_bit(tmp_path):
     [
         {},
         {"best_metric": "dev/accuracy", "is_evaluated_at_start": True},
+        {"best_metric": "dev/accuracy", "peak_lr": 0.003},
         {"average_last": 1},
         {"average_last": 2},
     ],
-    ids=["best loss", "best accuracy", "last", "averaged"],
+    ids=["best loss", "best accuracy", "equal accuracies", "last", "averaged"],
 )
 @pytest.mark.parametrize("is_stopped", [False, True])
 def test_dev_scores_are_those_of_the_kept_weights(choice, is_stopped, tmp_path):
-    """Taken from the evaluation that chose them, where this process made it."""
+    """Whichever evaluation chose them, and whichever process made it."""
     store = ArtifactStore.open(str(tmp_path))
     train = {**TRAIN, "max_steps": 8, "peak_lr": 0.3, "eval_every_steps": 2}
     graph = classified(splits=("dev",), train=train | choice)

@@ -32,7 +32,7 @@ from nlgraft.stages.kinds.seq2seq_kinds import (
 )
 from nlgraft.stages.metrics import NATS_PER_CHAR, OUTPUT, SAVED, TEXT, TRAINING, prefixed
 from nlgraft.stages.run.seq2seq_stages import batches, check_positions
-from nlgraft.stages.run.text_stages import read_encoded, vocab_sizes
+from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded, vocab_sizes
 from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE, model_inputs
 from nlgraft.study.data.findings import Findings
 from nlgraft.text.batches import Ragged
@@ -124,6 +124,21 @@ def test_dev_loss_and_lengths_by_hand(store):
     targets = read_encoded(at("task_encoded"), "dev").stream("target")
     assert record.metrics["dev/reference_length"] == targets.lengths.mean()
     assert losses[:, 1].tolist() == (targets.lengths + 1).tolist()
+
+
+@pytest.mark.parametrize("max_tokens", [15, 1])
+def test_nats_per_character_are_of_lines_that_were_not_cut(store, max_tokens):
+    """Nothing is said of the characters that the model was not asked for; without a whole line, of none."""
+    view, text = BOTH, texts(is_shared=False, max_tokens=max_tokens)
+    settings = TrainSettings(train=TRAIN, model=model(num_sources=2), view=view)
+    record, at = finish(store, scored(pieces.train("trained", text, settings, seed=1), text, view, ("dev",)))
+    references = read_corpus(at("task_corpus") / "dev").target
+    encoded = open_tokenizer(store.fetch(text.tokenizers["target"])).encode(references)
+    whole = [row for row, ids in enumerate(encoded) if len(ids) <= max_tokens]
+    assert len(whole) == 0 if max_tokens == 1 else 0 < len(whole) < len(references)
+    nats = load_file(at("trained") / "segments-dev.safetensors")["loss"][whole, 0].sum()
+    expected = nats / sum(len(references[row]) for row in whole) if whole else None
+    assert record.metrics.get("dev/nats_per_char") == pytest.approx(expected)
 
 
 def test_weights_are_carried_into_another_architecture(store):

@@ -13,7 +13,13 @@ from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig, WordTokenizerConfig
 from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece
-from nlgraft.text.word_tokenizers import TOKENIZER_FILE, WordSampler, encode_words, learn_tokenizer
+from nlgraft.text.word_tokenizers import (
+    TOKENIZER_FILE,
+    WordSampler,
+    encode_words,
+    learn_byte_tokenizer,
+    learn_tokenizer,
+)
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 
 LEARN = """
@@ -77,6 +83,27 @@ def test_cut_lines_end_with_a_whole_word(tmp_path):
     assert encoded.num_cut == 2
     assert [encoded.words[row].tolist() for row in range(3)] == [[0, 0], [0, 0], [0, 0, 0]]
     assert encoded.word_sizes[0].tolist() == [2, 2, 2]
+
+
+def test_white_space_alone_is_a_line_without_tokens(tmp_path):
+    """Also where the vocabulary has tokens of white space, which belong to no word then."""
+    learn_byte_tokenizer(["ab cd"] * 5, 270, tmp_path)
+    encoded = encode_words(tmp_path / TOKENIZER_FILE, ["   ", "", " ab  cd "], 3)
+    assert [len(ids) for ids in encoded.ids] == [len(words) for words in encoded.words]
+    assert [len(ids) for ids in encoded.ids][:2] == [0, 0]
+    assert [words.tolist() for words in encoded.word_sizes] == [[], [], [2, 2]]
+    assert encoded.num_cut == 1
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
+def test_special_tokens_written_in_text_are_text(kind, tmp_path):
+    """Else a line that speaks of [MASK] has a blank that nobody chose."""
+    text = ["a [MASK] or <mask> in the text", "[PAD] <pad> [SEP] </s>"]
+    learn_tokenizer(text * 20, WordTokenizerConfig(kind=kind, vocab_size=70), tmp_path)
+    roles = load_vocabulary(tmp_path).roles
+    special = {identity for role, identity in roles.items() if role != "unk"}
+    assert len(special) >= 4
+    assert special.isdisjoint(encode_words(tmp_path / TOKENIZER_FILE, text).ids.values.tolist())
 
 
 def test_too_small_a_vocabulary_says_what_it_needs(lines, tmp_path):

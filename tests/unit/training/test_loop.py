@@ -268,6 +268,16 @@ def test_evaluation_before_the_first_step(tmp_path):
     assert outcome.curves["dev/loss"][0][1] == pytest.approx(dev_loss(ToyModel(1))["dev/loss"])
 
 
+def test_weights_before_the_first_step_are_not_averaged_in(tmp_path):
+    """Though fewer evaluations follow than are to be averaged."""
+    results = [
+        run(tmp_path / str(is_at_start), evaluate=dev_loss, average_last=4, is_evaluated_at_start=is_at_start)
+        for is_at_start in (False, True)
+    ]
+    one, other = (model.state_dict() for model, _, _ in results)
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
 def test_bf16_trains_close_to_fp32(tmp_path):
     wide = run(tmp_path / "wide", max_steps=40)[1].curves["train/loss"][-1][1]
     narrow = run(tmp_path / "narrow", max_steps=40, precision="bf16")[1].curves["train/loss"][-1][1]

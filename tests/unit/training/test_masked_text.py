@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import tokenizers
 
 from nlgraft.errors import DataError
-from nlgraft.training.masked_text import TEXT, MaskingIds
+from nlgraft.text.batches import LengthBatches
+from nlgraft.training.loop import Training, train
+from nlgraft.training.masked_lm_training import MaskedObjective
+from nlgraft.training.masked_text import TEXT, MaskedData, Masker, MaskingIds
+from nlgraft.training.train_config import MaskingConfig, TrainConfig
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
-from tests.tiny_masked_lms import LINES, SPECIALS, pieces
+from tests.tiny_masked_lms import LINES, SPECIALS, masked_lm, pieces
+from tests.unit.training.toy import Recorder, make_context
 
 
 def test_special_tokens_are_found_by_role(tmp_path):
@@ -35,3 +41,30 @@ def test_first_lines_keep_all_streams(tmp_path):
     for name in text.streams:
         assert all((first.stream(name)[row] == text.stream(name)[row]).all() for row in range(2))
     assert first.stream(TEXT)[1].tolist() != first.stream(TEXT)[0].tolist()
+
+
+@pytest.mark.parametrize("unit", ["word", "token"])
+def test_blank_lines_between_paragraphs_are_no_batches_of_their_own(unit, tmp_path, monkeypatch):
+    """An epoch ends after the batches that there are, killed in between or not."""
+    monkeypatch.setattr("nlgraft.training.loop.CHECKPOINT_EVERY_STEPS", 2)
+    monkeypatch.setattr("nlgraft.training.loop.REPORT_EVERY_STEPS", 1)
+    words = pieces(tmp_path)
+    lines = [line for text in LINES for line in (text, "", " ")]
+    batches = LengthBatches(np.array([len(line) for line in lines]), 2, seed=1, is_by_count=True)
+
+    def trained(name, reporter=None):
+        masker = Masker(words.encode(lines), words.ids, MaskingConfig(unit=unit), seed=1)
+        model = masked_lm(len(words.vocabulary))
+        config = TrainConfig(max_epochs=2, average_last=1, batch_sentences=2)
+        training = Training(model, MaskedObjective(), MaskedData(masker, batches), config)
+        outcome = train(training, make_context(tmp_path / name, reporter))
+        return outcome.steps, outcome.num_tokens, outcome.num_examples, model.state_dict()
+
+    whole = trained("whole")
+    assert len(batches.epoch(0)) == 6
+    assert whole[0] == 4
+    with pytest.raises(KeyboardInterrupt):
+        trained("killed", Recorder(fail_at=3))
+    resumed = trained("killed")
+    assert resumed[:3] == whole[:3]
+    assert all(tensor.equal(resumed[3][name]) for name, tensor in whole[3].items())

@@ -75,6 +75,7 @@ MARIAN_TOKENIZER = StageKind(
     "nlgraft.stages.run.marian_stages:renumber_tokenizer",
     MarianTokenizerSettings,
     NoInputs,
+    version=2,
     check=CHECKPOINTS,
 )
 MBART = StageKind(

@@ -172,6 +172,8 @@ class ScoreSettings(Settings):
     """Who translated; CTranslate2 stands in the signatures."""
     dev_precision: Precision = "fp32"
     """Arithmetic in which dev was translated; int8 stands in its signatures."""
+    max_tokens: int | None = None
+    """Longest target of which the training has the whole loss; None: any."""
     metric_prefix: str = ""
     """Prefix of all metrics of a model that is not the trial's result."""
 
@@ -209,6 +211,6 @@ SCORE = StageKind(
     "nlgraft.stages.run.translation_stages:score",
     ScoreSettings,
     ScoreInputs,
-    version=3,
+    version=4,
     check="nlgraft.stages.kind_checks:scores",
 )

@@ -37,7 +37,6 @@ from nlgraft.training.loop import Training, TrainOutcome
 from nlgraft.training.loop import train as run_loop
 from nlgraft.training.masked_text import TEXT, MaskingIds
 from nlgraft.training.sampled_lines import SampledLines
-from nlgraft.training.train_config import TrainConfig
 from nlgraft.training.views import Encoded
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 
@@ -62,16 +61,11 @@ def train(context: StageContext) -> None:
     dev = _data(inputs, "dev", labels, body)
     model = fresh_classifier(body, len(labels), settings.classifier, context.seed)
 
-    best: dict[float, Evaluation] = {}
-
     def measure(model: Classifier) -> Evaluation:
         return evaluate_classifier(model, dev, len(labels), context.device)
 
     def evaluate(model: Classifier) -> dict[str, float]:
-        evaluation = measure(model)
-        metrics = {f"dev/{name}": score.value for name, score in evaluation.scores.items()}
-        _keep_best(best, metrics.get(settings.train.best_metric), evaluation, settings.train)
-        return metrics
+        return {f"dev/{name}": score.value for name, score in measure(model).scores.items()}
 
     outcome = run_loop(
         Training(model, ClassificationObjective(), data, settings.train),
@@ -79,21 +73,10 @@ def train(context: StageContext) -> None:
         evaluate=evaluate,
         save=lambda model, directory: write_classifier(model, labels, directory),
     )
-    # A training that was resumed after its best evaluation has to repeat it.
-    known = best.get(outcome.best_value) if outcome.best_value is not None else None
-    _write(context.directory, "dev", known or measure(model))
+    # Once more: the result may be the best or averaged weights, not those evaluated last.
+    _write(context.directory, "dev", measure(model))
     mean = Score("accuracy.curve", _curve_mean(outcome), len(dev), "maximize", "trapezoids over steps|points")
     write_metrics(context.directory, {"dev/accuracy.curve": mean, **outcome.scores})
-
-
-def _keep_best(
-    best: dict[float, Evaluation], value: float | None, evaluation: Evaluation, config: TrainConfig
-) -> None:
-    """Keep the evaluation of the weights that will be the result, by its value: the first of the best."""
-    choose = max if config.is_best_highest else min
-    if config.is_best_kept and value is not None and value not in best and choose([value, *best]) == value:
-        best.clear()
-        best[value] = evaluation
 
 
 def _sampled(

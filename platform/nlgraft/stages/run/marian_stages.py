@@ -1,14 +1,15 @@
 """Tokenizers of OPUS-MT: a SentencePiece model for each side, whose pieces are numbered by one vocabulary.
 
-Here each side's model gets all pieces of the vocabulary in its order, so that one table serves both; those of
-the other side are marked as unused, which text never gives and decoding knows.
+Here each side's model gets all pieces of the vocabulary in its order, so that one table serves both. Pieces
+of the other side and those that the vocabulary lacks are marked as unused, which text never gives and
+decoding knows: a character that it lacks is unknown, a longer piece falls apart into shorter ones.
 Source: Tiedemann and Thottingal (2020), OPUS-MT; Junczys-Dowmunt et al. (2018), Marian.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def renumber_tokenizer(context: StageContext) -> None:
         )
     models = {side: _read(directory / f"{side}.spm") for side in ("source", "target")}
     pieces = _pieces(ids, [*models.values()])
-    made = _with_pieces(models[settings.side], pieces)
+    made = _with_pieces(models[settings.side], pieces, ids)
     (context.directory / TOKENIZER_FILE).write_bytes(made.SerializeToString())
     write_their_ids(ids, pieces, context.directory)
 
@@ -60,7 +61,7 @@ def _pieces(ids: Mapping[str, int], models: Sequence[Any]) -> list[str]:
     return list(dict.fromkeys([*known, *(piece for piece in of_text if piece not in _SPECIAL)]))
 
 
-def _with_pieces(proto: Any, pieces: Sequence[str]) -> Any:
+def _with_pieces(proto: Any, pieces: Sequence[str], known: Container[str]) -> Any:
     own = {piece.piece: piece for piece in proto.pieces}
     lowest = min(piece.score for piece in proto.pieces) - _FAR_BELOW
     made = type(proto)()
@@ -70,10 +71,10 @@ def _with_pieces(proto: Any, pieces: Sequence[str]) -> Any:
         piece = made.pieces.add(piece=name, score=0.0)
         piece.type = piece.UNKNOWN if index == UNK else piece.CONTROL
     for name in pieces:
+        piece = made.pieces.add(piece=name, score=lowest)
         if name in own:
-            made.pieces.add().CopyFrom(own[name])
-        else:
-            piece = made.pieces.add(piece=name, score=lowest)
+            piece.CopyFrom(own[name])
+        if name not in own or name not in known:
             piece.type = piece.UNUSED
     spec = made.trainer_spec
     spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = PAD, UNK, BOS, EOS

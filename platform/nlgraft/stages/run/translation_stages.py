@@ -220,9 +220,10 @@ def score(context: StageContext) -> None:
             evaluation |= _lengths("reference_length", tokenizer.encode(references), signature)
         if tokenizer is not None and compared is not None:
             extra["length_saved"] = _saved(references, tokenizer, compared)
-        if split == "dev" and inputs.trained is not None:
+        if split == "dev" and inputs.trained is not None and tokenizer is not None:
             # Per character of the text as it is: normalisation belongs to a tokenizer.
-            extra["nats_per_char"] = _nats_per_char(inputs.trained, originals)
+            lengths = [len(ids) for ids in tokenizer.encode(originals)]
+            extra |= _nats_per_char(inputs.trained, originals, lengths, settings.max_tokens)
         write_evaluation(context.directory, split, hypotheses, references, evaluation, extra)
 
 
@@ -247,8 +248,15 @@ def _saved(references: list[str], tokenizer: Tokenizer, compared: Tokenizer) -> 
     return Score("length_saved", 1 - after / before, len(references), "maximize", signature)
 
 
-def _nats_per_char(trained: Path, references: list[str]) -> Score:
-    nats = read_segments(trained, "dev")["loss"][:, 0].sum()
-    value = float(nats / sum(map(len, references)))
-    signature = "nats of one segmentation per reference character"
-    return Score("nats_per_char", value, len(references), "minimize", signature)
+def _nats_per_char(
+    trained: Path, references: Sequence[str], lengths: Sequence[int], max_tokens: int | None
+) -> dict[str, Score]:
+    """Divide the loss of the lines that were not cut by their characters; nothing if all were cut."""
+    is_whole_N = np.array(lengths) <= (np.inf if max_tokens is None else max_tokens)
+    characters = np.array([len(line) for line in references])[is_whole_N].sum()
+    if not characters:
+        return {}
+    nats = read_segments(trained, "dev")["loss"][is_whole_N, 0].sum()
+    signature = "nats of one segmentation per reference character|uncut lines"
+    value = float(nats / characters)
+    return {"nats_per_char": Score("nats_per_char", value, int(is_whole_N.sum()), "minimize", signature)}
