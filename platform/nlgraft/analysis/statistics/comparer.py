@@ -141,7 +141,7 @@ class Comparer:
         weighed = np.array(weights)
         values = np.array([[trial.value for trial in row] for row in rows])
         differences = values @ weighed
-        # Equal cells under weights such as 1/3 leave a rounding error, not a difference; so do equal differences.
+        # Cells that agree leave a rounding error under weights such as 1/3; so do seeds that agree.
         rounding = _ROUNDED * np.abs(values).max()
         differences[np.abs(differences) <= rounding] = 0.0
         if np.ptp(differences) <= rounding:
