@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from nlgraft.analysis.data.ledger import open_ledger
-from nlgraft.analysis.rendering.ledger_tables import ledger_sentences
+from nlgraft.analysis.rendering.ledger_tables import ledger_sentences, ledger_table
+from nlgraft.analysis.rendering.typesetting import to_markdown
 from nlgraft.study.data.design import cells
 
 BLEU, ACCURACY = "test/bleu", "test/accuracy"
@@ -109,6 +110,7 @@ def test_seeds_chosen_by_the_baseline_alone_decide_nothing(shown, store, has_arm
     factors = {"arm": ARM} if has_arm else {"arm": {**ARM, "levels": ["random_init"]}}
     shown({"baseline": base}, seeds=range(20), factors=factors)
     assert len(open_ledger(store).read().documents) == 1
+    assert "0, 1, 2, 3" in to_markdown(ledger_table(open_ledger(store).read().documents))
     lowest = sorted(int(seed) for seed in np.argsort(base)[:5])
     found = shown({"baseline": base[lowest], "arm=patt_eg": arm[lowest] + 3}, seeds=lowest).compare(
         "arm=patt_eg"

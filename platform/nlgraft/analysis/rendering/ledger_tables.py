@@ -100,7 +100,9 @@ def ledger_document(result: RecordedResults) -> list[dict[str, Any]]:
 
 def _row(position: int, entry: Entry) -> list[str]:
     asked = [one for one in entry.asked if one.family is not None] or list(entry.asked)
-    seeds = sorted({seed for one in asked for seed in one.seeds})
+    seeds = sorted(
+        {seed for shown in (*(one.seeds for one in asked), *entry.alone.values()) for seed in shown}
+    )
     decided = [_decided(one) for one in entry.asked if one.verdict != "open"]
     return [
         str(position),
