@@ -63,8 +63,8 @@ def read_lines(path: str, max_line_chars: int) -> Lines:
     a few times ``max_line_chars`` for a line of any length; longer lines are truncated and counted.
 
     Raises:
-        DataError: The file is missing, unreadable, empty, not UTF-8, broken gzip, or plain but named .gz, or a
-            line holds a NUL character.
+        DataError: The file is missing, unreadable, empty, not UTF-8, broken gzip, or plain but named
+            .gz, or holds a NUL character.
     """
     try:
         with open_file(path) as file:
