@@ -7,12 +7,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from nlgraft.nn.model_config import ArchitectureConfig, BeamSearchConfig
-from nlgraft.stages.config_parts import ScoreConfig
+from nlgraft.stages.config_parts import DevLossTrainConfig, ScoreConfig
 from nlgraft.strict_config import StrictConfig
 from nlgraft.text.corpus_config import CorpusConfig
 from nlgraft.text.roles import requires
 from nlgraft.text.tokenizer_config import SampledTokenizerConfig
-from nlgraft.training.train_config import SmoothedTrainConfig
 
 SOURCES = {"first": ("source 0",), "second": ("source 1",), "both": ("source 0", "source 1")}
 """Streams of the corpus that each value of `read` selects."""
@@ -31,7 +30,7 @@ class Config(StrictConfig):
     """Which sources the model reads; two are encoded jointly, as one sequence."""
     model: ArchitectureConfig = ArchitectureConfig()
     """Architecture of the encoder-decoder."""
-    train: SmoothedTrainConfig = SmoothedTrainConfig()
+    train: DevLossTrainConfig = DevLossTrainConfig()
     """Optimisation, batches and evaluation."""
     decode: BeamSearchConfig = BeamSearchConfig()
     """Beam search."""

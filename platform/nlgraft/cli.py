@@ -232,7 +232,7 @@ def run(
     show_default=True,
     help="factor=level, or the name of a level; once per factor.",
 )
-@click.option("--seed", type=int, help="Default: the first seed of the study.")
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Default: the first seed of the study.")
 @has_storage
 @click.option("--json", "is_json", is_flag=True, help="Print the trial's record as JSON.")
 def trial(

@@ -119,7 +119,7 @@ def write_study(
 
     Raises:
         DataError: Text is missing, too short or unusable, or does not suit the system; the system has no
-            template, or something is there already.
+            template, something is there already, or the place cannot be written.
     """
     template = _template(system)
     _check_options(template, system, text, upstream, checkpoint, languages)
@@ -131,7 +131,10 @@ def write_study(
     released = None if checkpoint is None else _released(checkpoint)
     splits = _split(corpus, "--source")
     named = [*languages] or _languages(text)
-    folder.mkdir(parents=True)
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise DataError(f"--out {out}: cannot be written ({error}); give another") from error
     values = {
         **_text_values(folder, splits, pretraining),
         "name": out.stem,

@@ -65,6 +65,13 @@ def init(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["init", *arguments], catch_exceptions=False)
 
 
+def test_a_place_that_cannot_be_written_is_bad_input(place: Path) -> None:
+    Path("file").touch()
+    done = init("embedding_transfer", *PAIRS, "--out", "file/study.yaml")
+    assert done.exit_code == 2
+    assert "--out file/study.yaml: cannot be written (" in done.output
+
+
 def test_every_system_that_has_a_template_is_tried_here() -> None:
     folders = [ROOT / name.replace(".", "/") for name in system_names()]
     assert {folder.name for folder in folders if (folder / "init.yaml.j2").exists()} == set(OPTIONS)

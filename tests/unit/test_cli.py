@@ -36,6 +36,13 @@ def test_a_trial_takes_a_level_of_every_factor(
     assert (done.exit_code, cells) == (0, [cell])
 
 
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_that_no_generator_takes_is_bad_input(seed: int) -> None:
+    done = CliRunner().invoke(main, ["trial", STUDY, "--seed", str(seed)], catch_exceptions=False)
+    assert done.exit_code == 2
+    assert "0<=x<=4294967295" in done.output
+
+
 def test_python_ends_without_a_last_collection() -> None:
     code = (
         "import atexit, gc; atexit.register(lambda: print(gc.get_freeze_count() > 0))\n"

@@ -91,6 +91,15 @@ def test_an_unknown_part_names_the_parts() -> None:
     assert "Did you mean 'transfer'? Its parts: data, tokenizers, model" in done.output
 
 
+def test_a_system_of_ones_own_in_one_word_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_system.py").write_text("from examples.minimal_system import *\n", "utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "decode" in shown("systems", "my_system")
+    done = CliRunner().invoke(main, ["systems", "embeding_transfer"])
+    assert done.exit_code == 2
+    assert "Did you mean 'trainables.embedding_transfer'?" in done.output
+
+
 def test_every_study_that_comes_along_is_listed_and_found_by_name() -> None:
     listed = json.loads(shown("studies", "--json"))
     files = sorted(ROOT.glob("search_spaces/*/*.yaml"))

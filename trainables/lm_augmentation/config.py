@@ -17,6 +17,7 @@ from nlgraft.nn.context_config import (
 )
 from nlgraft.nn.model_config import ArchitectureConfig, BeamSearchConfig
 from nlgraft.stages.config_parts import (
+    DevLossTrainConfig,
     LanguageModelPhaseConfig,
     ScoreConfig,
     SystemConfig,
@@ -26,7 +27,6 @@ from nlgraft.strict_config import StrictConfig
 from nlgraft.text.corpus_config import PairsConfig, TextConfig
 from nlgraft.text.roles import requires
 from nlgraft.text.tokenizer_config import TokenizerConfig
-from nlgraft.training.train_config import SmoothedTrainConfig
 
 Side = Literal["source", "target"]
 Vocabulary = Literal["language_model", "bitext"]
@@ -213,7 +213,7 @@ class Config(SystemConfig):
     model: ArchitectureConfig = ArchitectureConfig()
     """Architecture of the encoder-decoder. tying none is the paper's baseline, decoder is +SHDEMB, all is
     SHARED. With SRC-ELMO the released recipe sets source_positions to none."""
-    train: SmoothedTrainConfig = SmoothedTrainConfig()
+    train: DevLossTrainConfig = DevLossTrainConfig()
     """Training of the encoder-decoder."""
     decode: BeamSearchConfig = BeamSearchConfig()
     """Beam search; hypotheses begin with the end token, as does the text of the language models."""

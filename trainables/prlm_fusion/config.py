@@ -11,6 +11,7 @@ from nlgraft.conditions import Condition, ReadWhen
 from nlgraft.nn.fusion_config import MERGE_SETTINGS, FusionConfig, Init, MergeConfig, MergeName, Site
 from nlgraft.nn.model_config import ArchitectureConfig, BeamSearchConfig, BertConfig
 from nlgraft.stages.config_parts import (
+    DevLossTrainConfig,
     ScoreConfig,
     SystemConfig,
     UpstreamSeed,
@@ -21,7 +22,7 @@ from nlgraft.text.corpus_config import PairsConfig, TextConfig
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.roles import requires
 from nlgraft.text.tokenizer_config import SampledTokenizerConfig, WordTokenizerConfig
-from nlgraft.training.train_config import MaskingConfig, SmoothedTrainConfig, TrainConfig
+from nlgraft.training.train_config import MaskingConfig, TrainConfig
 
 Merge = Literal["none", "direct", MergeName]
 Layers = int | Literal["mean", "mean_last_2", "mean_last_4", "scalar_mix", "dynamic_cls", "dynamic_mean"]
@@ -258,7 +259,7 @@ class Config(SystemConfig):
     """Which pretrained models are fused, and how."""
     model: ArchitectureConfig = ArchitectureConfig()
     """Architecture of the encoder-decoder."""
-    train: SmoothedTrainConfig = SmoothedTrainConfig()
+    train: DevLossTrainConfig = DevLossTrainConfig()
     """Training of the encoder-decoder."""
     decode: BeamSearchConfig = BeamSearchConfig()
     """Beam search; pretrained states are always computed live."""

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from optuna.pruners import BasePruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
 from optuna.trial import TrialState
 
-from nlgraft.errors import NlgraftError
+from nlgraft.errors import DataError, NlgraftError
 from nlgraft.execution.cell_searches import flat_config
 from nlgraft.execution.optuna_study import encoded, sampler_of, suggest_params
 from nlgraft.pipeline.store import ArtifactStore
@@ -149,11 +149,12 @@ def replay(study: Study, store: ArtifactStore, num_simulations: int) -> list[Cel
     """Replay the search of every cell under each sampler and scheduler.
 
     Raises:
-        NlgraftError: The study has no search, or no cell has three finished search trials.
+        DataError: The study has no search.
+        NlgraftError: No cell has three finished search trials.
     """
     search = study.search
     if search is None:
-        raise NlgraftError(f"{study.variant} has no search, so there is nothing to replay")
+        raise DataError(f"{study.variant} has no search, so there is nothing to replay")
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     tables = read_tables(study, store)
     if all(len(table.runs) < _FEW for table in tables):

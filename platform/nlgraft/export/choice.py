@@ -50,7 +50,7 @@ def choose(result: StudyResult, cell: str | None = None, seed: int | None = None
         means = {found.cell.label: (found.mean(objective.metric), found) for found in result.cells}
         known = [(sign * mean, found) for mean, found in means.values() if mean is not None]
         if not known:
-            raise DataError(f"{result.study.variant}: no trial has finished; run the study first")
+            raise DataError(f"{result.study.variant}: {_why_none(result)}")
         chosen = max(known, key=lambda pair: pair[0])[1]
         mean = chosen.mean(objective.metric)
         of = count(len(known), "finished cell")
@@ -60,6 +60,13 @@ def choose(result: StudyResult, cell: str | None = None, seed: int | None = None
         why_cell = f"cell {chosen.cell.label}: as asked for"
     trial, why_seed = _of_seed(chosen, objective.metric, sign, seed)
     return Choice(result, chosen, trial, (why_cell, why_seed))
+
+
+def _why_none(result: StudyResult) -> str:
+    is_finished = any(trial.state == "finished" for cell in result.cells for trial in cell.trials)
+    if is_finished:
+        return f"no finished trial has a value of {result.study.objectives[0].metric}"
+    return "no trial has finished; run the study first"
 
 
 def _of_seed(cell: CellResult, metric: str, sign: float, seed: int | None) -> tuple[TrialResult, str]:

@@ -78,6 +78,16 @@ class PhaseConfig(StrictConfig):
         return self
 
 
+class DevLossTrainConfig(SmoothedTrainConfig):
+    """One training of the whole model that measures the dev loss alone."""
+
+    @model_validator(mode="after")
+    def _best_metric_is_measured(self) -> DevLossTrainConfig:
+        if self.best_metric != "dev/loss":
+            raise ValueError(f"best_metric is {self.best_metric!r}; measured is dev/loss")
+        return self
+
+
 UPSTREAM_SEED = 1
 """Seed of pretrained models that all trials share: initialisation, order, dropout."""
 

@@ -39,6 +39,7 @@ InputPathOrName = Annotated[str, AfterValidator(_resolved_if_present)]
 """An existing file or directory, resolved likewise; otherwise a name, e.g. on the Hugging Face hub."""
 
 _BOM = b"\xef\xbb\xbf"
+_UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 _BYTES_PER_CHAR = 4  # upper bound of UTF-8
 
 
@@ -62,7 +63,8 @@ def read_lines(path: str, max_line_chars: int) -> Lines:
     a few times ``max_line_chars`` for a line of any length; longer lines are truncated and counted.
 
     Raises:
-        DataError: The file is missing, unreadable, empty, not UTF-8, broken gzip, or plain but named .gz.
+        DataError: The file is missing, unreadable, empty, not UTF-8, broken gzip, or plain but named
+            .gz, or holds a NUL character.
     """
     try:
         with open_file(path) as file:
@@ -112,6 +114,11 @@ def _split(file: IO[bytes], path: str, max_line_chars: int) -> Lines:
             if not raw:  # a file of nothing but the mark
                 break
         text = _decode(raw, start, offset, f"{path}, line {len(lines) + 1}")
+        if "\0" in text:
+            raise DataError(
+                f"{path}, line {len(lines) + 1}: a NUL character, which no text has; if the file is UTF-16, "
+                "convert it with iconv -f UTF-16LE -t UTF-8"
+            )
         if len(text) > max_line_chars:
             num_cut += 1
             text = text[:max_line_chars]
@@ -129,9 +136,11 @@ def _decode(raw: bytes, start: int, end: int, where: str) -> str:
         if is_split_char:
             return content[: error.start].decode("utf-8")
         bad = content[error.start : error.end].hex(" ")
+        is_utf16 = start == 0 and content.startswith(_UTF16_BOMS)
+        convert = f"iconv -f {'UTF-16' if is_utf16 else 'LATIN1'} -t UTF-8"
         raise DataError(
             f"{where}: not UTF-8 at byte {start + error.start} of the text (bytes {bad}: {error.reason}); "
-            "convert the file, e.g. with iconv -f LATIN1 -t UTF-8"
+            f"convert the file, e.g. with {convert}"
         ) from error
 
 

@@ -79,6 +79,14 @@ def test_choices_without_data_have_no_row_and_a_sentence(found):
     assert "- No other tokenizer: the store lacks" in to_markdown(sensitivity_table(found))
 
 
+def test_a_cell_without_a_common_seed_has_no_verdict_that_could_be_sensitive(found):
+    partial = with_trials(
+        found, lambda arm, seed, trial: replace(trial, record=None) if arm == "patt_eg" else trial
+    )
+    assert {one.label for one in sensitivities(partial).rows} == {"arm=avg_eg"}
+    assert "arm=patt_eg" not in to_markdown(sensitivity_table(partial))
+
+
 def test_two_seeds_leave_none_to_leave_out(make_small_study, scored):
     study = make_small_study(seeds=[1, 2], claims=[])
     rows = {cell.label: {"test/bleu": np.array([1.0, 2.0])} for cell in cells(study)}

@@ -13,7 +13,7 @@ from optuna.pruners import MedianPruner, NopPruner, SuccessiveHalvingPruner
 
 from nlgraft import api
 from nlgraft.cli import main
-from nlgraft.errors import NlgraftError
+from nlgraft.errors import DataError, NlgraftError
 from nlgraft.execution.replay import (
     Regret,
     Run,
@@ -215,5 +215,5 @@ def test_a_study_without_a_finished_search_is_refused(document: dict[str, Any]) 
     with pytest.raises(NlgraftError, match="needs 3 finished search trials in a cell; there are baseline 0"):
         api.replay(study, 10)
     del document["search"]
-    with pytest.raises(NlgraftError, match="has no search"):
+    with pytest.raises(DataError, match="has no search"):
         api.replay(Study.from_dict(document), 10)

@@ -71,6 +71,9 @@ def test_what_cannot_be_chosen_is_refused_with_what_can(study: Study, tmp_path: 
     empty = Study.from_dict({**study.to_dict(), "storage": {"path": str(tmp_path / "empty")}})
     with pytest.raises(DataError, match="no trial has finished; run the study first"):
         choose(nlgraft.load(empty))
+    unmeasured = {"metric": "dev/ece", "direction": "minimize"}
+    with pytest.raises(DataError, match="no finished trial has a value of dev/ece"):
+        choose(nlgraft.load(Study.from_dict({**study.to_dict(), "objective": unmeasured})))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("")
     with pytest.raises(DataError, match="not empty"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,16 @@ def test_without_branches_it_is_the_plain_transformer():
         "trained", text, TrainSettings(train=plain.train, model=plain.model.transformer()), seed=1
     )
     assert graph(merge="none").find("trained").fingerprint == trained.fingerprint
+
+
+@pytest.mark.parametrize(
+    "system", ["trainables.prlm_fusion", "trainables.lm_augmentation", "examples.minimal_system"]
+)
+def test_a_metric_that_no_training_measures_cannot_be_the_best(system):
+    toy = importlib.import_module(f"tests.contract.toys.{system.rpartition('.')[2]}")
+    values = next(iter(toy.ARMS.values()))
+    with pytest.raises(ValidationError, match="best_metric is 'dev/los'; measured is dev/loss"):
+        importlib.import_module(system).Config(**{**values, "train": {"best_metric": "dev/los"}})
 
 
 @pytest.mark.parametrize("site", ["self", "self_norm", "ffn", "ffn_norm"])

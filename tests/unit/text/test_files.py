@@ -55,6 +55,19 @@ def test_not_utf8_is_named_by_line_and_byte(tmp_path):
         read(tmp_path / "x", b"a\xc3")
 
 
+@pytest.mark.parametrize("bom", [b"\xff\xfe", b"\xfe\xff"])
+def test_utf16_is_converted_as_what_it_is(tmp_path, bom):
+    """As LATIN1 it would become text with a NUL beside every letter."""
+    text = "zwei Hünde\n".encode("utf-16-le" if bom == b"\xff\xfe" else "utf-16-be")
+    with pytest.raises(DataError, match=r"line 1: not UTF-8 at byte 0 .*iconv -f UTF-16 -t UTF-8"):
+        read(tmp_path / "x", bom + text)
+
+
+def test_text_with_nul_characters_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"x, line 1: a NUL character.*UTF-16LE"):
+        read(tmp_path / "x", "ab\n".encode("utf-16-le"))
+
+
 def test_a_broken_gzip_file_is_refused(tmp_path):
     whole = gzip.compress(b"abc\n" * 1000)
     for broken in (whole[:-12], whole[:10] + b"\xff" * 20 + whole[30:]):

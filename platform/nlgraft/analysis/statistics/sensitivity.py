@@ -109,8 +109,11 @@ def sensitivities(result: ComparedResults) -> Sensitivities:
     without_seeds = tuple(_without_each_seed(result))
     if not without_seeds:
         missing.append(f"Seeds are left out from {_FEW_SEEDS} common seeds on.")
-    stands = _standings(result, main)
-    withheld = [label for label, own in _standings(alone, main).items() if own != stands[label]]
+    base = result.baseline.measured(main)
+    judged = {one.cell.label for one in result.cells[1:] if base.keys() & one.measured(main).keys()}
+    stands = {label: own for label, own in _standings(result, main).items() if label in judged}
+    unadjusted = _standings(alone, main)
+    withheld = [label for label, own in stands.items() if own != unadjusted[label]]
     if withheld:
         missing.append(f"The ledger withholds a verdict, so that nothing hangs on it: {', '.join(withheld)}.")
     rows = [

@@ -21,7 +21,8 @@ _USUAL = 0.5
 
 def find_system(name: str) -> System:
     """Load a system by import path, or by name if it comes with nlgraft."""
-    return load_system(name if "." in name else f"{SYSTEMS_PACKAGE}.{name}")
+    shipped = f"{SYSTEMS_PACKAGE}.{name}"
+    return load_system(shipped if shipped in system_names() else name)
 
 
 def shipped_systems() -> list[dict[str, str]]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from nlgraft.errors import ContractError, Problem, StudyError, nearest
+from nlgraft.evaluation.metric_config import TextMetric
 from nlgraft.shipped import SYSTEMS_PACKAGE, system_names
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import MAX_CELLS, Axes, Cell, axes_of
@@ -14,12 +15,14 @@ from nlgraft.study.data.system import System
 from nlgraft.study.reading.claim_rules import unlike_metrics, upside_down
 from nlgraft.study.reading.draft import Draft
 from nlgraft.study.reading.faults import Fault
-from nlgraft.study.reading.knobs import miss
+from nlgraft.study.reading.knobs import knobs, miss
 from nlgraft.study.reading.resolving import Resolver
 from nlgraft.study.reading.system_import import load_system
 
 _REPORTED = ("published", "claims", "analysis")
 """Fields whose metrics are reported and select nothing."""
+_TEXT_METRICS = "score.metrics"
+"""Setting that names the metrics of text which are computed, in systems that have it."""
 
 
 def system_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
@@ -77,10 +80,10 @@ def _config_paths(draft: Draft) -> Iterator[tuple[str, str]]:
 
 def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Iterator[Problem]:
     known = list(system.metrics)
-    named = [(f"{path}.metric", column.metric) for path, column in draft.published]
-    named += [(f"{path}.metric", metric) for path, stated in draft.claims for metric in stated.metric]
-    named += [(f"{path}.worse_metric", one.worse_metric) for path, one in draft.claims if one.worse_metric]
-    named += [(f"{path}.metric", objective.metric) for path, objective in draft.objectives]
+    asked = [(f"{path}.metric", metric) for path, stated in draft.claims for metric in stated.metric]
+    asked += [(f"{path}.worse_metric", one.worse_metric) for path, one in draft.claims if one.worse_metric]
+    asked += [(f"{path}.metric", objective.metric) for path, objective in draft.objectives]
+    named = [*((f"{path}.metric", column.metric) for path, column in draft.published), *asked]
     if draft.can_use("analysis"):
         named += [(paths.join("analysis.margin", metric), metric) for metric in draft.study.analysis.margin]
     search = draft.study.search
@@ -101,6 +104,11 @@ def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Ite
             )
         elif system.metrics[name].is_derived and not path.startswith(_REPORTED):
             yield Problem(path, f"{name!r} is known only when all trials have ended; name it in claims")
+    computed = _text_metrics(draft, system)
+    for path, name in asked if computed else ():
+        text_metric = name.partition("/")[2]
+        if name in system.metrics and text_metric in get_args(TextMetric) and text_metric not in computed:
+            yield Problem(path, f"{name} is not computed: add {text_metric} to base.{_TEXT_METRICS}")
     for path, objective in draft.objectives:
         metric = system.metrics.get(objective.metric)
         if metric is not None and metric.direction != objective.direction:
@@ -108,6 +116,28 @@ def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Ite
             yield Problem(f"{path}.direction", message)
     yield from upside_down(draft, cells, system.metrics)
     yield from unlike_metrics(draft, system.metrics)
+
+
+def _text_metrics(draft: Draft, system: System) -> set[str]:
+    """The metrics of text that some cell computes; none where the system or the draft does not tell."""
+    defaults = [knob.default for knob in knobs(system.config_type) if knob.path == _TEXT_METRICS]
+    if not defaults or not draft.can_use("base", "factors", "components"):
+        return set()
+    study = draft.study
+    levels = [
+        level
+        for one in study.factors.values()
+        if isinstance(one.levels, dict)
+        for level in one.levels.values()
+    ]
+    levels += [component.without for component in study.components.values()]
+    given = [dict(paths.leaves(study.base)).get(_TEXT_METRICS, defaults[0])]
+    given += [value for level in levels for path, value in paths.leaves(level) if path == _TEXT_METRICS]
+    for factor in study.factors.values():
+        given += factor.level_values if factor.target == _TEXT_METRICS else []
+    return {
+        name for names in given if isinstance(names, list | tuple) for name in names if isinstance(name, str)
+    }
 
 
 class _CellChecker:
