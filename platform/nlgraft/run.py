@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from urllib.parse import urlsplit, urlunsplit
 
 from nlgraft.errors import ClusterError, StudyLockedError
 from nlgraft.execution.events import Driver, Event, Notice, Observer, TrialEnded, TrialProgress, TrialStarted
@@ -56,8 +57,15 @@ def report_directory(study: Study, store: ArtifactStore) -> Path:
 
 
 def artifact_root(store: ArtifactStore) -> str:
-    """Return where MLflow's artifacts go if it writes to a database without a server: beside the store's."""
-    return store.child_uri("mlflow-artifacts").partition("?")[0]
+    """Return where MLflow's artifacts go if it writes to a database without a server: beside the store's.
+
+    Without the store's keys and options, which MLflow would keep in its database and does not understand.
+    """
+    place = store.child_uri("mlflow-artifacts")
+    if store.is_local:
+        return place
+    parts = urlsplit(place)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=""))
 
 
 def read_result(study: Study, store: ArtifactStore) -> StudyResult:

@@ -151,6 +151,13 @@ def test_a_slurm_job_waits_for_the_stages_of_others_as_long_as_it_may_run() -> N
     assert duration_of(wait) == int(days) * 24 * 3600
 
 
+def test_a_retried_ray_job_waits_for_the_lock_of_the_killed_one_as_long_as_it_may_run() -> None:
+    spec = load("rayjob.yaml")["spec"]
+    words = shlex.split(spec["entrypoint"])
+    wait = words[words.index("--wait-timeout") + 1]
+    assert duration_of(wait) == spec["activeDeadlineSeconds"]
+
+
 @pytest.mark.parametrize(("tool", "file"), [("shellcheck", "slurm.sh"), ("hadolint", "Dockerfile")])
 def test_its_own_tool_finds_nothing(tool: str, file: str) -> None:
     found = shutil.which(tool, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")

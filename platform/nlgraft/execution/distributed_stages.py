@@ -25,8 +25,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from nlgraft.execution.losses import Losses, is_any_lost
 from nlgraft.execution.stall_watch import LOOKS, StallWatch
 from nlgraft.execution.worker_group import WorkerGroup
+from nlgraft.pipeline.credentials import without_credentials
 from nlgraft.pipeline.execute import execute_stage
-from nlgraft.pipeline.stage import Reporter, Stage, TrialStopped, Worker
+from nlgraft.pipeline.runner import is_store_fault, one_line
+from nlgraft.pipeline.stage import KillReason, Reporter, Stage, TrialStopped, Worker
 from nlgraft.pipeline.stage_outputs import RecordingReporter
 from nlgraft.pipeline.store import StorePlace
 from nlgraft.pipeline.threads import THREADS
@@ -144,8 +146,15 @@ def _train_loop(config: dict[str, Any]) -> None:
     except Exception as error:
         # If a worker is lost, the collectives of the others fail as well, in the words of their library.
         if _are_alive(ray.get(mailbox.workers.remote())):
-            ray.get(mailbox.post_error.remote(pickle.dumps((type(error).__name__, str(error)))))
+            ray.get(mailbox.post_error.remote(pickle.dumps(_told(error, config["place"]))))
         raise
+
+
+def _told(error: Exception, place: StorePlace) -> tuple[str, str] | KillReason:
+    """Turn an error of a worker into what the process that started the group raises; see `run_on_workers`."""
+    if is_store_fault(error):
+        return KillReason(one_line(error, without_credentials(place.uri)))
+    return type(error).__name__, str(error)
 
 
 def _await_stacks(read: Callable[[], list[str]], num_workers: int, patience_s: float) -> list[str]:
@@ -196,7 +205,7 @@ def run_on_workers(
         tell_awaiting: Called with True when the group has no worker, with False when it has one.
 
     Raises:
-        TrialStopped: The group ended at the reporter's request.
+        TrialStopped: The group ended at the reporter's request, or the store failed on a worker.
         WorkerStageError: The stage raised on a worker.
         RuntimeError: Workers were lost more often than is allowed.
     """

@@ -13,8 +13,8 @@ from typing import Any
 
 from nlgraft.errors import NlgraftError, StudyLockedError
 from nlgraft.execution.cluster import use_token_if_present
-from nlgraft.execution.study_lock import study_key
 from nlgraft.study.data.study import Study
+from nlgraft.study.planning.selection import study_key
 
 _log = logging.getLogger(__name__)
 

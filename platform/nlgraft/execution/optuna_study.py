@@ -25,6 +25,7 @@ from optuna.distributions import (
 )
 from optuna.exceptions import StorageInternalError
 from optuna.trial import BaseTrial, FrozenTrial, Trial, TrialState, create_trial
+from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError
 
 from nlgraft.errors import StoreError
@@ -194,7 +195,8 @@ def database_url(store: ArtifactStore) -> str | None:
         return None
     root = Path(store.uri)
     root.mkdir(parents=True, exist_ok=True)
-    return f"sqlite:///{root / OPTUNA_FILE}"
+    # Quotes what a path may hold and a URL may not: "?", "%", "#".
+    return URL.create("sqlite", database=str(root / OPTUNA_FILE)).render_as_string()
 
 
 @contextmanager

@@ -13,14 +13,13 @@ from pydantic import TypeAdapter
 
 from nlgraft.errors import StoreError
 from nlgraft.execution.events import Event, LookTaken, TrialEnded, TrialStarted
-from nlgraft.execution.study_lock import study_key
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import trial_record
 from nlgraft.pipeline.trial_record import TrialRecord
 from nlgraft.study.data.design import Cell, cells
 from nlgraft.study.data.study import Study
 from nlgraft.study.planning.looks import read_granted, record_granted
-from nlgraft.study.planning.selection import chosen_of, load_proposals
+from nlgraft.study.planning.selection import chosen_of, load_proposals, study_key
 from nlgraft.study.reading.resolving import resolve_cell
 
 STATES = ("planned", "waiting", "running", "finished", "stopped", "failed")

@@ -5,16 +5,10 @@ from __future__ import annotations
 from types import TracebackType
 
 from nlgraft.errors import StoreError, StudyLockedError
-from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Study
-from nlgraft.study.planning.selection import search_key
-
-
-def study_key(study: Study) -> str:
-    """Key of the lock that one driver at a time holds on a store: this definition under this name."""
-    return fingerprint({"name": study.name, "study": study.fingerprint})
+from nlgraft.study.planning.selection import search_key, study_key
 
 
 class StudyLock:

@@ -84,7 +84,7 @@ def pack(study: Study, store: ArtifactStore, out: Path, *, has_models: bool = Tr
                 for path in sorted(kept | {root / _DESCRIPTION, *(root / _TABLES).iterdir()}):
                     _add(file, path.relative_to(root).as_posix(), path.read_bytes())
                 for key in weights if has_models else ():
-                    _add(file, f"{_STORE}/{key}", store.read_key(key))
+                    _add(file, f"{_STORE}/{key}", _read(store, key))
                 num_files = len(file.namelist())
                 file.comment = b" " * _LENGTH  # room for the digest, which covers all before it
             digest = _digest(partial)
@@ -154,7 +154,7 @@ def _copy(study: Study, store: ArtifactStore, root: Path) -> list[str]:
             if name.endswith(".safetensors") and not name.startswith("segments-"):
                 weights.append(key)
                 continue
-            _write(root / key, store.read_key(key))
+            _write(root / key, _read(store, key))
     for path, where in inputs.items():
         _write(root / INPUTS / below_root(path), where.read_bytes())
     return weights
@@ -172,6 +172,17 @@ def _keys(study: Study, store: ArtifactStore, records: Mapping[str, TrialRecord]
     for folder in (*folders, f"records/{LOOKS}", *_JOURNALS):
         yield from sorted(store.sizes(folder))
     yield from (f"records/trials/{fingerprint}.json" for fingerprint in sorted(records))
+
+
+def _read(store: ArtifactStore, key: str) -> bytes:
+    """Read a file of the store, the checksum of an artifact's compared."""
+    folder, *within = key.split("/", 4)
+    if folder == "artifacts" and len(within) == 4:
+        _, fingerprint, _, name = within
+        data = store.read_file(fingerprint, name)
+        if data is not None:
+            return data
+    return store.read_key(key)
 
 
 def _write_tables(name: str, store: ArtifactStore, directory: Path) -> None:

@@ -192,10 +192,12 @@ class LocalFiles:
     def sizes(self, key: str) -> dict[str, int]:
         """List the bytes of every file below a key, by its key; hidden ones left out."""
         found = {}
-        for path in (self.root / key).rglob("*"):
-            with contextlib.suppress(FileNotFoundError):
-                if not path.name.startswith(".") and path.is_file():
-                    found[path.relative_to(self.root).as_posix()] = path.stat().st_size
+        for folder, _, names in os.walk(self.root / key, onerror=_raise_unless_gone):
+            for name in names:
+                path = Path(folder, name)
+                with contextlib.suppress(FileNotFoundError):
+                    if not name.startswith(".") and path.is_file():
+                        found[path.relative_to(self.root).as_posix()] = path.stat().st_size
         return found
 
     @explained("read")
@@ -244,3 +246,9 @@ class LocalFiles:
     def _locked(self) -> FileLock:
         self.root.mkdir(parents=True, exist_ok=True)
         return FileLock(self.root / ".lock", timeout=_LOCK_TIMEOUT_S)
+
+
+def _raise_unless_gone(error: OSError) -> None:
+    """Leave a folder out of a listing that is missing, or that another process has just removed."""
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        raise error

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from ray.train import PreemptionError, PreemptionInfo, ScalingConfig
 
+from nlgraft.errors import StoreError
 from nlgraft.execution import distributed_stages
 from nlgraft.execution.distributed_stages import WorkerStageError, _Mailbox, run_on_workers
 from nlgraft.execution.losses import Losses
 from nlgraft.execution.worker_group import WorkerGroup
-from nlgraft.pipeline.stage import NullReporter, Stage, TrialStopped
+from nlgraft.pipeline.stage import KillReason, NullReporter, Stage, TrialStopped
 from nlgraft.pipeline.stage_outputs import RecordingReporter
 from nlgraft.pipeline.store import StorePlace
 
@@ -122,6 +123,15 @@ def test_an_error_or_an_end_of_the_stage_is_no_loss(fits: list[Any]) -> None:
         run()
     with pytest.raises(TrialStopped, match="rung 1"):
         run()
+
+
+def test_a_fault_of_the_store_on_a_worker_kills_the_trial_which_then_runs_again(fits: list[Any]) -> None:
+    told = distributed_stages._told(StoreError("s3://b: request timed out"), StorePlace("s3://b"))
+    fits += [(LOST, told, ["a"])]
+    with pytest.raises(TrialStopped, match="request timed out") as stopped:
+        run()
+    assert isinstance(stopped.value.reason, KillReason)
+    assert distributed_stages._told(ValueError("no"), StorePlace("s3://b")) == ("ValueError", "no")
 
 
 @pytest.mark.parametrize(("least", "wanted"), [(None, 4), (4, 4), (1, (1, 4))])

@@ -14,12 +14,13 @@ import pytest
 
 from nlgraft.errors import StoreError
 from nlgraft.execution.optuna_check import check_optuna
-from nlgraft.execution.optuna_study import OptunaStudy
+from nlgraft.execution.optuna_study import OptunaStudy, database_url
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial_record import TrialRecord
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Objective, Search
 from nlgraft.study.public import Study
+from nlgraft.study.reading.place_rules import OPTUNA_FILE
 
 
 def open_study(
@@ -224,3 +225,10 @@ def test_to_verify_a_search_that_never_ran_makes_no_store(toy_document: dict[str
     [found] = check_optuna(study, store, cells(study), [])
     assert "optuna.db is missing" in found.what
     assert not Path(study.storage.path).exists()
+
+
+@pytest.mark.parametrize("name", ["a b", "50%20x", "what?", "a?mode=ro", "h#sh", "{x}"])
+def test_a_database_lies_in_its_store_whatever_that_is_called(tmp_path: Path, name: str) -> None:
+    open_study(database_url(ArtifactStore.open(tmp_path / name)), name="random")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert (tmp_path / name / OPTUNA_FILE).is_file()

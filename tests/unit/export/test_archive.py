@@ -20,7 +20,8 @@ from nlgraft.analysis.data.registration import open_registrations
 from nlgraft.cli import main
 from nlgraft.errors import DataError
 from nlgraft.export.archive import check, pack, unpack
-from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.manifest import MANIFEST
+from nlgraft.pipeline.store import ArtifactDamaged, ArtifactStore
 from nlgraft.study.data.design import cells
 from nlgraft.study.planning.data_checks import check_cells
 from nlgraft.study.public import Study
@@ -219,3 +220,15 @@ def test_an_archive_that_cannot_be_finished_leaves_the_earlier_one(
             pack(study, store, out)
     assert check(out).digest == first.digest
     assert [path.name for path in tmp_path.iterdir()] == ["small.zip"]
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".json"])
+def test_a_damaged_artifact_is_not_packed(study: Study, tmp_path: Path, suffix: str) -> None:
+    root = shutil.copytree(study.storage.path, tmp_path / "store")
+    files = (path for path in (root / "artifacts").rglob(f"*{suffix}") if path.name != MANIFEST)
+    damaged = next(path for path in files if path.stat().st_size)
+    damaged.chmod(0o644)
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    with pytest.raises(ArtifactDamaged):
+        pack(study, ArtifactStore.open(root), tmp_path / "small.zip")
+    assert not (tmp_path / "small.zip").exists()

@@ -221,6 +221,30 @@ def test_a_folder_that_is_not_there_yet_holds_nothing_to_replace_or_delete(tmp_p
     LocalFiles(tmp_path / "neither" / "this").delete("key", b"old")
 
 
+@pytest.mark.parametrize("kind", [FileNotFoundError, PermissionError])
+def test_a_listing_leaves_out_a_folder_that_vanishes_but_none_that_it_may_not_enter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[OSError]
+) -> None:
+    """As checkpoints do while a training goes on."""
+    files = LocalFiles(tmp_path)
+    for name in ("100", "200"):
+        files.write(f"checkpoints/{name}/state", b"1")
+    scandir = os.scandir
+
+    def scan(path: str | os.PathLike[str]) -> object:
+        if Path(path).name == "100":
+            raise kind(errno.ENOENT if kind is FileNotFoundError else errno.EACCES, "refused", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    if kind is FileNotFoundError:
+        assert files.sizes("checkpoints") == {"checkpoints/200/state": 1}
+    else:
+        with pytest.raises(StoreError, match="cannot list"):
+            files.sizes("checkpoints")
+    assert files.sizes("nowhere") == {}
+
+
 def test_durations_are_known_by_the_number_of_workers(store: ArtifactStore):
     for value, (workers, seconds) in enumerate([(1, 4.0), (1, 6.0), (2, 3.0), (None, 9.0)]):
         scratch = store.new_scratch(number(value))

@@ -5,6 +5,8 @@ from types import ModuleType
 import pytest
 
 from nlgraft.errors import StudyError
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.run import artifact_root
 from nlgraft.tracking import connection
 from nlgraft.tracking.uri import check_uri, public_text, sqlite_path
 
@@ -89,3 +91,8 @@ def test_where_a_sqlite_database_lies():
 def test_messages_that_quote_a_uri_show_no_password_and_one_line():
     text = "request to https://ann:secret@host/api failed\nwith much more"
     assert public_text(text) == "request to https://ann:***@host/api failed"
+
+
+def test_keys_of_an_object_store_do_not_enter_mlflow():
+    store = ArtifactStore.open("s3://KEY:geheim@bucket/nlgraft?endpoint_override=minio:9000&scheme=http")
+    assert artifact_root(store) == "s3://bucket/nlgraft/mlflow-artifacts"

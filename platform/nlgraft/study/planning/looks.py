@@ -10,6 +10,7 @@ from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell, cells
 from nlgraft.study.data.study import Study
+from nlgraft.study.planning.selection import study_key
 from nlgraft.study.reading.resolving import resolve_config
 
 KIND = "looks"
@@ -24,15 +25,16 @@ def cell_key(study: Study, cell: Cell, params: Mapping[str, object]) -> str:
 
 def record_granted(study: Study, store: ArtifactStore, granted: Mapping[str, int]) -> None:
     """Record how many seeds each cell gets, by the cells' keys."""
-    store.write_record(KIND, f"{_key(study)}/granted", dict(granted))
+    store.write_record(KIND, f"{study_key(study)}/granted", dict(granted))
 
 
 def read_granted(study: Study, store: ArtifactStore) -> dict[str, int]:
     """Read how many seeds the cells got at the last look; empty before the first."""
     if study.planned_looks is None:
         return {}
-    return store.read_record(KIND, f"{_key(study)}/granted", _GRANTED) or {}
-
-
-def _key(study: Study) -> str:
-    return cell_key(study, cells(study)[0], {})
+    # Version 0.1.0 wrote under the first cell's key, which studies with one baseline share.
+    for key in (study_key(study), cell_key(study, cells(study)[0], {})):
+        granted = store.read_record(KIND, f"{key}/granted", _GRANTED)
+        if granted is not None:
+            return granted
+    return {}

@@ -69,6 +69,11 @@ def search_seed(study: Study) -> int:
     return next(seed for seed in range(_LAST_SEED, -1, -1) if seed not in study.seeds)
 
 
+def study_key(study: Study) -> str:
+    """Key of a study's lock and of its own records on a store: this definition under this name."""
+    return fingerprint({"name": study.name, "study": study.fingerprint})
+
+
 def search_key(study: Study, cell: Cell) -> str:
     """Fingerprint of everything that determines the proposals of a cell, except their number."""
     assert study.search is not None
