@@ -135,9 +135,10 @@ def _text_metrics(draft: Draft, system: System) -> set[str]:
     given += [value for level in levels for path, value in paths.leaves(level) if path == _TEXT_METRICS]
     for factor in study.factors.values():
         given += factor.level_values if factor.target == _TEXT_METRICS else []
-    return {
+    found = {
         name for names in given if isinstance(names, list | tuple) for name in names if isinstance(name, str)
     }
+    return found if found <= {*get_args(TextMetric)} else set()  # a misspelt one is a problem of its own
 
 
 class _CellChecker:
