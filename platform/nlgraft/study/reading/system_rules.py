@@ -15,7 +15,7 @@ from nlgraft.study.data.system import System
 from nlgraft.study.reading.claim_rules import unlike_metrics, upside_down
 from nlgraft.study.reading.draft import Draft
 from nlgraft.study.reading.faults import Fault
-from nlgraft.study.reading.knobs import knobs, miss
+from nlgraft.study.reading.knobs import miss
 from nlgraft.study.reading.resolving import Resolver
 from nlgraft.study.reading.system_import import load_system
 
@@ -120,8 +120,11 @@ def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Ite
 
 def _text_metrics(draft: Draft, system: System) -> set[str]:
     """The metrics of text that some cell computes; none where the system or the draft does not tell."""
-    defaults = [knob.default for knob in knobs(system.config_type) if knob.path == _TEXT_METRICS]
-    if not defaults or not draft.can_use("base", "factors", "components"):
+    score = system.config_type.model_fields.get("score")
+    default = (
+        None if score is None else getattr(score.get_default(call_default_factory=True), "metrics", None)
+    )
+    if default is None or not draft.can_use("base", "factors", "components"):
         return set()
     study = draft.study
     levels = [
@@ -131,7 +134,7 @@ def _text_metrics(draft: Draft, system: System) -> set[str]:
         for level in one.levels.values()
     ]
     levels += [component.without for component in study.components.values()]
-    given = [dict(paths.leaves(study.base)).get(_TEXT_METRICS, defaults[0])]
+    given = [dict(paths.leaves(study.base)).get(_TEXT_METRICS, default)]
     given += [value for level in levels for path, value in paths.leaves(level) if path == _TEXT_METRICS]
     for factor in study.factors.values():
         given += factor.level_values if factor.target == _TEXT_METRICS else []
