@@ -21,8 +21,6 @@ from nlgraft.study.reading.system_import import load_system
 
 _REPORTED = ("published", "claims", "analysis")
 """Fields whose metrics are reported and select nothing."""
-_TEXT_METRICS = "score.metrics"
-"""Setting that names the metrics of text which are computed, in systems that have it."""
 
 
 def system_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
@@ -54,7 +52,20 @@ def system_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
             yield Problem(place, reason)
     if not draft.can_use("base", "data"):
         return
-    yield from _CellChecker(draft, cells, system, unknown).problems()
+    checker = _CellChecker(draft, cells, system, unknown)
+    yield from checker.problems()
+    computed = checker.text_metrics()
+    for path, name in _asked(draft) if computed else ():
+        text_metric = name.partition("/")[2]
+        if name in system.metrics and text_metric in get_args(TextMetric) and text_metric not in computed:
+            yield Problem(path, f"{name} is not computed: add {text_metric} to base.score.metrics")
+
+
+def _asked(draft: Draft) -> list[tuple[str, str]]:
+    """The metrics of claims and objectives, after their places in the file."""
+    found = [(f"{path}.metric", metric) for path, stated in draft.claims for metric in stated.metric]
+    found += [(f"{path}.worse_metric", one.worse_metric) for path, one in draft.claims if one.worse_metric]
+    return found + [(f"{path}.metric", objective.metric) for path, objective in draft.objectives]
 
 
 def _config_paths(draft: Draft) -> Iterator[tuple[str, str]]:
@@ -80,10 +91,7 @@ def _config_paths(draft: Draft) -> Iterator[tuple[str, str]]:
 
 def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Iterator[Problem]:
     known = list(system.metrics)
-    asked = [(f"{path}.metric", metric) for path, stated in draft.claims for metric in stated.metric]
-    asked += [(f"{path}.worse_metric", one.worse_metric) for path, one in draft.claims if one.worse_metric]
-    asked += [(f"{path}.metric", objective.metric) for path, objective in draft.objectives]
-    named = [*((f"{path}.metric", column.metric) for path, column in draft.published), *asked]
+    named = [*((f"{path}.metric", column.metric) for path, column in draft.published), *_asked(draft)]
     if draft.can_use("analysis"):
         named += [(paths.join("analysis.margin", metric), metric) for metric in draft.study.analysis.margin]
     search = draft.study.search
@@ -104,11 +112,6 @@ def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Ite
             )
         elif system.metrics[name].is_derived and not path.startswith(_REPORTED):
             yield Problem(path, f"{name!r} is known only when all trials have ended; name it in claims")
-    computed = _text_metrics(draft, system)
-    for path, name in asked if computed else ():
-        text_metric = name.partition("/")[2]
-        if name in system.metrics and text_metric in get_args(TextMetric) and text_metric not in computed:
-            yield Problem(path, f"{name} is not computed: add {text_metric} to base.{_TEXT_METRICS}")
     for path, objective in draft.objectives:
         metric = system.metrics.get(objective.metric)
         if metric is not None and metric.direction != objective.direction:
@@ -116,32 +119,6 @@ def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Ite
             yield Problem(f"{path}.direction", message)
     yield from upside_down(draft, cells, system.metrics)
     yield from unlike_metrics(draft, system.metrics)
-
-
-def _text_metrics(draft: Draft, system: System) -> set[str]:
-    """The metrics of text that some cell computes; none where the system or the draft does not tell."""
-    score = system.config_type.model_fields.get("score")
-    default = (
-        None if score is None else getattr(score.get_default(call_default_factory=True), "metrics", None)
-    )
-    if default is None or not draft.can_use("base", "factors", "components"):
-        return set()
-    study = draft.study
-    levels = [
-        level
-        for one in study.factors.values()
-        if isinstance(one.levels, dict)
-        for level in one.levels.values()
-    ]
-    levels += [component.without for component in study.components.values()]
-    given = [dict(paths.leaves(study.base)).get(_TEXT_METRICS, default)]
-    given += [value for level in levels for path, value in paths.leaves(level) if path == _TEXT_METRICS]
-    for factor in study.factors.values():
-        given += factor.level_values if factor.target == _TEXT_METRICS else []
-    found = {
-        name for names in given if isinstance(names, list | tuple) for name in names if isinstance(name, str)
-    }
-    return found if found <= {*get_args(TextMetric)} else set()  # a misspelt one is a problem of its own
 
 
 class _CellChecker:
@@ -165,6 +142,17 @@ class _CellChecker:
         for cell in cells:
             yield from self._new_problems(cell, {}, list(known))
         yield from self._space_problems(baseline, cells, known)
+
+    def text_metrics(self) -> set[str]:
+        """The metrics of text that some cell computes; none where no config tells, or one is refused."""
+        found: set[str] = set()
+        for cell in (self._axes.cell({}), *self._design_cells):
+            config, _ = self._resolver.faults(cell, {})
+            metrics = getattr(getattr(config, "score", None), "metrics", None)
+            if metrics is None:
+                return set()
+            found.update(metrics)
+        return found
 
     def _stray_baselines(self) -> set[str]:
         """Places of baselines that are none of their factor's levels, which is their only problem."""
