@@ -111,7 +111,7 @@ def sensitivities(result: ComparedResults) -> Sensitivities:
         missing.append(f"Seeds are left out from {_FEW_SEEDS} common seeds on.")
     base = result.baseline.measured(main)
     judged = {one.cell.label for one in result.cells[1:] if base.keys() & one.measured(main).keys()}
-    stands = {label: own for label, own in _standings(result, main).items() if label in judged}
+    stands: Standings = {label: own for label, own in _standings(result, main).items() if label in judged}
     unadjusted = _standings(alone, main)
     withheld = [label for label, own in stands.items() if own != unadjusted[label]]
     if withheld:
