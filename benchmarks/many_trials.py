@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.overhead import empty_study
 from nlgraft.execution.events import Event, TrialEnded
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.run import Run
+from nlgraft.runs.run import Run
 from nlgraft.study.data.design import cells
 
 NUM_TRIALS = 10_000

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benchmarks import overhead
+from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.execution.events import Driver, Event, TrialEnded, TrialStarted
 from nlgraft.execution.sweep import run_sweep
 from nlgraft.pipeline.stage import Stage, StageContext, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.strict_config import StrictConfig
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
 

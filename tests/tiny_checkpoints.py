@@ -14,7 +14,7 @@ import transformers
 from click.testing import CliRunner
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from nlgraft.cli import main
+from nlgraft.commands.main import main
 
 rng = random.Random(3)
 STEMS = ["".join(rng.choices("abdeiklmnorstu", k=rng.randint(2, 5))) for _ in range(40)]

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.nn.model_config import ArchitectureConfig, BeamSearchConfig
 from nlgraft.stages.config_parts import DevLossTrainConfig, ScoreConfig
-from nlgraft.strict_config import StrictConfig
 from nlgraft.text.corpus_config import CorpusConfig
 from nlgraft.text.roles import requires
 from nlgraft.text.tokenizer_config import SampledTokenizerConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nlgraft.shipped import make_importable
+from nlgraft.basics.shipped import make_importable
 
 if TYPE_CHECKING:
     from nlgraft.api import Handle, export_model, launch, load, load_model, propose, register

@@ -1,6 +1,6 @@
 """``python -m nlgraft``."""
 
-from nlgraft.cli import main
+from nlgraft.commands.main import main
 
 if __name__ == "__main__":
     main()

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from nlgraft import run as places
-from nlgraft.errors import NlgraftError, StudyError
+from nlgraft.basics.errors import NlgraftError, StudyError
+from nlgraft.basics.shipped import STUDY_SUFFIXES, studies
 from nlgraft.execution.cluster import local_capacity
-from nlgraft.handle import Handle
 from nlgraft.pipeline.stage import Reporter
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.run import Run
-from nlgraft.shipped import STUDY_SUFFIXES, studies
+from nlgraft.runs import run as places
+from nlgraft.runs.handle import Handle
+from nlgraft.runs.run import Run
 from nlgraft.study.data.design import Cell, cells, find_cell, select_cells
 from nlgraft.study.data.plan import Plan
 from nlgraft.study.data.study import Storage
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nlgraft.export.exported import ExportedModel
     from nlgraft.export.exporting import Export
     from nlgraft.pipeline.trial_record import TrialRecord
-    from nlgraft.verifying import Verification
+    from nlgraft.runs.verifying import Verification
 
 
 def open_store(study: Study) -> ArtifactStore:
@@ -106,9 +106,9 @@ def launch(
     Args:
         address: A running Ray cluster; None starts a local one if there is something to run.
         only: Run only these cells and the baseline.
-        tracking_uri: MLflow tracking URI; for the default see `nlgraft.run.tracking_uri`.
+        tracking_uri: MLflow tracking URI; for the default see `nlgraft.runs.run.tracking_uri`.
         on_event: Receives every event of the sweep.
-        wait_timeout_s: See `nlgraft.run.Run`.
+        wait_timeout_s: See `nlgraft.runs.run.Run`.
         wait: If false, run the sweep in a thread of this process and return a `Handle` at once.
 
     Raises:
@@ -142,7 +142,7 @@ def propose(
         against: Number of the kept proposal to compare with, or ``baseline``; None for what was kept last.
         max_seeds: Answer MORE if so many seeds, 3 to 24, have not decided; None for 24.
         address: A running Ray cluster; None starts a local one if there is something to run.
-        tracking_uri: MLflow tracking URI; for the default see `nlgraft.run.tracking_uri`.
+        tracking_uri: MLflow tracking URI; for the default see `nlgraft.runs.run.tracking_uri`.
         on_event: Receives every event of the sweeps.
 
     Raises:
@@ -152,7 +152,7 @@ def propose(
         StudyLockedError: Another driver runs this proposal on this store.
     """
     from nlgraft.analysis.statistics.proposals import FIRST_SEEDS, LIMIT
-    from nlgraft.proposing import Place, Trying
+    from nlgraft.runs.proposing import Place, Trying
 
     most = LIMIT if max_seeds is None else max_seeds
     if not FIRST_SEEDS <= most <= LIMIT:
@@ -371,14 +371,14 @@ def verify(
     tracking_uri: str | None = None,
     is_discarding: bool = False,
 ) -> Verification:
-    """Compare what a study plans with what store, Optuna and MLflow hold; see `nlgraft.verifying.verify`.
+    """Compare what a study plans with what store, Optuna and MLflow hold; see `runs.verifying.verify`.
 
     Args:
         only: Only these cells and the baseline.
-        tracking_uri: MLflow tracking URI; for the default see `nlgraft.run.tracking_uri`.
+        tracking_uri: MLflow tracking URI; for the default see `nlgraft.runs.run.tracking_uri`.
         is_discarding: Remove what cannot be used, so that the next run makes it again.
     """
-    from nlgraft.verifying import verify
+    from nlgraft.runs.verifying import verify
 
     store = open_store(study)
     uri = places.tracking_uri(study, store, tracking_uri)

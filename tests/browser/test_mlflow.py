@@ -12,7 +12,7 @@ import pytest
 
 import nlgraft
 from nlgraft import api
-from nlgraft.progress import LineReporter
+from nlgraft.commands.progress import LineReporter
 from tests.pages import CHROMIUM, browse, mlflow_server
 
 pytestmark = [

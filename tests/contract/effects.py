@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from safetensors.torch import load_file
 
-from nlgraft.errors import NlgraftError, TrialFailed
+from nlgraft.basics.errors import NlgraftError, TrialFailed
 from nlgraft.pipeline.runner import StageRunner
 from nlgraft.pipeline.stage import NullReporter, Stage, StageGraph
 from nlgraft.pipeline.stage_outputs import CURVES, METRICS, RecordingReporter

@@ -17,8 +17,8 @@ import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
+from nlgraft.commands.study_command import duration_of
 from nlgraft.study.public import Study
-from nlgraft.study_command import duration_of
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

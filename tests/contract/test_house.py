@@ -58,10 +58,11 @@ def test_the_public_names_are_what_is_said() -> None:
     "statement",
     [
         "from nlgraft.study.public import Study",
-        "import nlgraft.cli",
+        "import nlgraft.commands.main",
         "from nlgraft.study.reading.system_import import load_system;"
         " load_system('trainables.embedding_transfer')",
-        "from nlgraft.cli import main; main(['validate', 'search_spaces/embedding_transfer/demo.yaml'],"
+        "from nlgraft.commands.main import main;"
+        " main(['validate', 'search_spaces/embedding_transfer/demo.yaml'],"
         " standalone_mode=False)",
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nlgraft.errors import StudyError
+from nlgraft.basics.errors import StudyError
 from nlgraft.study.data import paths
 from nlgraft.study.public import Study
 from tests.contract.toy_arms import arms_of

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
-from nlgraft.errors import StudyError
+from nlgraft.basics.errors import StudyError
 from nlgraft.nn.model_config import SIZES, ArchitectureConfig
 from nlgraft.study.data.claim import claims_of
 from nlgraft.study.data.design import cells

@@ -13,7 +13,7 @@ import pytest
 from pipeline_stages import number
 from pydantic import TypeAdapter
 
-from nlgraft.errors import StageBusy, StudyLockedError
+from nlgraft.basics.errors import StageBusy, StudyLockedError
 from nlgraft.pipeline.fence import Fence, Superseded
 from nlgraft.pipeline.leases import Lease
 from nlgraft.pipeline.local_files import Files

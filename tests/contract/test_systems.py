@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from nlgraft.errors import NlgraftError
+from nlgraft.basics.errors import NlgraftError
 from nlgraft.evaluation.artifact import read_lines, read_segments
 from nlgraft.export.exported import ExportedModel
 from nlgraft.export.model_directory import write_directory

@@ -9,9 +9,9 @@ import pytest
 
 import nlgraft
 from nlgraft import api
-from nlgraft.errors import StudyError
+from nlgraft.basics.errors import StudyError
+from nlgraft.commands.progress import LineReporter
 from nlgraft.execution.events import TrialEnded
-from nlgraft.progress import LineReporter
 
 
 def test_a_handle_tells_events_and_gives_the_result(toy_document: dict[str, Any]) -> None:

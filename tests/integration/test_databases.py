@@ -24,7 +24,7 @@ import pytest
 from ruamel.yaml import YAML
 
 import nlgraft
-from nlgraft.errors import StudyError
+from nlgraft.basics.errors import StudyError
 from nlgraft.execution.events import Event, TrialEnded, TrialStarted
 from nlgraft.study.public import Study
 from tests.integration.test_job_submit import free_port

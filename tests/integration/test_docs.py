@@ -17,8 +17,8 @@ from ruamel.yaml import YAML
 
 import nlgraft
 from nlgraft import api
-from nlgraft.cli import main
-from nlgraft.shipped import system_names
+from nlgraft.basics.shipped import system_names
+from nlgraft.commands.main import main
 from nlgraft.study.data.design import cells
 from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpus_config import ConlangConfig

@@ -146,7 +146,7 @@ IMPATIENT = """
 from functools import partial
 from nlgraft.execution import sweep
 sweep.WorkerGroup = partial(sweep.WorkerGroup, growth_s=5.0)
-from nlgraft.cli import main
+from nlgraft.commands.main import main
 main()
 """
 

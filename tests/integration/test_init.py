@@ -14,13 +14,13 @@ import transformers
 from click.testing import CliRunner, Result
 
 from nlgraft import api
-from nlgraft.cli import main
-from nlgraft.new_study import SCALES, plan_s
-from nlgraft.shipped import system_names
+from nlgraft.basics.shipped import system_names
+from nlgraft.basics.wording import duration
+from nlgraft.commands.main import main
+from nlgraft.commands.new_study import SCALES, plan_s
 from nlgraft.study.public import Study
 from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpus_config import ConlangConfig
-from nlgraft.wording import duration
 from tests.released_translators import write_marian
 from tests.tiny_causal_lms import release
 from tests.tiny_checkpoints import bert, bert_tokenizer

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import ray
 
-from nlgraft.errors import ClusterError
+from nlgraft.basics.errors import ClusterError
 from nlgraft.execution import local_ray
 from nlgraft.execution.cluster import connected
 from nlgraft.execution.local_ray import LocalRay

@@ -20,8 +20,8 @@ from ray.util import placement_group, placement_group_table, remove_placement_gr
 from ruamel.yaml import YAML
 
 import nlgraft
-from nlgraft.cli import main
-from nlgraft.errors import ClusterError, StoreError
+from nlgraft.basics.errors import ClusterError, StoreError
+from nlgraft.commands.main import main
 from nlgraft.execution import sweep, waiting
 from nlgraft.execution.cluster import connected, local_capacity
 from nlgraft.execution.events import Driver, Event, LookTaken, Notice, TrialEnded, TrialStarted

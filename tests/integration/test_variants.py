@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 import nlgraft
 from nlgraft import api
-from nlgraft.cli import main
-from nlgraft.progress import LineReporter
+from nlgraft.commands.main import main
+from nlgraft.commands.progress import LineReporter
 
 OVERRIDES = ["steps=4", "seeds=[1]"]
 

@@ -12,7 +12,7 @@ import pytest
 import nlgraft
 from nlgraft import api
 from nlgraft.analysis.study_result import StudyResult
-from nlgraft.progress import LineReporter
+from nlgraft.commands.progress import LineReporter
 
 NUM_DRAWS = 1000
 ARMS = {"strong": (1.0, 0.5), "fair": (0.1, 0.5), "weak": (-0.1, 0.5)}

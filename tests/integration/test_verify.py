@@ -20,9 +20,9 @@ from mlflow import MlflowClient
 from nlgraft import api
 from nlgraft.execution.study_lock import StudyLock
 from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.runs.verifying import Verification
 from nlgraft.study.public import Study
 from nlgraft.tracking.tags import CELL
-from nlgraft.verifying import Verification
 from tests.conftest import TOY
 from tests.processes import patient
 

@@ -208,7 +208,7 @@ def test_planning_needs_no_torch(bert_checkpoint, new_model):
         [
             sys.executable,
             "-c",
-            f"from nlgraft.cli import main; main({arguments}, standalone_mode=False); {check}",
+            f"from nlgraft.commands.main import main; main({arguments}, standalone_mode=False); {check}",
         ],
         capture_output=True,
         text=True,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from nlgraft.shipped import system_names
+from nlgraft.basics.shipped import system_names
 from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpus_config import ConlangConfig
 from tests.wheels import ROOT, build_wheel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
 from nlgraft.nn.attention import Attention
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.fine_encoder import FineEncoder, FineLayer

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.inputs import Inputs, with_foreign_source
 from nlgraft.nn.fusion import Dropnet
 from nlgraft.nn.fusion_config import FusionConfig

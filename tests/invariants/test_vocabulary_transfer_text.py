@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from nlgraft.errors import DataError, TrialFailed
+from nlgraft.basics.errors import DataError, TrialFailed
 from nlgraft.nn.batch import Tokens
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.corpus_config import SPLITS

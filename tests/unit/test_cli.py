@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from nlgraft import api
-from nlgraft.cli import main
-from nlgraft.wording import visible
+from nlgraft.basics.wording import visible
+from nlgraft.commands.main import main
 
 STUDY = "examples/minimal_system/study.yaml"
 
@@ -46,7 +46,7 @@ def test_a_seed_that_no_generator_takes_is_bad_input(seed: int) -> None:
 def test_python_ends_without_a_last_collection() -> None:
     code = (
         "import atexit, gc; atexit.register(lambda: print(gc.get_freeze_count() > 0))\n"
-        "from nlgraft.cli import main; main(['systems', '--json'])"
+        "from nlgraft.commands.main import main; main(['systems', '--json'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "True"

@@ -16,16 +16,16 @@ from nlgraft import api
 from nlgraft.analysis.data.stream import Step, Stream, append, open_streams, read_streams
 from nlgraft.analysis.statistics.answer import Answer
 from nlgraft.analysis.statistics.proposals import FIRST_SEEDS, FRESH_SEEDS, LIMIT, stream_level
-from nlgraft.cli import main
-from nlgraft.errors import NlgraftError, StudyError, TrialFailed
+from nlgraft.basics.errors import NlgraftError, StudyError, TrialFailed
+from nlgraft.commands.ledger import try_proposal
+from nlgraft.commands.main import main
 from nlgraft.execution.events import Driver
 from nlgraft.execution.sweep import SweepOutcome
 from nlgraft.execution.trial_queue import TrialQueue
-from nlgraft.ledger_cli import try_proposal
 from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial, trial_record
-from nlgraft.run import Run
+from nlgraft.runs.run import Run
 from nlgraft.study.data.design import cells
 from nlgraft.study.planning.proposed import baseline_of, pair_of, proposed, seeds_of
 from nlgraft.study.public import Study

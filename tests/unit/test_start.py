@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from nlgraft.cli import main
-from nlgraft.errors import StudyError
-from nlgraft.shipped import studies, study_path, system_names
+from nlgraft.basics.errors import StudyError
+from nlgraft.basics.shipped import studies, study_path, system_names
+from nlgraft.commands.main import main
 from nlgraft.study.public import Study
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, ValidationError
 
-from nlgraft.conditions import ReadWhen
+from nlgraft.basics.conditions import ReadWhen
+from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.nn.model_config import ArchitectureConfig, BeamSearchConfig
 from nlgraft.stages.config_parts import (
     MaskedLMConfig,
@@ -18,7 +19,6 @@ from nlgraft.stages.config_parts import (
     VectorsConfig,
     defaulting,
 )
-from nlgraft.strict_config import StrictConfig
 from nlgraft.text.corpus_config import PairsConfig, as_corpus
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.roles import role_problem

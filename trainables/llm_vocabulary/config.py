@@ -8,11 +8,11 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from nlgraft.conditions import Condition, ReadWhen
-from nlgraft.errors import DataError
+from nlgraft.basics.conditions import Condition, ReadWhen
+from nlgraft.basics.errors import DataError
+from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.nn.model_config import LlamaConfig
 from nlgraft.stages.config_parts import SystemConfig, UpstreamSeed, VectorsConfig
-from nlgraft.strict_config import StrictConfig
 from nlgraft.text.corpus_config import TestedTextConfig, TextConfig
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.roles import requires

@@ -7,7 +7,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from nlgraft.conditions import Condition, ReadWhen
+from nlgraft.basics.conditions import Condition, ReadWhen
+from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.nn.context_config import (
     BiLMConfig,
     ContextConfig,
@@ -23,7 +24,6 @@ from nlgraft.stages.config_parts import (
     SystemConfig,
     defaulting,
 )
-from nlgraft.strict_config import StrictConfig
 from nlgraft.text.corpus_config import PairsConfig, TextConfig
 from nlgraft.text.roles import requires
 from nlgraft.text.tokenizer_config import TokenizerConfig
@@ -68,7 +68,7 @@ READ_WHEN: ReadWhen = {
         {"tokenizers.target": ("language_model",)},
     ),
 }
-"""Settings that only some arms read: see `nlgraft.conditions`."""
+"""Settings that only some arms read: see `nlgraft.basics.conditions`."""
 
 
 class DataConfig(StrictConfig):

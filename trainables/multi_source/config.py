@@ -7,7 +7,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from nlgraft.conditions import GIVEN, Condition, ReadWhen, as_read
+from nlgraft.basics.conditions import GIVEN, Condition, ReadWhen, as_read
+from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.nn.model_config import (
     MAX_FINE_LAYERS,
     ArchitectureConfig,
@@ -24,7 +25,6 @@ from nlgraft.stages.config_parts import (
     UpstreamSeed,
     defaulting,
 )
-from nlgraft.strict_config import StrictConfig
 from nlgraft.text.corpus_config import EOS, CorpusConfig, TextConfig
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.roles import requires, role_problem

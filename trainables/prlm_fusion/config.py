@@ -7,7 +7,8 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from nlgraft.conditions import Condition, ReadWhen
+from nlgraft.basics.conditions import Condition, ReadWhen
+from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.nn.fusion_config import MERGE_SETTINGS, FusionConfig, Init, MergeConfig, MergeName, Site
 from nlgraft.nn.model_config import ArchitectureConfig, BeamSearchConfig, BertConfig
 from nlgraft.stages.config_parts import (
@@ -17,7 +18,6 @@ from nlgraft.stages.config_parts import (
     UpstreamSeed,
     defaulting,
 )
-from nlgraft.strict_config import StrictConfig
 from nlgraft.text.corpus_config import PairsConfig, TextConfig
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.roles import requires
@@ -51,7 +51,7 @@ READ_WHEN: ReadWhen = {
     "model.has_source_scale": ({"fusion.merge": ("none", *_BRANCHING)},),
     **{f"fusion.{name}": ({"fusion.merge": (merge,)},) for name, merge in MERGE_SETTINGS.items()},
 }
-"""Settings that only some arms read: see `nlgraft.conditions`."""
+"""Settings that only some arms read: see `nlgraft.basics.conditions`."""
 
 
 def _has_layers(depth: int, layers: Layers) -> bool:

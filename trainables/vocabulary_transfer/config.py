@@ -7,14 +7,14 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field
 
-from nlgraft.conditions import GIVEN, Condition, ReadWhen
+from nlgraft.basics.conditions import GIVEN, Condition, ReadWhen
+from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.stages.config_parts import (
     ClassificationConfig,
     MaskedLMConfig,
     SystemConfig,
     UpstreamSeed,
 )
-from nlgraft.strict_config import StrictConfig
 from nlgraft.text.corpus_config import LabelledConfig, TextConfig
 from nlgraft.text.roles import requires
 from nlgraft.training.train_config import TrainConfig

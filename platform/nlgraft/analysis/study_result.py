@@ -13,7 +13,7 @@ from nlgraft.analysis.rendering.prose import headline, short_note
 from nlgraft.analysis.rendering.tables import comparison_table, effects_table, metrics_table
 from nlgraft.analysis.rendering.typesetting import Table
 from nlgraft.analysis.statistics.sequential import SequentialResults
-from nlgraft.wording import count
+from nlgraft.basics.wording import count
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from nlgraft.errors import StoreError
+from nlgraft.basics.errors import StoreError
 from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.evaluation.sufficient import Statistics
 

@@ -23,7 +23,7 @@ import torch
 from numpy.typing import NDArray
 from sacrebleu.metrics import lib_ter
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.inputs import Inputs
 from nlgraft.evaluation.scores import Evaluation, score_statistics
 from nlgraft.evaluation.sufficient import NUM_ECE_BINS, Statistics

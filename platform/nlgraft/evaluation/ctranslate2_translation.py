@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
 from nlgraft.evaluation.inputs import Inputs
 from nlgraft.evaluation.translation import Translations, translate
 from nlgraft.nn.batch import Tokens

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.frozen_states import FrozenStates
 from nlgraft.text.batches import Ragged

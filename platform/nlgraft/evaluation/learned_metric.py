@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.sufficient import Statistics
 
 SegmentScorer = Callable[[Sequence[str], Sequence[str], Sequence[str]], Sequence[float]]

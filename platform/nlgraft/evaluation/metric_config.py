@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from nlgraft.errors import DataError, nearest
+from nlgraft.basics.errors import DataError, nearest
 
 BleuTokenizer = Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores200", "none"]
 """Tokenizers of sacreBLEU; ``none`` is for text whose words are separated already."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.extractive import rouge_scorer, sentences
 from nlgraft.evaluation.metric_config import BleuTokenizer, RougeTokenizer
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.inputs import Inputs
 from nlgraft.evaluation.scores import evaluate_text
 from nlgraft.evaluation.scripts import choose_tokenizers

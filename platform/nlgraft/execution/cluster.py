@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nlgraft.errors import CapacityError, ClusterError
+from nlgraft.basics.errors import CapacityError, ClusterError
 from nlgraft.execution.interruption import signals_kept_from_ray
 from nlgraft.execution.local_ray import MANY_MACHINES, LocalRay
 from nlgraft.study.data.resources import Resources

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Mapping
 from types import TracebackType
 
-from nlgraft.errors import ClusterError
-from nlgraft.exits import EXIT_FAILED
+from nlgraft.basics.errors import ClusterError
+from nlgraft.basics.exits import EXIT_FAILED
 
 _PAUSE_S = 1.0
 _CONNECT_S = 5.0

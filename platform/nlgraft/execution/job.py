@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.execution.job_package import JobPackage
 from nlgraft.execution.job_server import Job, JobServer, job_name
 from nlgraft.pipeline.credentials import without_credentials

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pathspec
 
-from nlgraft.errors import DataError
-from nlgraft.wording import count, size
+from nlgraft.basics.errors import DataError
+from nlgraft.basics.wording import count, size
 
 LEFT_OUT = (
     ".env", ".env.*", ".envrc", ".netrc", "*.pem", "*.key", "id_rsa*", "id_ed25519*", ".aws/", ".ssh/",

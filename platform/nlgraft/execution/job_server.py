@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from nlgraft.errors import NlgraftError, StudyLockedError
+from nlgraft.basics.errors import NlgraftError, StudyLockedError
 from nlgraft.execution.cluster import use_token_if_present
 from nlgraft.study.data.study import Study
 from nlgraft.study.planning.selection import study_key

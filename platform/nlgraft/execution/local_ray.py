@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from nlgraft.errors import ClusterError
+from nlgraft.basics.errors import ClusterError
 from nlgraft.execution.interruption import Interrupted
 
 LOOPBACK = "127.0.0.1"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from nlgraft.basics.wording import count
 from nlgraft.execution.cluster_watch import answers
-from nlgraft.wording import count
 
 MAX_PREEMPTIONS = 50
 """How often a trial survives the loss of a node; bounded, since the trial may be what brings them down."""

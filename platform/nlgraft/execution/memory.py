@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import re
 
-from nlgraft.errors import ClusterError
+from nlgraft.basics.errors import ClusterError
 
 _AMOUNTS = re.compile(r"was (\S+) used / (\S+) limit")
 

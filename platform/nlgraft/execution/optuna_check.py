@@ -9,10 +9,10 @@ from pathlib import Path
 import optuna
 from optuna.trial import FrozenTrial
 
-from nlgraft.errors import StoreError
+from nlgraft.basics.errors import StoreError
+from nlgraft.basics.findings import RUN_AGAIN, Finding
 from nlgraft.execution.events import SweepTrial
 from nlgraft.execution.optuna_study import database_url, explained, number_of, optuna_name, outcome
-from nlgraft.findings import RUN_AGAIN, Finding
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial_record import TrialRecord
 from nlgraft.study.data.design import Cell

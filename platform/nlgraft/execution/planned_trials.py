@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from nlgraft.basics.findings import RUN_AGAIN, Finding
 from nlgraft.execution.cell_searches import search_trial
 from nlgraft.execution.events import SweepTrial
 from nlgraft.execution.replicates import Built, Replicates
-from nlgraft.findings import RUN_AGAIN, Finding
 from nlgraft.pipeline.stage import Stage
 from nlgraft.pipeline.store import ArtifactStore, Decision
 from nlgraft.pipeline.trial import trial_record

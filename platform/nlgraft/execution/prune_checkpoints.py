@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from nlgraft.errors import StageBusy
+from nlgraft.basics.errors import StageBusy
 from nlgraft.execution.events import TrialEnded
 from nlgraft.pipeline.stage import Stage
 from nlgraft.pipeline.store import ArtifactStore

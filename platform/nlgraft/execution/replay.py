@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from optuna.pruners import BasePruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
 from optuna.trial import TrialState
 
-from nlgraft.errors import DataError, NlgraftError
+from nlgraft.basics.errors import DataError, NlgraftError
 from nlgraft.execution.cell_searches import flat_config
 from nlgraft.execution.optuna_study import encoded, sampler_of, suggest_params
 from nlgraft.pipeline.store import ArtifactStore

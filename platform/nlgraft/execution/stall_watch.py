@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 
+from nlgraft.basics.wording import duration
 from nlgraft.pipeline.stage import Reporter
 from nlgraft.pipeline.threads import THREADS
-from nlgraft.wording import duration
 
 LOOKS = 10
 """How often within the time that a training may be silent it is looked at."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from nlgraft.errors import StoreError, StudyLockedError
+from nlgraft.basics.errors import StoreError, StudyLockedError
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Study

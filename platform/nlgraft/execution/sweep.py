@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from nlgraft.errors import ClusterError
+from nlgraft.basics.errors import ClusterError
+from nlgraft.basics.wording import duration
 from nlgraft.execution.cluster import (
     DRIVER_SHARE,
     HEAD_RESOURCE,
@@ -36,7 +37,6 @@ from nlgraft.pipeline.trial import one_line
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study, TrialScheduler
 from nlgraft.study.reading.system_import import load_system
-from nlgraft.wording import duration
 
 if TYPE_CHECKING:
     from nlgraft.execution.trainable import TrialSpec

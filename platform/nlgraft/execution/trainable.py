@@ -20,7 +20,7 @@ import ray
 from ray import tune
 from ray.exceptions import RayError
 
-from nlgraft.errors import StageBusy, TrialFailed
+from nlgraft.basics.errors import StageBusy, TrialFailed
 from nlgraft.execution.losses import PROCESS_DIED, Losses, is_any_lost
 from nlgraft.execution.memory import return_freed_memory
 from nlgraft.execution.report_keys import (

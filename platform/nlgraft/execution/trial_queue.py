@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from nlgraft.errors import StoreError
+from nlgraft.basics.errors import StoreError
 from nlgraft.execution.cell_searches import CellSearches
 from nlgraft.execution.cpu_loans import CpuLoans
 from nlgraft.execution.deferrals import Deferrals

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nlgraft.wording import count, duration
+from nlgraft.basics.wording import count, duration
 
 _PAUSE_S = 30.0
 

@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.pipeline.manifest import MANIFEST
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial_record import TrialRecord
-from nlgraft.run import read_result
+from nlgraft.runs.run import read_result
 from nlgraft.study.data.design import cells
 from nlgraft.study.planning.looks import KIND as LOOKS
 from nlgraft.study.planning.selection import KIND as PROPOSALS

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from nlgraft.analysis.statistics.comparer import Comparer
+from nlgraft.basics.wording import count
 from nlgraft.export.choice import Choice
 from nlgraft.study.reading.documents import masked, write_yaml
-from nlgraft.wording import count
 
 _UNKNOWN = "unknown"
 _USES = {"translation": "translate", "classification": "classify"}

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from nlgraft.analysis.data.trials import CellResult, TrialResult
 from nlgraft.analysis.study_result import StudyResult
-from nlgraft.errors import DataError, nearest
+from nlgraft.basics.errors import DataError, nearest
+from nlgraft.basics.wording import count
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.study.reading.resolving import resolve_cell
-from nlgraft.wording import count
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from nlgraft.errors import DataError, NlgraftError
+from nlgraft.basics.errors import DataError, NlgraftError
+from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.stages.kinds.classification_kinds import TRAIN_CLASSIFIER
 from nlgraft.stages.kinds.masked_lm_kinds import ENCODED_WORDS
 from nlgraft.stages.kinds.seq2seq_kinds import TRANSLATE
 from nlgraft.stages.kinds.text_kinds import CORPUS
-from nlgraft.strict_config import StrictConfig
 from nlgraft.text.corpus_config import CorpusConfig
 
 DESCRIPTION_FILE = "nlgraft.json"

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.artifact import read_lines, write_lines
 from nlgraft.export.description import BODY, MODEL, OURS, Description, LaterStage, Task
 from nlgraft.nn.classifier import Classifier

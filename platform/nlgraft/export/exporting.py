@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nlgraft.analysis.study_result import StudyResult
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.export.card import write_card
 from nlgraft.export.choice import Choice, choose
 from nlgraft.export.description import Description

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from nlgraft.errors import ContractError, DataError
+from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.export.description import BODY, CORPUS_READ, MODEL, OURS, Taken, take
 from nlgraft.export.transformers_form import write_classifier, write_seq2seq, write_tokenizer
 from nlgraft.nn.conversion.ctranslate2_model import write_ctranslate2

@@ -12,7 +12,7 @@ import tokenizers
 import torch
 from tokenizers.processors import TemplateProcessing
 
-from nlgraft.errors import ContractError, DataError
+from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.nn.classifier import Classifier
 from nlgraft.nn.conversion.checkpoint import to_hugging_face
 from nlgraft.nn.masked_lm_models import TransformersMaskedLM

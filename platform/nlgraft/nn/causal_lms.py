@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.nn.checkpoint_files import CAUSAL_TYPES
 from nlgraft.nn.model_config import LlamaConfig
 from nlgraft.nn.transformers_lms import TransformersLM, build_fresh, load_pretrained

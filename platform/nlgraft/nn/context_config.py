@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from nlgraft.strict_config import StrictConfig
+from nlgraft.basics.strict_config import StrictConfig
 
 Precision = Literal["fp16", "bf16", "fp32"]
 PoolingName = Literal[

@@ -13,7 +13,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
 from nlgraft.nn.batch import Tokens, truncate_middle
 from nlgraft.nn.context_config import (
     BiLMConfig,

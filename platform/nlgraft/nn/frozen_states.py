@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nlgraft.errors import ContractError, StoreError
+from nlgraft.basics.errors import ContractError, StoreError
 from nlgraft.nn.batch import Tokens, truncate_middle
 from nlgraft.nn.context_config import Precision
 from nlgraft.nn.contextual import Context, ContextualEmbedding

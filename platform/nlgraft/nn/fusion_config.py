@@ -7,7 +7,7 @@ from typing import Any, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
-from nlgraft.strict_config import StrictConfig
+from nlgraft.basics.strict_config import StrictConfig
 
 Site = Literal["self", "self_norm", "ffn", "ffn_norm"]
 MergeName = Literal["sum", "average", "gate", "dropnet"]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
 from nlgraft.nn.attention import Attention, KeyValue
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.context_config import BiLMConfig, UniLMConfig

@@ -12,7 +12,7 @@ from typing import Literal, cast
 
 from torch import Tensor, nn
 
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.contextual import (
     Context,

@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from nlgraft.conditions import Condition, ReadWhen, as_read
+from nlgraft.basics.conditions import Condition, ReadWhen, as_read
+from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.nn.context_config import ContextConfig
 from nlgraft.nn.fusion_config import FusionConfig, Init
-from nlgraft.strict_config import StrictConfig
 
 Activation = Literal["relu", "gelu", "silu"]
 Norm = Literal["pre", "post"]

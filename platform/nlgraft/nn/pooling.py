@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
 from nlgraft.nn.context_config import PoolingConfig, PoolingName
 
 

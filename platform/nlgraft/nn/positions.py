@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
 
 Layout = Literal["halves", "interleaved", "marian", "fairseq"]
 

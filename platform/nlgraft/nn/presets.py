@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nlgraft.errors import ContractError, nearest
+from nlgraft.basics.errors import ContractError, nearest
 from nlgraft.nn.context_config import EncoderConfig
 from nlgraft.nn.model_config import TransformerConfig
 

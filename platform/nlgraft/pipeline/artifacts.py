@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from nlgraft.errors import StoreError
+from nlgraft.basics.errors import StoreError
 from nlgraft.pipeline.clock import PlaceClock
 from nlgraft.pipeline.integrity import ArtifactDamaged
 from nlgraft.pipeline.local_files import Files

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 
-from nlgraft.errors import StoreError
+from nlgraft.basics.errors import StoreError
 from nlgraft.pipeline.local_files import Files
 
 _VALID_S = 60.0

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
 from nlgraft.pipeline.integrity import remove_tree
 from nlgraft.pipeline.stage import ALONE, Reporter, Stage, StageContext, Worker
 from nlgraft.pipeline.stage_outputs import check_results

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 
-from nlgraft.errors import StoreError
+from nlgraft.basics.errors import StoreError
 from nlgraft.pipeline.local_files import Files
 
 _NUM_TRIES = 100

@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
 from nlgraft.pipeline.integrity import first_problem
 from nlgraft.pipeline.local_files import Files
 

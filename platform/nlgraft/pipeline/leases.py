@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 
 from pydantic import TypeAdapter
 
-from nlgraft.errors import ContractError, StageBusy, StoreError, StudyLockedError
+from nlgraft.basics.errors import ContractError, StageBusy, StoreError, StudyLockedError
 from nlgraft.pipeline.clock import PlaceClock
 from nlgraft.pipeline.fence import Fence, Superseded
 from nlgraft.pipeline.local_files import Files

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from filelock import FileLock
 
-from nlgraft.errors import StoreError
+from nlgraft.basics.errors import StoreError
 from nlgraft.pipeline.integrity import (
     ArtifactDamaged,
     FileEntry,

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from nlgraft.errors import ContractError, nearest
+from nlgraft.basics.errors import ContractError, nearest
 from nlgraft.pipeline.integrity import first_problem
 from nlgraft.pipeline.local_files import Files
 

@@ -6,7 +6,7 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from nlgraft.errors import StoreError
+from nlgraft.basics.errors import StoreError
 
 _ELSEWHERE = "or name another store (storage.path in the study, or --storage)"
 _ADVICE = {

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nlgraft.errors import ContractError, StageBusy, StoreError, TrialFailed
+from nlgraft.basics.errors import ContractError, StageBusy, StoreError, TrialFailed
 from nlgraft.pipeline.credentials import without_credentials
 from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import KillReason, Stage, TrialStopped, Worker

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from nlgraft.errors import ContractError, NlgraftError, nearest
+from nlgraft.basics.errors import ContractError, NlgraftError, nearest
 from nlgraft.pipeline.checkpoints import Checkpoints
 from nlgraft.pipeline.fingerprint import plain_fingerprint, plain_json
 

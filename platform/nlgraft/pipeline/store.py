@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlparse, urlsplit, urlunsplit
 
 from pydantic import TypeAdapter
 
-from nlgraft.errors import ContractError, PlaceError, StoreError
+from nlgraft.basics.errors import ContractError, PlaceError, StoreError
 from nlgraft.pipeline.artifacts import Artifacts, manifest_key
 from nlgraft.pipeline.checkpoints import Checkpoints
 from nlgraft.pipeline.clock import PlaceClock

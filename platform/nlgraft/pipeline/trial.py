@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from nlgraft.errors import ContractError, StageBusy, StoreError, TrialFailed
+from nlgraft.basics.errors import ContractError, StageBusy, StoreError, TrialFailed
 from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.runner import StageRunner, is_store_fault, one_line
 from nlgraft.pipeline.stage import KillReason, Reporter, Stage, StageGraph, TrialStopped

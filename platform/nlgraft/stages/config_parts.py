@@ -7,10 +7,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
+from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.evaluation.metric_config import BleuTokenizer, RougeTokenizer, TextMetric
 from nlgraft.nn.context_config import LanguageModelConfig
 from nlgraft.nn.model_config import BertConfig, ClassifierConfig, Engine, Precision, tupled
-from nlgraft.strict_config import StrictConfig
 from nlgraft.text.files import InputPath, InputPathOrName
 from nlgraft.text.tokenizer_config import WordTokenizerConfig
 from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig, SmoothedTrainConfig, TrainConfig

@@ -6,7 +6,7 @@ may move: the configuration of the model that is trained names no checkpoint.
 
 from __future__ import annotations
 
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
 from nlgraft.nn.context_config import ContextConfig, HuggingFaceEncoderConfig, Precision
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.kinds.context_kinds import (

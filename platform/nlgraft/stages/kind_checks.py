@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pydantic import TypeAdapter
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.metric_config import INSTALLED_APART
 from nlgraft.evaluation.scripts import Script, fitting_tokenizers, misfits, script_of
 from nlgraft.nn.checkpoint_files import checkpoint_problems

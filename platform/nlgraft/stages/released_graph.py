@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.nn.checkpoint_files import HUB_NAME, LanguagePlace, Reader, language_place
 from nlgraft.nn.identity import checkpoint_identity
 from nlgraft.pipeline.stage import Stage

@@ -25,10 +25,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
+from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.pipeline.stage import Stage, StageContext, Work
-from nlgraft.strict_config import StrictConfig
 
 T = TypeVar("T")
 SettingsT = TypeVar("SettingsT", bound="Settings")

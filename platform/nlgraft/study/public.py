@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from nlgraft.basics.shipped import study_path
+from nlgraft.basics.wording import count
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.shipped import study_path
 from nlgraft.study.data import study
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.plan import Plan
@@ -18,7 +19,6 @@ from nlgraft.study.reading.reader import read_study
 from nlgraft.study.reading.recorded import record_study, recorded_study
 from nlgraft.study.reading.schema import study_schema, system_schema
 from nlgraft.study.reading.system_import import load_system
-from nlgraft.wording import count
 
 
 class Study(study.Study):

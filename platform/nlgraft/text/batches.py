@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from nlgraft.errors import DataError, StoreError
+from nlgraft.basics.errors import DataError, StoreError
 from nlgraft.text.tokenizers import PAD
 
 IntArray = NDArray[np.int64]

@@ -14,7 +14,7 @@ from itertools import compress, islice
 from pathlib import Path
 from typing import Any
 
-from nlgraft.errors import DataError, StoreError
+from nlgraft.basics.errors import DataError, StoreError
 from nlgraft.text import hub
 from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpus_config import (

@@ -11,7 +11,7 @@ from typing import Any
 import sentencepiece
 from pydantic import BaseModel, ValidationError
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.text import hub
 from nlgraft.text.corpora import Corpus, SplitReport, corpus_report, load_split_files
 from nlgraft.text.corpus_config import (

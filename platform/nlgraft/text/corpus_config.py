@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from nlgraft.strict_config import StrictConfig
+from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.text.files import InputPath, InputPathOrName
 from nlgraft.text.selection_config import SelectionConfig
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.text.corpus_config import ConlangConfig, CorpusConfig, FilesConfig, SacreBleuConfig, TextFiles
 from nlgraft.text.files import file_digest
 

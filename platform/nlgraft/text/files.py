@@ -18,7 +18,7 @@ from typing import IO, Annotated, cast
 
 from pydantic import AfterValidator, ValidationInfo
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 
 
 def _resolved(path: str, info: ValidationInfo) -> str:

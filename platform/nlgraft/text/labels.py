@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.text.corpora import Corpus
 
 _MIN_EXAMPLES = 20  # fewer examples tell nothing about how many labels are too many

@@ -6,7 +6,7 @@ import re
 
 from pydantic import Field, field_validator
 
-from nlgraft.strict_config import StrictConfig
+from nlgraft.basics.strict_config import StrictConfig
 
 _WORD = re.compile(r"[^\W_]+")
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nlgraft.errors import DataError, nearest
+from nlgraft.basics.errors import DataError, nearest
 from nlgraft.text.files import open_file, unreadable
 from nlgraft.text.hub import as_line
 

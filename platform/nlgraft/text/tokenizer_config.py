@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from nlgraft.strict_config import StrictConfig
+from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.text.corpus_config import SPECIAL_PIECES
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol, overload
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
-from nlgraft.errors import DataError, StoreError
+from nlgraft.basics.errors import DataError, StoreError
 from nlgraft.text.corpus_config import BOS, EOS, PAD, SPECIAL_PIECES, UNK
 from nlgraft.text.sampling import BpeSampler, PieceTable, UnigramSampler
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig

@@ -19,7 +19,7 @@ import sentencepiece
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpus_config import SPECIAL_PIECES, UNK
 from nlgraft.text.sampling import BpeSampler, PieceTable

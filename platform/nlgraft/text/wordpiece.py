@@ -12,7 +12,7 @@ from typing import Any, overload
 
 import tokenizers
 
-from nlgraft.errors import DataError, StoreError
+from nlgraft.basics.errors import DataError, StoreError
 from nlgraft.text.tokenizers import SPECIAL_PIECES
 
 _CHUNK_LINES = 10_000

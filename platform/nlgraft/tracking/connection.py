@@ -18,7 +18,7 @@ from mlflow import MlflowClient, MlflowException
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from nlgraft.errors import Problem, StudyError
+from nlgraft.basics.errors import Problem, StudyError
 from nlgraft.pipeline.credentials import without_credentials
 from nlgraft.tracking.backend import MlflowBackend
 from nlgraft.tracking.fenced_client import fenced_client

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.text.corpus_config import SPLITS, ConlangConfig, CorpusConfig, further_tests
 from nlgraft.text.corpus_digest import digest

@@ -8,7 +8,7 @@ from typing import Any, cast
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from nlgraft.errors import StudyLockedError
+from nlgraft.basics.errors import StudyLockedError
 from nlgraft.pipeline.fence import Guarded
 
 _READING = ("get_", "search_", "list_")

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nlgraft.errors import StudyError
+from nlgraft.basics.errors import StudyError
 from nlgraft.tracking.best import BestTrial
 from nlgraft.tracking.entries import CellLike, IsRead, Point, RunEntry, RunKey, TrialLike
 from nlgraft.tracking.layout import StudyLayout, now_ms

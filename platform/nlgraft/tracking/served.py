@@ -15,7 +15,7 @@ from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 from mlflow.models import Model, ModelSignature
 from mlflow.types.schema import ColSpec, Schema, TensorSpec
 
-from nlgraft.errors import NlgraftError
+from nlgraft.basics.errors import NlgraftError
 from nlgraft.pipeline.credentials import without_credentials
 from nlgraft.tracking.tags import FINGERPRINT
 from nlgraft.tracking.trial_files import PREDICTOR

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nlgraft.errors import NlgraftError
+from nlgraft.basics.errors import NlgraftError
 
 if TYPE_CHECKING:
     from nlgraft.pipeline.stage import StageGraph

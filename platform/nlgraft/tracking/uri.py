@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from nlgraft.errors import Problem, StudyError
+from nlgraft.basics.errors import Problem, StudyError
 from nlgraft.pipeline.credentials import without_credentials
 
 _MESSAGE_CHARS = 400

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.inputs import pack
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.causal_lms import TransformersCausalLM

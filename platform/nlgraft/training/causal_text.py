@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.inputs import pack
 from nlgraft.nn.batch import Tokens
 from nlgraft.text.batches import Ragged

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from pydantic import TypeAdapter, ValidationError
 
-from nlgraft.errors import ContractError, StoreError
+from nlgraft.basics.errors import ContractError, StoreError
 from nlgraft.evaluation.inputs import pack
 from nlgraft.evaluation.scores import Evaluation, score_statistics
 from nlgraft.nn.batch import Tokens

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from nlgraft.errors import ContractError, DataError
+from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.evaluation.efficiency import count_parameters
 from nlgraft.evaluation.scores import Score
 from nlgraft.nn.linear import use_fast_products

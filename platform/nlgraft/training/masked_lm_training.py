@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.nn.conversion.encoders import PredictionHead
 from nlgraft.nn.masked_lm_models import (
     EncoderMaskedLM,

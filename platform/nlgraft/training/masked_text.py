@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.nn.masked_lm_models import NOT_PREDICTED, MaskedBatch
 from nlgraft.text.batches import LengthBatches, batches_of
 from nlgraft.training.seeds import generator_for

@@ -9,7 +9,7 @@ from typing import cast
 
 import torch
 
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
 from nlgraft.nn.context_config import BiLMConfig, EncoderConfig, HuggingFaceEncoderConfig, UniLMConfig
 from nlgraft.nn.contextual import ContextualEmbedding, ContextualEncoder
 from nlgraft.nn.embedding import TableEmbedding

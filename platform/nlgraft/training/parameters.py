@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import nn
 
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, TrainConfig
 
 MOMENTUM = 0.99

@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
 from nlgraft.nn.fusion import Fusion
 from nlgraft.nn.layers import EncoderLayer
 from nlgraft.nn.memory_banks import Memory

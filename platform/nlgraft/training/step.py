@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from nlgraft.errors import DataError, NlgraftError
+from nlgraft.basics.errors import DataError, NlgraftError
 from nlgraft.training.losses import Loss, Objective
 from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.seeds import derive_seed

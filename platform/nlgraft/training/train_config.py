@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.nn.model_config import tupled
-from nlgraft.strict_config import StrictConfig
 from nlgraft.text.corpus_config import BOS, EOS
 from nlgraft.training.schedules import ENDLESS, FALLING, LrSchedule
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from nlgraft.errors import StoreError
+from nlgraft.basics.errors import StoreError
 from nlgraft.training.step import StepSums
 from nlgraft.training.weights import Weights, load_weights, save_weights, tied_names
 

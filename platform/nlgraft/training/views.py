@@ -15,7 +15,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from nlgraft.errors import DataError, StoreError, nearest
+from nlgraft.basics.errors import DataError, StoreError, nearest
 from nlgraft.text.batches import Ragged
 from nlgraft.training.train_config import Side, View
 

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from nlgraft.errors import ContractError, StoreError, nearest
+from nlgraft.basics.errors import ContractError, StoreError, nearest
 
 MODEL_FILE = "model.safetensors"
 Weights = dict[str, Tensor]

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
 
 Value = TypeVar("Value")
 

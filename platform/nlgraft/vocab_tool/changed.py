@@ -9,7 +9,7 @@ from typing import Any
 
 import tokenizers
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.vocab.tokenizers.directories import find_tokenizer
 from nlgraft.vocab.tokenizers.encoding import count_tokens
 from nlgraft.vocab.tokenizers.information import self_information

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.vocab.plans.norms import NormReport, norm_report
 from nlgraft.vocab.plans.transfer_plan import TransferPlan
 from nlgraft.vocab.surgery.changes import Change, check_positions, find_changes

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import swap_tensors
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.vocab.plans.transfer_plan import TransferPlan
 from nlgraft.vocab.surgery.changes import Change, check_positions, find_changes
 from nlgraft.vocab.surgery.exchange import build_model, untie

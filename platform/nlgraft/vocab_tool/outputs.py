@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 
 TOKENIZER_DIRECTORY = "tokenizer"
 """Place of the new tokenizer in a plan's directory."""

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
-from nlgraft.errors import DataError, PaddingError
+from nlgraft.basics.errors import DataError, PaddingError
 from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
 from nlgraft.vocab.surgery.tensors import find_vocabulary_tensors, input_table, is_encoder_decoder
 from nlgraft.vocab.surgery.token_ids import flat_ids, id_settings, vocabulary_parts

@@ -10,7 +10,7 @@ from typing import Any
 import mlflow
 
 from nlgraft import api
-from nlgraft.errors import NlgraftError
+from nlgraft.basics.errors import NlgraftError
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.pipeline.stage import Stage, StageContext, StageGraph
-from nlgraft.strict_config import StrictConfig
 from nlgraft.study.data.metric import Metric
 
 DESCRIPTION = "Adds two numbers"

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.pipeline.stage import Stage, StageContext, StageGraph, TrialStopped
-from nlgraft.strict_config import StrictConfig
 from nlgraft.study.data.metric import Metric
 
 DESCRIPTION = "A toy"

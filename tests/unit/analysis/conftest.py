@@ -13,13 +13,13 @@ import pytest
 from nlgraft.analysis.data.provenance import Provenance
 from nlgraft.analysis.data.trials import CellResult, TrialResult
 from nlgraft.analysis.study_result import StudyResult
-from nlgraft.errors import TrialFailed
+from nlgraft.basics.errors import TrialFailed
+from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.evaluation.artifact import write_evaluation, write_metrics
 from nlgraft.evaluation.scores import Evaluation, Score, evaluate_text, score_statistics
 from nlgraft.pipeline.stage import NullReporter, Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord, run_trial
-from nlgraft.strict_config import StrictConfig
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.metric import Metric
 from nlgraft.study.planning.selection import (

@@ -10,13 +10,13 @@ from ruamel.yaml import YAML
 
 import nlgraft
 from nlgraft import api
-from nlgraft.conditions import ReadWhen, as_read
-from nlgraft.errors import TrialFailed
+from nlgraft.basics.conditions import ReadWhen, as_read
+from nlgraft.basics.errors import TrialFailed
+from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.evaluation.artifact import write_evaluation
 from nlgraft.evaluation.scores import evaluate_text
 from nlgraft.pipeline.stage import NullReporter, Stage, StageGraph
 from nlgraft.stages import seq2seq_graph
-from nlgraft.strict_config import StrictConfig
 from nlgraft.study.data.design import cells
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.corpus_config import CorpusConfig

@@ -14,7 +14,7 @@ from nlgraft.analysis.statistics import departures
 from nlgraft.analysis.statistics.departures import Departure, Rate, outcomes
 from nlgraft.analysis.statistics.simulated_store import SimulatedStore
 from nlgraft.analysis.statistics.simulated_studies import Design, SimulatedStudies, Trouble
-from nlgraft.cli import main
+from nlgraft.commands.main import main
 from nlgraft.pipeline.store import ArtifactStore
 
 ARMS = ["random_init", "avg_eg", "att_eg", "patt_eg"]

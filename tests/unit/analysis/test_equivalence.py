@@ -17,7 +17,7 @@ from nlgraft.analysis.statistics.power import POWER, power, seeds_needed
 from nlgraft.analysis.statistics.resampling import holm, holm_either
 from nlgraft.analysis.statistics.sensitivity import sensitivities
 from nlgraft.analysis.study_result import StudyResult
-from nlgraft.errors import StudyError
+from nlgraft.basics.errors import StudyError
 from nlgraft.study.reading.rules import warnings
 
 METRIC = "test/bleu"

@@ -3,7 +3,7 @@
 import pytest
 
 from nlgraft.analysis.data.ledger import Asked, Entry, Segments
-from nlgraft.terminal import ledger_list
+from nlgraft.commands.terminal import ledger_list
 
 
 def entry(metrics, difference):

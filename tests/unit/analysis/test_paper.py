@@ -20,7 +20,7 @@ from nlgraft.analysis.rendering.report import describe
 from nlgraft.analysis.rendering.typesetting import escape_latex, make_table, to_latex
 from nlgraft.analysis.statistics.examples import examples_of
 from nlgraft.analysis.study_result import StudyResult
-from nlgraft.shipped import system_names
+from nlgraft.basics.shipped import system_names
 from nlgraft.study.reading.system_import import load_system
 
 TEX = ("paper.tex", "numbers.tex", "methods.tex", "tables.tex", "figures.tex", "examples.tex")

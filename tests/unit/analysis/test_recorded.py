@@ -10,7 +10,7 @@ from nlgraft import api
 from nlgraft.analysis.data.ledger import open_ledger
 from nlgraft.analysis.rendering import prose
 from nlgraft.analysis.study_result import StudyResult
-from nlgraft.cli import main
+from nlgraft.commands.main import main
 from nlgraft.pipeline.journal import Journal
 
 METRIC = "test/accuracy"

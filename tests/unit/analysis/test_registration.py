@@ -11,8 +11,8 @@ import nlgraft
 from nlgraft import api
 from nlgraft.analysis.data import frozen
 from nlgraft.analysis.data.registration import open_registrations
-from nlgraft.cli import main
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
+from nlgraft.commands.main import main
 from nlgraft.pipeline.store import ArtifactStore
 from tests.unit.analysis.registered import STUDY, put
 

@@ -14,7 +14,7 @@ from nlgraft.analysis.data.provenance import corpora, has_constructed_data
 from nlgraft.analysis.rendering import prose
 from nlgraft.analysis.rendering.typesetting import escape_latex
 from nlgraft.analysis.study_result import StudyResult
-from nlgraft.errors import NlgraftError
+from nlgraft.basics.errors import NlgraftError
 from nlgraft.study.data.design import cells
 
 VOID = {"meta", "br", "link", "img", "line"}

@@ -8,7 +8,7 @@ import pytest
 from nlgraft.analysis.data.results import Invocation
 from nlgraft.analysis.statistics.sensitivity import sensitivities
 from nlgraft.analysis.study_result import StudyResult
-from nlgraft.errors import NlgraftError, StudyError
+from nlgraft.basics.errors import NlgraftError, StudyError
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.public import Study
 

@@ -6,8 +6,8 @@ import sys
 import pytest
 from rich.console import Console
 
-from nlgraft import terminal
 from nlgraft.analysis.data.results import Invocation
+from nlgraft.commands import terminal
 
 
 @pytest.fixture

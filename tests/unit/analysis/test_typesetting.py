@@ -15,7 +15,7 @@ from nlgraft.analysis.rendering.typesetting import (
     to_latex,
     to_markdown,
 )
-from nlgraft.wording import count, duration, size
+from nlgraft.basics.wording import count, duration, size
 
 
 @pytest.mark.parametrize(

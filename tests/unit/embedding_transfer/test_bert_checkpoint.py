@@ -13,7 +13,7 @@ import pytest
 import tokenizers
 import torch
 
-from nlgraft.errors import DataError, StoreError, TrialFailed
+from nlgraft.basics.errors import DataError, StoreError, TrialFailed
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.masked_lm_models import NOT_PREDICTED
 from nlgraft.pipeline.stage import NullReporter, StageGraph

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from nlgraft.errors import DataError, TrialFailed
+from nlgraft.basics.errors import DataError, TrialFailed
 from tests.unit.embedding_transfer.bert_configs import CORPUS, ROOM, configured, graph_of, run
 
 

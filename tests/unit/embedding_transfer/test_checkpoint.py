@@ -11,7 +11,7 @@ import sentencepiece
 import torch
 from sentencepiece import sentencepiece_model_pb2
 
-from nlgraft.errors import DataError, TrialFailed
+from nlgraft.basics.errors import DataError, TrialFailed
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.conversion.checkpoint import from_hugging_face
 from nlgraft.pipeline.stage import NullReporter, StageGraph

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nlgraft.errors import DataError, StudyError
+from nlgraft.basics.errors import DataError, StudyError
 from nlgraft.evaluation.artifact import read_lines
 from nlgraft.stages.kinds.seq2seq_kinds import TRANSLATE
 from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded

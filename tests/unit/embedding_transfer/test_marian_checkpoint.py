@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from nlgraft.errors import DataError, StudyError
+from nlgraft.basics.errors import DataError, StudyError
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model_config import GenerationConfig

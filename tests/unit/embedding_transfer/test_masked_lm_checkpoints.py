@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.nn.masked_lm_models import load_checkpoint
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore

@@ -5,7 +5,7 @@ import pytest
 import torch
 from sacrebleu.metrics.lib_ter import translation_edit_rate
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.calibration import (
     calibration_rows,
     evaluate_calibration,

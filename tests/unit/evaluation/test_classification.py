@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.classification import evaluate_labels, evaluate_probabilities
 from nlgraft.evaluation.sufficient import aggregate
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
 from nlgraft.evaluation.inputs import Inputs
 from nlgraft.evaluation.translation import translate
 from nlgraft.nn.model import Seq2Seq

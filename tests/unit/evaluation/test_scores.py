@@ -6,7 +6,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
-from nlgraft.errors import DataError, StoreError
+from nlgraft.basics.errors import DataError, StoreError
 from nlgraft.evaluation.artifact import (
     read_lines,
     read_metrics,

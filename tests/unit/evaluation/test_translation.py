@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.efficiency import count_parameters, speed_signature
 from nlgraft.evaluation.inputs import Inputs, pack
 from nlgraft.evaluation.translation import dev_scores, translate

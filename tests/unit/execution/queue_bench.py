@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from nlgraft.errors import TrialFailed
+from nlgraft.basics.errors import TrialFailed
 from nlgraft.execution.events import Driver, Event, SweepTrial, TrialEnded
 from nlgraft.execution.optuna_study import OptunaStudy
 from nlgraft.execution.trial_queue import TrialQueue

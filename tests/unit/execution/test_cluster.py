@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nlgraft.errors import CapacityError
+from nlgraft.basics.errors import CapacityError
 from nlgraft.execution.cluster import check_fit, local_capacity
 from nlgraft.study.data.resources import Resources
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from nlgraft.errors import ClusterError
+from nlgraft.basics.errors import ClusterError
 from nlgraft.execution import cluster_watch
 from nlgraft.execution.cluster_watch import ClusterWatch
 from nlgraft.execution.interruption import Interrupted, raising_interrupted

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ray.train import PreemptionError, PreemptionInfo, ScalingConfig
 
-from nlgraft.errors import StoreError
+from nlgraft.basics.errors import StoreError
 from nlgraft.execution import distributed_stages
 from nlgraft.execution.distributed_stages import WorkerStageError, _Mailbox, run_on_workers
 from nlgraft.execution.losses import Losses

@@ -9,12 +9,12 @@ import pytest
 import ray.job_submission
 from ray.job_submission import JobStatus
 
-from nlgraft.errors import DataError, NlgraftError, StudyLockedError
+from nlgraft.basics.errors import DataError, NlgraftError, StudyLockedError
+from nlgraft.commands.jobs import next_commands
 from nlgraft.execution import job_package
 from nlgraft.execution.job import JobRequest, runtime_env, submit_run
 from nlgraft.execution.job_package import LEFT_OUT, JobPackage
 from nlgraft.execution.job_server import JobServer, job_name
-from nlgraft.job_cli import next_commands
 from nlgraft.study.public import Study
 
 ROOT = Path(__file__).parents[3]

@@ -12,7 +12,7 @@ import numpy as np
 import optuna
 import pytest
 
-from nlgraft.errors import StoreError
+from nlgraft.basics.errors import StoreError
 from nlgraft.execution.optuna_check import check_optuna
 from nlgraft.execution.optuna_study import OptunaStudy, database_url
 from nlgraft.pipeline.store import ArtifactStore

@@ -4,6 +4,7 @@ import io
 
 import pytest
 
+from nlgraft.commands.progress import Progress
 from nlgraft.execution.events import (
     CellSearched,
     Notice,
@@ -16,7 +17,6 @@ from nlgraft.execution.events import (
 )
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.trial_record import TrialRecord
-from nlgraft.progress import Progress
 from nlgraft.study.data.design import Cell
 
 GRAPH = StageGraph(Stage(name="training", run="a:b"))

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from optuna.pruners import MedianPruner, NopPruner, SuccessiveHalvingPruner
 
 from nlgraft import api
-from nlgraft.cli import main
-from nlgraft.errors import DataError, NlgraftError
+from nlgraft.basics.errors import DataError, NlgraftError
+from nlgraft.commands.main import main
 from nlgraft.execution.replay import (
     Regret,
     Run,

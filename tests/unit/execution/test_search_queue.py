@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from nlgraft.errors import StudyLockedError
+from nlgraft.basics.errors import StudyLockedError
 from nlgraft.execution.events import CellSearched
 from nlgraft.execution.status import read_status
 from tests.unit.execution.queue_bench import Bench, with_looks

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nlgraft.terminal import status_table
+from nlgraft.commands.terminal import status_table
 
 
 def document(waiting=0, is_running=False, reasons=(), workers=(1, 1), preemptions=0):

@@ -14,7 +14,7 @@ import pytest
 import torch
 from ray.exceptions import RayError
 
-from nlgraft.errors import StageBusy, TrialFailed
+from nlgraft.basics.errors import StageBusy, TrialFailed
 from nlgraft.execution import trainable
 from nlgraft.execution.report_keys import (
     KEY,

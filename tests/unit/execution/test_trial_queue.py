@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nlgraft.errors import StoreError
+from nlgraft.basics.errors import StoreError
 from nlgraft.execution.events import LookTaken, Notice, Outlook, SweepStarted, TrialStarted
 from nlgraft.execution.status import RunningRecord, read_status
 from nlgraft.pipeline.store import ArtifactStore

@@ -17,16 +17,16 @@ from click.testing import CliRunner, Result
 
 import nlgraft
 from nlgraft.analysis.data.registration import open_registrations
-from nlgraft.cli import main
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
+from nlgraft.commands.main import main
 from nlgraft.export.archive import check, pack, unpack
 from nlgraft.pipeline.manifest import MANIFEST
 from nlgraft.pipeline.store import ArtifactDamaged, ArtifactStore
+from nlgraft.runs.study_diff import differences
 from nlgraft.study.data.design import cells
 from nlgraft.study.planning.data_checks import check_cells
 from nlgraft.study.public import Study
 from nlgraft.study.reading.recorded import INPUTS
-from nlgraft.study_diff import differences
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.files import below_root

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import nlgraft
-from nlgraft.cli import main
+from nlgraft.commands.main import main
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.system import SEARCH_SPLITS

@@ -17,8 +17,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import nlgraft
-from nlgraft.cli import main
-from nlgraft.errors import DataError, NlgraftError, StudyError
+from nlgraft.basics.errors import DataError, NlgraftError, StudyError
+from nlgraft.commands.main import main
 from nlgraft.evaluation.artifact import read_lines
 from nlgraft.export.choice import choose
 from nlgraft.export.model_directory import write_directory

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from nlgraft.commands.terminal import plan_table
 from nlgraft.study.public import Study
-from nlgraft.terminal import plan_table
 from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpus_config import SPLITS, ConlangConfig
 from tests.contract.toys.lm_augmentation import ARMS

@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 from transformers import BertForMaskedLM
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.nn.presets import preset
 from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded

@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.artifact import read_lines
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.stages.kinds.seq2seq_kinds import TRANSLATE

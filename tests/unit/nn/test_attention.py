@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
 from nlgraft.nn.attention import Attention, mean_over_present
 from nlgraft.nn.batch import Tokens, truncate_middle
 from nlgraft.nn.memory_banks import Memory, concatenate, split

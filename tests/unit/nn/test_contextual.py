@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.context_config import ContextConfig, HuggingFaceEncoderConfig, PoolingConfig, UniLMConfig
 from nlgraft.nn.contextual import Context, load_encoder

@@ -7,7 +7,7 @@ import json
 import pytest
 import torch
 
-from nlgraft.errors import ContractError, StoreError
+from nlgraft.basics.errors import ContractError, StoreError
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.conversion.architectures import Architecture, choose_architecture
 from nlgraft.nn.conversion.checkpoint import from_hugging_face, to_hugging_face

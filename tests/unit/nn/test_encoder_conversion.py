@@ -11,7 +11,7 @@ import pytest
 import torch
 import transformers
 
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.conversion.encoders import encoder_from_hugging_face, read_encoder_config
 from nlgraft.nn.conversion.renames import encoder_places

@@ -6,7 +6,7 @@ import pytest
 import safetensors.numpy
 import torch
 
-from nlgraft.errors import ContractError, StoreError
+from nlgraft.basics.errors import ContractError, StoreError
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.context_config import BiLMConfig, ContextConfig
 from nlgraft.nn.contextual import Context

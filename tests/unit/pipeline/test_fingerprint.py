@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
 from nlgraft.pipeline.fingerprint import canonical_json, fingerprint, plain_json
 
 ATOMS = (

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from nlgraft.errors import ContractError, StageBusy, StudyLockedError
+from nlgraft.basics.errors import ContractError, StageBusy, StudyLockedError
 from nlgraft.pipeline.clock import PlaceClock
 from nlgraft.pipeline.leases import Leases, format_age
 from nlgraft.pipeline.local_files import LocalFiles

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from nlgraft.errors import StoreError
+from nlgraft.basics.errors import StoreError
 from nlgraft.pipeline.integrity import FileEntry
 from nlgraft.pipeline.manifest import Manifest, describe_artifact, explain_miss
 from nlgraft.pipeline.stage import Stage

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
 from nlgraft.pipeline.checkpoints import Checkpoints
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.local_files import LocalFiles

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
 from nlgraft.pipeline.stage_outputs import check_results
 
 

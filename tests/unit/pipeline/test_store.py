@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pipeline_stages import number
 
-from nlgraft.errors import ContractError, StoreError
+from nlgraft.basics.errors import ContractError, StoreError
 from nlgraft.pipeline import integrity
 from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.store import ArtifactStore, Decision

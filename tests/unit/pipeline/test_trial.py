@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pipeline_stages import alone, number, total
 
-from nlgraft.errors import ContractError, StageBusy, TrialFailed
+from nlgraft.basics.errors import ContractError, StageBusy, TrialFailed
 from nlgraft.pipeline.stage import KillReason, NullReporter, Stage, StageGraph, Worker
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import (

@@ -9,7 +9,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.stage import StageGraph

@@ -9,7 +9,7 @@ import torch
 from pydantic import ValidationError
 from safetensors.numpy import load_file
 
-from nlgraft.errors import TrialFailed
+from nlgraft.basics.errors import TrialFailed
 from nlgraft.evaluation.artifact import read_metrics
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.context_config import HuggingFaceEncoderConfig

@@ -9,7 +9,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from nlgraft.errors import ContractError, DataError, TrialFailed
+from nlgraft.basics.errors import ContractError, DataError, TrialFailed
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.context_config import ContextConfig, HuggingFaceEncoderConfig
 from nlgraft.nn.frozen_states import FrozenStates

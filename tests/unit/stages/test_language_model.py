@@ -8,7 +8,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from nlgraft.errors import TrialFailed
+from nlgraft.basics.errors import TrialFailed
 from nlgraft.nn.batch import Tokens
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from nlgraft.analysis.study_result import StudyResult
-from nlgraft.errors import DataError, StudyError
+from nlgraft.basics.errors import DataError, StudyError
+from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.evaluation.artifact import read_segments, write_lines
 from nlgraft.evaluation.learned_metric import Program, build_scorer, find_target, learned_rows
 from nlgraft.pipeline.stage import NullReporter, Stage, StageGraph
@@ -25,7 +26,6 @@ from nlgraft.stages.kinds.seq2seq_kinds import SCORE, ScoreInputs
 from nlgraft.stages.learned_graph import learned_scores
 from nlgraft.stages.metrics import TEXT
 from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE
-from nlgraft.strict_config import StrictConfig
 from nlgraft.study.data.design import cells
 from nlgraft.study.planning.data_checks import check_cells
 from nlgraft.study.public import Study

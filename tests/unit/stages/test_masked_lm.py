@@ -10,7 +10,7 @@ import torch
 import transformers
 from safetensors.numpy import load_file
 
-from nlgraft.errors import DataError, TrialFailed
+from nlgraft.basics.errors import DataError, TrialFailed
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.stages import masked_lm_graph as masked_pieces

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.artifact import read_lines, read_metrics
 from nlgraft.evaluation.sufficient import aggregate
 from nlgraft.nn import ctranslate2_support

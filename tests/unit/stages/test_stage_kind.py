@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
 from nlgraft.pipeline.checkpoints import Checkpoints
 from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.stage import Stage, StageContext

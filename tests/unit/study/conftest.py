@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nlgraft.errors import StudyError
+from nlgraft.basics.errors import StudyError
 from nlgraft.study.public import Study
 from nlgraft.study.reading.system_import import load_system
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from nlgraft.cli import main
-from nlgraft.errors import StudyError
+from nlgraft.basics.errors import StudyError
+from nlgraft.commands.main import main
 from nlgraft.study.public import Study
 
 WORDS = {

@@ -13,7 +13,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.nn.checkpoint_files import CAUSAL_TYPES, ENCODERS
 from nlgraft.study.public import Study
 from tests.contract.toys.embedding_transfer import ARMS as EXCHANGE

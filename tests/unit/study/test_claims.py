@@ -2,7 +2,7 @@
 
 import pytest
 
-from nlgraft.errors import StudyError
+from nlgraft.basics.errors import StudyError
 from nlgraft.study.data.claim import Claim, claims_of
 from nlgraft.study.public import Study
 

@@ -8,10 +8,10 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 
 from nlgraft.api import launch
-from nlgraft.errors import ContractError, DataError
+from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.run import Run
+from nlgraft.runs.run import Run
 from nlgraft.stages import kind_checks
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.study.data.design import cells

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nlgraft.errors import StudyError
+from nlgraft.basics.errors import StudyError
 from nlgraft.study.data.design import cells, find_cell, select_cells
 from nlgraft.study.public import Study
 

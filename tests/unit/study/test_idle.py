@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from nlgraft.errors import StudyError
+from nlgraft.basics.errors import StudyError
 from nlgraft.study.data.design import cells, find_cell, select_cells
 from nlgraft.study.public import Study
 

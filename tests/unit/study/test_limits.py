@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nlgraft.errors import StudyError
+from nlgraft.basics.errors import StudyError
 from nlgraft.study.public import Study
 
 

@@ -127,7 +127,7 @@ def test_variables_of_scales_that_are_not_used_may_be_unset(good):
 
 
 def test_problems_of_overridden_values_name_no_line(tmp_path):
-    from nlgraft.errors import StudyError
+    from nlgraft.basics.errors import StudyError
 
     path = tmp_path / "study.yaml"
     path.write_text(

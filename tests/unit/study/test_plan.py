@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nlgraft.errors import StudyError
+from nlgraft.basics.errors import StudyError
 from nlgraft.pipeline.stage import Stage, Work
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.resources import Resources

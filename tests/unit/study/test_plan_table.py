@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from nlgraft.terminal import plan_table
+from nlgraft.commands.terminal import plan_table
 
 
 def test_the_words_of_three_sources_and_the_target_fit_a_terminal(capsys, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nlgraft.errors import StudyError
+from nlgraft.basics.errors import StudyError
 from nlgraft.study.public import Study
 from nlgraft.study.reading.rules import warnings
 from tests.unit.study.mistakes import SEARCH

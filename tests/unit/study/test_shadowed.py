@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from nlgraft import api
-from nlgraft.cli import main
+from nlgraft.commands.main import main
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_config
 

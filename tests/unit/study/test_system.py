@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from nlgraft.errors import ContractError, StudyError
+from nlgraft.basics.errors import ContractError, StudyError
 from nlgraft.study.data.design import cells, find_cell
 from nlgraft.study.public import Study
 from nlgraft.study.reading.knobs import knobs

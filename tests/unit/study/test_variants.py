@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from nlgraft.errors import StudyError
+from nlgraft.basics.errors import StudyError
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.public import Study
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from nlgraft.errors import DataError, StoreError
+from nlgraft.basics.errors import DataError, StoreError
 from nlgraft.text.batches import LengthBatches, Ragged
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 from nlgraft.text.tokenizers import BOS, EOS, SentencePiece, train_sentencepiece

@@ -7,7 +7,7 @@ import gzip
 import pytest
 from pydantic import TypeAdapter
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.text.corpus_checks import (
     check_corpus,
     normalization_warning,

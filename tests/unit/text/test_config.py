@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.study.reading.descriptions import descriptions
 from nlgraft.text.corpus_config import (
     ConlangConfig,

@@ -5,7 +5,7 @@ import gzip
 import pytest
 from pydantic import TypeAdapter
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.text.files import InputPathOrName, file_digest, read_lines
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import HuggingFaceConfig
 from nlgraft.text.hub import load_split, test_set_files

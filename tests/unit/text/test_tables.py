@@ -9,7 +9,7 @@ import json
 import pytest
 from pydantic import ValidationError
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import FilesConfig
 from nlgraft.text.corpus_digest import digest

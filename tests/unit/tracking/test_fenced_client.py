@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from nlgraft.errors import StudyLockedError
+from nlgraft.basics.errors import StudyLockedError
 from nlgraft.tracking.connection import connect
 from nlgraft.tracking.fenced_client import fenced_client
 

@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 
-from nlgraft.errors import StudyError
+from nlgraft.basics.errors import StudyError
 from nlgraft.tracking.mlflow_tracker import MlflowTracker
 from tests.unit.tracking.runs import run_study
 

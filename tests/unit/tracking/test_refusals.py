@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nlgraft.errors import StudyError
+from nlgraft.basics.errors import StudyError
 from nlgraft.tracking.mlflow_tracker import MlflowTracker
 
 

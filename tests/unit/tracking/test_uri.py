@@ -4,9 +4,9 @@ from types import ModuleType
 
 import pytest
 
-from nlgraft.errors import StudyError
+from nlgraft.basics.errors import StudyError
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.run import artifact_root
+from nlgraft.runs.run import artifact_root
 from nlgraft.tracking import connection
 from nlgraft.tracking.uri import check_uri, public_text, sqlite_path
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
-from nlgraft.errors import DataError, StoreError
+from nlgraft.basics.errors import DataError, StoreError
 from nlgraft.nn.frozen_states import FrozenStates
 from nlgraft.text.batches import Ragged
 from nlgraft.training.data import SampledText, Seq2SeqData, dev_loss

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from nlgraft.errors import ContractError, StoreError
+from nlgraft.basics.errors import ContractError, StoreError
 from nlgraft.evaluation.sufficient import aggregate
 from nlgraft.nn.context_config import BiLMConfig, UniLMConfig
 from nlgraft.nn.language_models import BiLM, UniLM

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from nlgraft.errors import ContractError, DataError
+from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.pipeline.checkpoints import Checkpoints
 from nlgraft.pipeline.stage import TrialStopped
 from nlgraft.training.loop import Training, TrainingDiverged, train

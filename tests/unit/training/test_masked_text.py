@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tokenizers
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.text.batches import LengthBatches
 from nlgraft.training.loop import Training, train
 from nlgraft.training.masked_lm_training import MaskedObjective

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
 from nlgraft.evaluation.efficiency import count_parameters
 from nlgraft.training.parameters import choose_trained, make_optimizer, parameter_groups
 from nlgraft.training.train_config import LearnedParameters, ParameterGroup, TrainConfig

@@ -10,7 +10,7 @@ import torch
 
 import nlgraft.stages.kinds
 import trainables
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
 from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.text.batches import Ragged

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from nlgraft.errors import ContractError, StoreError
+from nlgraft.basics.errors import ContractError, StoreError
 from nlgraft.training.weights import (
     average_weights,
     carry_over,

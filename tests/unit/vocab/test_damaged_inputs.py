@@ -12,7 +12,7 @@ import torch
 import transformers
 from click.testing import CliRunner
 
-from nlgraft.cli import main
+from nlgraft.commands.main import main
 from tests.tiny_checkpoints import KINDS, LINES, quiet
 
 

@@ -11,7 +11,7 @@ import pytest
 import sentencepiece
 import transformers
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.vocab.tokenizers.directories import (
     copy_tokenizer,
     find_tokenizer,

@@ -10,7 +10,7 @@ import sentencepiece
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.vocab.tokenizers.legacy import wordpiece_json
 from nlgraft.vocab.tokenizers.loading import load_vocabulary, read_subword_nmt
 from nlgraft.vocab.tokenizers.tokenizer_json import read_tokenizer_json

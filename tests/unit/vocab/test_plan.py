@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.vocab.plans.moments import moments, row_norms
 from nlgraft.vocab.plans.norms import norm_report
 from nlgraft.vocab.plans.transfer_plan import GAP_BIAS, Noise, Provenance, TransferPlan

@@ -12,7 +12,8 @@ import transformers
 from click.testing import CliRunner
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
+from nlgraft.commands.vocab import vocab
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import WordTokenizerConfig
@@ -20,7 +21,6 @@ from nlgraft.text.word_tokenizers import learn_tokenizer
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.pruning import prune_tokenizer
 from nlgraft.vocab.tokenizers.spm import sentencepiece_json
-from nlgraft.vocab_cli import vocab
 from nlgraft.vocab_tool.doctor import unreachable_tokens
 from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer
 from nlgraft.vocab_tool.prune import prune

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import BertModel
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.nn.checkpoint_files import checkpoint_problems
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.surgery.exchange import exchange_vocabulary

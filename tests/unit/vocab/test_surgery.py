@@ -12,7 +12,7 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
-from nlgraft.errors import DataError, PaddingError
+from nlgraft.basics.errors import DataError, PaddingError
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.surgery.exchange import exchange_vocabulary
 from nlgraft.vocab.surgery.tensors import count_embedding_parameters, find_vocabulary_tensors

@@ -9,7 +9,7 @@ import pytest
 import tokenizers
 import torch
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.vocab.methods.building import build_plan, donor_rows
 from nlgraft.vocab.methods.interface import PlanMaterial
 from nlgraft.vocab.methods.matching_pursuit import matching_pursuit

@@ -13,8 +13,8 @@ from transformers import (
     BertForMaskedLM,
 )
 
-from nlgraft.cli import main
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
+from nlgraft.commands.main import main
 from nlgraft.vocab.tokenizers.legacy import wordpiece_json
 from nlgraft.vocab_tool.outputs import EXCHANGE_RECORD
 from nlgraft.vocab_tool.stored_checkpoints import load_checkpoint

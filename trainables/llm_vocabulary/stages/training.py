@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
 from nlgraft.evaluation.artifact import write_metrics, write_segments
 from nlgraft.evaluation.scores import Score, score_statistics
 from nlgraft.evaluation.sufficient import Statistics

@@ -10,7 +10,7 @@ import numpy as np
 from safetensors.numpy import load
 
 from nlgraft.analysis.data.trials import Array, CellResult, State, Texts, TrialResult, by_document
-from nlgraft.errors import DataError, StoreError
+from nlgraft.basics.errors import DataError, StoreError
 from nlgraft.evaluation.artifact import parse_lines
 from nlgraft.evaluation.sufficient import aggregate
 from nlgraft.pipeline.stage import StageGraph

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from nlgraft.analysis.data.frozen import Content, Freezer, Texts
 from nlgraft.analysis.data.ledger import Segments, open_ledger
 from nlgraft.analysis.data.results import Results
+from nlgraft.basics.wording import timestamp
 from nlgraft.pipeline.journal import Journal
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.wording import timestamp
 
 SHOWN_DIGITS = 12
 """Digits of a digest in reports."""

@@ -13,11 +13,11 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from nlgraft.errors import DataError, nearest
+from nlgraft.basics.errors import DataError, nearest
+from nlgraft.basics.wording import timestamp
 from nlgraft.pipeline.journal import Journal
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.variant import Overrides
-from nlgraft.wording import timestamp
 
 BASELINE = 0
 """Number of the study's baseline among what is kept."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.analysis.statistics.comparison import ONE_SEED, Comparison
-from nlgraft.wording import count
+from nlgraft.basics.wording import count
 
 FEW_SEEDS = 5
 """Below this many seeds the variance, and with it the detectable difference, is given as an interval."""

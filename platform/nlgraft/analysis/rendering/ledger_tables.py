@@ -16,7 +16,7 @@ from nlgraft.analysis.rendering.typesetting import (
     probability,
 )
 from nlgraft.analysis.statistics.recorded import Analysis, RecordedResults
-from nlgraft.wording import count
+from nlgraft.basics.wording import count
 
 _NUM_NAMED = 3
 _DAY = 10

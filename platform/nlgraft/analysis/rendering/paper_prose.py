@@ -11,7 +11,7 @@ from nlgraft.analysis.rendering.paper_numbers import Numbers, hours_text
 from nlgraft.analysis.rendering.search_tables import space_table
 from nlgraft.analysis.rendering.typesetting import escape_latex, make_table, to_markdown
 from nlgraft.analysis.statistics.recorded import RecordedResults
-from nlgraft.wording import count
+from nlgraft.basics.wording import count
 
 _PARAMETERS = ("parameters/total", "parameters/trained")
 _ANSWERED_BY_AUTHORS = (

@@ -12,8 +12,8 @@ from nlgraft.analysis.statistics.comparison import Comparison
 from nlgraft.analysis.statistics.sequential import FUTILE
 from nlgraft.analysis.statistics.spending import look_levels
 from nlgraft.analysis.statistics.trivial import NEAR
+from nlgraft.basics.wording import count, duration
 from nlgraft.study.data.design import idle_note
-from nlgraft.wording import count, duration
 
 EXAMPLES = "train_examples"
 """Metric that counts the examples of the training whose model is the trial's result."""

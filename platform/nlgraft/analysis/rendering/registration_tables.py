@@ -10,7 +10,7 @@ from nlgraft.analysis.data.registration import Registration
 from nlgraft.analysis.rendering.typesetting import NOTHING, Table, make_table
 from nlgraft.analysis.statistics.deviations import claim_text
 from nlgraft.analysis.statistics.recorded import RecordedResults
-from nlgraft.wording import count
+from nlgraft.basics.wording import count
 
 
 def registration_sentence(result: RecordedResults) -> str:

@@ -25,7 +25,7 @@ from nlgraft.analysis.rendering.document import result_document
 from nlgraft.analysis.rendering.paper_tables import latex_tables
 from nlgraft.analysis.statistics.comparison import rounded
 from nlgraft.analysis.statistics.recorded import RecordedResults
-from nlgraft.errors import NlgraftError, nearest
+from nlgraft.basics.errors import NlgraftError, nearest
 
 _Facts = Callable[[], dict[str, Any]]
 """Gives the tables and sentences of a report by their names in the templates."""

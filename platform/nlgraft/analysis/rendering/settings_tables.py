@@ -13,7 +13,7 @@ from nlgraft.analysis.rendering.typesetting import (
 )
 from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.analysis.statistics.searched_settings import CellSettings, SearchedSetting
-from nlgraft.wording import count
+from nlgraft.basics.wording import count
 
 _NUM_NAMED = 4
 _NOTE = (

@@ -9,7 +9,7 @@ from typing import Any
 from nlgraft.analysis.data.stream import BASELINE, Proposal, Stream
 from nlgraft.analysis.rendering.typesetting import NOTHING, Table, interval, make_table, number
 from nlgraft.analysis.statistics.answer import first_gain, gain_again
-from nlgraft.wording import count
+from nlgraft.basics.wording import count
 
 _DAY = 10
 _DECIMALS = 2

@@ -21,7 +21,7 @@ from nlgraft.analysis.statistics.resampling import holm_either
 from nlgraft.analysis.statistics.searched_settings import CellSettings, searched_settings
 from nlgraft.analysis.statistics.stability import Stability, stability
 from nlgraft.analysis.statistics.trivial import Trivial, has_learned, trivial_output
-from nlgraft.errors import NlgraftError, nearest
+from nlgraft.basics.errors import NlgraftError, nearest
 from nlgraft.study.data.claim import Claim, claims_of
 from nlgraft.study.data.design import Cell, axes_of, gain_cells
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from nlgraft.analysis.data.ledger import Basis
 from nlgraft.analysis.statistics import power
-from nlgraft.wording import count
+from nlgraft.basics.wording import count
 
 Standing = Literal["better", "worse", "equal", "open"]
 """A verdict on a cell against another; ``open`` is undecided."""

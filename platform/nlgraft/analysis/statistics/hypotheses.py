@@ -11,7 +11,7 @@ from nlgraft.analysis.data.trials import Measured
 from nlgraft.analysis.statistics.comparer import Comparer
 from nlgraft.analysis.statistics.comparison import Comparison, Standing, rounded
 from nlgraft.analysis.statistics.resampling import holm
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.scores import Score, evaluate_text
 from nlgraft.text.files import read_lines
 

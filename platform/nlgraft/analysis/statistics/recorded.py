@@ -21,11 +21,11 @@ from nlgraft.analysis.statistics.effects import Effect
 from nlgraft.analysis.statistics.equivalence import equal_p_at_any_time
 from nlgraft.analysis.statistics.question import Question
 from nlgraft.analysis.statistics.registered import Conformance, conformance_of
-from nlgraft.errors import StoreError
+from nlgraft.basics.errors import StoreError
+from nlgraft.basics.wording import timestamp
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.study.data.design import gain_cells
 from nlgraft.study.planning.looks import cell_key
-from nlgraft.wording import timestamp
 
 _FEW = 2
 

@@ -12,10 +12,10 @@ from nlgraft.analysis.data.registration import Registration, open_registrations
 from nlgraft.analysis.data.results import Results
 from nlgraft.analysis.data.trials import CellResult
 from nlgraft.analysis.statistics.deviations import Deviation, Matching, deviations_of, listed
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
+from nlgraft.basics.wording import count
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.study import Study
-from nlgraft.wording import count
 
 _MIN_SHARED = 2
 """Cells of another study's registration that make a question."""

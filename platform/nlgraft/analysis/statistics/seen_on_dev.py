@@ -6,12 +6,12 @@ from nlgraft.analysis.data.ledger import Asked, Entry, segments_of
 from nlgraft.analysis.data.loading import load_dev_lines
 from nlgraft.analysis.statistics.answer import Gain
 from nlgraft.analysis.statistics.budget import record
+from nlgraft.basics.wording import timestamp
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Study
 from nlgraft.study.planning.looks import cell_key
 from nlgraft.study.reading.system_import import load_system
-from nlgraft.wording import timestamp
 
 
 def enter_seen(pair: Study, variant: str, gain: Gain, store: ArtifactStore) -> None:

@@ -22,9 +22,9 @@ from nlgraft.analysis.statistics.power import smallest_detectable
 from nlgraft.analysis.statistics.question import SIGNS
 from nlgraft.analysis.statistics.simulated_studies import Design, SimulatedStudies
 from nlgraft.analysis.statistics.spending import look_levels
+from nlgraft.basics.wording import count
 from nlgraft.study.data.claim import claims_of
 from nlgraft.study.data.study import Study
-from nlgraft.wording import count
 
 _FEW = 2
 _FALL = 20.0

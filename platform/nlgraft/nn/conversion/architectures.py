@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
-from nlgraft.errors import ContractError, nearest
+from nlgraft.basics.errors import ContractError, nearest
 from nlgraft.nn.model_config import NORM_EPS, Activation, TransformerConfig
 
 

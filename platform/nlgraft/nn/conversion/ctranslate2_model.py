@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
 from nlgraft.nn.attention import Attention
 from nlgraft.nn.ctranslate2_support import missing_package, unsupported
 from nlgraft.nn.embedding import InputLayer, TableEmbedding

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nlgraft.errors import ContractError, nearest
+from nlgraft.basics.errors import ContractError, nearest
 from nlgraft.nn.conversion.architectures import ACTIVATIONS
 from nlgraft.nn.conversion.renames import check_places, encoder_places
 from nlgraft.nn.model import Seq2Seq

@@ -10,7 +10,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from nlgraft.errors import StoreError
+from nlgraft.basics.errors import StoreError
 from nlgraft.nn.conversion.architectures import Architecture
 from nlgraft.nn.conversion.decoding import read_generation
 from nlgraft.nn.model_config import GenerationConfig

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nlgraft.errors import ContractError, nearest
+from nlgraft.basics.errors import ContractError, nearest
 from nlgraft.nn.model_config import TransformerConfig
 
 SHARED = "model.shared.weight"

@@ -13,7 +13,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
 from nlgraft.evaluation.artifact import write_metrics
 from nlgraft.evaluation.scores import Score
 from nlgraft.nn.causal_lms import is_causal_lm, load_causal_lm

@@ -15,7 +15,7 @@ from typing import Any
 
 from sentencepiece import sentencepiece_model_pb2
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.config_parts import MASK_TOKEN
 from nlgraft.stages.kinds.released_kinds import MARIAN_TOKENIZER

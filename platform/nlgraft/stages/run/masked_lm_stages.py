@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nlgraft.errors import ContractError, DataError
+from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.evaluation.artifact import write_metrics, write_segments
 from nlgraft.evaluation.scores import Score, score_statistics
 from nlgraft.evaluation.sufficient import Statistics

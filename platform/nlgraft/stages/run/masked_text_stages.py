@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.kinds.masked_lm_kinds import CHECKPOINT_TOKENIZER, ENCODED_WORDS, WORD_TOKENIZER
 from nlgraft.stages.run.text_stages import REPORT_FILE, text_of

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from sentencepiece import sentencepiece_model_pb2
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.artifact import write_metrics
 from nlgraft.evaluation.efficiency import count_parameters
 from nlgraft.evaluation.scores import Score

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
-from nlgraft.errors import Problem, StudyError, nearest
+from nlgraft.basics.errors import Problem, StudyError, nearest
 from nlgraft.pipeline.fingerprint import canonical_json, fingerprint
 from nlgraft.study.data import paths
 from nlgraft.study.data.space import alternatives, holds, same

@@ -9,12 +9,12 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from nlgraft.errors import Problem
+from nlgraft.basics.errors import Problem
+from nlgraft.basics.wording import duration, size
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.step_time import StepTime
 from nlgraft.study.data.study import Study
-from nlgraft.wording import duration, size
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from nlgraft.basics.wording import count
 from nlgraft.study.data.part import Duration, Part
-from nlgraft.wording import count
 
 
 class WorkerRange(Part):

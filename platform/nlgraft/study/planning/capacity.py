@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from nlgraft.errors import Problem
+from nlgraft.basics.errors import Problem
+from nlgraft.basics.wording import count
 from nlgraft.study.data.resources import Resources
-from nlgraft.wording import count
 
 _TOLERANCE = 1e-9
 _FIELDS = {"CPU": "cpus_per_worker", "GPU": "gpus_per_worker"}

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from nlgraft.basics.wording import count
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell, cells, idle_note
@@ -24,7 +25,6 @@ from nlgraft.study.planning.selection import search_seed
 from nlgraft.study.reading.resolving import ResolvedCell, resolve_cell
 from nlgraft.study.reading.rules import warnings
 from nlgraft.text.files import looking_below
-from nlgraft.wording import count
 
 _NUM_NAMED = 3
 

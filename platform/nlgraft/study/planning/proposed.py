@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import JsonValue
 
-from nlgraft.errors import Problem, StudyError
+from nlgraft.basics.errors import Problem, StudyError
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.study.data import paths

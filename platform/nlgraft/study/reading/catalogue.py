@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from nlgraft.errors import DataError, did_you_mean
-from nlgraft.shipped import SYSTEMS_PACKAGE, studies, system_names
+from nlgraft.basics.errors import DataError, did_you_mean
+from nlgraft.basics.shipped import SYSTEMS_PACKAGE, studies, system_names
 from nlgraft.study.data import paths
 from nlgraft.study.data.system import System
 from nlgraft.study.reading.documents import read_file

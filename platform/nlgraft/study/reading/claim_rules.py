@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from nlgraft.errors import Problem, nearest
+from nlgraft.basics.errors import Problem, nearest
 from nlgraft.study.data.claim import Figures, claims_of, gain
 from nlgraft.study.data.design import Axes, Cell, axes_of, gain_cells, label_finder, name_cell
 from nlgraft.study.data.metric import Metric

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import ModelSchema
 
-from nlgraft.strict_config import StrictConfig
+from nlgraft.basics.strict_config import StrictConfig
 
 
 class DescribedSchema(GenerateJsonSchema):

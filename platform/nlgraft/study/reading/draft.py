@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from nlgraft.errors import Problem
+from nlgraft.basics.errors import Problem
 from nlgraft.study.data.published import Column, Statement
 from nlgraft.study.data.space import Domain
 from nlgraft.study.data.study import Objective, Search, Study

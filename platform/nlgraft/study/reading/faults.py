@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from nlgraft.errors import nearest
+from nlgraft.basics.errors import nearest
 from nlgraft.study.data import paths
 from nlgraft.study.reading.knobs import Place
 

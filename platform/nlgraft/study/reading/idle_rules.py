@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from nlgraft.errors import NlgraftError, Problem
+from nlgraft.basics.errors import NlgraftError, Problem
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import Cell, axes_of, conditions_text, level_text
 from nlgraft.study.data.space import alternatives, corner, same

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
-from nlgraft.errors import nearest
+from nlgraft.basics.errors import nearest
 from nlgraft.study.data import paths
 from nlgraft.study.reading.descriptions import DescribedSchema
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nlgraft.errors import Problem, nearest
+from nlgraft.basics.errors import Problem, nearest
 from nlgraft.study.data import paths
 from nlgraft.study.data.study import Study
 from nlgraft.study.data.variant import NOT_IN_VARIANT, Overrides

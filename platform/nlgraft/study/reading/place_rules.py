@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from nlgraft.errors import Problem, StoreError, nearest
+from nlgraft.basics.errors import Problem, StoreError, nearest
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.study import Study
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from nlgraft.errors import Problem, StudyError
+from nlgraft.basics.errors import Problem, StudyError
 from nlgraft.study.data import paths
 from nlgraft.study.data.study import SCHEMA_VERSION, Study
 from nlgraft.study.data.variant import Overrides

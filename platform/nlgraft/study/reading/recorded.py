@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from pydantic import JsonValue, TypeAdapter
 
-from nlgraft.errors import Problem, StudyError, nearest
+from nlgraft.basics.errors import Problem, StudyError, nearest
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.study import Study

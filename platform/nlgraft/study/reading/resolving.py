@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from nlgraft.errors import Problem, StudyError
+from nlgraft.basics.errors import Problem, StudyError
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import Cell

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from nlgraft.errors import Problem
+from nlgraft.basics.errors import Problem
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import Cell, level_text
 from nlgraft.study.data.space import same

@@ -10,8 +10,8 @@ from types import ModuleType
 
 from pydantic import BaseModel
 
-from nlgraft.errors import ContractError, Problem, StudyError, nearest
-from nlgraft.shipped import system_names
+from nlgraft.basics.errors import ContractError, Problem, StudyError, nearest
+from nlgraft.basics.shipped import system_names
 from nlgraft.study.data.metric import Metric, early_metrics
 from nlgraft.study.data.system import System
 from nlgraft.study.reading.knobs import miss

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
-from nlgraft.errors import ContractError, Problem, StudyError, nearest
+from nlgraft.basics.errors import ContractError, Problem, StudyError, nearest
+from nlgraft.basics.shipped import SYSTEMS_PACKAGE, system_names
 from nlgraft.evaluation.metric_config import TextMetric
-from nlgraft.shipped import SYSTEMS_PACKAGE, system_names
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import MAX_CELLS, Axes, Cell, axes_of
 from nlgraft.study.data.space import Domain, alternatives, holds, same, whole_condition

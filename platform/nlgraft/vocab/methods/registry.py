@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nlgraft.errors import DataError, nearest
+from nlgraft.basics.errors import DataError, nearest
 from nlgraft.vocab.methods.averages import average, nothing, same_ids, segmentation
 from nlgraft.vocab.methods.interface import Method
 from nlgraft.vocab.methods.matching_pursuit import omp

@@ -14,7 +14,7 @@ import ahocorasick
 import numpy as np
 from numpy.typing import NDArray
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.vocab.tokenizers.tokens import Kind, Tok
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary, are_compatible
 

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from scipy.sparse import csr_matrix
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.vocab.plans.moments import Array, Moments, Rows, moments, row_norms
 
 FORMAT_VERSION = 1

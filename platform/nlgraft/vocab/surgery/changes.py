@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nlgraft.errors import DataError, PaddingError
+from nlgraft.basics.errors import DataError, PaddingError
 from nlgraft.vocab.plans.transfer_plan import GAP_BIAS, Provenance, TransferPlan
 from nlgraft.vocab.surgery.tensors import (
     TensorRows,

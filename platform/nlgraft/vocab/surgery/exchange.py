@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.vocab.plans.transfer_plan import TransferPlan
 from nlgraft.vocab.surgery.changes import Change, Changes, check_positions, find_changes
 from nlgraft.vocab.surgery.tensors import named_tensors

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import Any
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 
 Pair = tuple[str, str]
 

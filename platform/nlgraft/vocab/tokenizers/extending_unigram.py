@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 
 MAX_PIECE_CHARACTERS, SEEDS_PER_PIECE, KEPT_SHARE = 16, 10, 0.75
 """SentencePiece's longest piece, its share of pieces that stay in a round; strings to begin with."""

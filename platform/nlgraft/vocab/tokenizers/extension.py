@@ -10,7 +10,7 @@ from typing import Any
 
 import tokenizers
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.vocab.tokenizers.extending import continue_merges, extend_tokenizer
 from nlgraft.vocab.tokenizers.extending_unigram import complete_unigram, learn_pieces
 

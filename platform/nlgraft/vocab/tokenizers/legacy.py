@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.vocab.tokenizers.tokens import Kind
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary, role_of
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 
 BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 """Tokens of single bytes, in which SentencePiece spells unknown characters."""

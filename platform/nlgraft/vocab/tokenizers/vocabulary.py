@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.vocab.tokenizers.segmenters import Piece, Segmenter
 from nlgraft.vocab.tokenizers.tokens import Kind, Marking, Tok
 

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
+from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.pipeline.stage import Stage, StageGraph
-from nlgraft.strict_config import StrictConfig
 from nlgraft.study.data.metric import Metric
 from nlgraft.text.files import InputPath
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nlgraft.errors import NlgraftError
+from nlgraft.basics.errors import NlgraftError
 from nlgraft.pipeline.dotted import dotted
 from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.run import read_result
+from nlgraft.runs.run import read_result
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_cell

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from nlgraft.errors import ClusterError, StudyLockedError
+from nlgraft.basics.errors import ClusterError, StudyLockedError
 from nlgraft.execution.events import Driver, Event, Notice, Observer, TrialEnded, TrialProgress, TrialStarted
 from nlgraft.pipeline.credentials import without_credentials
 from nlgraft.pipeline.refusals import explained

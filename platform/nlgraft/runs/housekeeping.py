@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from nlgraft.analysis.data.registration import open_registrations
-from nlgraft.errors import DataError, NlgraftError, StudyLockedError
+from nlgraft.basics.errors import DataError, NlgraftError, StudyLockedError
 from nlgraft.execution.study_lock import StudyLock
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore

@@ -14,11 +14,11 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 
-from nlgraft.errors import Problem, StudyError, did_you_mean
+from nlgraft.basics.errors import Problem, StudyError, did_you_mean
 
 SYSTEMS_PACKAGE = "trainables"
 STUDY_SUFFIXES = (".yaml", ".yml", ".json")
-_PACKAGE = Path(__file__).parent
+_PACKAGE = Path(__file__).parents[1]
 _INSTALLED = _PACKAGE / "repository"
 _ROOT = _INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parents[1]
 STUDIES_FOLDER = _ROOT / "search_spaces"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nlgraft.errors import NlgraftError
-from nlgraft.exits import EXIT_FAILED
-from nlgraft.study_command import given_study, read_study, takes_study
+from nlgraft.basics.errors import NlgraftError
+from nlgraft.basics.exits import EXIT_FAILED
+from nlgraft.commands.study_command import given_study, read_study, takes_study
 
 if TYPE_CHECKING:
     from nlgraft.execution.job_server import Job, JobServer

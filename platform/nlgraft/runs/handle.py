@@ -7,8 +7,8 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from nlgraft.errors import NlgraftError
-from nlgraft.run import Run
+from nlgraft.basics.errors import NlgraftError
+from nlgraft.runs.run import Run
 
 if TYPE_CHECKING:
     from nlgraft.analysis.study_result import StudyResult

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from nlgraft.errors import DataError
-from nlgraft.exits import fails_politely
-from nlgraft.study_command import has_json, print_json
+from nlgraft.basics.errors import DataError
+from nlgraft.basics.exits import fails_politely
+from nlgraft.commands.study_command import has_json, print_json
 
 
 @click.command("systems")
@@ -24,7 +24,7 @@ def systems(name: str | None, prefix: str, is_essential: bool, has_metrics: bool
 
     Without PREFIX a system's parts are shown; with PREFIX (data.upstream, transfer) every setting below it.
     """
-    from nlgraft import settings_screen
+    from nlgraft.commands import settings_screen
     from nlgraft.study.reading.catalogue import find_system, metrics_of, settings_of, shipped_systems
 
     if name is None:
@@ -55,7 +55,7 @@ def systems(name: str | None, prefix: str, is_essential: bool, has_metrics: bool
 @fails_politely
 def studies(is_json: bool) -> None:
     """List the studies that come with nlgraft; run takes their names."""
-    from nlgraft import settings_screen
+    from nlgraft.commands import settings_screen
     from nlgraft.study.reading.catalogue import shipped_studies
 
     found = shipped_studies()
@@ -96,8 +96,8 @@ def init(
 
     Its sizes fit the text and this machine, in three scales: some minutes, an evening, a GPU.
     """
-    from nlgraft import settings_screen
-    from nlgraft.new_study import Text, write_study
+    from nlgraft.commands import settings_screen
+    from nlgraft.commands.new_study import Text, write_study
     from nlgraft.study.reading.catalogue import find_system
 
     if upstream_target is not None and upstream_source is None:

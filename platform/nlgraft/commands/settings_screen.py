@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nlgraft.conditions import Condition
+from nlgraft.basics.conditions import Condition
+from nlgraft.basics.wording import count, duration
 from nlgraft.study.data.design import level_text
 from nlgraft.study.data.system import System
-from nlgraft.wording import count, duration
 
 if TYPE_CHECKING:
-    from nlgraft.new_study import NewStudy
+    from nlgraft.commands.new_study import NewStudy
 
 _WIDTH = 80
 _INDENT = "    "

@@ -8,8 +8,15 @@ from typing import Any
 
 import click
 
-from nlgraft.errors import CapacityError, DataError, NlgraftError, PlaceError, StudyError, StudyLockedError
-from nlgraft.wording import visible
+from nlgraft.basics.errors import (
+    CapacityError,
+    DataError,
+    NlgraftError,
+    PlaceError,
+    StudyError,
+    StudyLockedError,
+)
+from nlgraft.basics.wording import visible
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2

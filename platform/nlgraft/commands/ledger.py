@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nlgraft.exits import EXIT_FAILED, fails_politely
-from nlgraft.study_command import (
+from nlgraft.basics.exits import EXIT_FAILED, fails_politely
+from nlgraft.basics.wording import visible
+from nlgraft.commands.study_command import (
     given_study,
     has_json,
     has_storage,
@@ -17,7 +18,6 @@ from nlgraft.study_command import (
     read_study,
     takes_study,
 )
-from nlgraft.wording import visible
 
 if TYPE_CHECKING:
     from nlgraft.study.public import Study
@@ -36,7 +36,7 @@ def ledger(study: str | None, is_json: bool, storage: str | None) -> None:
     from dataclasses import asdict
 
     from nlgraft import api
-    from nlgraft.terminal import ledger_list
+    from nlgraft.commands.terminal import ledger_list
 
     entries, streams = api.ledger(study, storage), api.streams(study, storage)
     if is_json:
@@ -61,7 +61,7 @@ def register(study: Study, is_shown: bool, is_json: bool) -> None:
     from dataclasses import asdict
 
     from nlgraft import api
-    from nlgraft.terminal import registrations_list
+    from nlgraft.commands.terminal import registrations_list
 
     found = api.registrations(study) if is_shown else [api.register(study)]
     if is_json:

@@ -8,14 +8,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nlgraft.errors import DataError
-from nlgraft.exits import EXIT_FAILED, fails_politely
-from nlgraft.study_command import find_study, given_study, has_json, has_storage, print_json, takes_study
+from nlgraft.basics.errors import DataError
+from nlgraft.basics.exits import EXIT_FAILED, fails_politely
+from nlgraft.commands.study_command import (
+    find_study,
+    given_study,
+    has_json,
+    has_storage,
+    print_json,
+    takes_study,
+)
 
 if TYPE_CHECKING:
     from nlgraft.analysis.statistics.hypotheses import SystemScores
-    from nlgraft.housekeeping import Removal
     from nlgraft.pipeline.store import ArtifactStore
+    from nlgraft.runs.housekeeping import Removal
     from nlgraft.study.public import Study
 
 _COMPARED = ("system", "metric", "seeds", "score", "difference", "interval", "p", "Holm", "verdict")
@@ -84,9 +91,9 @@ def ls(storage: str | None, is_json: bool) -> None:
     """
     from datetime import datetime
 
-    from nlgraft.housekeeping import House
-    from nlgraft.terminal import plain_table
-    from nlgraft.wording import size
+    from nlgraft.basics.wording import size
+    from nlgraft.commands.terminal import plain_table
+    from nlgraft.runs.housekeeping import House
 
     store = _open(storage)
     rows = House(store).rows()
@@ -122,7 +129,7 @@ def rm(
     Its entries in the ledger and its registrations stay, since verdicts rest on them; so do reports and
     runs in MLflow. The study's file is not touched.
     """
-    from nlgraft.housekeeping import House
+    from nlgraft.runs.housekeeping import House
 
     if is_forgotten:
         store = _open(storage)
@@ -146,7 +153,7 @@ def rm(
 @fails_politely
 def gc(is_sure: bool, has_loose: bool, storage: str | None) -> None:
     """Remove artifacts and checkpoints of a store that nothing needs. Shown first."""
-    from nlgraft.housekeeping import House
+    from nlgraft.runs.housekeeping import House
 
     store = _open(storage)
     _carry_out(House(store).leftovers(has_loose_trials=has_loose), store, is_sure)
@@ -179,8 +186,8 @@ def config(study: Study, cell: str, is_json: bool) -> None:
 @fails_politely
 def diff(left: str, right: str, storage: str | None, is_json: bool) -> None:
     """Show what differs between two studies, files or names: settings, data, results."""
-    from nlgraft.study_diff import differences
-    from nlgraft.terminal import plain_table
+    from nlgraft.commands.terminal import plain_table
+    from nlgraft.runs.study_diff import differences
 
     studies = [find_study(one, (), storage) for one in (left, right)]
     found = differences(*studies)
@@ -216,7 +223,7 @@ def compare(
     --sys-name each file is a system with one seed, which decides nothing: its interval covers segments alone.
     """
     from nlgraft.analysis.statistics.hypotheses import compare_systems
-    from nlgraft.terminal import plain_table
+    from nlgraft.commands.terminal import plain_table
 
     if names and len(names) != len(hypotheses):
         raise DataError(
@@ -254,7 +261,7 @@ def _open(storage: str | None) -> ArtifactStore:
 
 
 def _carry_out(removal: Removal, store: ArtifactStore, is_sure: bool) -> None:
-    from nlgraft.wording import size
+    from nlgraft.basics.wording import size
 
     for key in removal.keys:
         click.echo(key)

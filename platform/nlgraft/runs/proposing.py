@@ -11,17 +11,17 @@ from nlgraft.analysis.data.stream import BASELINE, Proposal, Step, Stream, appen
 from nlgraft.analysis.statistics.answer import Answer, Gain, Judgement, first_gain, gain_again, judge
 from nlgraft.analysis.statistics.proposals import FIRST_SEEDS, FRESH_SEEDS, LIMIT, stream_level
 from nlgraft.analysis.statistics.seen_on_dev import enter_seen
+from nlgraft.basics.wording import count
 from nlgraft.execution.events import Event, Observer, SweepStarted
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.run import Run, tracking_uri
+from nlgraft.runs.run import Run, tracking_uri
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.variant import Overrides
 from nlgraft.study.planning import proposed
 from nlgraft.study.planning.looks import cell_key
 from nlgraft.study.public import Study
 from nlgraft.study.reading.system_import import load_system
-from nlgraft.wording import count
 
 _FEW = 2
 

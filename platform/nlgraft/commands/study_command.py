@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nlgraft.exits import fails_politely
+from nlgraft.basics.exits import fails_politely
 
 if TYPE_CHECKING:
-    from nlgraft.progress import Progress
+    from nlgraft.commands.progress import Progress
     from nlgraft.study.public import Study
 
 
@@ -88,8 +88,8 @@ def progress_of(metrics: Sequence[str]) -> Iterator[Progress]:
 
     stdout is for the result alone: whatever libraries print goes to stderr.
     """
+    from nlgraft.commands.progress import Progress
     from nlgraft.execution.interruption import Interrupted
-    from nlgraft.progress import Progress
 
     try:
         with redirect_stdout(sys.stderr), Progress(sys.stderr, metrics) as progress:

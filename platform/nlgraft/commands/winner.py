@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nlgraft.errors import DataError
-from nlgraft.exits import fails_politely
-from nlgraft.study_command import given_study, has_json, print_json
+from nlgraft.basics.errors import DataError
+from nlgraft.basics.exits import fails_politely
+from nlgraft.commands.study_command import given_study, has_json, print_json
 
 if TYPE_CHECKING:
     from nlgraft.export.exported import ExportedModel

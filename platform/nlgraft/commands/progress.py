@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from nlgraft.basics.wording import count, duration
 from nlgraft.execution.events import (
     CellSearched,
     Event,
@@ -24,7 +25,6 @@ from nlgraft.execution.events import (
     TrialStarted,
 )
 from nlgraft.study.data.design import level_text
-from nlgraft.wording import count, duration
 
 _LINE_PAUSE_S = 60.0
 """Seconds between two lines about running trials, if the output is not a terminal."""

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nlgraft.errors import DataError
-from nlgraft.exits import EXIT_DOES_NOT_FIT, EXIT_FAILED
-from nlgraft.housekeeping_cli import check, compare, config, diff, ls, pack, rm, unpack
-from nlgraft.housekeeping_cli import gc as collect
-from nlgraft.job_cli import job_of, logs, stop, submit
-from nlgraft.ledger_cli import ledger, register, try_proposal, verify
-from nlgraft.start_cli import init, schema, studies, systems
-from nlgraft.study_command import (
+from nlgraft.basics.errors import DataError
+from nlgraft.basics.exits import EXIT_DOES_NOT_FIT, EXIT_FAILED
+from nlgraft.basics.wording import count
+from nlgraft.commands.housekeeping import check, compare, config, diff, ls, pack, rm, unpack
+from nlgraft.commands.housekeeping import gc as collect
+from nlgraft.commands.jobs import job_of, logs, stop, submit
+from nlgraft.commands.ledger import ledger, register, try_proposal, verify
+from nlgraft.commands.start import init, schema, studies, systems
+from nlgraft.commands.study_command import (
     duration_of,
     given_study,
     has_json,
@@ -31,9 +32,8 @@ from nlgraft.study_command import (
     read_study,
     takes_study,
 )
-from nlgraft.vocab_cli import vocab
-from nlgraft.winner_cli import classify, export, translate
-from nlgraft.wording import count
+from nlgraft.commands.vocab import vocab
+from nlgraft.commands.winner import classify, export, translate
 
 if TYPE_CHECKING:
     from nlgraft.study.public import Study
@@ -80,7 +80,7 @@ def validate(study_file: str, overrides: tuple[str, ...]) -> None:
 def plan(study: Study, nodes: int | None, is_json: bool) -> None:
     """Show the trials and stages of a run, its time and disk."""
     from nlgraft import api
-    from nlgraft.terminal import plan_table
+    from nlgraft.commands.terminal import plan_table
 
     found = api.plan(study, nodes)
     if is_json:
@@ -129,7 +129,7 @@ def validity(study: Study, simulations: int, is_json: bool, **settings: Any) -> 
     looking.
     """
     from nlgraft import api
-    from nlgraft.terminal import validity_table
+    from nlgraft.commands.terminal import validity_table
 
     found = api.validity(study, simulations, **settings)
     if is_json:
@@ -154,7 +154,7 @@ def replay(study: Study, simulations: int, is_json: bool) -> None:
     STUDY is a file, or the name under which a study was run: `demo@tiny-1f0c6a2e` needs no overrides.
     """
     from nlgraft import api
-    from nlgraft.terminal import replay_tables
+    from nlgraft.commands.terminal import replay_tables
 
     found = [cell.to_json() for cell in api.replay(study, simulations)]
     document = {
@@ -195,8 +195,8 @@ def run(
 ) -> None:
     """Run what the store does not hold yet; end with the comparison."""
     from nlgraft import api
+    from nlgraft.commands.terminal import show_result
     from nlgraft.execution.cluster import prepare_process
-    from nlgraft.terminal import show_result
 
     prepare_process(address)
     study = read_study(study_file, overrides, storage)
@@ -248,7 +248,7 @@ def trial(
     stderr tells why each stage runs or is reused, and what it reports.
     """
     from nlgraft import api
-    from nlgraft.progress import LineReporter
+    from nlgraft.commands.progress import LineReporter
 
     logging.basicConfig(stream=sys.stderr, format="%(message)s")
     logging.getLogger("nlgraft.pipeline").setLevel(logging.INFO)
@@ -276,7 +276,7 @@ def status(study: Study, is_json: bool, watch: bool, address: str | None) -> Non
     STUDY is a file, or the name under which a study was run: `demo@tiny-1f0c6a2e` needs no overrides.
     """
     from nlgraft import api
-    from nlgraft.terminal import status_table, watch_status
+    from nlgraft.commands.terminal import status_table, watch_status
 
     job = None if address is None else job_of(study, address)[1]
     if job is not None:

@@ -8,20 +8,20 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from nlgraft import run as places
-from nlgraft.errors import StudyLockedError
+from nlgraft.basics.errors import StudyLockedError
+from nlgraft.basics.findings import Finding
+from nlgraft.basics.wording import count, size
 from nlgraft.execution.optuna_check import check_optuna
 from nlgraft.execution.planned_trials import PlannedTrials, planned_trials
 from nlgraft.execution.study_lock import StudyLock
-from nlgraft.findings import Finding
 from nlgraft.pipeline.credentials import without_credentials
 from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.runs import run as places
 from nlgraft.study.data.design import Cell
 from nlgraft.study.planning.selection import study_key
 from nlgraft.study.public import Study
 from nlgraft.study.reading.system_import import load_system
 from nlgraft.tracking.mlflow_tracker import layout_of, prepare_mlflow
-from nlgraft.wording import count, size
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from nlgraft import api
-from nlgraft.errors import DataError, NlgraftError
+from nlgraft.basics.errors import DataError, NlgraftError
+from nlgraft.basics.wording import duration
 from nlgraft.study.data import paths
 from nlgraft.study.data.plan import Plan
 from nlgraft.study.data.system import System
@@ -26,7 +27,6 @@ from nlgraft.study.reading.documents import resolve_plain
 from nlgraft.text.corpora import Corpus, load_split_files
 from nlgraft.text.corpus_config import FilesConfig, SplitFiles
 from nlgraft.text.tokenizer_config import LEAST_BYTE_TOKENS
-from nlgraft.wording import duration
 
 SCALES = ("minutes", "evening", "gpu")
 TEMPLATE = "init.yaml.j2"

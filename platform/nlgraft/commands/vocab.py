@@ -11,10 +11,10 @@ from typing import Any
 
 import click
 
-from nlgraft.errors import DataError
-from nlgraft.exits import EXIT_FAILED, fails_politely
-from nlgraft.study_command import has_json
-from nlgraft.wording import visible
+from nlgraft.basics.errors import DataError
+from nlgraft.basics.exits import EXIT_FAILED, fails_politely
+from nlgraft.basics.wording import visible
+from nlgraft.commands.study_command import has_json
 
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -156,7 +156,7 @@ def plan(
     **options: Any,
 ) -> None:
     """Plan the origin of every row of a new vocabulary; a dry run without --out."""
-    from nlgraft.terminal import vocab_plan
+    from nlgraft.commands.terminal import vocab_plan
     from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer
 
     if options["model"] is not None:
@@ -217,7 +217,7 @@ def apply(
     plan_directory: Path, model: str, out: Path, sides: Any, multiple: int | None, is_json: bool
 ) -> None:
     """Write a checkpoint with the planned vocabulary; transformers loads it, tokenizer included."""
-    from nlgraft.terminal import vocab_applied
+    from nlgraft.commands.terminal import vocab_applied
 
     _quieten()
     from nlgraft.vocab_tool.apply import apply_plan
@@ -272,7 +272,7 @@ def doctor(model: str, base: str | None, is_json: bool) -> None:
 
 
 def _echo_checks(model: str, checks: Sequence[Any], is_json: bool) -> None:
-    from nlgraft.terminal import vocab_checks
+    from nlgraft.commands.terminal import vocab_checks
 
     is_good = all(check.is_good for check in checks)
     rows = [{"check": c.name, "is_good": c.is_good, "detail": c.detail} for c in checks]
@@ -362,7 +362,7 @@ def diff(one: Path, other: Path, limit: int, is_json: bool) -> None:
 @fails_politely
 def methods(is_json: bool) -> None:
     """List the methods, their inputs and their publications."""
-    from nlgraft.terminal import vocab_methods
+    from nlgraft.commands.terminal import vocab_methods
     from nlgraft.vocab.methods.registry import METHODS
 
     rows = [{"method": m.name, "needs": ", ".join(m.needs) or "-", "source": m.source} for m in METHODS]

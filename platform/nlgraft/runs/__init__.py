@@ -1,0 +1,1 @@
+"""One run of a study and what is done with it afterwards: proposals, verification, housekeeping."""
