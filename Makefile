@@ -6,6 +6,8 @@ export OMP_NUM_THREADS ?= 1
 export RAY_USAGE_STATS_ENABLED := 0
 export MLFLOW_DISABLE_TELEMETRY := true
 export TOKENIZERS_PARALLELISM := false
+# Tests start hundreds of processes; where the shell forbids bytecode, each would compile all of nlgraft.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-slow check docs bench
 
