@@ -9,7 +9,7 @@ export TOKENIZERS_PARALLELISM := false
 # Tests start hundreds of processes; where the shell forbids bytecode, each would compile all of nlgraft.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-slow check docs bench
+.PHONY: demo test test-slow check docs bench size
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
@@ -46,3 +46,7 @@ $(VENV)/peers: $(VENV)/.checking
 
 bench: $(VENV)/.checking $(VENV)/peers
 	$(BIN)/python -m benchmarks $(NAMES)
+
+# Tokens of source and tests by room; it needs no packages.
+size:
+	@$(PYTHON) -m benchmarks.size
