@@ -17,10 +17,10 @@ from pathlib import Path
 _LAYOUT = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
 }  # fmt: skip
-VAGUE_NAMES = frozenset(
-    ["found", "one", "theirs", "ours", "asked", "lost", "known", "own", "awaited", "given", "left", "said"]
-    + ["told", "meant", "wanted", "every", "who"]
-)
+VAGUE_NAMES = {
+    *("found", "one", "theirs", "ours", "asked", "lost", "known", "own", "awaited", "given", "left", "said"),
+    *("told", "meant", "wanted", "every", "who"),
+}
 """Local names that say how the author came by a value, and not what it is."""
 DEPTH = 2
 """Folders below a root that are counted apart."""
@@ -45,7 +45,8 @@ class Size:
         density = self.tokens / max(self.code_lines, 1)
         comments = 100 * self.comments / max(self.lines, 1)
         vague = 100 * self.vague_functions / max(self.functions, 1)
-        return f"{self.tokens:9,d} {self.lines:8,d} {self.modules:8d} {density:16.1f} {comments:15.1f} {vague:16.1f}"
+        counts = f"{self.tokens:9,d} {self.lines:8,d} {self.modules:8d}"
+        return f"{counts} {density:12.1f} {comments:13.1f} {vague:8.1f}"
 
 
 def size_of(text: str) -> Size:
@@ -102,7 +103,7 @@ def main() -> None:
         "folders", nargs="*", type=Path, default=[Path("platform"), Path("trainables"), Path("tests")]
     )
     print(
-        f"{'tokens':>9} {'lines':>8} {'modules':>8} {'tokens/code line':>16} {'comments/100':>15} {'vague names %':>16}"
+        "   tokens    lines  modules  tokens/line  comments/100  vague %   (of code lines; of lines; of functions)"
     )
     for root in parser.parse_args().folders:
         rooms = sizes(root)
