@@ -103,7 +103,7 @@ def main() -> None:
         "folders", nargs="*", type=Path, default=[Path("platform"), Path("trainables"), Path("tests")]
     )
     print(
-        "   tokens    lines  modules  tokens/line  comments/100  vague %   (of code lines; of lines; of functions)"
+        "   tokens    lines  modules  tokens/line  comments/100  vague %  (of code lines, lines, functions)"
     )
     for root in parser.parse_args().folders:
         rooms = sizes(root)
