@@ -6,7 +6,7 @@ export OMP_NUM_THREADS ?= 1
 export RAY_USAGE_STATS_ENABLED := 0
 export MLFLOW_DISABLE_TELEMETRY := true
 export TOKENIZERS_PARALLELISM := false
-# Tests start hundreds of processes; where the shell forbids bytecode, each would compile all of nlgraft.
+# Test files are compiled once, not in each process, also where the shell forbids bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-slow check docs bench size
