@@ -36,7 +36,7 @@ class Addition:
 MERGE = Addition(
     "a merge strategy",
     {
-        "platform/nlgraft/nn/fusion_config.py": (
+        "platform/nlgraft/nn/model_config.py": (
             ("MergeName = Literal[", '{}"scaled", '),
             (
                 "    dropnet_probability: float",

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nlgraft.basics.conditions import are_met
+from nlgraft.basics.strict_config import are_met
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data import paths
 from nlgraft.study.data.system import System

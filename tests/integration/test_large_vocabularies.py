@@ -15,10 +15,9 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from nlgraft.text.files import read_lines
 from nlgraft.vocab_tool.apply import apply_plan
+from nlgraft.vocab_tool.changed import extend, prune
 from nlgraft.vocab_tool.doctor import examine_checkpoint
-from nlgraft.vocab_tool.extend import extend
 from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer
-from nlgraft.vocab_tool.prune import prune
 from nlgraft.vocab_tool.verify import verify_checkpoint
 from tests.sharded_checkpoints import write_shards
 

@@ -8,8 +8,7 @@ import torch
 from nlgraft.evaluation.inputs import Inputs
 from nlgraft.evaluation.translation import translate
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.decoding_rules import length_limits
-from nlgraft.nn.generation import beam_search
+from nlgraft.nn.generation import beam_search, length_limits
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
 from nlgraft.text.batches import Ragged

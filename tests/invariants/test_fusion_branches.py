@@ -8,15 +8,14 @@ from typing import get_args
 import pytest
 import torch
 
+from nlgraft.nn.attention import Memory
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.context_config import ContextConfig, OwnEmbeddingsConfig, PoolingConfig, PoolingName
 from nlgraft.nn.contextual import Context, OwnEmbeddings
 from nlgraft.nn.fusion import MERGES, FusionBranch
-from nlgraft.nn.fusion_config import FusionConfig, MergeName
 from nlgraft.nn.hugging_face import HuggingFaceEncoder
-from nlgraft.nn.memory_banks import Memory
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import TransformerConfig
+from nlgraft.nn.model_config import FusionConfig, MergeName, TransformerConfig
 from nlgraft.nn.pooling import POOLINGS, EncoderShape, build_pooling
 from nlgraft.nn.presets import preset
 from tests.tiny_models import (

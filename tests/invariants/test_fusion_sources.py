@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from nlgraft.basics.errors import ContractError
-from nlgraft.nn.attention import Attention
+from nlgraft.nn.attention import Attention, Memory
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.fine_encoder import FineEncoder, FineLayer
-from nlgraft.nn.memory_banks import Memory
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import NORM_EPS, TransformerConfig
 from nlgraft.nn.presets import preset

@@ -13,8 +13,7 @@ from nlgraft.nn.context_config import (
     PoolingConfig,
     UniLMConfig,
 )
-from nlgraft.nn.fusion_config import FusionConfig
-from nlgraft.nn.model_config import ArchitectureConfig, FineEncoderConfig, TransformerConfig
+from nlgraft.nn.model_config import ArchitectureConfig, FineEncoderConfig, FusionConfig, TransformerConfig
 from nlgraft.nn.presets import FAMILIES, preset
 from tests.tiny_models import (
     BI,

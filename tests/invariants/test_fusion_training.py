@@ -12,9 +12,8 @@ import torch
 from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.inputs import Inputs, with_foreign_source
 from nlgraft.nn.fusion import Dropnet
-from nlgraft.nn.fusion_config import FusionConfig
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import TransformerConfig
+from nlgraft.nn.model_config import FusionConfig, TransformerConfig
 from nlgraft.text.batches import Ragged
 from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.loop import Training, train

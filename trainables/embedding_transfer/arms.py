@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal, get_args
 
-from nlgraft.basics.conditions import GIVEN, Condition, ReadWhen
+from nlgraft.basics.strict_config import GIVEN, Condition, ReadWhen
 
 Method = Literal[
     "single_run",
@@ -103,4 +103,4 @@ READ_WHEN: ReadWhen = {
     "independent": (_with(("independent_encoder",)),),
     "masked_lm.downstream_tokenizer": (_with(_EXCHANGING),),
 }
-"""Settings that only some arms read: see `nlgraft.basics.conditions`."""
+"""Settings that only some arms read: see `nlgraft.basics.strict_config`."""

@@ -7,8 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, ValidationError
 
-from nlgraft.basics.conditions import ReadWhen
-from nlgraft.basics.strict_config import StrictConfig
+from nlgraft.basics.strict_config import ReadWhen, StrictConfig
 from nlgraft.nn.model_config import ArchitectureConfig, BeamSearchConfig
 from nlgraft.stages.config_parts import (
     MaskedLMConfig,

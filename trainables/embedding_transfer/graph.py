@@ -13,6 +13,7 @@ from typing import Any
 
 from nlgraft.nn.checkpoint_files import Reader
 from nlgraft.pipeline.stage import Stage, StageGraph
+from nlgraft.stages import masked_lm_graph as masked_pieces
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import MASK_TOKEN, MaskedSpansConfig, PhaseConfig
 from nlgraft.stages.kinds.language_model_kinds import TrainLanguageModelInputs
@@ -38,7 +39,57 @@ from trainables.embedding_transfer.arms import (
 from trainables.embedding_transfer.config import MASK_RATES, Config
 from trainables.embedding_transfer.exchange_graph import VocabularyExchange
 from trainables.embedding_transfer.kinds import NEW_LAYERS, NewLayersSettings
-from trainables.embedding_transfer.masked_lm_graph import masked_lm_graph
+from trainables.embedding_transfer.metrics import REPORT_STEPS
+
+# The stages of a trial whose model is a masked language model.
+#
+# corpora -> vocabularies -> encoded text -> upstream training -> exchange -> continued training -> scores.
+
+
+def masked_lm_graph(config: Config, *, seed: int, splits: Sequence[str]) -> StageGraph:
+    """Build the stage graph of a trial from a config with a ``masked_lm`` part."""
+    model, transfer, limit = config.masked_lm, config.transfer, config.data.max_tokens
+    assert model is not None
+    corpora = {name: pieces.corpus(name, getattr(config.data, name)) for name in ("upstream", "downstream")}
+    old = masked_pieces.upstream_tokenizer(model, corpora["upstream"])
+    dropout = model.upstream_dropout
+    old_text = masked_pieces.masked_text(
+        "upstream", corpora["upstream"], old, max_tokens=limit, dropout=dropout
+    )
+    upstream = masked_pieces.pretrained_masked_lm(
+        model, config.upstream.train, old_text, max_tokens=limit, seed=config.upstream.seed_of(seed)
+    )
+    is_exchanged = transfer.method != "pretrain_finetune"
+    new = old
+    if is_exchanged:
+        tokenizer = model.downstream_tokenizer
+        new = masked_pieces.word_tokenizer("downstream", tokenizer, corpora["downstream"])
+        dropout = tokenizer.dropout
+    new_text = masked_pieces.masked_text(
+        "downstream", corpora["downstream"], new, max_tokens=limit, dropout=dropout
+    )
+    exchange = VocabularyExchange(
+        config=config,
+        seed=seed,
+        model=upstream,
+        old={"encoder": old},
+        new={"encoder": new},
+        old_text=old_text.encoded,
+        new_text=new_text.encoded,
+        streams={"encoder": STREAMS["encoder"]},
+        masking=model.masking,
+    )
+    settings = TrainMaskedSettings(
+        train=config.downstream.train,
+        masking=model.masking,
+        scoring=model.scoring,
+        new_rows_first_steps=transfer.new_rows_first_steps if is_exchanged else 0,
+        report_steps=REPORT_STEPS,
+    )
+    start = exchange.transfer if is_exchanged else upstream
+    continued = masked_pieces.continued_masked_lm("continued", start, new_text, settings, seed=seed)
+    return StageGraph(masked_pieces.masked_scores(continued, new_text, model, splits))
+
 
 READ_AS: dict[str, Reader] = {"translation": "marian", "denoising": "mbart", "masked_tokens": "bert"}
 """Kind of released checkpoint of each objective, unless languages are named."""

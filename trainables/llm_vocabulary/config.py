@@ -8,9 +8,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from nlgraft.basics.conditions import Condition, ReadWhen
 from nlgraft.basics.errors import DataError
-from nlgraft.basics.strict_config import StrictConfig
+from nlgraft.basics.strict_config import Condition, ReadWhen, StrictConfig
 from nlgraft.nn.model_config import LlamaConfig
 from nlgraft.stages.config_parts import SystemConfig, UpstreamSeed, VectorsConfig
 from nlgraft.text.corpus_config import TestedTextConfig, TextConfig

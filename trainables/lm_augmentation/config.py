@@ -7,8 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from nlgraft.basics.conditions import Condition, ReadWhen
-from nlgraft.basics.strict_config import StrictConfig
+from nlgraft.basics.strict_config import Condition, ReadWhen, StrictConfig
 from nlgraft.nn.context_config import (
     BiLMConfig,
     ContextConfig,
@@ -68,7 +67,7 @@ READ_WHEN: ReadWhen = {
         {"tokenizers.target": ("language_model",)},
     ),
 }
-"""Settings that only some arms read: see `nlgraft.basics.conditions`."""
+"""Settings that only some arms read: see `nlgraft.basics.strict_config`."""
 
 
 class DataConfig(StrictConfig):

@@ -7,8 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from nlgraft.basics.conditions import GIVEN, Condition, ReadWhen, as_read
-from nlgraft.basics.strict_config import StrictConfig
+from nlgraft.basics.strict_config import GIVEN, Condition, ReadWhen, StrictConfig, as_read
 from nlgraft.nn.model_config import (
     MAX_FINE_LAYERS,
     ArchitectureConfig,

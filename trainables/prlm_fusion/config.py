@@ -7,10 +7,18 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from nlgraft.basics.conditions import Condition, ReadWhen
-from nlgraft.basics.strict_config import StrictConfig
-from nlgraft.nn.fusion_config import MERGE_SETTINGS, FusionConfig, Init, MergeConfig, MergeName, Site
-from nlgraft.nn.model_config import ArchitectureConfig, BeamSearchConfig, BertConfig
+from nlgraft.basics.strict_config import Condition, ReadWhen, StrictConfig
+from nlgraft.nn.model_config import (
+    MERGE_SETTINGS,
+    ArchitectureConfig,
+    BeamSearchConfig,
+    BertConfig,
+    FusionConfig,
+    Init,
+    MergeConfig,
+    MergeName,
+    Site,
+)
 from nlgraft.stages.config_parts import (
     DevLossTrainConfig,
     ScoreConfig,
@@ -51,7 +59,7 @@ READ_WHEN: ReadWhen = {
     "model.has_source_scale": ({"fusion.merge": ("none", *_BRANCHING)},),
     **{f"fusion.{name}": ({"fusion.merge": (merge,)},) for name, merge in MERGE_SETTINGS.items()},
 }
-"""Settings that only some arms read: see `nlgraft.basics.conditions`."""
+"""Settings that only some arms read: see `nlgraft.basics.strict_config`."""
 
 
 def _has_layers(depth: int, layers: Layers) -> bool:

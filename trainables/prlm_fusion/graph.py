@@ -19,11 +19,36 @@ from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import context_graph, seq2seq_graph
 from nlgraft.stages.extract_graph import extract_scores
 from nlgraft.stages.kinds.seq2seq_kinds import DecodingSettings, TrainSettings
+from nlgraft.stages.masked_lm_graph import masked_text, word_tokenizer
 from nlgraft.stages.seq2seq_graph import ContextStages, EncodedText
 from nlgraft.text.files import expand
 from nlgraft.training.train_config import View
-from trainables.prlm_fusion.config import Config, Layers, ReleasedPrlm
-from trainables.prlm_fusion.pretraining_graph import pretrained
+from trainables.prlm_fusion.config import Config, DistilbertPrlm, Layers, ReleasedPrlm
+from trainables.prlm_fusion.kinds import PRETRAIN, PretrainInputs, PretrainSettings
+
+# The stages that pretrain the language models of a study. Without torch.
+
+
+def pretrained(config: Config, name: str, seed: int) -> Stage:
+    """Pretrain one of the study's models, after its teacher if it has one; all share text and vocabulary."""
+    described, pretraining = config.prlms[name], config.pretraining
+    assert not isinstance(described, ReleasedPrlm)
+    assert config.data.upstream is not None, "refused by the config"
+    corpus = seq2seq_graph.corpus("upstream", config.data.upstream)
+    tokenizer = word_tokenizer("upstream", pretraining.tokenizer, corpus)
+    text = masked_text("upstream", corpus, tokenizer, max_tokens=pretraining.max_tokens)
+    is_distilled = isinstance(described, DistilbertPrlm)
+    settings = PretrainSettings(
+        # the teacher is an input; its name must not change the fingerprint
+        prlm=described.model_copy(update={"teacher": "teacher"}) if is_distilled else described,
+        train=pretraining.train,
+        masking=None if described.kind == "gpt" else pretraining.masking,
+        max_tokens=pretraining.max_tokens,
+    )
+    teacher = pretrained(config, described.teacher, seed) if is_distilled else None
+    inputs = PretrainInputs(corpus=corpus, encoded=text.encoded, tokenizer=tokenizer, teacher=teacher)
+    return PRETRAIN.stage(f"{name}_pretrained", settings, inputs, seed=pretraining.seed_of(seed))
+
 
 SOURCE = "source 0"
 

@@ -7,8 +7,7 @@ from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field
 
-from nlgraft.basics.conditions import GIVEN, Condition, ReadWhen
-from nlgraft.basics.strict_config import StrictConfig
+from nlgraft.basics.strict_config import GIVEN, Condition, ReadWhen, StrictConfig
 from nlgraft.stages.config_parts import (
     ClassificationConfig,
     MaskedLMConfig,

@@ -20,6 +20,27 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+# What `nlgraft verify` finds wrong.
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that is not as it should be.
+
+    Attributes:
+        place: ``store``, ``Optuna`` or ``MLflow``.
+        what: What is wrong, and with which trial.
+        remedy: What to do next.
+    """
+
+    place: str
+    what: str
+    remedy: str
+
+
+RUN_AGAIN = "`nlgraft run` of this study completes it"
+
+
 _MAX_NAMES = 500
 """Maximum number of names that an error message lists; comparing a name with that many takes 5 ms."""
 

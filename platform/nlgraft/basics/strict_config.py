@@ -2,7 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
 from pydantic import BaseModel, ConfigDict
+
+# Settings that are read only where other settings have certain values.
+
+
+GIVEN = "given"
+"""In a condition: any value but null."""
+Condition = Mapping[str, tuple[Any, ...]]
+"""Dotted paths of settings, each with the values that it must have."""
+ReadWhen = Mapping[str, tuple[Condition, ...]]
+"""Path of a setting or a part -> conditions, one of which must hold for it to be read; if none, it always is.
+
+A config or a part declares them as ``READ_WHEN``, with paths that start at itself.
+"""
+
+_PartT = TypeVar("_PartT", bound=BaseModel)
+
+
+def are_met(conditions: Sequence[Condition], config: Mapping[str, Any]) -> bool:
+    """Tell if one of some conditions holds in a config of nested JSON values; true if there are none."""
+    return not conditions or any(
+        all(_has(config, path, allowed) for path, allowed in condition.items()) for condition in conditions
+    )
+
+
+def _has(config: Any, path: str, allowed: tuple[Any, ...]) -> bool:
+    for name in path.split("."):
+        config = config[name] if isinstance(config, Mapping) else None
+    return config in allowed or (GIVEN in allowed and config is not None)
+
+
+def as_read(part: _PartT) -> _PartT:
+    """Reset the fields of a part that nothing reads to their defaults, so that they enter no fingerprint."""
+    declared: ReadWhen = getattr(type(part), "READ_WHEN", {})
+    values, fields = part.model_dump(mode="json"), type(part).model_fields
+    unread = {
+        name: fields[name].default for name, conditions in declared.items() if not are_met(conditions, values)
+    }
+    return part.model_copy(update=unread)
 
 
 class StrictConfig(BaseModel):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nlgraft.basics.conditions import Condition
+from nlgraft.basics.strict_config import Condition
 from nlgraft.basics.wording import count, duration
 from nlgraft.study.data.design import level_text
 from nlgraft.study.data.system import System

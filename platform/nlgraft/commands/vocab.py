@@ -301,7 +301,7 @@ def _echo_checks(model: str, checks: Sequence[Any], is_json: bool) -> None:
 @_names_files
 def prune_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bool, **options: Any) -> None:
     """Write a tokenizer without rare tokens; vocab plan and apply then give a model its rows."""
-    from nlgraft.vocab_tool.prune import prune
+    from nlgraft.vocab_tool.changed import prune
 
     pruned = prune(tokenizer, text, out, **options)
     if is_json:
@@ -326,7 +326,7 @@ def extend_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: b
 
     BPE goes on merging; a Unigram model gets the pieces that raise the likelihood of the text most.
     """
-    from nlgraft.vocab_tool.extend import extend
+    from nlgraft.vocab_tool.changed import extend
 
     extended = extend(tokenizer, text, out, **options)
     if is_json:

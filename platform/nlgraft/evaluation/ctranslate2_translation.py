@@ -16,8 +16,7 @@ from nlgraft.evaluation.translation import Translations, translate
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.conversion.ctranslate2_model import ctranslate2_translator
 from nlgraft.nn.ctranslate2_support import unsupported_search
-from nlgraft.nn.decoding_rules import penalty
-from nlgraft.nn.generation import Hypothesis, search_limits
+from nlgraft.nn.generation import Hypothesis, penalty, search_limits
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import GenerationConfig, Precision
 from nlgraft.text.batches import Ragged

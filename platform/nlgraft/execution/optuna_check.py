@@ -9,8 +9,7 @@ from pathlib import Path
 import optuna
 from optuna.trial import FrozenTrial
 
-from nlgraft.basics.errors import StoreError
-from nlgraft.basics.findings import RUN_AGAIN, Finding
+from nlgraft.basics.errors import RUN_AGAIN, Finding, StoreError
 from nlgraft.execution.events import SweepTrial
 from nlgraft.execution.optuna_study import database_url, explained, number_of, optuna_name, outcome
 from nlgraft.pipeline.store import ArtifactStore

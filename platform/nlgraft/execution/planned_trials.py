@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from nlgraft.basics.findings import RUN_AGAIN, Finding
+from nlgraft.basics.errors import RUN_AGAIN, Finding
 from nlgraft.execution.cell_searches import search_trial
 from nlgraft.execution.events import SweepTrial
 from nlgraft.execution.replicates import Built, Replicates

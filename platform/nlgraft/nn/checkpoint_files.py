@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from nlgraft.basics.file_names import is_inside
+from nlgraft.basics.wording import is_inside
 from nlgraft.nn.conversion.architectures import REFUSED
 from nlgraft.text.files import expand
 

@@ -11,8 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from nlgraft.nn.attention import Attention
-from nlgraft.nn.memory_banks import Memory, concatenate, split
+from nlgraft.nn.attention import Attention, Memory, concatenate, split
 from nlgraft.nn.model_config import NORM_EPS, FineEncoderConfig, TransformerConfig
 from nlgraft.nn.residual import FeedForward, Residual, zero
 

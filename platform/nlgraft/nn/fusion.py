@@ -5,20 +5,31 @@ Shape letters: R rows, T positions, D model width, N branches, M positions of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from nlgraft.nn.attention import Attention, KeyValue
-from nlgraft.nn.fusion_config import FusionConfig, MergeName, Site
+from nlgraft.nn.attention import Attention, KeyValue, Memory
 from nlgraft.nn.linear import Linear
-from nlgraft.nn.memory_banks import Memory
-from nlgraft.nn.model_config import TransformerConfig
-from nlgraft.nn.random_streams import isolated_rng
+from nlgraft.nn.model_config import FusionConfig, MergeName, Site, TransformerConfig
 from nlgraft.nn.residual import FeedForward, Residual, zero
+
+# Separate random streams for the initialisation of a model's optional parts.
+
+
+@contextmanager
+def isolated_rng() -> Iterator[None]:
+    """Initialise from a separate random stream, so that the weights of all other parts stay the same."""
+    with torch.random.fork_rng(devices=[]):
+        # fork_rng restores the state, so without a new seed the next weights would repeat these draws.
+        # Drawn on the CPU, whatever the device of the model.
+        torch.manual_seed(int(torch.randint(2**62, (), device="cpu")))
+        yield
+
 
 SITES: tuple[Site, ...] = ("self", "self_norm", "ffn", "ffn_norm")
 """Merge sites in the order in which a layer passes them; a branch is as deep as its site."""

@@ -11,10 +11,9 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from nlgraft.nn.attention import Attention, KeyValue
+from nlgraft.nn.attention import Attention, KeyValue, Memory
 from nlgraft.nn.decoder_state import LayerMemory, SelfCache
 from nlgraft.nn.fusion import Fusion
-from nlgraft.nn.memory_banks import Memory
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.nn.residual import FeedForward, Residual
 

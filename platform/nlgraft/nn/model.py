@@ -13,6 +13,7 @@ from typing import Literal, cast
 from torch import Tensor, nn
 
 from nlgraft.basics.errors import ContractError
+from nlgraft.nn.attention import Memory, concatenate, split
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.contextual import (
     Context,
@@ -24,12 +25,10 @@ from nlgraft.nn.contextual import (
 from nlgraft.nn.decoder_state import DecoderState
 from nlgraft.nn.embedding import InputLayer, TableEmbedding
 from nlgraft.nn.fine_encoder import FineEncoder
-from nlgraft.nn.fusion import Fusion
+from nlgraft.nn.fusion import Fusion, isolated_rng
 from nlgraft.nn.layers import DecoderLayer, EncoderLayer
 from nlgraft.nn.linear import Linear
-from nlgraft.nn.memory_banks import Memory, concatenate, split
 from nlgraft.nn.model_config import TransformerConfig
-from nlgraft.nn.random_streams import isolated_rng
 
 
 @dataclass(frozen=True)

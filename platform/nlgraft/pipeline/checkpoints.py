@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from nlgraft.basics.file_names import FileName
+from nlgraft.basics.wording import FileName
 from nlgraft.pipeline.integrity import (
     ArtifactDamaged,
     FileEntry,

@@ -13,7 +13,7 @@ from typing import TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from nlgraft.basics.errors import ContractError, StoreError
-from nlgraft.basics.file_names import is_inside
+from nlgraft.basics.wording import is_inside
 
 _PICKLES = frozenset({".pkl", ".pickle", ".pt", ".pth", ".joblib"})
 

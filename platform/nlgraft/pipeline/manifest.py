@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from nlgraft.basics.file_names import FileName
+from nlgraft.basics.wording import FileName
 from nlgraft.pipeline.dotted import dotted
 from nlgraft.pipeline.environment import environment
 from nlgraft.pipeline.fingerprint import canonical_json

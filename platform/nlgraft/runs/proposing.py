@@ -17,7 +17,7 @@ from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.runs.run import Run, tracking_uri
 from nlgraft.study.data.design import cells
-from nlgraft.study.data.variant import Overrides
+from nlgraft.study.data.study import Overrides
 from nlgraft.study.planning import proposed
 from nlgraft.study.planning.looks import cell_key
 from nlgraft.study.public import Study

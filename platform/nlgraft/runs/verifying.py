@@ -8,8 +8,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from nlgraft.basics.errors import StudyLockedError
-from nlgraft.basics.findings import Finding
+from nlgraft.basics.errors import Finding, StudyLockedError
 from nlgraft.basics.wording import count, size
 from nlgraft.execution.optuna_check import check_optuna
 from nlgraft.execution.planned_trials import PlannedTrials, planned_trials

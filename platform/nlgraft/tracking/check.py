@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from nlgraft.basics.findings import RUN_AGAIN, Finding
+from nlgraft.basics.errors import RUN_AGAIN, Finding
 from nlgraft.tracking.entries import RunEntry, RunKey
 from nlgraft.tracking.stored_runs import run_key, runs_of_study
 from nlgraft.tracking.tags import DIGEST

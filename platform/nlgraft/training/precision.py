@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from nlgraft.basics.errors import ContractError
+from nlgraft.nn.attention import Memory
 from nlgraft.nn.fusion import Fusion
 from nlgraft.nn.layers import EncoderLayer
-from nlgraft.nn.memory_banks import Memory
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.training.train_config import PRECISION_INPUT, TrainConfig

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,11 +11,15 @@ from typing import Any
 import tokenizers
 
 from nlgraft.basics.errors import DataError
-from nlgraft.vocab.tokenizers.directories import find_tokenizer
-from nlgraft.vocab.tokenizers.encoding import count_tokens
+from nlgraft.vocab.tokenizers.directories import copy_settings, find_tokenizer
+from nlgraft.vocab.tokenizers.encoding import count_tokens, open_tokenizer
+from nlgraft.vocab.tokenizers.extension import check_extensible, learn_extension
 from nlgraft.vocab.tokenizers.information import self_information
 from nlgraft.vocab.tokenizers.legacy import read_json
+from nlgraft.vocab.tokenizers.pruning import prune_tokenizer
 from nlgraft.vocab.tokenizers.tokenizer_json import read_ids, tokens_by_id
+from nlgraft.vocab_tool.outputs import refuse_used, written_at_once
+from nlgraft.vocab_tool.plan_exchange import read_text
 
 
 @dataclass(frozen=True)
@@ -90,3 +95,66 @@ def find_document(tokenizer: str) -> tuple[Path, dict[str, Any]]:
         raise DataError(f"{file}: not a tokenizer.json (no model with a vocab)")
     tokens_by_id(read_ids(document), str(file))
     return file, document
+
+
+# ``nlgraft vocab extend``: a tokenizer with further tokens for a text.
+
+
+def extend(
+    tokenizer: str, text: Sequence[Path], out: Path, *, num_tokens: int, min_count: int = 2
+) -> ChangedTokenizer:
+    """Write a BPE or Unigram tokenizer with further tokens, learned on a text behind its own; its ids stay.
+
+    Args:
+        tokenizer: A tokenizer.json, a directory with one, or a hub name.
+        text: Files of plain or gzipped text.
+        out: Directory of the new tokenizer; missing or empty.
+        num_tokens: Tokens to add at most.
+        min_count: Occurrences that a new token needs.
+
+    Raises:
+        DataError: There is no tokenizer.json of such a tokenizer, or ``out`` is in use.
+    """
+    refuse_used(out)
+    file, document = find_document(tokenizer)
+    check_extensible(document)
+    lines = read_text(text)
+    old = open_tokenizer(file)
+    made = learn_extension(old, document, lines, num_tokens, min_count)
+    with written_at_once(out) as directory:
+        written = directory / "tokenizer.json"
+        written.write_text(json.dumps(made, ensure_ascii=False), "utf-8")
+        copy_settings(file.parent, directory)
+        new = tokenizers.Tokenizer.from_file(str(written))
+    return ChangedTokenizer.measured(out, old, new, lines)
+
+
+# ``nlgraft vocab prune``: a tokenizer without tokens that are rare in a text.
+
+
+def prune(
+    tokenizer: str, text: Sequence[Path], out: Path, *, min_count: int = 1, size: int | None = None
+) -> ChangedTokenizer:
+    """Write a tokenizer without the tokens that are rare in a text.
+
+    Args:
+        tokenizer: A tokenizer.json, a directory with one, or a hub name.
+        text: Files of plain or gzipped text, in which tokens are counted.
+        out: Directory of the new tokenizer; missing or empty.
+        min_count: Occurrences that keep a token.
+        size: Number of tokens at most; None for any.
+
+    Raises:
+        DataError: There is no tokenizer.json, ``out`` is in use, or ``size`` is too small.
+    """
+    refuse_used(out)
+    file, document = find_document(tokenizer)
+    lines = read_text(text)
+    old = open_tokenizer(file)
+    pruned = prune_tokenizer(document, count_tokens(old, lines).tolist(), min_count=min_count, size=size)
+    with written_at_once(out) as directory:
+        written = directory / "tokenizer.json"
+        written.write_text(json.dumps(pruned.document, ensure_ascii=False), "utf-8")
+        copy_settings(file.parent, directory, {old_id: new for new, old_id in enumerate(pruned.old_ids)})
+        new = tokenizers.Tokenizer.from_file(str(written))
+    return ChangedTokenizer.measured(out, old, new, lines)

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from nlgraft.basics.errors import DataError
-from nlgraft.basics.file_names import is_inside
+from nlgraft.basics.wording import is_inside
 from nlgraft.vocab.plans.moments import Array
 from nlgraft.vocab.surgery.exchange import untie
 from nlgraft.vocab.surgery.tensors import input_table, named_tensors

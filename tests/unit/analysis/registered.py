@@ -10,9 +10,8 @@ from ruamel.yaml import YAML
 
 import nlgraft
 from nlgraft import api
-from nlgraft.basics.conditions import ReadWhen, as_read
 from nlgraft.basics.errors import TrialFailed
-from nlgraft.basics.strict_config import StrictConfig
+from nlgraft.basics.strict_config import ReadWhen, StrictConfig, as_read
 from nlgraft.evaluation.artifact import write_evaluation
 from nlgraft.evaluation.scores import evaluate_text
 from nlgraft.pipeline.stage import NullReporter, Stage, StageGraph

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from nlgraft.basics.errors import ContractError
-from nlgraft.nn.attention import Attention, mean_over_present
+from nlgraft.nn.attention import Attention, Memory, concatenate, mean_over_present, split
 from nlgraft.nn.batch import Tokens, truncate_middle
-from nlgraft.nn.memory_banks import Memory, concatenate, split
-from nlgraft.nn.positions import LearnedPositions, SinusoidalPositions, sinusoids
+from nlgraft.nn.embedding import LearnedPositions, SinusoidalPositions, sinusoids
 from nlgraft.nn.residual import FeedForward, Residual
 
 EXACT = {"rtol": 0, "atol": 1e-12}

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from nlgraft.nn.batch import Batch, Tokens
-from nlgraft.nn.decoding_rules import forbid_repeats, length_limits, penalty, top_candidates
-from nlgraft.nn.generation import beam_search
+from nlgraft.nn.generation import beam_search, forbid_repeats, length_limits, penalty, top_candidates
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
 

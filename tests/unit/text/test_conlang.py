@@ -13,8 +13,7 @@ import pytest
 from nlgraft.text.conlang.language import family
 from nlgraft.text.conlang.lexicon import COMPOUND, DERIVATIONS, NUM_FIELDS
 from nlgraft.text.conlang.meaning import Clause, Entity, Sentence, Speaker, Tense
-from nlgraft.text.conlang.tasks import generate, perfect_translations
-from nlgraft.text.conlang.unsaid import leave_out, understood
+from nlgraft.text.conlang.tasks import generate, leave_out, perfect_translations, understood
 from nlgraft.text.corpus_config import ConlangConfig, Task
 
 TASKS = typing.get_args(Task)

@@ -22,8 +22,8 @@ from nlgraft.vocab.tokenizers.extending import continue_merges
 from nlgraft.vocab.tokenizers.extending_unigram import expected_counts, learn_pieces
 from nlgraft.vocab.tokenizers.extension import learn_extension
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from nlgraft.vocab_tool.changed import extend
 from nlgraft.vocab_tool.doctor import unreachable_tokens
-from nlgraft.vocab_tool.extend import extend
 from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer
 from tests.tiny_checkpoints import (
     LANGUAGES,

@@ -21,9 +21,9 @@ from nlgraft.text.word_tokenizers import learn_tokenizer
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.pruning import prune_tokenizer
 from nlgraft.vocab.tokenizers.spm import sentencepiece_json
+from nlgraft.vocab_tool.changed import prune
 from nlgraft.vocab_tool.doctor import unreachable_tokens
 from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer
-from nlgraft.vocab_tool.prune import prune
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from nlgraft.basics.errors import DataError, nearest
 from nlgraft.basics.wording import timestamp
 from nlgraft.pipeline.journal import Journal
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.study.data.variant import Overrides
+from nlgraft.study.data.study import Overrides
 
 BASELINE = 0
 """Number of the study's baseline among what is kept."""

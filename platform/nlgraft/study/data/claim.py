@@ -9,9 +9,8 @@ from typing import Any
 
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import axes_of, label_finder
-from nlgraft.study.data.published import Column, Statement
 from nlgraft.study.data.space import same
-from nlgraft.study.data.study import Study
+from nlgraft.study.data.study import Column, Statement, Study
 
 
 @dataclass(frozen=True, kw_only=True)

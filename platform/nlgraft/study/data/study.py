@@ -6,19 +6,160 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, JsonValue, PrivateAttr, Tag
+from pydantic import BeforeValidator, Discriminator, Field, JsonValue, PrivateAttr, Tag, WithJsonSchema
 
+from nlgraft.pipeline.credentials import without_credentials
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.study.data.part import Duration, Name, Part
-from nlgraft.study.data.published import Column, Statement
 from nlgraft.study.data.resources import Resources
-from nlgraft.study.data.sequential import AnySequential, Anytime, Sequential
 from nlgraft.study.data.space import Domain
-from nlgraft.study.data.variant import Overrides
+
+# A paper's findings as a study file states them: columns of published tables, and orderings of cells.
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+OneOrMore = Annotated[
+    list[str],
+    BeforeValidator(_listed),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+
+
+class Column(Part):
+    """The published figures of one metric."""
+
+    source: str = Field(min_length=1)
+    """Paper, if it is not the study's, and table or figure, e.g. ``Table 2, Laws``."""
+    metric: str
+    """A metric of the system, e.g. ``test/bleu``."""
+    signature: str | None = None
+    """How the paper computed the metric, e.g. ``case:mixed|tok:13a``; its figures are printed beside ours
+    only where the signatures agree."""
+    data: dict[str, JsonValue] = Field(default={})
+    """The data on which they were obtained: values of the study's ``data`` by dotted path, ``*`` for any part
+    of a text, e.g. ``downstream.test.target: "*/thesis/test.zh"``. On other data verdicts say so, without
+    figures."""
+    values: dict[str, float] = Field(min_length=1)
+    """Figure by cell: ``patt_eg``, ``arm=patt_eg, sides=both``, ``without segment_embedding``."""
+
+
+class Statement(Part):
+    """A claim as written: either ``better`` and ``worse`` (an ordering), or ``cell`` (its published figure).
+
+    It stands for one claim per worse cell and per column of ``published`` that has figures of its cells. With
+    a ``source`` it is an ordering without figures, and ``metric`` is needed. With a ``margin`` it says that
+    ``better`` is no worse by more than that; with ``exceeds`` it compares two gains; with ``worse_metric``
+    two metrics, of one cell too.
+    """
+
+    better: str | None = None
+    """The cell that the paper found better."""
+    worse: OneOrMore = Field(default=[])
+    """The cell that the paper found worse; several in a list."""
+    cell: str | None = None
+    """The cell whose published figure is tested, which needs a ``margin``."""
+    margin: float | None = Field(default=None, gt=0)
+    """Difference that does not matter, in the metric's unit: ours may be this far from a published figure, or
+    ``better`` this much worse than ``worse``."""
+    exceeds: list[str] | None = Field(default=None, min_length=2, max_length=2)
+    """Two cells: the gain of ``better`` over ``worse`` exceeds the gain of the first over the second."""
+    metric: OneOrMore = Field(default=[])
+    """The metrics it is about; left out for all columns that have its cells."""
+    worse_metric: str | None = None
+    """The metric of ``worse`` where it is another, of the same kind as ``metric``; needs a ``source``."""
+    source: str | None = Field(default=None, min_length=1)
+    """Place in the paper of an ordering without figures."""
+    data: dict[str, JsonValue] = Field(default={})
+    """The data of an ordering without figures, as in ``published``."""
+
+    @property
+    def comparisons(self) -> list[tuple[str, ...]]:
+        """The cells of each claim: better, worse and those it exceeds, or the cell alone."""
+        if self.cell is not None:
+            return [(self.cell,)]
+        if self.better is None:
+            return []
+        return [(self.better, worse, *(self.exceeds or ())) for worse in self.worse]
+
+
+# The overrides of a study, which make it a variant with a name of its own.
+
+
+NOT_IN_VARIANT = frozenset({"name", "description", "resources", "budget", "storage", "tracking"})
+"""Fields whose overrides change neither what is computed nor what is reported."""
+
+_DIGEST_CHARS = 8
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """The overrides with which a study was read, as far as they change its results.
+
+    Attributes:
+        scales: Names of the scales, in the order given.
+        values: Values by path in the study file.
+    """
+
+    scales: tuple[str, ...] = ()
+    values: Mapping[str, JsonValue] = field(default_factory=dict)
+
+    @property
+    def texts(self) -> list[str]:
+        """The overrides as the command line takes them, without credentials."""
+        pairs = [
+            f"{path.removeprefix('base.')}={value if isinstance(value, str) else json.dumps(value)}"
+            for path, value in self.values.items()
+        ]
+        return [f"@{scale}" for scale in self.scales] + [without_credentials(pair) for pair in pairs]
+
+    def variant_of(self, name: str) -> str:
+        """Name the variant: study, scales and a digest of the values, e.g. ``demo@tiny-1f0c6a2e``."""
+        parts = ["@".join(self.scales)] if self.scales else []
+        parts += [fingerprint(dict(self.values))[:_DIGEST_CHARS]] if self.values else []
+        return f"{name}@{'-'.join(parts)}" if parts else name
+
+
+# When the results of a study may be tested: once, at planned looks, or at every number of seeds.
+
+
+class Sequential(Part):
+    """Planned looks at the results; cells that are decided, or are unlikely to be, get no more seeds."""
+
+    kind: Literal["looks"] = "looks"
+    """Looks at numbers of seeds that are planned."""
+    looks: list[Annotated[int, Field(ge=3)]] = Field(min_length=2)
+    """Ascending numbers of seeds at which the results are tested; the last is the number of ``seeds``."""
+    replicates: int | None = Field(default=None, ge=1)
+    """Maximum number of replicates over all cells, so that undecided cells get what the others leave; none:
+    as many as the looks need."""
+
+
+class Anytime(Part):
+    """Tests and intervals valid at every number of seeds: one may look, stop, and add seeds at will."""
+
+    kind: Literal["anytime"]
+    """No looks are planned."""
+
+
+def _sequential_kind(value: Any) -> str:
+    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    return "anytime" if kind == "anytime" else "looks"
+
+
+AnySequential = Annotated[
+    Annotated[Sequential, Tag("looks")] | Annotated[Anytime, Tag("anytime")], Discriminator(_sequential_kind)
+]
+
 
 SCHEMA_VERSION = 1
 """The newest study format this package reads."""

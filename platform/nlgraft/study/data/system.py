@@ -10,8 +10,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from nlgraft.basics.conditions import Condition, ReadWhen, are_met
 from nlgraft.basics.errors import ContractError, DataError
+from nlgraft.basics.strict_config import Condition, ReadWhen, are_met
 from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.study.data.metric import Metric, further_metrics, learned_metrics

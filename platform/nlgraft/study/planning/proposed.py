@@ -13,9 +13,8 @@ from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import cells
-from nlgraft.study.data.study import Study
+from nlgraft.study.data.study import NOT_IN_VARIANT, Study
 from nlgraft.study.data.system import SEARCH_SPLITS
-from nlgraft.study.data.variant import NOT_IN_VARIANT
 from nlgraft.study.reading import documents
 from nlgraft.study.reading.reader import read_study
 from nlgraft.study.reading.resolving import nested_config, resolve_cell

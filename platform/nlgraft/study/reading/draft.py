@@ -11,9 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from nlgraft.basics.errors import Problem
-from nlgraft.study.data.published import Column, Statement
 from nlgraft.study.data.space import Domain
-from nlgraft.study.data.study import Objective, Search, Study
+from nlgraft.study.data.study import Column, Objective, Search, Statement, Study
 from nlgraft.study.reading.faults import Fault, faults_of
 
 _BLANK: dict[str, Any] = {

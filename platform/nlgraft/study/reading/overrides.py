@@ -9,8 +9,7 @@ from typing import Any
 
 from nlgraft.basics.errors import Problem, nearest
 from nlgraft.study.data import paths
-from nlgraft.study.data.study import Study
-from nlgraft.study.data.variant import NOT_IN_VARIANT, Overrides
+from nlgraft.study.data.study import NOT_IN_VARIANT, Overrides, Study
 from nlgraft.study.reading import documents
 from nlgraft.study.reading.documents import Document
 

@@ -10,8 +10,7 @@ from pydantic import ValidationError
 
 from nlgraft.basics.errors import Problem, StudyError
 from nlgraft.study.data import paths
-from nlgraft.study.data.study import SCHEMA_VERSION, Study
-from nlgraft.study.data.variant import Overrides
+from nlgraft.study.data.study import SCHEMA_VERSION, Overrides, Study
 from nlgraft.study.reading import overrides
 from nlgraft.study.reading.claim_rules import claim_problems
 from nlgraft.study.reading.documents import Document

@@ -12,8 +12,7 @@ from pydantic import JsonValue, TypeAdapter
 from nlgraft.basics.errors import Problem, StudyError, nearest
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.study.data.study import Study
-from nlgraft.study.data.variant import Overrides
+from nlgraft.study.data.study import Overrides, Study
 from nlgraft.study.reading import documents
 from nlgraft.study.reading.reader import read_study
 from nlgraft.text.files import looking_below

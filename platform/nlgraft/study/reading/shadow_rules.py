@@ -9,8 +9,7 @@ from nlgraft.basics.errors import Problem
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import Cell, level_text
 from nlgraft.study.data.space import same
-from nlgraft.study.data.study import Study
-from nlgraft.study.data.variant import Overrides
+from nlgraft.study.data.study import Overrides, Study
 from nlgraft.study.reading.draft import Draft
 from nlgraft.study.reading.resolving import nested_config
 
