@@ -120,9 +120,6 @@ def run_sweep(
     return SweepOutcome(queue.num_run, queue.num_reused, queue.num_failed, queue.stop_reason)
 
 
-_LEAST_IDLE = 0.6
-"""Share of a worker's CPUs that must compute nothing, measured, before they are lent."""
-
 _LOOK_PAUSE_S = 5.0
 _TURN_PAUSE_S = 2.0
 _SETTLING_S = 15.0
@@ -161,7 +158,6 @@ class _TuneSweep:
         self._wait = Wait(lambda line: driver.observe(Notice(line)))
         self._wait_timeout_s = driver.wait_timeout_s
         self._next_look_s = 0.0
-        self.can_lend = resources.use_idle_cpus and self._group.can_borrow
         # On the driver's own node: while the driver lives, trials must be able to reach the board.
         here: Any = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         board: Any = ray.remote(num_cpus=0, scheduling_strategy=here)(SweepBoard)
@@ -333,23 +329,6 @@ class _TuneSweep:
         import ray
 
         return ray.get(self._board.withdraw.remote(batch_id))
-
-    def lend(self, loan_id: str, batch_id: str, stage: str) -> dict[str, Any]:
-        """Announce a loan on the board; return the Tune config of the worker that lends its CPUs."""
-        import ray
-
-        from nlgraft.execution.report_keys import LEAST_IDLE, TRIAL_ID
-
-        ray.get(self._board.offer.remote(loan_id, batch_id, stage))
-        return {TRIAL_ID: loan_id, LEAST_IDLE: _LEAST_IDLE * self._group.num_threads}
-
-    def recall(self, loan_id: str) -> None:
-        """Ask, by way of the board, for the CPUs of a loan."""
-        self._board.recall.remote(loan_id)
-
-    def end_loan(self, loan_id: str) -> None:
-        """Take a loan off the board."""
-        self._board.end_loan.remote(loan_id)
 
     def outcomes(self, batch_id: str) -> list[dict[str, str]]:
         """Take a batch off the board; return how its trials ended, nothing if the board is lost."""

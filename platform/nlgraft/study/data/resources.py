@@ -44,10 +44,6 @@ class Resources(Part):
     stall_timeout: Duration | None = None
     """Longest time that a training may report nothing (it reports every 50 steps and after an evaluation):
     seconds, ``30m`` or ``PT30M``. Its trial then fails, with the stacks of its threads; none: no limit."""
-    use_idle_cpus: bool = False
-    """If true, a stage that all other trials wait for computes on idle CPUs as well, which pays for wide
-    models on a machine without other work. Sums over more threads differ by rounding; with false a study
-    gives the same figures to the last digit on one machine."""
 
     @property
     def min_workers(self) -> int:
