@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from nlgraft.execution.report_keys import OUTCOME
-
-_FRESH_S = 60.0
 
 
 @dataclass
@@ -42,19 +38,8 @@ class SweepBoard:
     it ran.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         self._batches: dict[str, _Batch] = {}
-        self._clock = clock
-        self._awaited: list[str] = []
-        self._told_s = 0.0
-
-    def tell_awaited(self, kinds: list[str]) -> None:
-        """Note which resources trials wait for; told again and again by the driver."""
-        self._awaited, self._told_s = kinds, self._clock()
-
-    def awaited(self) -> list[str]:
-        """Return which resources trials wait for; none if the driver stands still."""
-        return self._awaited if self._clock() < self._told_s + _FRESH_S else []
 
     def assign(self, batch_id: str, specs: list[str]) -> None:
         """Keep the specs of trials that are about to run."""

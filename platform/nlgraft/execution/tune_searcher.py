@@ -129,10 +129,6 @@ class TuneSearcher(Searcher):
         """True once Tune was handed as many batches as it may be."""
         return self._num_left == 0
 
-    def end_early(self) -> None:
-        """Hand Tune no more batches."""
-        self._num_left = 0
-
     def trial_of(self, batch_id: str) -> SweepTrial | None:
         """Return the first trial under a Tune id, or None if it has ended."""
         batch = self._batches.get(batch_id)

@@ -1,4 +1,4 @@
-"""The board of a sweep without Ray: batches, and what trials wait for."""
+"""The board of a sweep without Ray: batches, and the workers that are lost or have not begun."""
 
 from __future__ import annotations
 
@@ -34,17 +34,6 @@ def test_it_counts_the_trials_that_have_not_begun_or_whose_group_has_no_worker()
     board.current("two", "another")  # a process that takes over asks anew
     board.await_workers("ended", True)
     assert board.num_awaiting() == 0
-
-
-def test_what_trials_wait_for_is_forgotten_when_the_driver_stands_still():
-    now_s = 1000.0
-    board = SweepBoard(lambda: now_s)
-    assert board.awaited() == []
-    board.tell_awaited(["GPU"])
-    now_s += 59
-    assert board.awaited() == ["GPU"]
-    now_s += 2
-    assert board.awaited() == []
 
 
 def test_a_stalled_trial_is_no_loss_of_the_next_one_of_its_batch() -> None:

@@ -117,16 +117,6 @@ def test_it_hands_out_no_more_than_it_may(store: ArtifactStore) -> None:
     assert [left.fingerprint for left in bench.queue.trials] == ["z"]
 
 
-def test_it_can_be_ended_early_for_another_to_go_on(store: ArtifactStore) -> None:
-    bench = Bench(store, trial("x"), trial("y"))
-    bench.searcher.suggest("t1")
-    bench.searcher.end_early()
-    assert bench.searcher.suggest("t2") is None
-    bench.searcher.on_trial_complete("t1", error=True)
-    assert bench.searcher.suggest("t2") == "FINISHED"
-    assert [left.fingerprint for left in bench.queue.trials] == ["y"]
-
-
 def test_what_runs_is_asked_once_to_end_when_the_queue_stops(store: ArtifactStore) -> None:
     bench = Bench(store, trial("x"), trial("y"))
     bench.searcher.suggest("t1")

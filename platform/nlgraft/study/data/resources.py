@@ -35,9 +35,6 @@ class Resources(Part):
     """Most CPUs that all trials hold at once, so that others find room on a shared cluster; none: all."""
     max_gpus: float | None = Field(default=None, gt=0)
     """The same for GPUs."""
-    priority: int = 0
-    """While a study of higher priority on the same Ray cluster waits for CPUs or GPUs that this one uses, it
-    begins no trial; trials that run go on to their end."""
     max_failures: int = Field(default=2, ge=0)
     """Number of times that a trial is tried again after the loss of its worker. Losses of a whole node, as of
     a spot machine, are counted apart; a trial survives fifty of them."""

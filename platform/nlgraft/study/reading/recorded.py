@@ -22,7 +22,7 @@ _KIND = "definitions"
 INPUTS = "inputs"
 """Folder of an unpacked store with the input files of its studies, by the places that they came from."""
 
-_REMOVED_RESOURCES = {"use_idle_cpus"}
+_REMOVED_RESOURCES = {"priority", "use_idle_cpus"}
 """Settings that records of earlier versions hold, with their defaults; none decided what trials compute."""
 
 StudyT = TypeVar("StudyT", bound=Study)
