@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from nlgraft.analysis.statistics.validity import Validity
     from nlgraft.analysis.study_result import StudyResult
     from nlgraft.execution.events import Observer
-    from nlgraft.execution.replay import CellReplay
     from nlgraft.export.exported import ExportedModel
     from nlgraft.export.exporting import Export
     from nlgraft.pipeline.trial_record import TrialRecord
@@ -324,17 +323,6 @@ def validity(
         return estimate_validity(design_of(load(study).alone()), num_simulations, departure)
     except ValueError as error:
         raise NlgraftError(f"{study.name}: {error}") from error
-
-
-def replay(study: Study, num_simulations: int = 100) -> list[CellReplay]:
-    """Replay a finished search under other samplers and schedulers, see `nlgraft.execution.replay`.
-
-    Raises:
-        NlgraftError: The study has no search, or too few of its trials have finished.
-    """
-    from nlgraft.execution.replay import replay
-
-    return replay(study, open_store(study), num_simulations)
 
 
 def run_one(study: Study, cell: str, seed: int | None, reporter: Reporter) -> TrialRecord:

@@ -231,38 +231,3 @@ def test_a_cluster_with_tokens_refuses_a_driver_without_one_and_takes_one_that_h
     monkeypatch.setenv("RAY_AUTH_TOKEN", token)  # the mode follows from it
     result = result_of(run(study_file, "--address", cluster.address))
     assert result["trials"] == {"run": 4, "reused": 0, "failed": 0}
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_study_of_higher_priority_goes_first(
-    toy_document: dict[str, Any], tmp_path: Path, cluster: Cluster
-) -> None:
-    """Two trials at a time fill the cluster for minutes; a third that comes later does not wait for all."""
-    del toy_document["factors"]
-    toy_document["base"] |= {"steps": 2, "pause_s": 4.0}
-
-    def start(name: str, priority: int, num_seeds: int) -> subprocess.Popen[str]:
-        resources = {"priority": priority}
-        storage = {"path": str(tmp_path / name)}
-        seeds = list(range(1, num_seeds + 1))
-        document = toy_document | {"name": name, "resources": resources, "storage": storage, "seeds": seeds}
-        with (tmp_path / f"{name}.yaml").open("w") as file:
-            YAML().dump(document, file)
-        tracked = f"sqlite:///{tmp_path / name}.db"
-        return run(tmp_path / f"{name}.yaml", "--address", cluster.address, "--tracking-uri", tracked)
-
-    def times(name: str) -> list[tuple[float, float]]:
-        records = [json.loads(path.read_text()) for path in tmp_path.glob(f"{name}/records/trials/*.json")]
-        return [(record["started_at"], record["ended_at"]) for record in records]
-
-    patient_one = start("patient", 0, 40)
-    while not times("patient"):
-        assert patient_one.poll() is None, patient_one.communicate()
-        time.sleep(1)
-    urgent = result_of(start("urgent", 1, 1))
-    assert urgent["trials"] == {"run": 1, "reused": 0, "failed": 0}
-    out, err = patient_one.communicate(timeout=600)
-    assert patient_one.returncode == 0, out + err
-    [(_, ended_at)] = times("urgent")
-    assert max(started_at for started_at, _ in times("patient")) > ended_at

@@ -124,45 +124,6 @@ def test_trials_start_side_by_side_and_not_one_after_another(
     assert has_begun == [False, False]
 
 
-def num_threads(found: Sweep) -> dict[str, set[int | None]]:
-    """Threads that the stages of a sweep computed with."""
-    threads: dict[str, set[int | None]] = {}
-    for event in found.events:
-        if isinstance(event, TrialEnded):
-            for stage in event.trial.graph.stages:
-                manifest = found.store.manifest(stage)
-                assert manifest is not None
-                threads.setdefault(stage.name, set()).add(manifest.num_threads)
-    return threads
-
-
-@pytest.mark.skipif(local_capacity()["CPU"] < 2, reason="no CPU is ever idle")
-def test_idle_cpus_stay_idle_by_default(
-    toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sweep, "_LEAST_IDLE", 0.0)
-    toy_document["base"] |= {"upstream_pause_s": 4.0}
-    found = Sweep(toy_document)
-    assert (found.outcome.num_run, found.outcome.num_failed) == (4, 0)
-    assert set().union(*num_threads(found).values()) == {1}
-
-
-@pytest.mark.skipif(local_capacity()["CPU"] < 2, reason="no CPU is ever idle")
-def test_a_stage_that_the_others_wait_for_gets_the_idle_cpus(
-    toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sweep, "_LEAST_IDLE", 0.0)  # other processes may compute on this machine
-    toy_document["base"] |= {"upstream_pause_s": 120.0, "upstream_threads": int(local_capacity()["CPU"])}
-    toy_document["resources"] = {"use_idle_cpus": True}
-    began_s = time.monotonic()
-    found = Sweep(toy_document)
-    assert (found.outcome.num_run, found.outcome.num_failed) == (4, 0)
-    assert time.monotonic() - began_s < 120.0, "the upstream training got the threads that it waited for"
-    threads = num_threads(found)
-    assert threads["upstream"] == {int(local_capacity()["CPU"])}
-    assert threads["training"] == threads["scores"] == {1}, "nobody waits for these"
-
-
 def test_a_handle_stops_a_study_which_goes_on_later(toy_document: dict[str, Any], tmp_path: Path) -> None:
     hold = tmp_path / "hold"
     hold.touch()  # nothing ends before it is stopped, however slow that is
@@ -333,8 +294,8 @@ def test_a_trial_that_cannot_reach_its_driver_is_killed_and_not_failed(toy_docum
     assert ray.get(board.withdraw.remote("batch-1")) == 2
     assert ray.get(board.advance.remote("batch-1", {OUTCOME: "busy"})) is None
     assert ray.get(board.remove.remote("batch-1")) == [{OUTCOME: "ended"}, {OUTCOME: "busy"}]
-    nothing = ray.get(board.orders.remote("batch-1", ""))
-    assert nothing == (None, 0), "the board keeps nothing of a batch that ended"
+    nothing = ray.get(board.stop_reason.remote("batch-1"))
+    assert nothing is None, "the board keeps nothing of a batch that ended"
     with pytest.raises(KeyError):
         ray.get(board.current.remote("batch-1"))
     ray.kill(board)

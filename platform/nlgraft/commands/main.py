@@ -138,37 +138,6 @@ def validity(study: Study, simulations: int, is_json: bool, **settings: Any) -> 
         validity_table(study.variant, found.to_json())
 
 
-@main.command("replay")
-@given_study()
-@click.option(
-    "--simulations",
-    default=100,
-    show_default=True,
-    type=click.IntRange(min=10),
-    help="Replays of each sampler and scheduler; a hundred take seconds to minutes.",
-)
-@has_json
-def replay(study: Study, simulations: int, is_json: bool) -> None:
-    """Replay a finished search under other samplers and schedulers; nothing is trained.
-
-    STUDY is a file, or the name under which a study was run: `demo@tiny-1f0c6a2e` needs no overrides.
-    """
-    from nlgraft import api
-    from nlgraft.commands.terminal import replay_tables
-
-    found = [cell.to_json() for cell in api.replay(study, simulations)]
-    document = {
-        "study": study.variant,
-        "objective": study.objectives[0].metric,
-        "simulations": simulations,
-        "cells": found,
-    }
-    if is_json:
-        print_json(document)
-    else:
-        replay_tables(document)
-
-
 @main.command("run")
 @takes_study()
 @click.option("--json", "is_json", is_flag=True, help="Print the result as JSON, as the last line of stdout.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
@@ -90,54 +89,6 @@ def validity_table(name: str, document: Mapping[str, Any]) -> None:
         _table(validity_tables.OUTCOME_COLUMNS, validity_tables.outcome_rows(document), widest=_WIDEST), ""
     )
     _print(Text(validity_tables.explanation(document)), "", *map(Text, validity_tables.advice(document)))
-
-
-def replay_tables(document: Mapping[str, Any]) -> None:
-    """Print the regrets of each cell by budget, from the document of ``replay --json``."""
-    for cell in document["cells"]:
-        title = f"{cell['cell']}: {cell['finished']} of {cell['trials']} trials"
-        most = len(cell["replays"][0]["regret"]) if cell["replays"] else 0
-        budgets = sorted({2**power for power in range(most.bit_length())} | {most}) if most else []
-        rows = [
-            (
-                one["sampler"],
-                one["scheduler"],
-                *(_with_band(one["regret"][n - 1], one["low"][n - 1], one["high"][n - 1]) for n in budgets),
-            )
-            for one in cell["replays"]
-        ]
-        if rows:
-            _print(_table(("sampler", "scheduler", *map(str, budgets)), rows, title))
-            far = ", ".join(f"{one['sampler']} {_first_median(one)}" for one in _by_sampler(cell["replays"]))
-            _print(
-                Text(
-                    f"{cell['cell']}: for what a sampler proposes, the nearest recorded configuration is "
-                    f"taken. It lies this far away (at the first trial, in the median): {far}. Two recorded "
-                    f"configurations lie {cell['random_distance']:.2g} apart; if proposals are hardly "
-                    "nearer, the samplers cannot differ."
-                )
-            )
-        _print(*(Text(f"{cell['cell']}: {note}") for note in cell["notes"]))
-    _print(
-        Text(
-            f"Regret on {document['objective']} after budgets of so many complete trials: mean of "
-            f"{document['simulations']:,} replays, with what 80 % of them have. "
-            "TPE draws its first ten trials at random."
-        )
-    )
-
-
-def _by_sampler(replays: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Choose one replay of each sampler: schedulers hardly change what it proposes."""
-    return list({one["sampler"]: one for one in reversed(replays)}.values())[::-1]
-
-
-def _first_median(one: Mapping[str, Any]) -> str:
-    return f"{one['distance'][0]:.2g} and {median(one['distance']):.2g}"
-
-
-def _with_band(mean: float, low: float, high: float) -> str:
-    return f"{mean:.3g} [{low:.3g}, {high:.3g}]"
 
 
 def _corpus_rows(corpora: Mapping[str, Any]) -> list[tuple[Any, ...]]:

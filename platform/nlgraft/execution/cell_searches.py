@@ -98,18 +98,6 @@ class CellSearches:
             for state in self._cells.values()
         )
 
-    @property
-    def can_propose(self) -> bool:
-        """True while a cell lacks proposals."""
-        return bool(self._wanting())
-
-    def _wanting(self) -> list[_CellSearch]:
-        return [
-            state
-            for state in self._cells.values()
-            if not state.is_over and len(state.proposals) < self._search.trials
-        ]
-
     def resume(self) -> tuple[list[SweepTrial], list[tuple[SweepTrial, TrialRecord]]]:
         """Read the proposals on record: the trials that are open, and those that have ended."""
         open_trials: list[SweepTrial] = []
@@ -136,7 +124,11 @@ class CellSearches:
         Returns:
             The trial; None when every cell has all its proposals.
         """
-        wanting = self._wanting()
+        wanting = [
+            state
+            for state in self._cells.values()
+            if not state.is_over and len(state.proposals) < self._search.trials
+        ]
         if not wanting:
             return None
         state = min(wanting, key=lambda s: (len(s.running), len(s.proposals)))

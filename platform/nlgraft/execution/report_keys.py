@@ -1,7 +1,6 @@
 """Keys of a trial's Tune config and results; imports nothing, since every worker process reads it."""
 
 TRIAL_ID = "nlgraft_trial_id"
-LEAST_IDLE = "nlgraft_least_idle"
 
 KEY = "nlgraft_key"
 OUTCOME = "nlgraft_outcome"

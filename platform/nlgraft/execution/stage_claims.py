@@ -56,10 +56,6 @@ class StageClaims:
                 return stage
         return None
 
-    def claimant(self, stage: Stage) -> str:
-        """Return the key of the running trial that computes a stage which is awaited."""
-        return self._claimed[stage.fingerprint]
-
     def look(self, waiting: Iterable[SweepTrial]) -> None:
         """Look up which claimed or wanted stages have been published since the last look."""
         # What a trial that has ended published is seen at once, everything else after a pause.

@@ -25,7 +25,6 @@ from nlgraft.execution.interruption import Interrupted, raising_interrupted
 from nlgraft.execution.losses import MAX_PREEMPTIONS
 from nlgraft.execution.memory import memory_shortage
 from nlgraft.execution.optuna_study import OptunaStudy, database_url, optuna_name
-from nlgraft.execution.precedence import NAMESPACE, board_name, lacking, study_ahead
 from nlgraft.execution.prune_checkpoints import prune_checkpoints
 from nlgraft.execution.stage_claims import LOOK_SHARE
 from nlgraft.execution.trial_queue import TrialQueue
@@ -120,13 +119,7 @@ def run_sweep(
     return SweepOutcome(queue.num_run, queue.num_reused, queue.num_failed, queue.stop_reason)
 
 
-_LEAST_IDLE = 0.6
-"""Share of a worker's CPUs that must compute nothing, measured, before they are lent."""
-
 _LOOK_PAUSE_S = 5.0
-_TURN_PAUSE_S = 2.0
-_SETTLING_S = 15.0
-"""A trial that has no place for so long waits for others to end, and not for its processes to start."""
 
 _BATCHES_PER_TUNER = 2_000
 """Tune keeps 7 kB of every batch that it ran until it ends; a new one starts within seconds."""
@@ -161,12 +154,10 @@ class _TuneSweep:
         self._wait = Wait(lambda line: driver.observe(Notice(line)))
         self._wait_timeout_s = driver.wait_timeout_s
         self._next_look_s = 0.0
-        self.can_lend = resources.use_idle_cpus and self._group.can_borrow
         # On the driver's own node: while the driver lives, trials must be able to reach the board.
         here: Any = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         board: Any = ray.remote(num_cpus=0, scheduling_strategy=here)(SweepBoard)
-        name = board_name(resources.priority, study.variant)
-        self._board: Any = board.options(name=name, namespace=NAMESPACE).remote()
+        self._board: Any = board.remote()
         self._watch = ClusterWatch(places_of_driver(), address)
         self._check_signals: Callable[[], None] = lambda: None
         self._searcher = self._new_searcher()
@@ -183,7 +174,6 @@ class _TuneSweep:
             try:
                 with raising_interrupted() as self._check_signals, self._watch:
                     while True:
-                        self._await_turn()  # here, where no Tuner holds anything of the cluster
                         self._new_tuner(scratch, scheduler).fit()
                         if not self._searcher.is_spent or self._queue.is_done:
                             break
@@ -211,22 +201,8 @@ class _TuneSweep:
             took_s = time.monotonic() - began_s
             self._next_look_s = time.monotonic() + max(_LOOK_PAUSE_S, took_s / LOOK_SHARE)
 
-    def _await_turn(self) -> None:
-        """Wait while a study of higher priority waits for what trials of this one would hold."""
-        while self._queue.stop_reason is None:
-            ahead = study_ahead(self._study.resources.priority, self._group.shape)
-            if ahead is None:
-                return
-            waited_s = self._wait.go_on(f"{ahead}, a study of higher priority, has trials without a place")
-            if self._wait_timeout_s is not None and waited_s > self._wait_timeout_s:
-                raise ClusterError(f"{ahead}, a study of higher priority, waits for {duration(waited_s)}")
-            self._check_signals()
-            self._watch.check()
-            self._queue.check_budget()
-            time.sleep(_TURN_PAUSE_S)
-
     def _look_what_is_awaited(self) -> None:
-        """Tell what keeps trials from running, and end the sweep if none has run for too long."""
+        """Report what keeps trials from running, and end the sweep if none has run for too long."""
         import ray
         from ray.exceptions import RayError
         from ray.util import placement_group_table
@@ -237,8 +213,6 @@ class _TuneSweep:
                 placement_group_table(), shape, ray.get(self._board.num_awaiting.remote())
             )
             free = ray.available_resources()
-            if study_ahead(self._study.resources.priority, shape):
-                self._searcher.end_early()  # and with its last trial Tune frees all that it holds
         except RayError:  # whether the cluster is lost is for the watch to say
             return
         what, is_idle = self._queue.awaited_of_others, True
@@ -246,8 +220,6 @@ class _TuneSweep:
             what = place_text(num_unplaced, shape, free)
             is_idle = num_unplaced >= self._searcher.num_batches
         waited_s = self._wait.go_on(what)
-        is_short = num_unplaced and waited_s > _SETTLING_S
-        self._board.tell_awaited.remote(lacking(shape, free) if is_short else [])
         if is_idle and self._wait_timeout_s is not None and waited_s > self._wait_timeout_s:
             raise ClusterError(
                 f"no trial could run for {duration(waited_s)} (--wait-timeout): {what}. Run the same command "
@@ -333,23 +305,6 @@ class _TuneSweep:
         import ray
 
         return ray.get(self._board.withdraw.remote(batch_id))
-
-    def lend(self, loan_id: str, batch_id: str, stage: str) -> dict[str, Any]:
-        """Announce a loan on the board; return the Tune config of the worker that lends its CPUs."""
-        import ray
-
-        from nlgraft.execution.report_keys import LEAST_IDLE, TRIAL_ID
-
-        ray.get(self._board.offer.remote(loan_id, batch_id, stage))
-        return {TRIAL_ID: loan_id, LEAST_IDLE: _LEAST_IDLE * self._group.num_threads}
-
-    def recall(self, loan_id: str) -> None:
-        """Ask, by way of the board, for the CPUs of a loan."""
-        self._board.recall.remote(loan_id)
-
-    def end_loan(self, loan_id: str) -> None:
-        """Take a loan off the board."""
-        self._board.end_loan.remote(loan_id)
 
     def outcomes(self, batch_id: str) -> list[dict[str, str]]:
         """Take a batch off the board; return how its trials ended, nothing if the board is lost."""

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from nlgraft.execution.report_keys import OUTCOME
-
-_FRESH_S = 60.0
 
 
 @dataclass
@@ -21,7 +17,6 @@ class _Batch:
         outcomes: How the others ended, in order; see `nlgraft.execution.report_keys`.
         stop_reason: Why the one that is computed should end.
         node: The node that computes them; empty before they begin.
-        num_used: How many lent CPUs its worker computes with.
         lost_on: The nodes of the processes that were lost while they computed the current trial.
         is_awaiting: True while the current trial has a worker group without a worker.
     """
@@ -31,26 +26,8 @@ class _Batch:
     outcomes: list[dict[str, str]] = field(default_factory=list)
     stop_reason: str | None = None
     node: str = ""
-    num_used: int = 0
     lost_on: list[str] = field(default_factory=list)
     is_awaiting: bool = False
-
-
-@dataclass
-class _Loan:
-    """An idle worker's CPUs for a stage that the worker of a batch computes.
-
-    Attributes:
-        batch_id: The batch.
-        stage: Fingerprint of the stage.
-        is_begun: True once the idle worker keeps its CPUs from others.
-        is_recalled: True once the CPUs are wanted back.
-    """
-
-    batch_id: str
-    stage: str
-    is_begun: bool = False
-    is_recalled: bool = False
 
 
 class SweepBoard:
@@ -61,20 +38,8 @@ class SweepBoard:
     it ran.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         self._batches: dict[str, _Batch] = {}
-        self._loans: dict[str, _Loan] = {}
-        self._clock = clock
-        self._awaited: list[str] = []
-        self._told_s = 0.0
-
-    def tell_awaited(self, kinds: list[str]) -> None:
-        """Note which resources trials wait for; told again and again by the driver."""
-        self._awaited, self._told_s = kinds, self._clock()
-
-    def awaited(self) -> list[str]:
-        """Return which resources trials wait for; none if the driver stands still."""
-        return self._awaited if self._clock() < self._told_s + _FRESH_S else []
 
     def assign(self, batch_id: str, specs: list[str]) -> None:
         """Keep the specs of trials that are about to run."""
@@ -88,7 +53,6 @@ class SweepBoard:
         batch.is_awaiting = False
         batch.node = node or batch.node
         batch.is_begun = bool(batch.specs)
-        batch.num_used = 0  # a process that takes over has borrowed nothing
         return batch.specs[0] if batch.specs else None
 
     def lost_on(self, batch_id: str) -> list[str]:
@@ -130,56 +94,7 @@ class SweepBoard:
         if batch_id in self._batches:
             self._batches[batch_id].stop_reason = reason
 
-    def orders(self, batch_id: str, stage: str) -> tuple[str | None, int]:
-        """Return why the current trial should end, or None, and how many workers lend a stage their CPUs."""
+    def stop_reason(self, batch_id: str) -> str | None:
+        """Return why the current trial should end, or None."""
         batch = self._batches.get(batch_id)
-        return (None if batch is None else batch.stop_reason), self._num_lent(batch_id, stage)
-
-    def use(self, batch_id: str, stage: str, num_lent: int) -> int:
-        """Note with the CPUs of how many other workers a stage is computed; return how many it may use.
-
-        A worker asks before it takes more, and tells after it has taken fewer.
-        """
-        batch = self._batches.get(batch_id)
-        if batch is None:
-            return 0
-        if num_lent > batch.num_used:
-            num_lent = max(batch.num_used, min(num_lent, self._num_lent(batch_id, stage)))
-        batch.num_used = num_lent
-        return num_lent
-
-    def offer(self, loan_id: str, batch_id: str, stage: str) -> None:
-        """Announce that an idle worker will lend its CPUs, or that they are for another stage now."""
-        loan = self._loans.setdefault(loan_id, _Loan(batch_id, stage))
-        loan.stage = stage
-
-    def lend(self, loan_id: str, node: str) -> None:
-        """Begin a loan, unless its borrower has ended or is on another node."""
-        loan = self._loans[loan_id]
-        batch = self._batches.get(loan.batch_id)
-        loan.is_begun = True
-        loan.is_recalled |= batch is None or batch.node != node
-
-    def recall(self, loan_id: str) -> None:
-        """Ask for the CPUs of a loan; it is over once the borrower computes without them."""
-        if loan_id in self._loans:
-            self._loans[loan_id].is_recalled = True
-
-    def is_over(self, loan_id: str) -> bool:
-        """Tell if the CPUs of a loan are free again."""
-        loan = self._loans[loan_id]
-        batch = self._batches.get(loan.batch_id)
-        return batch is None or (loan.is_recalled and batch.num_used <= self._num_lent(loan.batch_id))
-
-    def end_loan(self, loan_id: str) -> None:
-        """Forget a loan whose worker does something else, or was lost."""
-        self._loans.pop(loan_id, None)
-
-    def _num_lent(self, batch_id: str, stage: str | None = None) -> int:
-        return sum(
-            loan.batch_id == batch_id
-            and loan.is_begun
-            and not loan.is_recalled
-            and stage in (None, loan.stage)
-            for loan in self._loans.values()
-        )
+        return None if batch is None else batch.stop_reason

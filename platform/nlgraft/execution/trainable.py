@@ -25,7 +25,6 @@ from nlgraft.execution.losses import PROCESS_DIED, Losses, is_any_lost
 from nlgraft.execution.memory import return_freed_memory
 from nlgraft.execution.report_keys import (
     KEY,
-    LEAST_IDLE,
     METRICS,
     OUTCOME,
     OWNER,
@@ -42,13 +41,12 @@ from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.stage import KillReason, Stage, StageGraph
 from nlgraft.pipeline.stage_outputs import RecordingReporter
 from nlgraft.pipeline.store import ArtifactStore, StorePlace
-from nlgraft.pipeline.threads import THREADS, num_idle_cpus
+from nlgraft.pipeline.threads import THREADS
 from nlgraft.pipeline.trial import one_line, run_trial
 
 _log = logging.getLogger(__name__)
 
 _REPORT_PAUSE_S = 1.0
-_LOAN_POLL_S = 0.2
 _LAST_WORDS_S = 30.0
 
 
@@ -99,7 +97,6 @@ class TuneReporter:
         self._board = board
         self._last_report_s = -_REPORT_PAUSE_S
         self._kill_reason: KillReason | None = None
-        self._num_lent = 0
 
     def report(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
         """Send a report; one without dev metrics is sent at most once a second."""
@@ -148,11 +145,11 @@ class TuneReporter:
 
     def tell_awaiting(self, is_awaiting: bool) -> None:
         """Tell whether the trial's worker group has no worker yet."""
-        with suppress(RayError):  # as in `_give_back`
+        with suppress(RayError):  # whoever asks for a reason to stop hears of it
             ray.get(self._board.await_workers.remote(self._spec.batch_id, is_awaiting))
 
     def should_stop(self) -> str | None:
-        """Read this trial's stop request, and use the CPUs that idle workers lend it.
+        """Read this trial's stop request.
 
         The board lives in the driver's job. If it is gone, so is the driver: the trial is killed, since it is
         not its own failure.
@@ -160,47 +157,21 @@ class TuneReporter:
         if self._kill_reason is not None:
             return self._kill_reason
         try:
-            stage = THREADS.stage
-            reason, num_lent = ray.get(self._board.orders.remote(self._spec.batch_id, stage))
-            if num_lent != self._num_lent:
-                self._borrow(stage, num_lent)
+            return ray.get(self._board.stop_reason.remote(self._spec.batch_id))
         except RayError as error:
             return _lost_contact(error)
-        return reason
-
-    def _borrow(self, stage: str, num_lent: int) -> None:
-        """Compute with the CPUs of so many other workers; never with one that is not lent any more."""
-        own, use = self._spec.group.num_threads, self._board.use
-        if num_lent > self._num_lent:
-            num_lent = ray.get(use.remote(self._spec.batch_id, stage, num_lent))
-            THREADS.borrow(own * (1 + num_lent), self._give_back)
-        else:
-            THREADS.borrow(own * (1 + num_lent), self._give_back)
-            ray.get(use.remote(self._spec.batch_id, stage, num_lent))
-        self._num_lent = num_lent
-
-    def _give_back(self) -> None:
-        """Tell that the stage has ended that was computed with the CPUs of other workers."""
-        self._num_lent = 0
-        with suppress(RayError):  # whoever asks for a reason to stop hears of it
-            ray.get(self._board.use.remote(self._spec.batch_id, "", 0))
 
 
 def run_tune_trial(config: dict[str, Any], board: Any) -> None:
     """Run a batch of trials of the study as one Tune trial.
 
     Args:
-        config: ``{TRIAL_ID: Tune's id of the batch}``; with ``LEAST_IDLE``, a number of CPUs, it lends
-            those of this worker if so many compute nothing.
+        config: ``{TRIAL_ID: Tune's id of the batch}``.
         board: Handle of the sweep's `SweepBoard`.
     """
     batch_id = config[TRIAL_ID]
     node = ray.get_runtime_context().get_node_id()
     try:
-        if LEAST_IDLE in config:
-            _lend(board, batch_id, node, config[LEAST_IDLE])
-            tune.report({OUTCOME: "returned"})
-            return
         text: Any = ray.get(board.current.remote(batch_id, node))
         lost_on: Any = ray.get(board.lost_on.remote(batch_id))
         while text is not None:
@@ -228,19 +199,6 @@ def _compute(text: str, board: Any, lost_on: Sequence[str]) -> tuple[dict[str, s
         return {OUTCOME: "lost", REASON: reason}, False
     reporter = TuneReporter(spec, board)
     return _run(spec, reporter, lost_on), reporter.is_ended
-
-
-def _lend(board: Any, loan_id: str, node: str, least_idle: float) -> None:
-    """Keep this worker's CPUs from other trials while another worker of this node uses them.
-
-    CPUs on which processes outside Ray compute are not lent: threads that wait for each other would then be
-    many times slower than one.
-    """
-    if num_idle_cpus() < least_idle:
-        return
-    ray.get(board.lend.remote(loan_id, node))
-    while not ray.get(board.is_over.remote(loan_id)):
-        time.sleep(_LOAN_POLL_S)
 
 
 @lru_cache(maxsize=1)

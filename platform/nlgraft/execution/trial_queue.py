@@ -13,7 +13,6 @@ from typing import Any
 
 from nlgraft.basics.errors import StoreError
 from nlgraft.execution.cell_searches import CellSearches
-from nlgraft.execution.cpu_loans import CpuLoans
 from nlgraft.execution.deferrals import Deferrals
 from nlgraft.execution.events import (
     Driver,
@@ -77,7 +76,6 @@ class TrialQueue:
         self._forecast = Forecast(max_concurrent, store.durations() if store.is_local else {})
         self._stages = StageClaims(store, driver.clock)
         self._outlooks = Outlooks(self._forecast, self._stages, driver.clock)
-        self._loans = CpuLoans(self._stages, driver.clock)
         self._searches = (
             CellSearches(study, study.search, store, cells, open_optuna) if study.search is not None else None
         )
@@ -118,8 +116,8 @@ class TrialQueue:
 
     @property
     def num_idle(self) -> int:
-        """Number of workers without a trial that lend their CPUs to no other."""
-        return max(0, self._max_concurrent - len(self._running) + len(self._following) - self._loans.num)
+        """Number of workers without a trial."""
+        return max(0, self._max_concurrent - len(self._running) + len(self._following))
 
     @property
     def awaited_of_others(self) -> str | None:
@@ -201,34 +199,6 @@ class TrialQueue:
         assert self._searches is not None
         while len(self._waiting) < num and (trial := self._searches.propose()) is not None:
             self._waiting.append(trial)
-
-    def lend(self) -> tuple[SweepTrial, str] | None:
-        """Lend the CPUs of an idle worker to the running trial, and its stage, that others wait for.
-
-        A worker is idle for good only if no trial that is left can start.
-        """
-        is_idle = self.num_idle > 0 and self._stop_reason is None and not self._can_start_another()
-        chosen = self._loans.choose(self._waiting, is_idle=is_idle)
-        if chosen is None:
-            return None
-        self._loans.begin()
-        return self._running[chosen[0]], chosen[1]
-
-    def stage_of_loan(self, borrower: SweepTrial) -> str | None:
-        """Return the stage to lend CPUs for; None if nobody waits for it, or another trial can start."""
-        self._stages.look(self._waiting)
-        if borrower.key not in self._running or self._stop_reason is not None or self._can_start_another():
-            return None
-        return self._loans.stage_of(borrower.key, self._waiting)
-
-    def end_loan(self, *, is_refused: bool) -> None:
-        """Take back the CPUs of a worker; see `CpuLoans.end`."""
-        self._loans.end(is_refused=is_refused)
-
-    def _can_start_another(self) -> bool:
-        """Tell if a trial could be handed out, were there a worker for it."""
-        is_proposing = self._searches is not None and self._searches.can_propose
-        return is_proposing or any(self._is_ready(trial) for trial in self._waiting)
 
     def give_back(self, trial: SweepTrial) -> None:
         """Requeue a trial that its worker has not begun."""

@@ -52,13 +52,7 @@ class BriefResults(Callback):
 
 
 class TrialRunner(Protocol):
-    """Runs the trials that a searcher hands out, in batches under Tune's ids.
-
-    Attributes:
-        can_lend: True if a worker can use the CPUs of another one.
-    """
-
-    can_lend: bool
+    """Runs the trials that a searcher hands out, in batches under Tune's ids."""
 
     def config_for(self, trials: Sequence[SweepTrial], batch_id: str) -> dict[str, Any]:
         """Set up trials that one worker computes one after another; return the Tune config."""
@@ -66,21 +60,6 @@ class TrialRunner(Protocol):
 
     def withdraw(self, batch_id: str) -> int:
         """Take back the trials of a batch that have not begun; return how many stay."""
-        ...
-
-    def lend(self, loan_id: str, batch_id: str, stage: str) -> dict[str, Any]:
-        """Return the Tune config of a worker that lends its CPUs to that of a batch, for a stage.
-
-        Called again when they are for another stage.
-        """
-        ...
-
-    def recall(self, loan_id: str) -> None:
-        """Ask for the CPUs of a loan."""
-        ...
-
-    def end_loan(self, loan_id: str) -> None:
-        """Forget a loan that has ended."""
         ...
 
     def outcomes(self, batch_id: str) -> list[dict[str, str]]:
@@ -106,16 +85,6 @@ class _Batch:
 
     trials: list[SweepTrial]
     since_s: float
-
-
-@dataclass
-class _Loan:
-    """CPUs of an idle worker for a stage of a running trial; see `SweepBoard.offer`."""
-
-    borrower: SweepTrial
-    batch_id: str
-    stage: str
-    is_recalled: bool = False
 
 
 class TuneSearcher(Searcher):
@@ -144,7 +113,6 @@ class TuneSearcher(Searcher):
         self._num_left = max_batches
         self._is_stopping = False
         self._batches: dict[str, _Batch] = {}
-        self._loans: dict[str, _Loan] = {}
         self._failure: Exception | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -161,10 +129,6 @@ class TuneSearcher(Searcher):
         """True once Tune was handed as many batches as it may be."""
         return self._num_left == 0
 
-    def end_early(self) -> None:
-        """Hand Tune no more batches."""
-        self._num_left = 0
-
     def trial_of(self, batch_id: str) -> SweepTrial | None:
         """Return the first trial under a Tune id, or None if it has ended."""
         batch = self._batches.get(batch_id)
@@ -175,7 +139,6 @@ class TuneSearcher(Searcher):
         if self._failure is not None:
             raise self._failure
         self._runner.check()
-        self._follow_loans()
         trial = None
         if self.is_spent:
             self._queue.check_budget()  # or nobody would, until the last trials have ended
@@ -188,13 +151,9 @@ class TuneSearcher(Searcher):
                 self._runner.request_stop(running_id, KillReason(self._queue.stop_reason))
         if trial is None:
             self._share_late_batches()
-            can_lend = self._runner.can_lend and not self.is_spent
-            lent = self._queue.lend() if can_lend else None
-            if lent is not None:
-                return self._lend(trial_id, *lent)
             # A spent searcher ends with what it has handed out; a new one over the same queue goes on.
             is_over = not self._batches if self.is_spent else self._queue.is_done
-            return Searcher.FINISHED if is_over and not self._loans else None
+            return Searcher.FINISHED if is_over else None
         self._num_left -= 1
         trials = [trial, *self._queue.take_following(trial)]
         self._batches[trial_id] = _Batch(trials, time.monotonic())
@@ -222,10 +181,6 @@ class TuneSearcher(Searcher):
         try:
             if error:
                 self._runner.check(is_suspect=True)
-            loan = self._loans.pop(trial_id, None)
-            if loan is not None:
-                self._queue.end_loan(is_refused=not loan.is_recalled)
-                self._runner.end_loan(trial_id)
             batch = self._batches.pop(trial_id, None)
             if batch is not None:
                 self._end(batch.trials, self._runner.outcomes(trial_id), {} if error else result or {})
@@ -265,25 +220,6 @@ class TuneSearcher(Searcher):
             return
         record = trial_record(self._store, trial.fingerprint)
         self._queue.end(trial, record or self._queue.lost(trial, PROCESS_DIED))
-
-    def _lend(self, loan_id: str, borrower: SweepTrial, stage: str) -> dict[str, Any]:
-        """Let an idle worker lend its CPUs to the one that computes a trial."""
-        batch_id = next(one for one, batch in self._batches.items() if borrower in batch.trials)
-        self._loans[loan_id] = _Loan(borrower, batch_id, stage)
-        return self._runner.lend(loan_id, batch_id, stage)
-
-    def _follow_loans(self) -> None:
-        """Recall the CPUs that are not wanted where they were lent to, or let them go to the next stage."""
-        for loan_id, loan in self._loans.items():
-            if loan.is_recalled:
-                continue
-            stage = None if self.is_spent else self._queue.stage_of_loan(loan.borrower)
-            if stage is None:
-                loan.is_recalled = True
-                self._runner.recall(loan_id)
-            elif stage != loan.stage:
-                loan.stage = stage
-                self._runner.lend(loan_id, loan.batch_id, stage)
 
     def _share_late_batches(self) -> None:
         """Take back what has not begun of batches that turned out long while a worker is idle."""

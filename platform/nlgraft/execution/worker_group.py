@@ -46,12 +46,6 @@ class WorkerGroup:
         """Threads of a worker: one per CPU."""
         return max(1, int(self.cpus_per_worker))
 
-    @property
-    def can_borrow(self) -> bool:
-        """True if a worker may use the CPUs of another one of the same shape: whole ones, and no GPU."""
-        is_whole = self.cpus_per_worker >= 1 and self.cpus_per_worker == int(self.cpus_per_worker)
-        return self.num_workers == 1 and is_whole and not self.gpus_per_worker
-
     def limit_threads(self) -> None:
         """Use one thread per requested CPU: spinning threads slow every other trial on the machine."""
         THREADS.set(self.num_threads)

@@ -75,7 +75,7 @@ def execute_stage(
                 started_at=started_at,
                 duration_s=duration_s,
                 reason=reason,
-                num_threads=THREADS.most(),
+                num_threads=THREADS.number(),
                 num_workers=worker.world_size,
             )
             # Only now: until the artifact is published, they are all that a crash leaves.

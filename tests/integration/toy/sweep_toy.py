@@ -34,8 +34,6 @@ class Config(StrictConfig):
     steps: int = 3
     pause_s: float = 0.0
     upstream_pause_s: float = 0.0
-    upstream_threads: int = 0
-    """The upstream training pauses no longer than until it computes with so many threads."""
     hold: str = ""
     """A file; no training takes a step while it exists."""
     num_losses: int = 0
@@ -54,13 +52,12 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
             "upstream": config.upstream,
             "log": config.log,
             "pause_s": config.upstream_pause_s,
-            "threads": config.upstream_threads,
         },
     )
     training = Stage(
         name="training",
         run=f"{__name__}:run_training",
-        config=config.model_dump(exclude={"data", "upstream", "upstream_pause_s", "upstream_threads"}),
+        config=config.model_dump(exclude={"data", "upstream", "upstream_pause_s"}),
         inputs={"upstream": upstream},
         seed=seed,
         is_distributed=True,
@@ -90,8 +87,7 @@ def run_upstream(context: StageContext) -> None:
     """Wait a little and leave a file."""
     _note(context)
     end_s = time.monotonic() + context.config["pause_s"]
-    threads = str(context.config["threads"])
-    while time.monotonic() < end_s and os.environ.get("OMP_NUM_THREADS") != threads:
+    while time.monotonic() < end_s:
         time.sleep(0.01)
         if reason := context.should_stop():
             raise TrialStopped(reason)

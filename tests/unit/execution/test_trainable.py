@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from ray.exceptions import RayError
 
 from nlgraft.basics.errors import StageBusy, TrialFailed
 from nlgraft.execution import trainable
 from nlgraft.execution.report_keys import (
     KEY,
-    LEAST_IDLE,
     METRICS,
     OUTCOME,
     OWNER,
@@ -29,12 +27,10 @@ from nlgraft.execution.report_keys import (
     UNIX_MS,
     VALUE,
 )
-from nlgraft.execution.sweep_board import SweepBoard
 from nlgraft.execution.trainable import TrialSpec, TuneReporter, run_tune_trial
 from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.stage import KillReason, Stage, StageGraph
 from nlgraft.pipeline.store import StorePlace
-from nlgraft.pipeline.threads import Threads
 from nlgraft.pipeline.trial_record import TrialRecord
 
 
@@ -43,7 +39,7 @@ class Board:
 
     def __init__(self, answer: Any = None, specs: Sequence[str] = (), lost_on: Sequence[str] = ()) -> None:
         self.outcomes: list[dict[str, str]] = []
-        self.orders = SimpleNamespace(remote=lambda batch_id, stage: (batch_id, answer))
+        self.stop_reason = SimpleNamespace(remote=lambda batch_id: (batch_id, answer))
         self.current = SimpleNamespace(remote=lambda batch_id, node: specs[len(self.outcomes)])
         self.lost_on = SimpleNamespace(remote=lambda batch_id: list(lost_on))
         self.advance = SimpleNamespace(remote=self._advance)
@@ -64,7 +60,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
             return asked
         if isinstance(asked[1], Exception):
             raise asked[1]
-        return asked[1] and f"{asked[0]}: {asked[1]}", 0
+        return asked[1] and f"{asked[0]}: {asked[1]}"
 
     here = SimpleNamespace(get_node_id=lambda: "here")
     monkeypatch.setattr(trainable.ray, "get_runtime_context", lambda: here)
@@ -259,105 +255,3 @@ def test_a_worker_that_cannot_reach_the_board_says_so(
     board.current = SimpleNamespace(remote=lambda batch_id, node: ("", RayError()))
     run_tune_trial({TRIAL_ID: "t1"}, board)
     assert sent == [{OUTCOME: "killed", REASON: "lost contact with the driver of the sweep (RayError)"}]
-
-
-class LocalBoard:
-    """The board of a sweep in this process."""
-
-    def __init__(self, board: SweepBoard) -> None:
-        self._board = board
-
-    def __getattr__(self, name: str) -> Any:
-        return SimpleNamespace(remote=getattr(self._board, name))
-
-
-@pytest.fixture
-def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Threads]:
-    before = torch.get_num_threads()
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(trainable.ray, "get", lambda answer: answer)
-    threads = Threads()
-    monkeypatch.setattr(trainable, "THREADS", threads)
-    yield threads
-    torch.set_num_threads(before)
-
-
-def test_a_stage_computes_with_lent_cpus_until_they_are_recalled_or_it_ends(
-    tmp_path: Path, threads: Threads
-) -> None:
-    board = SweepBoard()
-    mine = replace(spec(tmp_path), group=WorkerGroup(1, 2.0, 0.0, 0, ""))
-    board.assign("t1", [mine.to_text()])
-    board.current("t1", "here")
-    threads.set(2)
-    reporter = TuneReporter(mine, LocalBoard(board))
-    for loan in ("t2", "t3"):
-        board.offer(loan, "t1", "upstream")
-        board.lend(loan, "here")
-    with threads.of_stage("corpus"):
-        assert reporter.should_stop() is None
-        assert torch.get_num_threads() == 2, "nobody waits for this one"
-    with threads.of_stage("upstream"):
-        assert torch.get_num_threads() == 2
-        assert reporter.should_stop() is None
-        assert torch.get_num_threads() == 6, "two CPUs of its own, and those of two workers like it"
-        board.recall("t2")
-        assert not board.is_over("t2")
-        reporter.should_stop()
-        assert torch.get_num_threads() == 4
-        assert board.is_over("t2")
-        board.recall("t3")
-        assert not board.is_over("t3")
-    assert board.is_over("t3")
-    assert (torch.get_num_threads(), threads.most()) == (2, 6)
-    with threads.of_stage("training"):
-        reporter.should_stop()
-        assert (torch.get_num_threads(), threads.most()) == (2, 2)
-
-
-def test_a_lender_waits_until_its_cpus_are_free(
-    sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trainable.ray, "get", lambda answer: answer)
-    board = SweepBoard()
-    board.assign("t1", ["spec"])
-    board.current("t1", "here")
-    board.offer("t2", "t1", "upstream")
-    monkeypatch.setattr(trainable, "num_idle_cpus", lambda: 0.9)
-    naps: list[float] = []
-
-    def sleep(seconds: float) -> None:
-        naps.append(seconds)
-        if len(naps) == 1:
-            assert board.use("t1", "upstream", 1) == 1
-        elif len(naps) == 2:
-            board.recall("t2")
-        elif len(naps) == 4:
-            board.use("t1", "upstream", 0)
-
-    monkeypatch.setattr(trainable.time, "sleep", sleep)
-    run_tune_trial({TRIAL_ID: "t2", LEAST_IDLE: 0.6}, LocalBoard(board))
-    assert len(naps) == 4
-    assert sent == [{OUTCOME: "returned"}]
-
-
-def test_cpus_that_others_use_are_not_lent(
-    sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trainable.ray, "get", lambda answer: answer)
-    monkeypatch.setattr(trainable, "num_idle_cpus", lambda: 1.1)
-    board = SweepBoard()
-    board.assign("t1", ["spec"])
-    board.current("t1", "here")
-    board.offer("t2", "t1", "upstream")
-    run_tune_trial({TRIAL_ID: "t2", LEAST_IDLE: 1.2}, LocalBoard(board))
-    assert sent == [{OUTCOME: "returned"}]
-    assert board.orders("t1", "upstream") == (None, 0)
-
-
-@pytest.mark.parametrize(
-    "shape, can_borrow",
-    [((1, 1.0, 0.0), True), ((1, 0.5, 0.0), False), ((1, 1.0, 0.5), False), ((2, 1.0, 0.0), False)],
-)
-def test_only_workers_of_whole_cpus_borrow(shape: tuple[int, float, float], can_borrow: bool) -> None:
-    assert WorkerGroup(*shape, 0, "").can_borrow == can_borrow

@@ -37,8 +37,6 @@ class Queue:
         self.num_following = num_following
         self.num_idle = num_idle
         self.told: list[Any] = []
-        self.borrowers: list[Any] = []
-        self.awaited: str | None = None
         self.stop_reason: str | None = None
         self.is_done = False
 
@@ -47,15 +45,6 @@ class Queue:
 
     def take_following(self, first: Any) -> list[Any]:
         return [self.trials.pop(0) for _ in self.trials[: self.num_following]]
-
-    def lend(self) -> Any:
-        return self.borrowers.pop(0) if self.borrowers else None
-
-    def stage_of_loan(self, borrower: Any) -> str | None:
-        return self.awaited
-
-    def end_loan(self, *, is_refused: bool) -> None:
-        self.told.append(("end_loan", is_refused))
 
     def check_budget(self) -> None:
         self.told.append("check_budget")
@@ -89,18 +78,6 @@ class Bench:
     def outcomes(self, batch_id: str) -> list[dict[str, str]]:
         self.freed.append(batch_id)
         return self.ended.get(batch_id, [])
-
-    can_lend = True
-
-    def lend(self, loan_id: str, batch_id: str, stage: str) -> dict[str, Any]:
-        self.requests.append((loan_id, f"{stage} of {batch_id}"))
-        return {"loan": loan_id}
-
-    def recall(self, loan_id: str) -> None:
-        self.requests.append((loan_id, "recall"))
-
-    def end_loan(self, loan_id: str) -> None:
-        self.requests.append((loan_id, "end"))
 
     def request_stop(self, batch_id: str, reason: str) -> None:
         self.requests.append((batch_id, reason))
@@ -138,16 +115,6 @@ def test_it_hands_out_no_more_than_it_may(store: ArtifactStore) -> None:
     bench.searcher.on_trial_complete("t2", error=True)
     assert bench.searcher.suggest("t3") == "FINISHED"
     assert [left.fingerprint for left in bench.queue.trials] == ["z"]
-
-
-def test_it_can_be_ended_early_for_another_to_go_on(store: ArtifactStore) -> None:
-    bench = Bench(store, trial("x"), trial("y"))
-    bench.searcher.suggest("t1")
-    bench.searcher.end_early()
-    assert bench.searcher.suggest("t2") is None
-    bench.searcher.on_trial_complete("t1", error=True)
-    assert bench.searcher.suggest("t2") == "FINISHED"
-    assert [left.fingerprint for left in bench.queue.trials] == ["y"]
 
 
 def test_what_runs_is_asked_once_to_end_when_the_queue_stops(store: ArtifactStore) -> None:
@@ -269,48 +236,6 @@ def test_an_idle_worker_gets_what_has_not_begun_of_a_batch_that_takes_long(
     assert bench.searcher.suggest("t2") is None
     assert bench.requests == [("t1", "withdraw")]
     assert bench.queue.told == [("give_back", "d"), ("give_back", "c")]
-
-
-def test_an_idle_worker_lends_its_cpus_until_they_are_wanted_back(store: ArtifactStore) -> None:
-    bench = Bench(store, trial("a"), trial("b"))
-    bench.searcher.suggest("t1")
-    bench.searcher.suggest("t2")
-    bench.queue.borrowers = [(trial("b"), "corpus")]
-    bench.queue.awaited = "corpus"
-    assert bench.searcher.suggest("t3") == {"loan": "t3"}
-    assert bench.searcher.suggest("t4") is None
-    assert bench.requests == [("t3", "corpus of t2")]
-    bench.queue.awaited = "upstream"
-    bench.searcher.suggest("t4")
-    bench.searcher.suggest("t4")
-    assert bench.requests[1:] == [("t3", "upstream of t2")]
-    bench.queue.awaited = None
-    bench.searcher.suggest("t4")
-    bench.queue.is_done = True
-    assert bench.searcher.suggest("t4") is None, "the loan has not ended"
-    assert bench.requests[2:] == [("t3", "recall")]
-    bench.searcher.on_trial_complete("t3", {OUTCOME: "returned"})
-    assert bench.queue.told == [("end_loan", False)]
-    assert bench.requests[3:] == [("t3", "end")]
-    assert bench.freed == []
-    assert bench.searcher.suggest("t4") == "FINISHED"
-
-
-def test_a_loan_that_ends_on_its_own_was_refused(store: ArtifactStore) -> None:
-    bench = Bench(store, trial("a"))
-    bench.searcher.suggest("t1")
-    bench.queue.borrowers = [(trial("a"), "upstream")]
-    bench.searcher.suggest("t2")
-    bench.searcher.on_trial_complete("t2", {OUTCOME: "returned"})
-    assert bench.queue.told == [("end_loan", True)]
-
-
-def test_workers_that_cannot_use_other_cpus_borrow_none(store: ArtifactStore) -> None:
-    bench = Bench(store, trial("a"))
-    bench.searcher.suggest("t1")
-    bench.can_lend = False
-    bench.queue.borrowers = [(trial("a"), "upstream")]
-    assert bench.searcher.suggest("t2") is None
 
 
 def test_tune_pickles_nothing_of_it(store: ArtifactStore) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,11 +9,10 @@ import pytest
 import torch
 
 from nlgraft.pipeline import execute
-from nlgraft.pipeline import threads as threads_module
 from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import NullReporter, Stage, StageContext
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.threads import Threads, num_idle_cpus
+from nlgraft.pipeline.threads import Threads
 
 
 @pytest.fixture
@@ -45,40 +43,14 @@ def made_with(threads: Threads, store: ArtifactStore, *numbers: int) -> int | No
     return manifest.num_threads
 
 
-def test_a_manifest_records_the_most_threads_of_its_stage(tmp_path: Path, threads: Threads) -> None:
+def test_a_manifest_records_the_threads_of_its_stage(tmp_path: Path, threads: Threads) -> None:
     store = ArtifactStore.open(tmp_path)
     torch.set_num_threads(3)
     assert made_with(threads, store) == 3, "as the process was started"
     threads.set(1)
-    assert made_with(threads, store, 2, 4, 1) == 4
+    assert made_with(threads, store, 4) == 4
     assert made_with(threads, store, 2) == 2
     assert made_with(threads, ArtifactStore.open(tmp_path / "another")) == 2
-
-
-def test_a_stage_returns_what_it_borrows_even_if_it_fails(threads: Threads) -> None:
-    returned: list[int] = []
-    threads.set(1)
-
-    def fail() -> None:
-        with threads.of_stage("f"):
-            threads.borrow(3, lambda: returned.append(torch.get_num_threads()))
-            assert torch.get_num_threads() == 3
-            raise ValueError("bad")
-
-    with pytest.raises(ValueError, match="bad"):
-        fail()
-    assert returned == [1], "told once the CPUs are free"
-    with threads.of_stage("g"):
-        assert threads.most() == 1
-    assert returned == [1]
-
-
-def test_cpus_are_idle_unless_something_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    idle_s = iter([1000.0, 1000.75])
-    monkeypatch.setattr(threads_module, "_idle_s", lambda: next(idle_s))
-    assert num_idle_cpus(0.5) == pytest.approx(1.5)
-    monkeypatch.setattr(threads_module, "_idle_s", lambda: None)
-    assert num_idle_cpus(0.0) == math.inf
 
 
 def test_the_threads_are_no_part_of_the_fingerprint(tmp_path: Path, threads: Threads) -> None:

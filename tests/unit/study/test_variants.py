@@ -1,5 +1,6 @@
 """Studies with overrides: their names, and how a store finds them again."""
 
+import json
 import re
 
 import pytest
@@ -49,6 +50,24 @@ def test_a_store_finds_a_study_by_its_name_alone(scaled, tmp_path):
     assert found.directory == variant.directory
     assert found.storage.path == str(tmp_path / "store")
     assert Study.from_store("toy", store).fingerprint == plain.fingerprint
+
+
+def test_a_record_of_an_earlier_version_may_hold_settings_that_were_removed(good, tmp_path):
+    store = ArtifactStore.open(tmp_path / "store")
+    Study.from_dict(good).record(store)
+    [path] = (tmp_path / "store/records/definitions").iterdir()
+    record = json.loads(path.read_text())
+    record["study"]["resources"] |= {"priority": 1, "use_idle_cpus": False}
+    path.write_text(json.dumps(record))
+    assert Study.from_store("toy", store).fingerprint == Study.from_dict(good).fingerprint
+
+
+def test_a_removed_setting_in_a_file_is_named_with_those_that_there_are(good):
+    good["resources"] = {"priority": 1, "use_idle_cpus": True}
+    with pytest.raises(StudyError) as caught:
+        Study.from_dict(good)
+    for name in ("resources.priority", "resources.use_idle_cpus", "max_cpus"):
+        assert name in str(caught.value)
 
 
 def test_an_unknown_name_is_answered_with_those_that_the_store_holds(good, tmp_path):

@@ -35,19 +35,12 @@ class Resources(Part):
     """Most CPUs that all trials hold at once, so that others find room on a shared cluster; none: all."""
     max_gpus: float | None = Field(default=None, gt=0)
     """The same for GPUs."""
-    priority: int = 0
-    """While a study of higher priority on the same Ray cluster waits for CPUs or GPUs that this one uses, it
-    begins no trial; trials that run go on to their end."""
     max_failures: int = Field(default=2, ge=0)
     """Number of times that a trial is tried again after the loss of its worker. Losses of a whole node, as of
     a spot machine, are counted apart; a trial survives fifty of them."""
     stall_timeout: Duration | None = None
     """Longest time that a training may report nothing (it reports every 50 steps and after an evaluation):
     seconds, ``30m`` or ``PT30M``. Its trial then fails, with the stacks of its threads; none: no limit."""
-    use_idle_cpus: bool = False
-    """If true, a stage that all other trials wait for computes on idle CPUs as well, which pays for wide
-    models on a machine without other work. Sums over more threads differ by rounding; with false a study
-    gives the same figures to the last digit on one machine."""
 
     @property
     def min_workers(self) -> int:

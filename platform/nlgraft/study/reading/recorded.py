@@ -21,6 +21,9 @@ _KIND = "definitions"
 INPUTS = "inputs"
 """Folder of an unpacked store with the input files of its studies, by the places that they came from."""
 
+_REMOVED_RESOURCES = {"priority", "use_idle_cpus"}
+"""Settings that records of earlier versions hold, with their defaults; none decided what trials compute."""
+
 StudyT = TypeVar("StudyT", bound=Study)
 
 
@@ -87,6 +90,8 @@ def recorded_study(name: str, store: ArtifactStore, environ: Mapping[str, str], 
         message = f"is neither a file nor a study of the store {store.uri}. {there}. For another: --storage"
         raise StudyError([Problem("", f"{name!r} {message}")], name)
     values = {**found.study, "storage": {"path": store.uri}}
+    if isinstance(resources := values.get("resources"), dict):
+        values["resources"] = {key: resources[key] for key in resources.keys() - _REMOVED_RESOURCES}
     directory = Path(found.directory)
     mirror = Path(store.uri) / INPUTS if store.is_local else None
     with looking_below(mirror):
