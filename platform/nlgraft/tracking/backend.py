@@ -40,6 +40,8 @@ RUN_NAME = "mlflow.runName"
 # MLflow takes 1,000 entities in a batch, of which 100 may be parameters and 100 tags.
 _POINTS_PER_BATCH = 800
 _DIGEST_CHARS = 36
+_MAX_READ = 1000
+"""Ended trials whose runs are read, a page of them, before they count as held."""
 
 
 _Reached = tuple[int, float | None]
@@ -134,13 +136,18 @@ class MlflowBackend:
         return len(orphans)
 
     def holds(self, entries: Sequence[RunEntry]) -> bool:
-        """Tell, without reading their runs, if the store is known to hold these ended trials in full.
+        """Tell, without reading the runs of many trials, if the store is known to hold these in full.
 
-        A person may have deleted runs since that was noted, so it counts only if the study has no deleted
-        run.
+        Since that was noted a person may have deleted runs or set their states, so it counts only if the
+        study has no deleted run and all states are right. What `mlflow gc` has removed shows only among the
+        runs themselves, which are few enough to be read otherwise.
         """
         study = self._find(RunKey("study", "", self._study_fingerprint))
-        if study is None or self._is_any_deleted():
+        if study is None or len(entries) <= _MAX_READ or self._is_any_deleted():
+            return False
+        unfinished = self._search(f"tags.`{KIND}` = 'trial' AND attributes.status != 'FINISHED'")
+        states = {run_key(run): run.info.status for run in unfinished}
+        if states != {entry.key: entry.status for entry in entries if entry.status != "FINISHED"}:
             return False
         found = held_digest((entry.key, entry.digest) for entry in entries)
         return self.client.get_run(study.run_id).data.tags.get(HELD) == found
