@@ -7,6 +7,7 @@ import logging
 import math
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,6 +82,8 @@ class MlflowBackend:
     the digest and ended last, an older run gets the digest after everything else. The study's run carries a
     digest of all of these, so that a study that is complete is seen to be without reading its runs.
 
+    **Threads.** Several may write, each another trial; everything else is called by one.
+
     **Failure.** Every method may raise whatever MLflow raises.
     """
 
@@ -89,6 +92,7 @@ class MlflowBackend:
         self.experiment_id = experiment_id
         self._study_fingerprint = study_fingerprint
         self._provenance = provenance_tags()
+        self._lock = threading.RLock()
         self._runs: dict[bool, dict[RunKey, _KnownRun]] = {}
         self._parents: dict[RunKey, RunEntry] = {}
 
@@ -179,19 +183,23 @@ class MlflowBackend:
 
     def _index(self, has_trials: bool) -> dict[RunKey, _KnownRun]:
         """Runs of the study by key: its trials, or itself and its cells, which are read much sooner."""
-        if has_trials not in self._runs:
-            runs: dict[RunKey, _KnownRun] = {}
-            for found in self._search(f"tags.`{KIND}` {'=' if has_trials else '!='} 'trial'"):
-                key = run_key(found)
-                older, newer = runs.get(key), _indexed(found)
-                # Of two runs of one key the older is kept, in whatever order they are listed.
-                if older is not None and older.started_ms > newer.started_ms:
-                    older, newer = newer, older
-                if older is not None:
-                    self.client.delete_run(newer.run_id)
-                runs[key] = older or newer
-            self._runs[has_trials] = runs
-        return self._runs[has_trials]
+        with self._lock:
+            if has_trials not in self._runs:
+                self._runs[has_trials] = self._read(has_trials)
+            return self._runs[has_trials]
+
+    def _read(self, has_trials: bool) -> dict[RunKey, _KnownRun]:
+        runs: dict[RunKey, _KnownRun] = {}
+        for found in self._search(f"tags.`{KIND}` {'=' if has_trials else '!='} 'trial'"):
+            key = run_key(found)
+            older, newer = runs.get(key), _indexed(found)
+            # Of two runs of one key the older is kept, in whatever order they are listed.
+            if older is not None and older.started_ms > newer.started_ms:
+                older, newer = newer, older
+            if older is not None:
+                self.client.delete_run(newer.run_id)
+            runs[key] = older or newer
+        return runs
 
     def _search(self, condition: str) -> Iterable[Run]:
         return runs_of_study(self.client, self.experiment_id, self._study_fingerprint, condition)
@@ -224,9 +232,8 @@ class MlflowBackend:
         return run
 
     def _parent_id(self, key: RunKey) -> str:
-        known = self._find(key)
-        if known is None:
-            known = self._create(self._parents[key])
+        with self._lock:
+            known = self._find(key) or self._create(self._parents[key])
         return known.run_id
 
     def _write_datasets(self, run_id: str, content: _Content, entry: RunEntry) -> None:
