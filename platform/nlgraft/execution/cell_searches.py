@@ -153,7 +153,9 @@ class CellSearches:
         state = self._cells[trial.cell.key]
         state.running.discard(trial.number)
         state.optuna.tell(trial.number, record)
-        state.proposals[trial.number] = replace(state.proposals[trial.number], record=record)
+        proposal = state.proposals[trial.number] = replace(state.proposals[trial.number], record=record)
+        if record.state == "stopped":
+            save_proposal(self._study, state.cell, self._store, proposal)
 
     def flush(self) -> None:
         """Write what has been told to Optuna's database."""

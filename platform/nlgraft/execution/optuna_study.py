@@ -6,7 +6,6 @@ reconciled here with the proposals on record in the artifact store.
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import random
@@ -43,6 +42,8 @@ _REASON = "nlgraft.reason"
 _FLUSH_PAUSE_S = 1.0
 _FLUSH_SHARE = 0.2
 """Share of the driver's time that may go into writing the database."""
+_MAX_SHUFFLED = 100_000
+"""Points of the largest grid whose order is listed; of larger ones only what has been proposed is."""
 _PRIMITIVES = (str, int, float, bool, type(None))
 
 
@@ -102,21 +103,34 @@ class _GridSampler(optuna.samplers.BaseSampler):
 
 def _grid_point(search: Search, number: int) -> dict[str, Any]:
     """Return a point of the shuffled product of all paths; where paths have conditions, points repeat."""
-    paths = sorted(search.space)
-    grid = list(itertools.product(*(_grid_values(search.space[path]) for path in paths)))
-    random.Random(search.sampler.seed).shuffle(grid)
-    return dict(zip(paths, grid[number], strict=True))
+    sizes = {path: int(search.space[path].num_values) for path in sorted(search.space)}
+    index = _grid_index(search.sampler.seed, math.prod(sizes.values()), number)
+    point = {}
+    for path, size in reversed(sizes.items()):
+        index, place = divmod(index, size)
+        point[path] = _grid_value(search.space[path], place)
+    return point
 
 
-def _grid_values(domain: Domain) -> Sequence[Any]:
-    distribution = distribution_of(domain)
-    if isinstance(distribution, CategoricalDistribution):
-        return list(distribution.choices)
-    assert isinstance(distribution, (FloatDistribution, IntDistribution))
-    assert distribution.step is not None, "the study refuses a grid over a domain without step"
-    count = math.floor((distribution.high - distribution.low) / distribution.step + 1e-9) + 1
+def _grid_index(seed: int, size: int, number: int) -> int:
+    """Return element ``number`` of a random order of the numbers below ``size``."""
+    generator = random.Random(seed)
+    if size <= _MAX_SHUFFLED:
+        order = list(range(size))
+        generator.shuffle(order)
+        return order[number]
+    drawn: dict[int, None] = {}
+    while len(drawn) <= number:
+        drawn[generator.randrange(size)] = None
+    return [*drawn][number]
+
+
+def _grid_value(domain: Domain, place: int) -> Any:
+    if isinstance(domain, CategoricalDomain):
+        return encoded(domain.choices[place])
+    assert domain.step is not None, "the study refuses a grid over a domain without step"
     # Rounding may lead beyond the end, which Optuna refuses.
-    return [min(distribution.low + index * distribution.step, distribution.high) for index in range(count)]
+    return min(domain.low + place * domain.step, domain.high)
 
 
 def encoded(choice: Any) -> Any:

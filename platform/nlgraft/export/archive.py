@@ -62,13 +62,15 @@ def pack(study: Study, store: ArtifactStore, out: Path, *, has_models: bool = Tr
     Args:
         study: The study.
         store: Its store.
-        out: The file to write; one of that name is replaced once the new one is whole.
+        out: The file to write; a regular file of that name is replaced once the new one is whole.
         has_models: If false, weights are left out: the tables can be checked, nothing can go on.
 
     Raises:
         DataError: Nothing of the study has run, or the file cannot be written.
         StoreError: An artifact is missing or damaged.
     """
+    if out.exists() and not out.is_file():
+        raise DataError(f"--out {out}: is there already and no regular file; give another file")
     with tempfile.TemporaryDirectory(prefix="nlgraft-pack-") as name:
         root = Path(name)
         copied = ArtifactStore.open(root / _STORE)

@@ -7,6 +7,7 @@ import logging
 import math
 import sys
 import tempfile
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +41,8 @@ RUN_NAME = "mlflow.runName"
 # MLflow takes 1,000 entities in a batch, of which 100 may be parameters and 100 tags.
 _POINTS_PER_BATCH = 800
 _DIGEST_CHARS = 36
+_MAX_READ = 1000
+"""Ended trials whose runs are read, a page of them, before they count as held."""
 
 
 _Reached = tuple[int, float | None]
@@ -79,6 +82,8 @@ class MlflowBackend:
     the digest and ended last, an older run gets the digest after everything else. The study's run carries a
     digest of all of these, so that a study that is complete is seen to be without reading its runs.
 
+    **Threads.** Several may write, each another trial; everything else is called by one.
+
     **Failure.** Every method may raise whatever MLflow raises.
     """
 
@@ -87,6 +92,7 @@ class MlflowBackend:
         self.experiment_id = experiment_id
         self._study_fingerprint = study_fingerprint
         self._provenance = provenance_tags()
+        self._lock = threading.RLock()
         self._runs: dict[bool, dict[RunKey, _KnownRun]] = {}
         self._parents: dict[RunKey, RunEntry] = {}
 
@@ -134,13 +140,18 @@ class MlflowBackend:
         return len(orphans)
 
     def holds(self, entries: Sequence[RunEntry]) -> bool:
-        """Tell, without reading their runs, if the store is known to hold these ended trials in full.
+        """Tell, without reading the runs of many trials, if the store is known to hold these in full.
 
-        A person may have deleted runs since that was noted, so it counts only if the study has no deleted
-        run.
+        Since that was noted a person may have deleted runs or set their states, so it counts only if the
+        study has no deleted run and all states are right. What `mlflow gc` has removed shows only among the
+        runs themselves, which are few enough to be read otherwise.
         """
         study = self._find(RunKey("study", "", self._study_fingerprint))
-        if study is None or self._is_any_deleted():
+        if study is None or len(entries) <= _MAX_READ or self._is_any_deleted():
+            return False
+        unfinished = self._search(f"tags.`{KIND}` = 'trial' AND attributes.status != 'FINISHED'")
+        states = {run_key(run): run.info.status for run in unfinished}
+        if states != {entry.key: entry.status for entry in entries if entry.status != "FINISHED"}:
             return False
         found = held_digest((entry.key, entry.digest) for entry in entries)
         return self.client.get_run(study.run_id).data.tags.get(HELD) == found
@@ -172,19 +183,23 @@ class MlflowBackend:
 
     def _index(self, has_trials: bool) -> dict[RunKey, _KnownRun]:
         """Runs of the study by key: its trials, or itself and its cells, which are read much sooner."""
-        if has_trials not in self._runs:
-            runs: dict[RunKey, _KnownRun] = {}
-            for found in self._search(f"tags.`{KIND}` {'=' if has_trials else '!='} 'trial'"):
-                key = run_key(found)
-                older, newer = runs.get(key), _indexed(found)
-                # Of two runs of one key the older is kept, in whatever order they are listed.
-                if older is not None and older.started_ms > newer.started_ms:
-                    older, newer = newer, older
-                if older is not None:
-                    self.client.delete_run(newer.run_id)
-                runs[key] = older or newer
-            self._runs[has_trials] = runs
-        return self._runs[has_trials]
+        with self._lock:
+            if has_trials not in self._runs:
+                self._runs[has_trials] = self._read(has_trials)
+            return self._runs[has_trials]
+
+    def _read(self, has_trials: bool) -> dict[RunKey, _KnownRun]:
+        runs: dict[RunKey, _KnownRun] = {}
+        for found in self._search(f"tags.`{KIND}` {'=' if has_trials else '!='} 'trial'"):
+            key = run_key(found)
+            older, newer = runs.get(key), _indexed(found)
+            # Of two runs of one key the older is kept, in whatever order they are listed.
+            if older is not None and older.started_ms > newer.started_ms:
+                older, newer = newer, older
+            if older is not None:
+                self.client.delete_run(newer.run_id)
+            runs[key] = older or newer
+        return runs
 
     def _search(self, condition: str) -> Iterable[Run]:
         return runs_of_study(self.client, self.experiment_id, self._study_fingerprint, condition)
@@ -217,9 +232,8 @@ class MlflowBackend:
         return run
 
     def _parent_id(self, key: RunKey) -> str:
-        known = self._find(key)
-        if known is None:
-            known = self._create(self._parents[key])
+        with self._lock:
+            known = self._find(key) or self._create(self._parents[key])
         return known.run_id
 
     def _write_datasets(self, run_id: str, content: _Content, entry: RunEntry) -> None:

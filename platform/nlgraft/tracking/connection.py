@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import closing
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from filelock import FileLock
@@ -65,7 +66,7 @@ def connect(
         place = artifact_root if "://" in artifact_root else Path(artifact_root).absolute().as_uri()
         location = f"{place}/{folder}"
     if database is not None:
-        _ensure_schema(database)
+        _ensure_schema(database.resolve())
         _relax_commits(database)
         location = (database.parent / f"{database.stem}-artifacts" / folder).as_uri()
     client = fenced_client(MlflowClient(tracking_uri=uri), may_write)
@@ -98,12 +99,12 @@ def _ensure_schema(database: Path) -> None:
     with FileLock(f"{database}.lock", timeout=_SCHEMA_LOCK_TIMEOUT_S):
         if database.exists() and database.stat().st_size > 0:
             return
-        new = database.with_name(f"{database.name}.new")
-        new.unlink(missing_ok=True)
-        MlflowClient(tracking_uri=f"sqlite:///{new}")
-        with closing(sqlite3.connect(new)) as connection:
-            connection.execute("PRAGMA journal_mode=WAL")
-        new.replace(database)
+        with TemporaryDirectory(prefix=".nlgraft-mlflow-", dir=database.parent) as folder:
+            new = Path(folder, database.name)
+            MlflowClient(tracking_uri=f"sqlite:///{new}")
+            with closing(sqlite3.connect(new)) as connection:
+                connection.execute("PRAGMA journal_mode=WAL")
+            new.replace(database)
 
 
 @cache

@@ -21,7 +21,7 @@ from nlgraft.tracking.layout import StudyLayout, now_ms
 from nlgraft.tracking.naming import metric_name, upstream_trainings
 from nlgraft.tracking.tags import END_REASON, STATE
 from nlgraft.tracking.trial_files import copy_scored_files
-from nlgraft.tracking.uri import check_uri, public_text
+from nlgraft.tracking.uri import check_uri, is_database, public_text
 from nlgraft.tracking.writer import Backend, Writer
 
 if TYPE_CHECKING:
@@ -34,8 +34,9 @@ _log = logging.getLogger("nlgraft.tracking")
 Connect: TypeAlias = Callable[[str, str, str, dict[str, str]], Backend]
 """Opens a store, given tracking URI, experiment, study fingerprint and tags of a new experiment."""
 
-_CLOSE_S = 120.0
+_CLOSE_S = 30.0
 _INTERRUPTED_CLOSE_S = 20.0
+_NUM_AT_ONCE = 4  # the processes of MLflow's server
 _MLFLOW_SETTINGS = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # standard output belongs to --json
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
@@ -120,6 +121,7 @@ class MlflowTracker:
             self._running_now,
             f"MLflow at {public_text(self.uri)}",
             may_write,
+            num_at_once=1 if is_database(self.uri) else _NUM_AT_ONCE,
         )
         for entry in layout.start():
             self._put(entry)
@@ -233,7 +235,7 @@ class MlflowTracker:
         """Send what is left, and end every run that is still running.
 
         Args:
-            timeout_s: Longest wait; None for two minutes, or for 20 s after `interrupt`, since whoever sent
+            timeout_s: Longest wait; None for 30 s, or for 20 s after `interrupt`, since whoever sent
                 the signal will kill soon.
 
         Returns:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from nlgraft.basics.errors import Problem, StudyError
 from nlgraft.pipeline.credentials import without_credentials
+from nlgraft.study.reading.place_rules import database_fault, sqlite_path
 
 _MESSAGE_CHARS = 400
 _DATABASES = ("postgresql", "mysql", "mssql", "sqlite")
@@ -21,13 +21,17 @@ def check_uri(uri: str) -> str:
     """Return a tracking URI unless MLflow cannot write to it.
 
     Raises:
-        StudyError: It is empty, a path, a ``file:`` store, or a database whose driver is not installed.
+        StudyError: It is empty, a path, a ``file:`` store, a file that is no database, or a database whose
+            driver is not installed.
     """
     if not uri.strip():
         raise StudyError([Problem("tracking.uri", "is empty. Give sqlite:///PATH.db or http://HOST:PORT")])
     scheme = urlsplit(uri).scheme.lower()
     if uri in ("databricks", "databricks-uc", "uc") or scheme not in ("", "file"):
-        if is_database(uri) and sqlite_path(uri) is None:
+        database = sqlite_path(uri)
+        if database is not None and (fault := database_fault(database)):
+            raise StudyError([Problem("tracking.uri", fault)])
+        if is_database(uri) and database is None:
             _check_driver(uri)
         return uri
     source = uri if scheme == "" else urlsplit(uri).path
@@ -60,15 +64,6 @@ def _check_driver(uri: str) -> None:
         raise StudyError(
             [Problem("tracking.uri", f"is no database URI: {public_text(str(error))}")]
         ) from error
-
-
-def sqlite_path(uri: str) -> Path | None:
-    """Return the absolute path of a SQLite URI's file; None for other URIs and databases in memory."""
-    scheme, separator, rest = uri.partition(":///")
-    if scheme.split("+")[0] != "sqlite" or not separator:
-        return None
-    name = rest.partition("?")[0]
-    return None if name in ("", ":memory:") else Path(name).absolute()
 
 
 def public_text(text: str) -> str:

@@ -89,6 +89,24 @@ def test_a_grid_is_visited_whole_after_its_database_is_lost() -> None:
     assert len({str(point) for point in visited}) == 9
 
 
+def test_a_grid_too_large_to_list_is_visited_without_repetition() -> None:
+    space = {f"gain{place}": {"type": "int", "low": 1, "high": 10**9} for place in range(3)}
+    space["share"] = {"type": "float", "low": 0.0, "high": 1.0, "step": 0.5}
+    search = Search.model_validate({"sampler": {"name": "grid"}, "space": space, "trials": 40})
+    objectives = [Objective(metric="dev/score", direction="maximize")]
+    first, second = (OptunaStudy("cell", search, objectives, None) for _ in range(2))
+    points = [first.propose(number, {}) for number in range(40)]
+    assert len({tuple(point.values()) for point in points}) == 40
+    assert {point["share"] for point in points} == {0.0, 0.5, 1.0}
+    assert second.propose(39, {}) == points[39]
+
+
+def test_the_order_of_a_grid_outlasts_a_release() -> None:
+    points = [open_grid().propose(number, {}) for number in range(4)]
+    found = [(point["gain"], round(point["share"], 1)) for point in points]
+    assert found == [([4], 0.2), (2, 0.3), (1, 0.2), (2, 0.1)]
+
+
 def test_optuna_hears_how_each_proposal_ended() -> None:
     study = open_study()
     ends = {

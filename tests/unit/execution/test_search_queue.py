@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from pydantic import TypeAdapter
 from nlgraft.basics.errors import StudyLockedError
 from nlgraft.execution.events import CellSearched
 from nlgraft.execution.status import read_status
+from nlgraft.study.data.design import cells
+from nlgraft.study.planning.selection import chosen_params
 from tests.unit.execution.queue_bench import Bench, with_looks
 
 ANY = TypeAdapter(dict[str, Any])
@@ -83,6 +86,33 @@ def test_an_interrupted_search_makes_the_same_proposals(
         return {(trial.cell.label, trial.number, trial.params["gain"]) for trial in ended}
 
     assert proposals(resumed) == proposals(whole)
+
+
+def test_what_one_search_stopped_another_finishes_and_neither_winner_changes(
+    search_document: dict[str, Any],
+) -> None:
+    """Two searches that differ in when they stop propose the same trials."""
+    search_document["factors"] = {}
+    search_document["search"]["sampler"]["seed"] = 1  # its first proposal is the best
+    benches = []
+    for grace_steps in (1, 2):
+        search_document["search"]["trial_scheduler"] = {"name": "asha", "grace_steps": grace_steps}
+        benches.append(Bench(search_document))
+    hasty, patient = benches
+    (cell,) = cells(hasty.study)
+    best = patient.start()  # and nothing more, as if its driver died
+    while not hasty.queue.is_done:
+        trial = hasty.start()
+        record = hasty.run_only(trial)
+        if trial.fingerprint == best.fingerprint:
+            record = replace(record, state="stopped", reason="stopped at step 1")
+            hasty.store.write_record("trials", record.fingerprint, record.to_json())
+        hasty.queue.end(trial, record)
+    winner = chosen_params(hasty.study, cell, hasty.store)
+    assert winner not in (None, best.params)
+    Bench(search_document).run_all()
+    assert chosen_params(patient.study, cell, patient.store) == best.params
+    assert chosen_params(hasty.study, cell, hasty.store) == winner
 
 
 @pytest.mark.parametrize("content", [None, "", '{"number": 0,', "{}", "[]"])

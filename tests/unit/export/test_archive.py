@@ -222,6 +222,14 @@ def test_an_archive_that_cannot_be_finished_leaves_the_earlier_one(
     assert [path.name for path in tmp_path.iterdir()] == ["small.zip"]
 
 
+def test_an_archive_replaces_no_pipe(study: Study, tmp_path: Path) -> None:
+    pipe = tmp_path / "small.zip"
+    os.mkfifo(pipe)
+    with pytest.raises(DataError, match="no regular file"):
+        pack(study, ArtifactStore.open(study.storage.path), pipe)
+    assert pipe.is_fifo()
+
+
 @pytest.mark.parametrize("suffix", [".safetensors", ".json"])
 def test_a_damaged_artifact_is_not_packed(study: Study, tmp_path: Path, suffix: str) -> None:
     root = shutil.copytree(study.storage.path, tmp_path / "store")

@@ -222,6 +222,7 @@ from tests.unit.study.mistakes import change
         ("factors.depth.levels", [2, "a\nb"], "factors.depth.levels[1]", "printable characters"),
         # tracking
         ("tracking.uri", "sqlite:///nlgraft_store/optuna.db", "tracking.uri", "is the database of Optuna"),
+        ("tracking.uri", "sqlite:////dev/null", "tracking.uri", "/dev/null is no regular file"),
         ("tracking.uri", "file:///mlruns", "tracking.uri", "MLflow no longer writes file stores"),
         ("tracking.uri", "./mlruns", "tracking.uri", "MLflow no longer writes file stores"),
         # versions

@@ -2,6 +2,8 @@
 
 import pytest
 
+from nlgraft.tracking import backend
+from nlgraft.tracking.check import check_runs
 from nlgraft.tracking.layout import StudyLayout
 from tests.unit.tracking.runs import NESTED, run_study, runs_by_name, snapshot, wait_until
 
@@ -74,6 +76,7 @@ def test_a_complete_study_is_recognised_without_reading_its_trials(
     open_tracker, client, toy, store, tmp_path, monkeypatch
 ):
     """Reading 10,000 runs takes as long as all else that a second run does."""
+    monkeypatch.setattr(backend, "_MAX_READ", 0)
     tracker = open_tracker()
     run_study(tracker, toy, store, tmp_path / "reports")
     tracker.close()
@@ -107,6 +110,40 @@ def test_a_complete_study_is_recognised_without_reading_its_trials(
     assert {one: after[one] for one in after if ", seed" in one and one != name} == {
         one: before[one] for one in before if ", seed" in one and one != name
     }
+
+
+# Of very many runs, which are not read, the states alone are looked at.
+@pytest.mark.parametrize(
+    ("damage", "max_read"), [("purge", 1000), ("digest", 1000), ("FAILED", 1000), ("FAILED", 0)]
+)
+def test_what_a_person_damaged_in_a_complete_study_is_repaired(
+    open_tracker, client, uri, toy, store, tmp_path, monkeypatch, damage, max_read
+):
+    monkeypatch.setattr(backend, "_MAX_READ", max_read)
+    tracker = open_tracker()
+    run_study(tracker, toy, store, tmp_path / "reports")
+    tracker.close()
+    entries = [tracker._layout.trial_end(trial, toy.record(trial)) for trial in toy.trials]
+
+    def findings():
+        return check_runs(uri, "demo", toy.fingerprint, [], entries)
+
+    assert findings() == []
+    run = next(run for name, run in runs_by_name(client).items() if ", seed" in name)
+    match damage:
+        case "purge":
+            client.delete_run(run.info.run_id)
+            client._tracking_client.store._hard_delete_run(run.info.run_id)
+        case "FAILED":
+            client.set_terminated(run.info.run_id, "FAILED")
+        case "digest":
+            client.set_tag(run.info.run_id, "nlgraft.digest", "")
+    assert len(findings()) == 1
+    tracker = open_tracker()
+    for trial in toy.trials:
+        tracker.trial_ended(trial, toy.record(trial), store, is_reused=True)
+    tracker.close()
+    assert findings() == []
 
 
 def test_the_driver_remembers_little_of_trials_that_are_written(open_tracker, toy, store):

@@ -1,3 +1,4 @@
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -8,6 +9,7 @@ from nlgraft.basics.errors import StudyError
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.runs.run import artifact_root
 from nlgraft.tracking import connection
+from nlgraft.tracking.mlflow_tracker import MlflowTracker
 from nlgraft.tracking.uri import check_uri, public_text, sqlite_path
 
 
@@ -96,3 +98,38 @@ def test_messages_that_quote_a_uri_show_no_password_and_one_line():
 def test_keys_of_an_object_store_do_not_enter_mlflow():
     store = ArtifactStore.open("s3://KEY:geheim@bucket/nlgraft?endpoint_override=minio:9000&scheme=http")
     assert artifact_root(store) == "s3://bucket/nlgraft/mlflow-artifacts"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "link to a device", "directory", "text", "below a file"])
+def test_what_is_no_database_is_refused_and_stays_what_it_is(kind, tmp_path):
+    path = tmp_path / "mlflow.db"
+    match kind:
+        case "pipe":
+            os.mkfifo(path)
+        case "device":
+            path = Path("/dev/null")
+        case "link to a device":
+            path.symlink_to("/dev/null")
+        case "directory":
+            path.mkdir()
+        case "text":
+            path.write_text("my notes")
+        case "below a file":
+            (tmp_path / "notes").write_text("")
+            path = tmp_path / "notes" / "mlflow.db"
+    with pytest.raises(StudyError, match=r"no (regular file|SQLite database|directory)") as caught:
+        MlflowTracker(f"sqlite:///{path}", "demo")
+    assert [problem.path for problem in caught.value.problems] == ["tracking.uri"]
+    assert kind != "pipe" or path.is_fifo()
+
+
+def test_an_absent_and_an_empty_file_become_a_database_beside_which_nothing_goes(tmp_path):
+    (tmp_path / "empty.db").touch()
+    (tmp_path / "absent.db.new").write_text("mine")
+    (tmp_path / "link.db").symlink_to("target.db")
+    for name in ("absent.db", "empty.db", "link.db"):
+        uri = check_uri(f"sqlite:///{tmp_path / name}")
+        connection.connect(uri, "a study", "0" * 64, {})
+        assert check_uri(uri) == uri
+    assert (tmp_path / "absent.db.new").read_text() == "mine"
+    assert (tmp_path / "link.db").is_symlink()

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from nlgraft.tracking.entries import Point, RunEntry, RunKey
+from nlgraft.tracking.entries import BestModel, Point, RunEntry, RunKey
 from nlgraft.tracking.mlflow_tracker import MlflowTracker
 from nlgraft.tracking.writer import Writer
 
@@ -312,3 +312,30 @@ def test_trials_of_earlier_runs_that_could_not_be_written_count_as_missing(store
     writer.start(60)
     writer.put_earlier([entry("a", status="FINISHED"), entry("b", status="FINISHED")])
     assert writer.close(60) == 2
+
+
+def test_ended_trials_are_written_several_at_a_time(store):
+    writer = Writer(store.connect, set, "the store", first_pause_s=0.01, num_at_once=4)
+    store.delay_s = 0.05
+    store.refused = {"7"}
+    for number in range(100):
+        writer.put(entry(str(number), status="FINISHED"))
+    began = time.monotonic()
+    writer.start(60)
+    assert writer.close(60) == 1
+    assert time.monotonic() - began < 100 * 0.05
+    assert sorted(store.writes, key=int) == [str(number) for number in range(100) if number != 7]
+
+
+def test_results_are_written_before_the_trials_for_which_there_may_be_no_time(store, writer):
+    store.delay_s = 0.05
+    for number in range(100):
+        writer.put(entry(str(number), status="FINISHED"))
+    model = BestModel("90", lambda: None)
+    writer.put(RunEntry(key=RunKey("cell", "c", "cell"), status="FINISHED"))
+    writer.put(RunEntry(key=RunKey("study", "", "study"), status="FINISHED", model=model))
+    writer.start(60)
+    missing = writer.close(1.0)
+    assert 0 < missing <= 100
+    written = list(store.writes)
+    assert written.index("90") < written.index("cell") < written.index("study")

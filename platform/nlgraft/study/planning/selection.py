@@ -33,7 +33,9 @@ class Proposal:
         params: Searched values by dotted path.
         seed: Seed of the search trial.
         fingerprint: Fingerprint of the search trial.
-        record: Record of the trial's last attempt; None if there is none.
+        record: Record of its end if this search stopped it, else of the trial's last attempt; None if there
+            is none.
+        keeps_stop: False in stores of earlier versions, where a stopped trial has the record of a trial alone.
     """
 
     number: int
@@ -41,6 +43,7 @@ class Proposal:
     seed: int
     fingerprint: str
     record: TrialRecord | None = None
+    keeps_stop: bool = False
 
     @property
     def has_ended(self) -> bool:
@@ -48,13 +51,19 @@ class Proposal:
         return self.record is not None and self.record.state != "killed"
 
     def to_json(self) -> dict[str, Any]:
-        """Turn the proposal into the stored document; the trial's record is stored by itself."""
-        return {
+        """Turn the proposal into the stored document; the trial's record is stored by itself.
+
+        A stopped trial's is not: another search, which stops later or not at all, may go on with the trial.
+        """
+        document = {
             "number": self.number,
             "params": dict(self.params),
             "seed": self.seed,
             "fingerprint": self.fingerprint,
+            "keeps_stop": True,
         }
+        is_stopped = self.record is not None and self.record.state == "stopped"
+        return document | ({"record": self.record.to_json()} if is_stopped else {})
 
 
 _PROPOSAL = TypeAdapter(Proposal)
@@ -95,11 +104,17 @@ def search_key(study: Study, cell: Cell) -> str:
 def load_proposals(study: Study, cell: Cell, store: ArtifactStore) -> list[Proposal]:
     """Read the recorded proposals of a cell by ascending number, with the records of their trials."""
     prefix = search_key(study, cell)
-    proposals = [
-        replace(proposal, record=trial_record(store, proposal.fingerprint))
-        for proposal in store.list_records(KIND, _PROPOSAL, f"{prefix}/").values()
-    ]
-    return sorted(proposals, key=lambda proposal: proposal.number)
+    proposals = store.list_records(KIND, _PROPOSAL, f"{prefix}/").values()
+    with_records = [replace(proposal, record=_record_of(proposal, store)) for proposal in proposals]
+    return sorted(with_records, key=lambda proposal: proposal.number)
+
+
+def _record_of(proposal: Proposal, store: ArtifactStore) -> TrialRecord | None:
+    if proposal.record is not None:
+        return proposal.record
+    record = trial_record(store, proposal.fingerprint)
+    is_foreign = proposal.keeps_stop and record is not None and record.state == "stopped"
+    return None if is_foreign else record
 
 
 def save_proposal(study: Study, cell: Cell, store: ArtifactStore, proposal: Proposal) -> None:

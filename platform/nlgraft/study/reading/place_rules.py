@@ -23,6 +23,7 @@ _TRACKING_SCHEMES = (
     "mssql",
 )
 _TRACKING_PLUGINS = "mlflow.tracking_store"
+_SQLITE_HEAD = b"SQLite format 3\0"
 OPTUNA_FILE = "optuna.db"
 """Optuna's database inside a local store."""
 
@@ -67,9 +68,41 @@ def _tracking_problems(study: Study) -> Iterator[Problem]:
     allowed = [*_TRACKING_SCHEMES, *(entry.name for entry in entry_points(group=_TRACKING_PLUGINS))]
     if scheme not in allowed:
         yield Problem("tracking.uri", f"{scheme!r} is no scheme of MLflow. {nearest(scheme, allowed)}")
-    name = re.fullmatch(r"sqlite(?:\+\w+)?:///([^?]+).*", uri)
-    if name and Path(name.group(1)).absolute() == Path(study.storage.path, OPTUNA_FILE).absolute():
+    database = sqlite_path(uri)
+    if database is None:
+        return
+    if fault := database_fault(database):
+        yield Problem("tracking.uri", fault)
+    if database == Path(study.storage.path, OPTUNA_FILE).absolute():
         message = (
             "is the database of Optuna; MLflow cannot share it, as both manage its tables. Give another file"
         )
         yield Problem("tracking.uri", message)
+
+
+def sqlite_path(uri: str) -> Path | None:
+    """Return the absolute path of a SQLite URI's file; None for other URIs and databases in memory."""
+    scheme, separator, rest = uri.partition(":///")
+    if scheme.split("+")[0] != "sqlite" or not separator:
+        return None
+    name = rest.partition("?")[0]
+    return None if name in ("", ":memory:") else Path(name).absolute()
+
+
+def database_fault(path: Path) -> str:
+    """Say why a path can hold no SQLite database; empty if it holds one, or if nothing is there yet.
+
+    What is no regular file is not opened: a pipe would wait for its writer.
+    """
+    try:
+        there = next(place for place in (path, *path.parents) if place.exists())
+        if there != path:
+            return "" if there.is_dir() else f"{there} is no directory; give another path"
+        if not path.is_file():
+            return f"{path} is no regular file; give one that is a SQLite database, or a new name"
+        with path.open("rb") as file:
+            head = file.read(len(_SQLITE_HEAD))
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}; give another path"
+    is_database = head in (b"", _SQLITE_HEAD)
+    return "" if is_database else f"{path} is no SQLite database; give one, or a new name"
