@@ -35,7 +35,7 @@ class Proposal:
         fingerprint: Fingerprint of the search trial.
         record: Record of its end if this search stopped it, else of the trial's last attempt; None if there
             is none.
-        keeps_stop: False in stores of earlier versions, where a stopped trial has the record of a trial alone.
+        keeps_stop: False in stores of earlier versions, where a stopped trial has a trial record alone.
     """
 
     number: int
