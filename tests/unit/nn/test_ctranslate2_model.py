@@ -64,7 +64,10 @@ def test_greedy_translations_are_ours(settings, tmp_path: Path):
     expected = translate(model, Inputs([Ragged.of(sources)]), GREEDY).best
     write_ctranslate2(model, GREEDY, tmp_path, 40, (PIECES, PIECES))
     results = ctranslate2.Translator(str(tmp_path)).translate_batch(
-        [[str(token) for token in source] for source in sources], beam_size=1, max_decoding_length=LIMIT
+        [[str(token) for token in source] for source in sources],
+        beam_size=1,
+        min_decoding_length=0,
+        max_decoding_length=LIMIT,
     )
     translations = [[int(token) for token in result.hypotheses[0]] for result in results]
     # Where CTranslate2 reaches the limit, ours ends earlier, with a less likely last token.
