@@ -26,7 +26,6 @@ from benchmarks import (
     overhead,
     simulation,
     stage_sharing,
-    trained_decoding,
     training,
     trial_memory,
     vocabulary,
@@ -39,7 +38,6 @@ RESULTS = Path(__file__).parent / "results"
 BENCHMARKS: dict[str, Callable[[], list[str]]] = {
     "training": training.report,
     "decoding": decoding.report,
-    "trained_decoding": trained_decoding.report,
     "fusion": fusion.report,
     "language_model_decoding": language_model_decoding.report,
     "multi_source_decoding": multi_source_decoding.report,

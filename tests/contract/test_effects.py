@@ -65,8 +65,6 @@ UNSEEN: Mapping[str, str] = {
     "decode.batch_sentences": "speed alone",
     "has_lm_cache": "speed alone: tests/invariants",
     "score.learned": "it needs a metric to import: tests/unit/stages/test_learned_scores.py",
-    "score.engine": "speed alone, with an extra: tests/unit/evaluation/test_ctranslate2_translation.py",
-    "score.dev_precision": "it needs the same extra",
     "rouge_tokenizer": "the words of the toys are plain: tests/unit/stages/test_score_scripts.py",
     **dict.fromkeys(
         ("corpus", "task", "unsaid", "topicality", "keep", "further_tests", "label", "document", "target"),

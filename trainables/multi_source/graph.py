@@ -307,8 +307,6 @@ class _Trial:
         view = self.view(config.read_sources)
         decoding = DecodingSettings(
             decode=config.decode,
-            engine=config.score.engine,
-            dev_precision=config.score.dev_precision,
             view=view,
             is_measured=foreign_source is None,
             is_calibrated=config.score.is_calibrated and foreign_source is None,

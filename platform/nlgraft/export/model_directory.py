@@ -11,8 +11,7 @@ from pathlib import Path
 from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.export.description import BODY, CORPUS_READ, MODEL, OURS, Taken, take
 from nlgraft.export.transformers_form import write_classifier, write_seq2seq, write_tokenizer
-from nlgraft.nn.conversion.ctranslate2_model import write_ctranslate2
-from nlgraft.nn.ctranslate2_support import missing_package, unsupported
+from nlgraft.nn.conversion.ctranslate2_model import missing_package, unsupported, write_ctranslate2
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.stages.kinds.seq2seq_kinds import TranslateSettings

@@ -86,8 +86,6 @@ Positions = Literal["none", "sinusoidal", "learned"]
 Preset = Literal["tiny", "small", "base", "big"]
 Encoding = Literal["joint", "separate", "own"]
 CrossAttention = Literal["joint", "separated", "serial"]
-Engine = Literal["torch", "ctranslate2"]
-Precision = Literal["fp32", "int8"]
 Segments = Literal["none", "halves", "interleaved", "learned"]
 
 NORM_EPS = 1e-5

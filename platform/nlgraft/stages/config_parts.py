@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, JsonValue, model_validator
 from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.evaluation.metric_config import BleuTokenizer, RougeTokenizer, TextMetric
 from nlgraft.nn.context_config import LanguageModelConfig
-from nlgraft.nn.model_config import BertConfig, ClassifierConfig, Engine, Precision, tupled
+from nlgraft.nn.model_config import BertConfig, ClassifierConfig, tupled
 from nlgraft.text.files import InputPath, InputPathOrName
 from nlgraft.text.tokenizer_config import WordTokenizerConfig
 from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig, SmoothedTrainConfig, TrainConfig
@@ -197,14 +197,6 @@ class ScoreConfig(StrictConfig):
     is_calibrated: bool = False
     """If true, measure the expected calibration error of inference (Wang et al. 2020), which takes another
     forward pass over every output and its alignment with the reference."""
-    engine: Engine = "torch"
-    """Who searches for translations: our own search, for every model, or CTranslate2, which is faster on a
-    CPU and needs the extra ctranslate2, a plain encoder-decoder, and stopping first. Scores of what
-    CTranslate2 has translated name it, and are compared with one another alone."""
-    dev_precision: Precision = "fp32"
-    """Arithmetic in which dev is translated: int8, by CTranslate2, is faster still and changes some words.
-    Test is always translated in fp32."""
-
     learned: dict[LearnedName, LearnedMetricConfig] = Field(default={}, exclude_if=lambda found: not found)
     """Learned metrics by name, the same in all cells: set under base."""
 

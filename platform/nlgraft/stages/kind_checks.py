@@ -14,11 +14,9 @@ from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.metric_config import INSTALLED_APART
 from nlgraft.evaluation.scripts import Script, fitting_tokenizers, misfits, script_of
 from nlgraft.nn.checkpoint_files import checkpoint_problems
-from nlgraft.nn.ctranslate2_support import missing_package, unsupported, unsupported_search
-from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.kinds.learned_kinds import LEARNED_SCORE
-from nlgraft.stages.kinds.seq2seq_kinds import SCORE, TRAIN, TRANSLATE
+from nlgraft.stages.kinds.seq2seq_kinds import SCORE
 from nlgraft.stages.kinds.text_kinds import TOKENIZER
 from nlgraft.stages.overlaps import overlaps, pooled, root
 from nlgraft.study.data.findings import Findings
@@ -217,28 +215,6 @@ def learned_metrics(stages: Sequence[Stage], findings: Findings) -> None:
             check_scorer(settings.metric, settings.options)
         except DataError as error:
             findings.refuse(stage, [f"score.learned.{settings.name}: {error}"])
-
-
-def translations(stages: Sequence[Stage], findings: Findings) -> None:
-    """Refuse CTranslate2 where it is missing, or knows no such model or search."""
-    for stage in stages:
-        settings = TRANSLATE.settings_of(stage)
-        if settings.how == ("torch", "fp32"):
-            continue
-        model = _architecture(stage.inputs["model"])
-        found = [] if model is None else unsupported(model)
-        searched = unsupported_search(settings.decode, settings.view.target.prefix)
-        findings.refuse(stage, [*missing_package(), *searched, *found])
-
-
-def _architecture(stage: Stage) -> TransformerConfig | None:
-    """Find the model that a training will give; None where only an artifact will tell."""
-    if stage.run != TRAIN.run:
-        return None
-    settings = TRAIN.settings_of(stage)
-    earlier = stage.inputs.get("start") or stage.inputs.get("architecture")
-    model = settings.model or (earlier and _architecture(earlier))
-    return model.model_copy(update=dict(settings.extension)) if model else None
 
 
 def checkpoints(stages: Sequence[Stage], findings: Findings) -> None:

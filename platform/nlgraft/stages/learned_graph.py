@@ -31,8 +31,6 @@ def learned_scores(score: ScoreConfig, corpus: Stage, translations: Mapping[str,
             version=one.version,
             options=one.options,
             content=None if one.checkpoint is None else checkpoint_identity(one.checkpoint),
-            engine=score.engine,
-            dev_precision=score.dev_precision,
         )
         found[f"learned_{name}"] = LEARNED_SCORE.stage(
             f"learned_{name}",

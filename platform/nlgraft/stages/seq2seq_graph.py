@@ -291,8 +291,6 @@ def untrained_language_model(
 def translate(name: str, model: Stage, text: EncodedText, split: str, decoding: DecodingSettings) -> Stage:
     """Translate a split of a corpus, with sources truncated as in training."""
     sides = (*decoding.view.sources, *decoding.view.contexts.values())
-    if split != "dev":  # what is set for dev alone is no part of this stage
-        decoding = decoding.model_copy(update={"dev_precision": "fp32"})
     settings = TranslateSettings(
         # Field by field: a dump would turn parts of the settings into dictionaries.
         **{name: getattr(decoding, name) for name in DecodingSettings.model_fields},
@@ -325,7 +323,6 @@ def scores(
         compared_tokenizer: Tokenizer of the target against which the model's saves tokens.
         further: Stages whose metrics belong to the trial although nothing else reads them.
     """
-    decoding = decoding.model_copy(update={"engine": score.engine, "dev_precision": score.dev_precision})
     translations = {
         split: translate(f"translation_{split}", trained, text, split, decoding) for split in splits
     }
@@ -347,8 +344,6 @@ def score_settings(score: ScoreConfig) -> ScoreSettings:
         metrics=score.metrics,
         bleu_tokenizer=score.bleu_tokenizer,
         rouge_tokenizer=score.rouge_tokenizer,
-        engine=score.engine,
-        dev_precision=score.dev_precision,
     )
 
 

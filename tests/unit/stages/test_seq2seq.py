@@ -12,16 +12,13 @@ import torch
 from safetensors.numpy import load_file
 
 from nlgraft.basics.errors import DataError
-from nlgraft.evaluation.artifact import read_lines, read_metrics
 from nlgraft.evaluation.sufficient import aggregate
-from nlgraft.nn import ctranslate2_support
 from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
 from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import MaskedSpansConfig, ScoreConfig
 from nlgraft.stages.extract_graph import extract_scores
-from nlgraft.stages.kind_checks import translations
 from nlgraft.stages.kinds.seq2seq_kinds import (
     CarrySettings,
     DecodingSettings,
@@ -33,8 +30,7 @@ from nlgraft.stages.kinds.seq2seq_kinds import (
 from nlgraft.stages.metrics import NATS_PER_CHAR, OUTPUT, SAVED, TEXT, TRAINING, prefixed
 from nlgraft.stages.run.seq2seq_stages import batches, check_positions
 from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded, vocab_sizes
-from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE, model_inputs
-from nlgraft.study.data.findings import Findings
+from nlgraft.stages.run.translation_stages import model_inputs
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.corpus_config import ConlangConfig
@@ -283,81 +279,3 @@ def test_sources_to_translate_are_cut_as_those_of_training(store, caplog):
     ]
     assert [row.tolist() for row in read] == [[*row.tolist(), 3] for row in trained]
     assert "dev, source 0: 8 of 8 sequences were cut" in caplog.text
-
-
-def ctranslate2_problems(model, decode=DECODE, splits=("dev", "test"), start=None, **score):
-    text = texts()
-    extension = {} if start is None else {"num_sources": 2}
-    settings = TrainSettings(train=TRAIN, model=model, extension=extension)
-    trained = pieces.train("trained", text, settings, seed=1, start=start and start(text))
-    last = pieces.scores(trained, text, splits, DecodingSettings(decode=decode), ScoreConfig(**score))
-    stages = [stage for name, stage in last.inputs.items() if name.startswith("translations/")]
-    findings = Findings()
-    translations(stages, findings)
-    return findings.problems
-
-
-@pytest.fixture
-def has_ctranslate2(monkeypatch):
-    monkeypatch.setattr(ctranslate2_support, "find_spec", lambda name: object())
-
-
-@pytest.mark.usefixtures("has_ctranslate2")
-def test_what_ctranslate2_cannot_decode_is_refused_before_anything_runs():
-    assert ctranslate2_problems(model(), engine="ctranslate2", dev_precision="int8") == []
-    found = ctranslate2_problems(model(num_sources=2, segments="halves"), engine="ctranslate2")
-    assert [line.partition("; ")[0] for line in found] == [
-        f"translation_{split}: CTranslate2 decodes no model with its own num_sources, segments"
-        for split in ("dev", "test")
-    ]
-    blocking = DECODE.model_copy(update={"no_repeat_ngram": 3})
-    [found] = ctranslate2_problems(model(), blocking, dev_precision="int8")
-    assert found.startswith(
-        "translation_dev: CTranslate2 searches otherwise with decode.no_repeat_ngram 3; set"
-    )
-    assert ctranslate2_problems(model(num_sources=2), blocking) == []
-
-
-@pytest.mark.usefixtures("has_ctranslate2")
-def test_a_model_that_continues_another_is_refused_by_what_it_becomes():
-    def start(text):
-        return pieces.train("upstream", text, TrainSettings(train=TRAIN, model=model()), seed=1)
-
-    found = ctranslate2_problems(None, start=start, engine="ctranslate2")
-    assert "num_sources" in found[0]
-
-
-def test_ctranslate2_is_asked_for_where_it_is_missing(monkeypatch):
-    monkeypatch.setattr(ctranslate2_support, "find_spec", lambda name: None)
-    [found] = ctranslate2_problems(model(), dev_precision="int8")
-    assert found.startswith(
-        "translation_dev: CTranslate2 is not installed: pip install 'nlgraft[ctranslate2]'"
-    )
-    assert ctranslate2_problems(model()) == []
-
-
-def test_dev_in_int8_names_it_and_leaves_test_as_it_was(store):
-    pytest.importorskip("ctranslate2", reason="the extra ctranslate2")
-    text = texts()
-    trained = pieces.train("trained", text, TrainSettings(train=TRAIN, model=model()), seed=1)
-    plain, rounded = scored(trained, text), scored(trained, text, dev_precision="int8")
-    _, at = finish(store, rounded)
-    metrics = read_metrics(at("scores")) | read_metrics(at("translation_dev"))
-    for name in ("dev/bleu", "dev/hypothesis_length", "dev/sentences_per_s"):
-        assert metrics[name]["signature"].endswith("|decoding:ctranslate2 int8")
-    assert "decoding" not in metrics["test/bleu"]["signature"]
-    named = [{stage.name: stage.fingerprint for stage in graph.stages} for graph in (plain, rounded)]
-    assert {name for name in named[0] if named[0][name] != named[1][name]} == {"translation_dev", "scores"}
-
-
-def test_ctranslate2_writes_the_same_hypotheses(store):
-    pytest.importorskip("ctranslate2", reason="the extra ctranslate2")
-    text = texts()
-    trained = pieces.train("trained", text, TrainSettings(train=TRAIN, model=model()), seed=1)
-    lines = []
-    for engine in ("torch", "ctranslate2"):
-        _, at = finish(store, scored(trained, text, engine=engine))
-        lines.append(read_lines(at("translation_test") / HYPOTHESES_FILE))
-        signature = read_metrics(at("scores"))["test/bleu"]["signature"]
-        assert signature.endswith("|decoding:ctranslate2 fp32") == (engine == "ctranslate2")
-    assert lines[0] == lines[1]

@@ -14,6 +14,8 @@ from nlgraft.study.data.design import level_text
 NONE = "none"
 _SHOWN_CHARS = 100
 _CELLS = ("better", "worse", "cell")
+_REMOVED = {("score.engine", "torch"), ("score.dev_precision", "fp32")}
+"""Settings that there are no more, with what takes their place: no deviation of an earlier registration."""
 _Pairs = list[tuple[FrozenCell, FrozenCell]]
 
 
@@ -83,6 +85,8 @@ class Matching:
 
 def deviations_of(registered: Content, now: Content) -> list[Deviation]:
     """List the deviations of a study, as its file is now, from what was registered."""
+    cells = [replace(cell, settings=_without_removed(cell.settings)) for cell in registered.cells]
+    registered = replace(registered, cells=tuple(cells))
     matching = Matching.of(registered, now)
     return [
         *_values({"system": registered.system}, {"system": now.system}),
@@ -94,6 +98,14 @@ def deviations_of(registered: Content, now: Content) -> list[Deviation]:
         *_cell_settings(matching.pairs),
         *_stages(matching.pairs),
     ]
+
+
+def _without_removed(settings: Settings) -> Settings:
+    return {
+        path: value
+        for path, value in settings.items()
+        if not isinstance(value, str) or (path, value) not in _REMOVED
+    }
 
 
 def _seeds(registered: Content, now: Content) -> Iterator[Deviation]:

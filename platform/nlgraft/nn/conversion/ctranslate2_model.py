@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,42 +12,31 @@ from torch import Tensor, nn
 
 from nlgraft.basics.errors import ContractError
 from nlgraft.nn.attention import Attention
-from nlgraft.nn.ctranslate2_support import missing_package, unsupported
 from nlgraft.nn.embedding import InputLayer, TableEmbedding
 from nlgraft.nn.layers import DecoderLayer, EncoderLayer
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import Activation, GenerationConfig, Precision
+from nlgraft.nn.model_config import Activation, GenerationConfig, TransformerConfig
 from nlgraft.nn.residual import FeedForward, Residual
 
+_PLAIN = ("num_sources", "segments", "fine_encoder", "contexts", "fusion", "source_context", "target_context")
+"""Settings of a model for whose other values CTranslate2 has no layers."""
 _ACTIVATIONS: dict[Activation, str] = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
 
 
-def ctranslate2_translator(
-    model: Seq2Seq, config: GenerationConfig, precision: Precision, num_positions: int
-) -> Any:
-    """Convert a model and load it into CTranslate2, on the CPU with torch's number of threads.
+def missing_package() -> list[str]:
+    """Return what to install, if anything."""
+    if find_spec("ctranslate2") is not None:
+        return []
+    return ["CTranslate2 is not installed: pip install 'nlgraft[ctranslate2]'"]
 
-    Its tokens are our ids in decimal.
 
-    Args:
-        model: The model.
-        config: Its start and end tokens.
-        precision: Arithmetic.
-        num_positions: Longest input or output, in tokens.
-
-    Raises:
-        ContractError: CTranslate2 is not installed, or cannot express the model.
-    """
-    with tempfile.TemporaryDirectory() as directory:
-        write_ctranslate2(model, config, Path(directory), num_positions)
-        import ctranslate2
-
-        return ctranslate2.Translator(
-            directory,
-            compute_type={"fp32": "float32", "int8": "int8"}[precision],
-            inter_threads=1,
-            intra_threads=torch.get_num_threads(),
-        )
+def unsupported(model: TransformerConfig) -> list[str]:
+    """List what CTranslate2 cannot express of a model."""
+    plain = TransformerConfig()
+    names = [name for name in _PLAIN if getattr(model, name) != getattr(plain, name)]
+    if not model.num_encoder_layers:
+        names.append("num_encoder_layers 0")
+    return [f"CTranslate2 decodes no model with its own {', '.join(names)}"] if names else []
 
 
 def write_ctranslate2(
@@ -55,7 +44,7 @@ def write_ctranslate2(
     config: GenerationConfig,
     directory: Path,
     num_positions: int,
-    pieces: tuple[Sequence[str], Sequence[str]] | None = None,
+    pieces: tuple[Sequence[str], Sequence[str]],
 ) -> None:
     """Write a model as CTranslate2 reads it.
 
@@ -64,19 +53,13 @@ def write_ctranslate2(
         config: Its start and end tokens.
         directory: Created if missing.
         num_positions: Longest input or output, in tokens.
-        pieces: Token of every source and target id; None: the ids in decimal.
+        pieces: Token of every source and target id.
 
     Raises:
         ContractError: CTranslate2 is not installed, or cannot express the model.
     """
     if problems := missing_package() + unsupported(model.config):
         raise ContractError("; ".join(problems))
-    if pieces is None:
-        source, target = (
-            [str(token) for token in range(len(_table(embedding)))]
-            for embedding in (model.source_embedding, model.target_embedding)
-        )
-        pieces = source, target
     directory.mkdir(parents=True, exist_ok=True)
     with torch.inference_mode():
         _spec(model, config, num_positions, pieces).save(str(directory))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from nlgraft.nn.model_config import Engine, Precision
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
 
 
@@ -23,10 +22,9 @@ class LearnedScoreSettings(Settings):
     """Its keyword arguments."""
     content: dict[str, Any] | None
     """Digests of the checkpoint's files; null without one."""
-    engine: Engine = "torch"
-    """Who translated; stands in the signature."""
-    dev_precision: Precision = "fp32"
-    """Arithmetic in which dev was translated; likewise."""
+    # Constants: fingerprints of stored scores hold them.
+    engine: Literal["torch"] = "torch"
+    dev_precision: Literal["fp32"] = "fp32"
 
 
 @dataclass(frozen=True, kw_only=True)

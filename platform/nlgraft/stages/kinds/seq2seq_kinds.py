@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
 from nlgraft.evaluation.metric_config import BleuTokenizer, RougeTokenizer, TextMetric
-from nlgraft.nn.model_config import BeamSearchConfig, Engine, GenerationConfig, Precision, TransformerConfig
+from nlgraft.nn.model_config import BeamSearchConfig, GenerationConfig, TransformerConfig
 from nlgraft.stages.config_parts import ExtractMethod, MaskedSpansConfig
 from nlgraft.stages.kinds.text_kinds import CorpusInputs
 from nlgraft.stages.kinds.training_settings import TrainingSettings
@@ -83,21 +83,14 @@ class TrainInputs(Inputs[T]):
     means: Mapping[str, T] = field(default_factory=dict)
 
 
-def how_decoded(engine: Engine, dev_precision: Precision, split: str) -> tuple[Engine, Precision]:
-    """Tell who translates a split, and in which arithmetic."""
-    precision = dev_precision if split == "dev" else "fp32"
-    return "torch" if (engine, precision) == ("torch", "fp32") else "ctranslate2", precision
-
-
 class DecodingSettings(Settings):
     """Settings of translation that do not depend on the text."""
 
     decode: BeamSearchConfig
     """Beam and length rules."""
-    engine: Engine = "torch"
-    """Who searches."""
-    dev_precision: Precision = "fp32"
-    """Arithmetic of the search if the split is dev; int8 is always CTranslate2's."""
+    # Constants: fingerprints of stored translations hold them.
+    engine: Literal["torch"] = "torch"
+    dev_precision: Literal["fp32"] = "fp32"
     view: View = View()
     """Sources and contexts that the model reads."""
     foreign_source: int | None = Field(default=None, ge=0)
@@ -128,11 +121,6 @@ class TranslateSettings(DecodingSettings):
         return GenerationConfig(
             **self.decode.model_dump(), start_id=view.target_start, forced_ids=view.target.prefix
         )
-
-    @property
-    def how(self) -> tuple[Engine, Precision]:
-        """Who searches, and in which arithmetic."""
-        return how_decoded(self.engine, self.dev_precision, self.split)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,10 +156,9 @@ class ScoreSettings(Settings):
     """Tokenizer of ROUGE, likewise."""
     has_documents: bool = False
     """If true, compute document-level BLEU as well; the corpus then needs document ids."""
-    engine: Engine = "torch"
-    """Who translated; CTranslate2 stands in the signatures."""
-    dev_precision: Precision = "fp32"
-    """Arithmetic in which dev was translated; int8 stands in its signatures."""
+    # Constants, as in `DecodingSettings`.
+    engine: Literal["torch"] = "torch"
+    dev_precision: Literal["fp32"] = "fp32"
     max_tokens: int | None = None
     """Longest target of which the training has the whole loss; None: any."""
     metric_prefix: str = ""
@@ -204,7 +191,6 @@ TRANSLATE = StageKind(
     TranslateSettings,
     TranslateInputs,
     version=4,
-    check="nlgraft.stages.kind_checks:translations",
 )
 EXTRACT = StageKind("nlgraft.stages.run.translation_stages:extract", ExtractSettings, CorpusInputs, version=2)
 SCORE = StageKind(

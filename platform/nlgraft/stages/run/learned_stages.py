@@ -10,7 +10,6 @@ from nlgraft.evaluation.scores import score_statistics
 from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.kinds.learned_kinds import LEARNED_SCORE, LearnedScoreSettings
-from nlgraft.stages.kinds.seq2seq_kinds import how_decoded
 from nlgraft.stages.run.text_stages import text_of
 from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE
 from nlgraft.text.corpora import read_corpus
@@ -28,16 +27,15 @@ def score(context: StageContext) -> None:
         sources, references = (text_of(corpus, [role]) for role in ("source 0", "target"))
         hypotheses = read_lines(translation / HYPOTHESES_FILE)
         rows = learned_rows(scorer, name, sources, hypotheses, references)
-        measured = score_statistics(name, rows, _signature(settings, split))
+        measured = score_statistics(name, rows, _signature(settings))
         write_segments(context.directory, split, {name: rows})
         write_metrics(context.directory, {f"{split}/{name}": measured})
 
 
-def _signature(settings: LearnedScoreSettings, split: str) -> str:
-    """Name what a score depends on: the metric, its version, checkpoint and options, and the search."""
+def _signature(settings: LearnedScoreSettings) -> str:
+    """Name what a score depends on: the metric, its version, checkpoint and options."""
     parts = [settings.metric, f"version:{settings.version}"]
     for what, content in (("checkpoint", settings.content), ("options", settings.options)):
         if content:
             parts.append(f"{what}:{hashlib.sha256(canonical_json(content).encode()).hexdigest()[:_DIGITS]}")
-    engine, precision = how_decoded(settings.engine, settings.dev_precision, split)
-    return "|".join([*parts, *([] if engine == "torch" else [f"decoding:{engine} {precision}"])])
+    return "|".join(parts)

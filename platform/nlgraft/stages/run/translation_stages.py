@@ -6,7 +6,6 @@ import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +19,6 @@ from nlgraft.evaluation.artifact import (
     write_segments,
 )
 from nlgraft.evaluation.calibration import evaluate_calibration, token_confidences
-from nlgraft.evaluation.ctranslate2_translation import translate_by_ctranslate2
 from nlgraft.evaluation.efficiency import speed_signature
 from nlgraft.evaluation.extractive import lead, oracle
 from nlgraft.evaluation.inputs import Inputs, with_foreign_source
@@ -29,7 +27,7 @@ from nlgraft.evaluation.scripts import TextTokenizers, choose_tokenizers
 from nlgraft.evaluation.translation import Translations
 from nlgraft.evaluation.translation import translate as decode
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import Engine, GenerationConfig, Precision, TransformerConfig
+from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
 from nlgraft.nn.rereading import without_language_model_cache
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.kinds.seq2seq_kinds import (
@@ -40,7 +38,6 @@ from nlgraft.stages.kinds.seq2seq_kinds import (
     ScoreSettings,
     TranslateInputs,
     TranslateSettings,
-    how_decoded,
 )
 from nlgraft.stages.metrics import metric_name
 from nlgraft.stages.run.text_stages import encode_lines, open_tokenizer, text_of
@@ -59,9 +56,7 @@ def translate(context: StageContext) -> None:
     """Translate a split by beam search; write the hypotheses, their length, the speed and the calibration."""
     settings, inputs = TRANSLATE.read(context)
     split = settings.split
-    engine, precision = settings.how
-    device = context.device if engine == "torch" else "cpu"
-    model = read_model(inputs.model).to(device)
+    model = read_model(inputs.model).to(context.device)
     prepared = model_inputs(settings, inputs, model.config)
     if settings.foreign_source is not None:
         # A fixed seed, so that all trials translate the same mismatched sources.
@@ -78,19 +73,15 @@ def translate(context: StageContext) -> None:
         evaluation |= calibration(
             model, prepared, translations.best, tokenizer, references, settings.generation
         )
-    measured = Evaluation({**evaluation.scores, **_speeds(translations, settings, device)}, {})
-    scores = _naming(measured, engine, precision).scores
+    scores = {**evaluation.scores, **_speeds(translations, settings, context.device)}
     write_segments(context.directory, split, evaluation.statistics)
     write_metrics(context.directory, {f"{split}/{name}": score for name, score in scores.items()})
 
 
 def search(model: Seq2Seq, inputs: Inputs, settings: TranslateSettings) -> Translations:
-    """Search for translations by the engine, and in the arithmetic, that the settings name."""
-    engine, precision = settings.how
-    if engine == "torch":
-        with nullcontext() if settings.has_lm_cache else without_language_model_cache(model):
-            return decode(model, inputs, settings.generation)
-    return translate_by_ctranslate2(model, inputs, settings.generation, precision)
+    """Search for translations, with or without the cache of a language model."""
+    with nullcontext() if settings.has_lm_cache else without_language_model_cache(model):
+        return decode(model, inputs, settings.generation)
 
 
 def model_inputs(
@@ -136,17 +127,6 @@ def _fitting(side: Side, config: TransformerConfig) -> Side:
 def _lengths(name: str, sequences: Sequence[Sequence[int]], signature: str) -> Evaluation:
     rows = np.array([[len(ids), 1] for ids in sequences], dtype=np.float64)
     return Evaluation({name: score_statistics(name, rows, signature)}, {name: rows})
-
-
-def _naming(evaluation: Evaluation, engine: Engine, precision: Precision) -> Evaluation:
-    """Name in all signatures that another search has found the text: such scores are not to be compared."""
-    if engine == "torch":
-        return evaluation
-    named = {
-        name: replace(score, signature=f"{score.signature}|decoding:{engine} {precision}")
-        for name, score in evaluation.scores.items()
-    }
-    return replace(evaluation, scores=named)
 
 
 def _speeds(translations: Translations, settings: TranslateSettings, device: str) -> dict[str, Score]:
@@ -210,7 +190,6 @@ def score(context: StageContext) -> None:
         if settings.has_documents:
             documents = text_of(corpus, ["document"])
             evaluation |= evaluate_documents(hypotheses, references, documents, **how)
-        evaluation = _naming(evaluation, *how_decoded(settings.engine, settings.dev_precision, split))
         if settings.metric_prefix:
             _write_aside(context.directory, split, evaluation, settings.metric_prefix)
             continue
