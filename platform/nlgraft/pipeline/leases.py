@@ -268,8 +268,8 @@ class Leases:
         """Remove leases whose owners have ended and that nobody came to take over."""
         for name in self._files.names("leases"):
             found = self._find(f"leases/{name}")
-            # What cannot be read may be somebody else's file.
-            if name.endswith(".json") and found.is_free and found.data is not None and found.holder is not None:
+            # One that cannot be read may be somebody else's file.
+            if found.is_free and found.data is not None and found.holder is not None:
                 # Only if unchanged: a new owner may have taken it over since it was read.
                 self._files.delete(f"leases/{name}", found.data)
 

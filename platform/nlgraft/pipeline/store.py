@@ -116,7 +116,8 @@ class ArtifactStore:
             uri: A directory, ``file:///...``, or the URI of an object store, e.g.
                 ``s3://bucket/prefix?endpoint_override=host:9000``.
             cache: Where fetched artifacts of an object store are kept; default ``$NLGRAFT_CACHE`` or
-                ``~/.cache/nlgraft``, a folder per store.
+                ``~/.cache/nlgraft``, a folder per store. Copies go once the disk is nine
+                tenths full.
             expiry_s: Seconds without a renewal after which a lease may be taken over.
             fence: See `ArtifactStore`.
 

@@ -41,7 +41,8 @@ def start(
     function: str = "slow",
     within: Sequence[str] = (),
 ) -> subprocess.Popen:
-    command = [*within, sys.executable, "-c", CODE, store.uri, str(log), str(pause_s), str(expiry_s), function]
+    arguments = [store.uri, str(log), str(pause_s), str(expiry_s), function]
+    command = [*within, sys.executable, "-c", CODE, *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
