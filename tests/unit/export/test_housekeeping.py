@@ -144,7 +144,7 @@ def tree(place: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("is_marked", [True, False])
 def test_files_of_others_in_the_directory_of_a_store_stay(place: Path, is_marked: bool) -> None:
-    """Somebody kept models here first. A store of an earlier release has no marker, and is cleaned up still."""
+    """Somebody kept models here first. Stores of earlier releases have no marker and are cleaned up still."""
     both = of(place, ["first", "both"])
     kept = stored(place) - (fingerprints(both) - fingerprints(of(place, ["first", "second"])))
     if not is_marked:
