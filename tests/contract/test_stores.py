@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import threading
+from collections import deque
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
@@ -12,8 +16,8 @@ import pytest
 from pipeline_stages import alone, number, total
 from pydantic import TypeAdapter
 
-from nlgraft.basics.errors import StoreError
-from nlgraft.pipeline import artifacts
+from nlgraft.errors import StoreError
+from nlgraft.pipeline import artifacts, cached_copies
 from nlgraft.pipeline.integrity import ArtifactDamaged, FileEntry
 from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.manifest import MANIFEST
@@ -382,8 +386,44 @@ def test_an_aws_profile_is_used(s3_server: str, tmp_path: Path, monkeypatch: pyt
     assert store.has(number(1))
 
 
+def test_a_cache_stays_within_its_bound_and_keeps_what_is_used(
+    s3_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Artifacts of 10 kB on a disk of 50 kB: the least recently used go, never one that a process reads."""
+
+    def usage(root: Path) -> Any:
+        used = sum(path.stat().st_size for path in root.rglob("*.safetensors"))
+        return SimpleNamespace(total=50_000, free=50_000 - used)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    monkeypatch.setattr(cached_copies, "_NUM_HELD", 1)
+    writer = ArtifactStore.open(s3_uri, cache=tmp_path / "writer")
+    for value in range(8):
+        publish(writer, value)
+        assert usage(tmp_path / "writer").free >= 0
+    store = ArtifactStore.open(s3_uri, cache=tmp_path / "cache")
+    reader: deque[int] = deque()
+    monkeypatch.setattr(cached_copies, "_held", reader)
+    read = store.fetch(number(0))
+    monkeypatch.setattr(cached_copies, "_held", deque())  # another process of the host
+    for value in (1, 2, 1, 3, 4):
+        os.utime(read, (1, 1))
+        store.fetch(number(value))
+    kept = {path.parent.name for path in (tmp_path / "cache" / "artifacts").glob("*/*/*")}
+    assert number(2).fingerprint not in kept
+    assert kept >= {number(value).fingerprint for value in (0, 1, 4)}
+    for value in (5, 6, 7):
+        assert (store.fetch(number(value)) / "deep" / "number.txt").read_text() == str(value)
+        assert (read / "deep" / "number.txt").read_text() == "0"
+    os.close(reader.pop())  # as the kernel does when the reader ends
+    os.utime(read, (1, 1))
+    store.fetch(number(1))
+    assert not read.exists()
+    assert (store.fetch(number(0)) / "deep" / "number.txt").read_text() == "0"
+
+
 def test_default_cache_is_one_per_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("NLGRAFT_CACHE", str(tmp_path))
     stores = [ArtifactStore.open(f"s3://bucket/{name}?region=us-east-1") for name in ("a", "b")]
-    assert len({store.new_scratch(number(1)).parent for store in stores}) == 2
+    assert len({files_of(store).scratch.new("f" * 64).parent for store in stores}) == 2
     assert len(list(tmp_path.iterdir())) == 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,16 +63,16 @@ def write_export(result: StudyResult, out: Path, cell: str | None = None, seed: 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise DataError(f"--out {out}: is there already and not empty; give another directory")
     choice = choose(result, cell, seed)
-    partial = out.absolute().with_name(f".{out.absolute().name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    target = out.absolute()
     try:
-        partial.mkdir(parents=True)
-        forms = write_directory(choice.graph, result.store, partial)
-        described = Description.read(partial)
-        write_card(choice, described.task, described.columns, forms, partial)
-        partial.replace(out.absolute())
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as outer:
+            partial = Path(outer) / target.name
+            partial.mkdir()
+            forms = write_directory(choice.graph, result.store, partial)
+            described = Description.read(partial)
+            write_card(choice, described.task, described.columns, forms, partial)
+            partial.replace(target)
     except OSError as error:
         raise DataError(f"--out {out}: cannot be written ({error}); give another directory") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return Export(out, choice, forms)

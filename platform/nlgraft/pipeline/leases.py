@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from typing import Literal
 
 from pydantic import TypeAdapter
 
@@ -254,11 +255,11 @@ class Leases:
         """Return True if a live driver runs the study, so that `lock_study` would fail."""
         return not self._find(_lease_key(f"study-{key}")).is_free
 
-    def busy(self) -> set[str]:
-        """Return the fingerprints of the stages that live owners compute now."""
-        names = [name for name in self._files.names("leases") if name.startswith("stage-")]
+    def busy(self, kind: Literal["stage", "study"] = "stage") -> set[str]:
+        """Return the fingerprints of the stages that live owners compute now, or the keys of studies."""
+        names = [name for name in self._files.names("leases") if name.startswith(f"{kind}-")]
         return {
-            name.removeprefix("stage-").removesuffix(".json")
+            name.removeprefix(f"{kind}-").removesuffix(".json")
             for name in names
             if not self._find(f"leases/{name}").is_free
         }
@@ -267,7 +268,8 @@ class Leases:
         """Remove leases whose owners have ended and that nobody came to take over."""
         for name in self._files.names("leases"):
             found = self._find(f"leases/{name}")
-            if name.endswith(".json") and found.is_free and found.data is not None:
+            # One that cannot be read may be somebody else's file.
+            if found.is_free and found.data is not None and found.holder is not None:
                 # Only if unchanged: a new owner may have taken it over since it was read.
                 self._files.delete(f"leases/{name}", found.data)
 

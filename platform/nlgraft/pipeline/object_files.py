@@ -19,7 +19,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import ObjectStore, S3Store, from_url
 
-from nlgraft.basics.errors import StoreError, nearest
+from nlgraft.errors import StoreError, nearest
+from nlgraft.pipeline.cached_copies import hold, make_room
 from nlgraft.pipeline.credentials import without_credentials
 from nlgraft.pipeline.integrity import (
     ArtifactDamaged,
@@ -32,6 +33,7 @@ from nlgraft.pipeline.scratch import Scratch
 
 _CHUNK_BYTES = 8 * 2**20
 _NUM_THREADS = 8
+_NUM_FETCHES = 3
 _MAX_ERROR_CHARACTERS = 400
 # A request may move a checkpoint of gigabytes; a stalled one is noticed by its reads.
 _CLIENT: Any = {"timeout": "1h", "read_timeout": "60s", "connect_timeout": "10s"}
@@ -176,8 +178,16 @@ class ObjectFiles:
 
     def fetch(self, key: str, entries: Mapping[str, FileEntry]) -> Path:
         """Return the cached copy of the files below a key, downloading them if there is none."""
-        if find_damage(self.cache / key, entries) is None:
-            return self.cache / key
+        target = self.cache / key
+        for _ in range(_NUM_FETCHES):
+            # Held before the look, since another process may be making room.
+            hold(target)
+            if find_damage(target, entries) is None:
+                return target
+            self._download(key, entries)
+        raise StoreError(f"{target}: is removed as soon as it is fetched; free space there")
+
+    def _download(self, key: str, entries: Mapping[str, FileEntry]) -> None:
         scratch = self.scratch.new(key.rpartition("/")[2])
 
         def download(name: str) -> None:
@@ -194,7 +204,7 @@ class ObjectFiles:
             damage = find_damage(scratch, entries)
             if damage is not None:
                 raise ArtifactDamaged(f"{self.name}: {key}: {damage}")
-            return self._keep(scratch, key, entries)
+            self._keep(scratch, key, entries)
         finally:
             remove_tree(scratch)
 
@@ -209,6 +219,7 @@ class ObjectFiles:
         """Move a directory into the cache; another process of this host may be doing the same."""
         target = self.cache / key
         target.parent.mkdir(parents=True, exist_ok=True)
+        make_room(self.cache)
         for _ in range(2):
             try:
                 source.rename(target)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
 import shutil
+import socket
 import uuid
+import weakref
+from functools import cached_property
 from pathlib import Path
 
 from nlgraft.pipeline.integrity import remove_tree
-from nlgraft.pipeline.process import ProcessIdentity, is_dead, this_process
 from nlgraft.pipeline.refusals import explained
 
 
 class Scratch:
-    """Directories below one root, each named after the process that made it.
+    """Directories below one root, each held by the process that made it.
+
+    A process holds its directories by a locked file beside them. The kernel ends the lock with the process,
+    and shows it to every namespace and container of the host, where process numbers do not compare.
 
     Args:
         root: On the file system to which finished directories are renamed.
@@ -24,10 +32,7 @@ class Scratch:
     @explained("write")
     def new(self, fingerprint: str) -> Path:
         """Make an empty directory; the fingerprint in its name is for people."""
-        process = this_process()
-        # The host comes last, because it is the only part that may contain commas.
-        name = f"{fingerprint[:16]},{process.pid},{process.started},{uuid.uuid4().hex[:8]},{process.host}"
-        path = self.root / name
+        path = self.root / f"{fingerprint[:16]},{uuid.uuid4().hex[:8]},{self._holder}"
         path.mkdir(parents=True)
         return path
 
@@ -42,10 +47,25 @@ class Scratch:
 
     def remove_abandoned(self) -> None:
         """Remove the directories of processes of this host that have ended."""
-        here = this_process()
-        for path in self.root.iterdir() if self.root.is_dir() else ():
-            parts = path.name.split(",", maxsplit=4)
-            if len(parts) != 5 or parts[4] != here.host or not parts[1].isdecimal():
-                continue
-            if is_dead(ProcessIdentity(here.host, here.namespace, int(parts[1]), parts[2])):
-                remove_tree(path)
+        for lock in self.root.glob(f".*,{socket.gethostname()}.lock"):
+            # Without a lock, held or unknown to the file system, nothing is removed.
+            with contextlib.suppress(OSError), lock.open("r+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for path in self.root.glob(f"*,{lock.stem[1:]}"):
+                    remove_tree(path)
+                lock.unlink()
+
+    @cached_property
+    def _holder(self) -> str:
+        """What the names of this process's directories end with; the file of that name is locked."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.remove_abandoned()
+        name = f"{uuid.uuid4().hex[:16]},{socket.gethostname()}"
+        unnamed = self.root / f".{name}"
+        descriptor = os.open(unnamed, os.O_CREAT | os.O_RDWR, 0o666)
+        weakref.finalize(self, os.close, descriptor)
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Renamed once it is locked: nobody finds it free.
+        unnamed.rename(unnamed.with_name(f".{name}.lock"))
+        return name

@@ -2,7 +2,7 @@
 
 Layout below the root: ``artifacts/<stage name>/<fingerprint>/manifest.json`` and the folder that it names,
 ``checkpoints/<fingerprint>/<step>/``, ``leases/``, ``records/<kind>/<key>.json``, ``ledger/``,
-``registrations/`` and, on a local store, ``tmp/`` for what is being written.
+``registrations/``, on a local store ``tmp/`` for what is being written, and `MARKER`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from nlgraft.pipeline.stage import Stage
 
 __all__ = ["ArtifactDamaged", "ArtifactStore", "Decision", "Manifest", "StageCost", "Verdict"]
 
+MARKER = "nlgraft-store.json"
 # How many manifests of one stage name are read to explain a miss or to estimate a cost.
 _NUM_COMPARED_LOCAL = 64
 _NUM_COMPARED_REMOTE = 16
@@ -96,6 +97,7 @@ class ArtifactStore:
         self._files = files
         self._artifacts = Artifacts(files, clock)
         self._names: dict[str, str] = {}
+        self._is_marked = False
         limit = _NUM_COMPARED_LOCAL if self.is_local else _NUM_COMPARED_REMOTE
         self._known = KnownManifests(files, self._artifacts, limit)
 
@@ -114,7 +116,8 @@ class ArtifactStore:
             uri: A directory, ``file:///...``, or the URI of an object store, e.g.
                 ``s3://bucket/prefix?endpoint_override=host:9000``.
             cache: Where fetched artifacts of an object store are kept; default ``$NLGRAFT_CACHE`` or
-                ``~/.cache/nlgraft``, a folder per store.
+                ``~/.cache/nlgraft``, a folder per store. Copies go once the disk is nine
+                tenths full.
             expiry_s: Seconds without a renewal after which a lease may be taken over.
             fence: See `ArtifactStore`.
 
@@ -179,6 +182,11 @@ class ArtifactStore:
         if data is None:
             raise StoreError(f"{self.name}: {key} is missing")
         return data
+
+    def is_marked(self) -> bool:
+        """Tell if nlgraft writes here: by the marker, or by an artifact of a release that left none."""
+        names = self._files.names("artifacts")
+        return bool(self._files.existing([MARKER])) or any(self._known.of(name) for name in names)
 
     def remove(self, key: str) -> None:
         """Remove a document, or a folder of the layout; an artifact vanishes in one step."""
@@ -259,6 +267,9 @@ class ArtifactStore:
 
     def new_scratch(self, stage: Stage) -> Path:
         """Make an empty local directory to write a stage's artifact into; `publish` uses it up."""
+        if not self._is_marked:
+            self._files.create(MARKER, b"{}")
+            self._is_marked = True
         return self._files.scratch.new(stage.fingerprint)
 
     def publish(

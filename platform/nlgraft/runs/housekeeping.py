@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,14 +13,20 @@ from nlgraft.analysis.data.registration import open_registrations
 from nlgraft.basics.errors import DataError, NlgraftError, StudyLockedError
 from nlgraft.execution.study_lock import StudyLock
 from nlgraft.pipeline.stage import StageGraph
-from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.store import MARKER, ArtifactStore
 from nlgraft.pipeline.trial_record import TRIAL_RECORD, TrialRecord
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.system import SEARCH_SPLITS
-from nlgraft.study.planning.selection import KIND, Proposal, chosen_of, load_proposals, search_key
+from nlgraft.study.planning.selection import KIND, Proposal, chosen_of, load_proposals, search_key, study_key
 from nlgraft.study.public import Study
 from nlgraft.study.reading.recorded import forget_study, recorded_names
 from nlgraft.study.reading.resolving import resolve_cell
+
+# What artifacts and checkpoints consist of; a folder with anything else in it is not nlgraft's alone.
+_OWN = re.compile(
+    r"(artifacts/[^/]+/[0-9a-f]{64}|checkpoints/[0-9a-f]{64}/\d+)/(manifest\.json|checkpoint\.json|[0-9a-f]{32}/.+)",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True)
@@ -73,7 +80,13 @@ class Removal:
     forgotten: str | None = None
 
     def carry_out(self, store: ArtifactStore) -> None:
-        """Remove it all, the study's name first, so that an interrupted removal leaves only leftovers."""
+        """Remove it all, the study's name first, so that an interrupted removal leaves only leftovers.
+
+        Raises:
+            StudyLockedError: Something has started meanwhile, and may use what was not needed.
+        """
+        if self.keys:
+            _check_idle(store)
         if self.forgotten is not None:
             forget_study(self.forgotten, store)
         for key in self.keys:
@@ -97,12 +110,16 @@ class House:
 
     @cached_property
     def _sizes(self) -> dict[str, int]:
-        """Bytes of artifacts and checkpoints by their folder."""
+        """Bytes of artifacts and checkpoints by their folder; folders with files of others left out."""
         found: Counter[str] = Counter()
+        foreign = set()
         for area, depth in (("artifacts", 3), ("checkpoints", 2)):
             for key, num_bytes in self._store.sizes(area).items():
-                found["/".join(key.split("/")[:depth])] += num_bytes
-        return dict(found)
+                folder = "/".join(key.split("/")[:depth])
+                found[folder] += num_bytes
+                if not _OWN.fullmatch(key):
+                    foreign.add(folder)
+        return {folder: num_bytes for folder, num_bytes in found.items() if folder not in foreign}
 
     def rows(self) -> list[dict[str, Any]]:
         """Describe each study: state, bytes of its artifacts and of those that are its alone, last run."""
@@ -132,9 +149,10 @@ class House:
         Raises:
             DataError: It was not run on this store.
             NlgraftError: Another study cannot be read.
-            StudyLockedError: It is running.
+            StudyLockedError: It is running, or another, which may propose trials that share its stages.
         """
         with StudyLock(study, self._store):
+            _check_idle(self._store, study_key(study))
             others = [holding for holding in self._readable() if holding.name != study.variant]
             mine = next((one for one in self.holdings if one.name == study.variant), None)
             if mine is None:
@@ -169,11 +187,9 @@ class House:
         Raises:
             NlgraftError: A study cannot be read, so that what it needs is not known.
             StudyLockedError: Something is running.
+            DataError: There is something, but the place does not look like a store.
         """
-        if self._store.leases.busy():
-            raise StudyLockedError(
-                f"{self._store.name}: stages are being computed; try again when nothing runs"
-            )
+        _check_idle(self._store)
         needed = {stage for holding in self._readable() for stage in holding.stages}
         of_studies = {trial for holding in self.holdings for trial in holding.records}
         records = self._store.list_records("trials", TRIAL_RECORD)
@@ -187,7 +203,13 @@ class House:
         # Of a stage that has not ended there are checkpoints alone, whose keys do not name it.
         stages |= {key.split("/")[1]: "" for key in self._sizes if key.startswith("checkpoints/")} | stages
         documents = [f"records/trials/{trial}.json" for trial in sorted(loose)]
-        return self._removal(documents, {one: name for one, name in stages.items() if one not in needed})
+        found = self._removal(documents, {one: name for one, name in stages.items() if one not in needed})
+        if found.keys and not self._store.is_marked():
+            raise DataError(
+                f"{self._store.name}: has neither {MARKER} nor an artifact of nlgraft and may be somebody "
+                "else's, so nothing is removed; give a store with --storage"
+            )
+        return found
 
     def _unknown(self, name: str) -> DataError:
         return DataError(f"{name}: was not run on {self._store.name}; `nlgraft ls` lists what was")
@@ -215,6 +237,14 @@ class House:
             if key in self._sizes
         ]
         return Removal((*documents, *folders), sum(self._sizes[key] for key in folders), forgotten)
+
+
+def _check_idle(store: ArtifactStore, own: str = "") -> None:
+    # A search proposes trials that nobody knows yet, between whose stages none is computed.
+    if store.leases.busy() or store.leases.busy("study") - {own}:
+        raise StudyLockedError(
+            f"{store.name}: something is being run or computed; try again when nothing runs (`nlgraft ls`)"
+        )
 
 
 def _holding(name: str, store: ArtifactStore) -> Holding:

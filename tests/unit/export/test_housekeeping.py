@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 from pathlib import Path
@@ -12,8 +13,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 import nlgraft
-from nlgraft.commands.main import main
-from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.cli import main
+from nlgraft.errors import StudyLockedError
+from nlgraft.housekeeping import House
+from nlgraft.pipeline.store import MARKER, ArtifactStore
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.system import SEARCH_SPLITS
 from nlgraft.study.planning.selection import Proposal, save_proposal, search_seed
@@ -109,8 +112,8 @@ def test_gc_takes_what_nothing_needs_and_asks_for_more_by_name(place: Path) -> N
     assert invoke("gc", "--loose-trials", "--storage", place, "--yes").exit_code == 0
     assert stored(place) == fingerprints(second)
     orphan = place / "artifacts" / "trained" / ("0" * 64)
-    orphan.mkdir()
-    (orphan / "half").write_text("of a writer that was killed")
+    (orphan / ("1" * 32)).mkdir(parents=True)
+    (orphan / ("1" * 32) / "half").write_text("of a writer that was killed")
     assert invoke("gc", "--storage", place, "--yes").exit_code == 0
     assert not orphan.exists()
     assert stored(place) == fingerprints(second)
@@ -133,6 +136,67 @@ def test_gc_removes_nothing_while_something_runs_or_is_unreadable(place: Path) -
     assert unreadable.exit_code == 1
     assert "rm NAME --forget" in unreadable.stderr
     assert "cannot be read" in invoke("ls", "--storage", place).stdout
+
+
+def tree(place: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("is_marked", [True, False])
+def test_files_of_others_in_the_directory_of_a_store_stay(place: Path, is_marked: bool) -> None:
+    """Somebody kept models here first. Stores of earlier releases have no marker and are cleaned up still."""
+    both = of(place, ["first", "both"])
+    kept = stored(place) - (fingerprints(both) - fingerprints(of(place, ["first", "second"])))
+    if not is_marked:
+        (place / MARKER).unlink()
+    theirs = [
+        "checkpoints/bert-large/model.bin",
+        "checkpoints/" + "a" * 64 + "/7/weights.bin",
+        "artifacts/readme.txt",
+        "artifacts/sha256/" + "b" * 64 + "/data",
+        "artifacts/trained/" + "c" * 64 + "/" + "d" * 32,
+        "leases/contract.json",
+        "tmp/a,b,c/notes",
+        "records/notes.json",
+    ]
+    for name in theirs:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text("{}")
+        os.utime(place / name, (1e9, 1e9))
+    left = place / "checkpoints" / ("e" * 64) / "7" / ("f" * 32) / "state.json"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    ArtifactStore.open(place).remove_abandoned()
+    for command in (["rm", "both"], ["gc"], ["gc", "--loose-trials"]):
+        assert invoke(*command, "--storage", place, "--yes").exit_code == 0
+    assert {*theirs} <= tree(place).keys()
+    assert not left.exists()
+    assert stored(place) == kept
+
+
+def test_a_directory_that_is_no_store_is_refused(tmp_path: Path) -> None:
+    state = tmp_path / "checkpoints" / ("e" * 64) / "7" / ("f" * 32) / "state.json"
+    state.parent.mkdir(parents=True)
+    state.touch()
+    done = invoke("gc", "--storage", tmp_path, "--yes")
+    assert (done.exit_code, MARKER in done.stderr) == (2, True)
+    assert state.exists()
+
+
+def test_nothing_is_removed_beside_a_running_search(place: Path) -> None:
+    """Between two proposals no stage is computed, and what the next one shares is named by nothing yet."""
+    invoke("rm", "both", "--forget", "--yes", "--storage", place)
+    before = stored(place)
+    with ArtifactStore.open(place).lock_study("searching"):
+        for command in (["gc", "--loose-trials"], ["rm", "second"]):
+            done = invoke(*command, "--storage", place, "--yes")
+            assert (done.exit_code, "when nothing runs" in done.stderr) == (4, True)
+    assert stored(place) == before
+    # One that starts between the look and the removal.
+    removal = House(ArtifactStore.open(place)).leftovers(has_loose_trials=True)
+    with ArtifactStore.open(place).lock_study("searching"), pytest.raises(StudyLockedError):
+        removal.carry_out(ArtifactStore.open(place))
+    assert stored(place) == before
 
 
 def test_what_an_interrupted_proposal_has_computed_is_needed(place: Path) -> None:

@@ -89,7 +89,7 @@ def test_failing_write_leaves_nothing(tmp_path: Path):
         checkpoints.save(2, fail)
     assert content(checkpoints) == (1, "good")
     assert folders(tmp_path) == ["1"]
-    assert not list((tmp_path / "tmp").iterdir())
+    assert not list(tmp_path.glob("tmp/[!.]*"))
 
 
 def test_killed_while_writing(tmp_path: Path):
@@ -112,7 +112,7 @@ checkpoints.save(2, die)
     checkpoints.save(2, write("whole"))
     assert content(checkpoints) == (2, "whole")
     store.remove_abandoned()
-    assert not list((tmp_path / "tmp").iterdir())
+    assert not list(tmp_path.glob("tmp/[!.]*"))
 
 
 def test_ranks_above_zero_write_nothing(tmp_path: Path):

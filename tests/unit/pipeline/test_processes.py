@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -31,10 +33,17 @@ print(record.state, record.stages[0]["decision"])
 
 
 def start(
-    store: ArtifactStore, log: Path, *, pause_s: float, expiry_s: float = 60.0, function: str = "slow"
+    store: ArtifactStore,
+    log: Path,
+    *,
+    pause_s: float,
+    expiry_s: float = 60.0,
+    function: str = "slow",
+    within: Sequence[str] = (),
 ) -> subprocess.Popen:
     arguments = [store.uri, str(log), str(pause_s), str(expiry_s), function]
-    return subprocess.Popen([sys.executable, "-c", CODE, *arguments], stdout=subprocess.PIPE, text=True)
+    command = [*within, sys.executable, "-c", CODE, *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 def slow(log: Path, pause_s: float) -> StageGraph:
@@ -114,4 +123,27 @@ def test_killed_at_any_moment(store: ArtifactStore, tmp_path: Path, delay_s: flo
     again = start(store, log, pause_s=0.05)
     assert again.communicate(timeout=60)[0].split()[0] == "finished"
     store.remove_abandoned()
-    assert not list(Path(store.uri).glob("tmp/*"))
+    assert not list(Path(store.uri).glob("tmp/[!.]*"))
+
+
+def test_a_job_in_a_process_namespace_keeps_its_scratch_until_it_ends(store: ArtifactStore, tmp_path: Path):
+    """Jobs of a node as deploy/slurm.sh starts them: the number of one names another process elsewhere."""
+    isolated = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if not shutil.which("unshare") or subprocess.run([*isolated, "true"], check=False).returncode:
+        pytest.skip("needs user namespaces")
+    jobs = []
+    for name in ("kept", "killed"):
+        (tmp_path / name).mkdir()
+        log = tmp_path / name / "log"
+        jobs.append(start(store, log, pause_s=0.0, function="gated", within=isolated))
+        wait_for_line(log)
+    kept, killed = jobs
+    ArtifactStore.open(store.uri).remove_abandoned()  # as each job does when it starts
+    killed.kill()
+    killed.communicate()
+    (tmp_path / "kept" / "gate").touch()
+    assert kept.communicate(timeout=60)[0].split()[0] == "finished"
+    deadline = time.monotonic() + 30
+    while list(Path(store.uri).glob("tmp/[!.]*")):  # the kernel ends the killed job in its own time
+        assert time.monotonic() < deadline
+        store.remove_abandoned()

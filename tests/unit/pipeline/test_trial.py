@@ -135,7 +135,7 @@ def test_failures_are_named_and_recorded(store: ArtifactStore, function: str, re
     assert (record.state, record.reason) == ("failed", str(failed.value))
     assert finished_record(graph, store) is None
     assert store.leases.busy() == set()
-    assert not list(Path(store.uri).glob("tmp/*"))
+    assert not list(Path(store.uri).glob("tmp/[!.]*"))
     if function == "raising":
         assert record.metrics == {"train/loss": 2.5}
         assert record.curves["train/loss"][0][:2] == [1, 2.5]
@@ -239,7 +239,7 @@ def test_distributed_stage_goes_to_the_workers(store: ArtifactStore):
     record = run(graph, store, distribute=distribute)
     assert requested == ["number", "ranked"]
     assert record.metrics == {"test/rank": 0.0}
-    assert not list(Path(store.uri).glob("tmp/*"))
+    assert not list(Path(store.uri).glob("tmp/[!.]*"))
 
 
 def test_workers_that_publish_nothing(store: ArtifactStore):
