@@ -10,7 +10,7 @@ import hashlib
 import os
 import select
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -79,6 +79,11 @@ def read_lines(path: str, max_line_chars: int) -> Lines:
     if not found.lines:
         raise DataError(f"{path}: the file is empty; give one with a line per example")
     return found
+
+
+def has_text(lines: Iterable[str]) -> bool:
+    """Return True if some line has a character that can be seen."""
+    return any(char.isprintable() and not char.isspace() for line in lines for char in line)
 
 
 @contextmanager

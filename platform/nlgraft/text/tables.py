@@ -79,11 +79,10 @@ def _csv_cells(text: io.TextIOWrapper, path: str, columns: list[str]) -> Iterato
     else:
         header = next(rows, [])
         for column in columns:
-            if (number := header.count(column)) != 1:
-                raise DataError(
-                    f"{path}: {number or 'no'} columns {column!r} in its first row, give one. "
-                    f"{nearest(column, header)}"
-                )
+            if column not in header:
+                raise DataError(f"{path}: no column {column!r} in its first row. {nearest(column, header)}")
+            if (number := header.count(column)) > 1:
+                raise DataError(f"{path}: {number} columns are named {column!r}; rename those not meant")
         places = [header.index(column) for column in columns]
     for row in rows:
         if not row:
