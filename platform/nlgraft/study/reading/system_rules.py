@@ -20,6 +20,7 @@ from nlgraft.study.reading.resolving import Resolver
 from nlgraft.study.reading.system_import import load_system
 
 _REPORTED = ("published", "claims", "analysis")
+_STOPS_BY = "search.trial_scheduler.metric"
 """Fields whose metrics are reported and select nothing."""
 
 
@@ -94,13 +95,11 @@ def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Ite
     named = [*((f"{path}.metric", column.metric) for path, column in draft.published), *_asked(draft)]
     if draft.can_use("analysis"):
         named += [(paths.join("analysis.margin", metric), metric) for metric in draft.study.analysis.margin]
-    search = draft.study.search
-    if (
-        search is not None
-        and search.trial_scheduler is not None
-        and search.trial_scheduler.metric is not None
-    ):
-        named.append(("search.trial_scheduler.metric", search.trial_scheduler.metric))
+    scheduler = draft.study.search and draft.study.search.trial_scheduler
+    if scheduler is not None and scheduler.metric is not None:
+        named.append((_STOPS_BY, scheduler.metric))
+    if scheduler is not None and scheduler.name != "none":
+        yield from _stopping_problems(draft, scheduler.metric, system)
     for path, name in named:
         if name not in system.metrics:
             yield Problem(path, f"{system.name} reports no metric {name!r}. {nearest(name, known)}")
@@ -119,6 +118,18 @@ def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Ite
             yield Problem(f"{path}.direction", message)
     yield from upside_down(draft, cells, system.metrics)
     yield from unlike_metrics(draft, system.metrics)
+
+
+def _stopping_problems(draft: Draft, metric: str | None, system: System) -> Iterator[Problem]:
+    """Refuse to stop trials by what is known only when they have ended, which would stop none."""
+    tracked = [name for name, one in system.metrics.items() if one.is_tracked and name.startswith("dev/")]
+    name = metric or next((objective.metric for _, objective in draft.objectives), "")
+    found = system.metrics.get(name)
+    is_usable = found is not None and found.split != "test" and not found.is_derived  # else refused as such
+    if tracked and is_usable and name not in tracked:
+        yield Problem(
+            _STOPS_BY, f"{name!r} is not reported while a trial trains; reported: {', '.join(tracked)}"
+        )
 
 
 class _CellChecker:
