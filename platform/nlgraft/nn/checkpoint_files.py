@@ -217,6 +217,6 @@ def _is_sentencepiece(path: Path) -> bool:
 
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text("utf-8"))
+        return json.loads(path.read_text("utf-8")) if path.is_file() else None
     except (OSError, ValueError):
         return None

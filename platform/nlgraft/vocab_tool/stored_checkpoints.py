@@ -17,7 +17,6 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from nlgraft.errors import DataError
 from nlgraft.file_names import is_inside
-from nlgraft.nn.transformers_loading import refuse_missing
 from nlgraft.vocab.plans.moments import Array
 from nlgraft.vocab.surgery.exchange import untie
 from nlgraft.vocab.surgery.tensors import find_vocabulary_tensors, input_table, named_tensors
@@ -52,7 +51,8 @@ def load_checkpoint(directory: str | Path, *, keeps_dtype: bool = False) -> Any:
         )
     except Exception as error:  # an old file of weights is a pickle: damaged, it may raise anything
         raise _not_a_checkpoint(directory, error) from error
-    refuse_missing(str(directory), find_vocabulary_tensors(model).all & info["missing_keys"])
+    if missing := sorted(find_vocabulary_tensors(model).all & info["missing_keys"]):
+        raise DataError(f"{directory}: no weights for {', '.join(missing)}; fetch the checkpoint again")
     if not config.architectures:
         _refuse_lost(directory, model, info["unexpected_keys"])
     return model.eval()

@@ -83,6 +83,17 @@ def test_many_misspelt_settings_are_named_within_seconds(toy_document: dict[str,
     assert time.process_time() - began_s < 5
 
 
+@pytest.mark.parametrize("text", ["\x1b[2J\x1b[31mgone", "\u202etxt.exe"])
+@pytest.mark.parametrize("place", ["description", "factors"])
+def test_what_would_disturb_a_terminal_is_refused(
+    toy_document: dict[str, Any], place: str, text: str
+) -> None:
+    factors = {text: {"target": "gain", "levels": [0.0, 1.0], "baseline": 0.0}}
+    toy_document[place] = text if place == "description" else factors
+    found = " ".join(problems(toy_document).values())
+    assert f"{ascii(text)} has characters that control a terminal" in found
+
+
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
