@@ -91,7 +91,7 @@ def test_what_would_disturb_a_terminal_is_refused(
     factors = {text: {"target": "gain", "levels": [0.0, 1.0], "baseline": 0.0}}
     toy_document[place] = text if place == "description" else factors
     found = " ".join(problems(toy_document).values())
-    assert f"{ascii(text)} has characters that control a terminal" in found
+    assert f"{text!a} has characters that control a terminal" in found
 
 
 @pytest.mark.parametrize(

@@ -93,7 +93,7 @@ def test_a_side_whose_lines_are_all_alike_is_refused(corpus, name):
     for side in ("en", "de"):
         (corpus / f"train.{side}").write_text("".join(f"{side} {n}\n" for n in range(50)))
     (corpus / name).write_text("the same\n" * 50)
-    with pytest.raises(DataError, match="train: all 50 examples have the same .*'the same'"):
+    with pytest.raises(DataError, match=r"train: all 50 examples have the same .*'the same'"):
         check_corpus(config(corpus))
 
 

@@ -94,5 +94,5 @@ def test_old_weights_that_are_not_there_are_refused(place):
     directory, _, _ = place
     (directory / "model.safetensors").unlink()
     torch.save({}, directory / "pytorch_model.bin")
-    with pytest.raises(DataError, match="no weights for .*word_embeddings"):
+    with pytest.raises(DataError, match=r"no weights for .*word_embeddings"):
         examine_checkpoint(directory)
