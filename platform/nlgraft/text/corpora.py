@@ -202,15 +202,14 @@ def _select(
 
 def _useless(corpus: Corpus, *, is_trained_on: bool) -> Iterator[str]:
     """Find sides of which nothing can be learned, or by which nothing can be scored."""
-    sides = {"sources": [*zip(*corpus.sources, strict=True)]}
-    if corpus.target is not None:
-        sides["target"] = [*zip(corpus.target, strict=True)]
-    for side, examples in sides.items():
-        if not has_text(line for example in examples for line in example):
-            yield f"all {len(examples)} examples have no text in {side}; give another file or column"
-        elif is_trained_on and len(examples) >= _MIN_EXAMPLES and len(set(examples)) == 1:
-            line = " | ".join(examples[0])[:60]
-            yield f"all {len(examples)} examples have the same {side}, {line!r}; give text that differs"
+    num_examples = len(corpus)
+    for side, streams in (("sources", corpus.sources), ("target", [corpus.target or []])):
+        distinct = set(zip(*streams, strict=True))
+        if distinct and not has_text(map("".join, distinct)):
+            yield f"all {num_examples} examples have no text in {side}; give another file or column"
+        elif is_trained_on and num_examples >= _MIN_EXAMPLES and len(distinct) == 1:
+            line = " | ".join(*distinct)[:60]
+            yield f"all {num_examples} examples have the same {side}, {line!r}; give text that differs"
 
 
 def _first_words(streams: dict[str, list[str]], most: int) -> tuple[dict[str, list[str]], int]:

@@ -95,11 +95,11 @@ def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Ite
     named = [*((f"{path}.metric", column.metric) for path, column in draft.published), *_asked(draft)]
     if draft.can_use("analysis"):
         named += [(paths.join("analysis.margin", metric), metric) for metric in draft.study.analysis.margin]
-    scheduler = draft.study.search and draft.study.search.trial_scheduler
-    if scheduler is not None and scheduler.metric is not None:
-        named.append((_STOPS_BY, scheduler.metric))
-    if scheduler is not None and scheduler.name != "none":
-        yield from _stopping_problems(draft, scheduler.metric, system)
+    tracked = [name for name in known if system.metrics[name].is_tracked and name.startswith("dev/")]
+    scheduler = draft.study.search and draft.study.search.active_scheduler
+    if scheduler is not None:
+        objectives = [one.metric for _, one in draft.objectives if one.metric in known]
+        named += [(_STOPS_BY, name) for name in ([scheduler.metric] if scheduler.metric else objectives[:1])]
     for path, name in named:
         if name not in system.metrics:
             yield Problem(path, f"{system.name} reports no metric {name!r}. {nearest(name, known)}")
@@ -111,6 +111,10 @@ def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Ite
             )
         elif system.metrics[name].is_derived and not path.startswith(_REPORTED):
             yield Problem(path, f"{name!r} is known only when all trials have ended; name it in claims")
+        elif path == _STOPS_BY and tracked and name not in tracked:
+            # Nothing would ever be stopped.
+            message = f"{name!r} is not reported while a trial trains; reported: {', '.join(tracked)}"
+            yield Problem(path, message)
     for path, objective in draft.objectives:
         metric = system.metrics.get(objective.metric)
         if metric is not None and metric.direction != objective.direction:
@@ -118,18 +122,6 @@ def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Ite
             yield Problem(f"{path}.direction", message)
     yield from upside_down(draft, cells, system.metrics)
     yield from unlike_metrics(draft, system.metrics)
-
-
-def _stopping_problems(draft: Draft, metric: str | None, system: System) -> Iterator[Problem]:
-    """Refuse to stop trials by what is known only when they have ended, which would stop none."""
-    tracked = [name for name, one in system.metrics.items() if one.is_tracked and name.startswith("dev/")]
-    name = metric or next((objective.metric for _, objective in draft.objectives), "")
-    found = system.metrics.get(name)
-    is_usable = found is not None and found.split != "test" and not found.is_derived  # else refused as such
-    if tracked and is_usable and name not in tracked:
-        yield Problem(
-            _STOPS_BY, f"{name!r} is not reported while a trial trains; reported: {', '.join(tracked)}"
-        )
 
 
 class _CellChecker:
