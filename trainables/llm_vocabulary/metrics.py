@@ -17,12 +17,14 @@ def _losses(split: Literal["dev", "test"]) -> dict[str, Metric]:
             direction="minimize",
             unit=SCORED["loss"].unit,
             split=split,
+            is_tracked=True,
             description="Cross-entropy per token, ends of lines included: no unit between vocabularies.",
         ),
         f"{split}/bits_per_byte": Metric(
             direction="minimize",
             unit=SCORED["bits_per_byte"].unit,
             split=split,
+            is_tracked=True,
             description=SCORED["bits_per_byte"].description,
         ),
     }

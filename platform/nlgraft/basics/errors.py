@@ -42,7 +42,7 @@ RUN_AGAIN = "`nlgraft run` of this study completes it"
 
 
 _MAX_NAMES = 500
-"""Maximum number of names that an error message lists; comparing a name with that many takes 5 ms."""
+"""Most names that an error message lists, or compares a name with, which takes 5 ms."""
 
 
 class NlgraftError(Exception):
@@ -156,6 +156,6 @@ def nearest(name: str, allowed: Sequence[str]) -> str:
 
 
 def did_you_mean(name: str, allowed: Sequence[str]) -> str:
-    """Suggest the nearest of some names: ``"Did you mean 'x'?"``; empty if none is similar."""
-    near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.6)
+    """Suggest the nearest of the first 500 names: ``"Did you mean 'x'?"``; empty if none is similar."""
+    near = difflib.get_close_matches(name, allowed[:_MAX_NAMES], n=1, cutoff=0.6)
     return f"Did you mean '{near[0]}'?" if near else ""

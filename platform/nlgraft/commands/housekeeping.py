@@ -225,6 +225,8 @@ def compare(
     from nlgraft.analysis.statistics.hypotheses import compare_systems
     from nlgraft.commands.terminal import plain_table
 
+    if not all(name.strip() for name in names):
+        raise DataError("--sys-name: empty; name each system")
     if names and len(names) != len(hypotheses):
         raise DataError(
             f"{len(hypotheses)} files and {len(names)} --sys-name: give one for each file, or none"

@@ -26,6 +26,7 @@ from nlgraft.study.public import Study
 from nlgraft.study.reading.documents import resolve_plain
 from nlgraft.text.corpora import Corpus, load_split_files
 from nlgraft.text.corpus_config import FilesConfig, SplitFiles
+from nlgraft.text.files import refuse_special
 from nlgraft.text.tokenizer_config import LEAST_BYTE_TOKENS
 
 SCALES = ("minutes", "evening", "gpu")
@@ -327,6 +328,7 @@ def _languages(text: Text) -> list[str]:
 
 
 def _released(directory: Path) -> dict[str, Any]:
+    refuse_special(directory / "config.json")
     try:
         config = json.loads((directory / "config.json").read_text("utf-8"))
     except (OSError, ValueError) as error:

@@ -18,6 +18,7 @@ from nlgraft.analysis.rendering import validity_tables
 from nlgraft.analysis.rendering.typesetting import Table as ReportTable
 from nlgraft.basics.wording import count
 from nlgraft.study.data.plan import Plan
+from nlgraft.wording import count, visible
 
 if TYPE_CHECKING:
     from nlgraft.analysis.data.ledger import Entry
@@ -49,7 +50,7 @@ def _table(
         else:
             table.add_column(column, justify="right", no_wrap=widest is not None)
     for row in rows:
-        table.add_row(*[str(value) for value in row])
+        table.add_row(*[visible(str(value)) for value in row])
     return table
 
 

@@ -25,7 +25,7 @@ from nlgraft.study.planning.selection import KIND as PROPOSALS
 from nlgraft.study.planning.selection import search_key
 from nlgraft.study.public import Study
 from nlgraft.study.reading.recorded import INPUTS
-from nlgraft.text.files import below_root, noting_inputs
+from nlgraft.text.files import below_root, noting_inputs, refuse_special
 
 _DESCRIPTION, _STORE, _TABLES = "archive.json", "store", "tables"
 _FORMATS = ("json", "csv", "latex")
@@ -214,6 +214,7 @@ def _digest(path: Path) -> str:
 
 
 def _verified(path: Path) -> Archive:
+    refuse_special(path)
     try:
         with path.open("rb") as raw:
             raw.seek(-_LENGTH, 2)

@@ -172,7 +172,7 @@ def _file_problems(path: Path) -> Iterator[str]:
         yield f"{path}: a pointer of Git LFS, not the file itself; fetch it with `git lfs pull`"
     elif path.suffix == ".safetensors":
         if not _is_safetensors(path):
-            yield f"{path}: not a whole safetensors file; download it again"
+            yield f"{path}: not a whole safetensors file with weights; download it again"
     elif not zipfile.is_zipfile(path) and not head.startswith(_PICKLE):
         yield f"{path}: not a whole file of torch's weights; download it again"
 
@@ -189,7 +189,7 @@ def _is_safetensors(path: Path) -> bool:
         except (ValueError, TypeError, LookupError, AttributeError):
             return False
     # The header comes first, so a truncated download still parses; its size tells.
-    return _LENGTH_BYTES + length + max(ends, default=0) == size
+    return bool(ends) and _LENGTH_BYTES + length + max(ends) == size
 
 
 def _tokenizer_problems(directory: Path, reader: Reader) -> Iterator[str]:
@@ -217,6 +217,6 @@ def _is_sentencepiece(path: Path) -> bool:
 
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text("utf-8"))
+        return json.loads(path.read_text("utf-8")) if path.is_file() else None
     except (OSError, ValueError):
         return None

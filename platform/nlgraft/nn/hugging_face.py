@@ -15,7 +15,7 @@ from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.context_config import HuggingFaceEncoderConfig
 from nlgraft.nn.pooling import EncoderShape, LayerStates
-from nlgraft.nn.transformers_loading import MAIN, position_limit, quiet_transformers
+from nlgraft.nn.transformers_loading import MAIN, position_limit, quiet_transformers, refuse_missing
 
 
 def load_base_model(config: HuggingFaceEncoderConfig) -> nn.Module:
@@ -23,7 +23,7 @@ def load_base_model(config: HuggingFaceEncoderConfig) -> nn.Module:
 
     Raises:
         ContractError: No checkpoint is named.
-        DataError: It cannot be read.
+        DataError: It cannot be read, or lacks weights other than a pooler's.
     """
     from transformers import AutoModel
 
@@ -32,14 +32,19 @@ def load_base_model(config: HuggingFaceEncoderConfig) -> nn.Module:
     try:
         with quiet_transformers(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # of weights that the checkpoint lacks, such as an unused pooler
-            return AutoModel.from_pretrained(
-                config.checkpoint, revision=config.revision or MAIN, dtype=torch.float32
+            model, report = AutoModel.from_pretrained(
+                config.checkpoint,
+                revision=config.revision or MAIN,
+                dtype=torch.float32,
+                output_loading_info=True,
             )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise DataError(
             f"{config.checkpoint}: no readable checkpoint ({error}); give a directory, or a hub name and "
             "revision that can be reached from here"
         ) from error
+    refuse_missing(config.checkpoint, report["missing_keys"])
+    return model
 
 
 class HuggingFaceCache:
@@ -148,7 +153,8 @@ class HuggingFaceEncoder(nn.Module):
         if self.max_tokens is not None and length > self.max_tokens:
             raise DataError(
                 f"an input of {length} tokens, but {type(self.model).__name__} has positions for "
-                f"{self.max_tokens}: set the context's max_tokens to at most {self.max_tokens}"
+                f"{self.max_tokens}: set the context's max_tokens to at most that, or data.max_tokens where "
+                "the model takes the place of the source embeddings"
             )
         if not tokens.has_padding:
             return self._run(input_ids=tokens.ids, attention_mask=torch.ones_like(tokens.ids))

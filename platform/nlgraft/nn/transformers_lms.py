@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nlgraft.basics.errors import DataError
-from nlgraft.nn.transformers_loading import quiet_transformers
+from nlgraft.errors import DataError
+from nlgraft.nn.transformers_loading import quiet_transformers, refuse_missing
 from nlgraft.vocab.surgery.tensors import find_vocabulary_tensors
 
 
@@ -70,13 +70,12 @@ def load_pretrained(
             model, report = getattr(transformers, auto_class).from_pretrained(
                 name, dtype=torch.float32, output_loading_info=True, **options
             )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise DataError(
             f"{name}: not readable as {what} ({error}); give the name or directory of a {types} checkpoint"
         ) from error
     missing = sorted(report["missing_keys"])
-    if lost := [name for name in missing if name.startswith(f"{model.base_model_prefix}.")]:
-        raise DataError(f"{name}: the checkpoint's body lacks {', '.join(lost[:3])}")
+    refuse_missing(name, [key for key in missing if key.startswith(f"{model.base_model_prefix}.")])
     return model, missing
 
 

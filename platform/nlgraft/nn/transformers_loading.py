@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
+
+from nlgraft.errors import DataError
 
 MAIN = "main"
 """Branch of a hub name without a revision."""
@@ -23,6 +25,19 @@ def position_limit(model: nn.Module) -> int | None:
         for name, module in model.named_modules()
     )
     return limit if limit is None or not is_offset else limit - settings.pad_token_id - 1
+
+
+def refuse_missing(checkpoint: str, names: Iterable[str]) -> None:
+    """Refuse weights that a model needs and a checkpoint lacks; poolers, which nothing reads, may be missing.
+
+    Raises:
+        DataError: Some are missing, by these names.
+    """
+    if lost := sorted(name for name in names if "pooler." not in name):
+        raise DataError(
+            f"{checkpoint}: its weights lack {len(lost)} of the model in config.json, such as "
+            f"{', '.join(lost[:3])}; fetch the checkpoint again"
+        )
 
 
 @contextmanager

@@ -105,7 +105,7 @@ NATS_PER_CHAR = _on(
 """Further scores if the training of the model is among the inputs."""
 
 _PER_TOKEN = "Cross-entropy per target token; tokens of different vocabularies are not the same unit."
-_LOSS = _statistic("loss", counted_by="dev/reference_length", description=_PER_TOKEN)
+_LOSS = _statistic("loss", is_tracked=True, counted_by="dev/reference_length", description=_PER_TOKEN)
 TRAINING_COST: Table = {
     "parameters/total": _less(unit="parameters", is_fixed=True, description="Of the model, tied ones once."),
     "parameters/trained": _less(
@@ -126,7 +126,11 @@ TRAINING: Table = {**_on(("dev",), {"loss": _LOSS}), **TRAINING_COST}
 """Metrics of a training of the whole model."""
 START = _on(
     ("dev",),
-    {"loss.step_0": replace(_LOSS, description=f"{_PER_TOKEN} Right after weights were carried over.")},
+    {
+        "loss.step_0": replace(
+            _LOSS, is_tracked=False, description=f"{_PER_TOKEN} Right after weights were carried over."
+        )
+    },
 )
 """The dev loss that a training reports before its first step."""
 LANGUAGE_MODEL: Table = {
@@ -148,8 +152,10 @@ LANGUAGE_MODEL: Table = {
 """Metrics of the pretraining of a language model."""
 
 _MASKED_LOSSES: Table = {
-    "loss": _statistic("loss", description="Cross-entropy per masked token of whole masked words."),
-    "mlm_loss_per_char": _statistic("mlm_loss_per_char"),
+    "loss": _statistic(
+        "loss", is_tracked=True, description="Cross-entropy per masked token of whole masked words."
+    ),
+    "mlm_loss_per_char": _statistic("mlm_loss_per_char", is_tracked=True),
 }
 MASKED: Table = {
     **_on(("dev",), _MASKED_LOSSES),
@@ -178,7 +184,10 @@ def masked_at(steps: Sequence[int]) -> dict[str, Metric]:
     """Describe the dev losses that a training of a masked language model reports after some steps."""
     return {
         f"dev/{name}.step_{step}": replace(
-            metric, split="dev", description=f"{metric.description[:-1]}, after {step} steps of training."
+            metric,
+            split="dev",
+            is_tracked=False,
+            description=f"{metric.description[:-1]}, after {step} steps of training.",
         )
         for name, metric in _MASKED_LOSSES.items()
         for step in steps
@@ -194,7 +203,7 @@ EXCHANGE: Table = {
     "transfer/drawn": _less(unit="share of rows", is_fixed=True, description="New rows drawn at random."),
 }
 """Metrics of an exchange of the vocabulary."""
-_CLASSES: Table = {name: _statistic(name) for name in CLASS_METRICS}
+_CLASSES: Table = {name: _statistic(name, is_tracked=True) for name in CLASS_METRICS}
 CLASSIFICATION: Table = {
     **TRAINING_COST,
     **_on(
@@ -202,7 +211,10 @@ CLASSIFICATION: Table = {
         _CLASSES
         | {
             "loss.class": _statistic(
-                "loss", unit="nats per line", description="Cross-entropy of the true class."
+                "loss",
+                unit="nats per line",
+                is_tracked=True,
+                description="Cross-entropy of the true class.",
             )
         },
     ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import compress, islice
 from pathlib import Path
@@ -26,13 +26,15 @@ from nlgraft.text.corpus_config import (
     SacreBleuConfig,
     TextFiles,
 )
-from nlgraft.text.files import Lines, read_lines
+from nlgraft.text.files import Lines, has_text, read_lines
 from nlgraft.text.selection_config import WordRule
 from nlgraft.text.tables import read_table, table_suffix
 
 _FileBased = FilesConfig | SacreBleuConfig
 _LOG = logging.getLogger(__name__)
 _FORMAT = 1
+_MIN_EXAMPLES = 20
+"""Fewer examples may be alike by chance."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +194,22 @@ def _select(
     limit = getattr(config.limits, split.partition("_")[0])
     used = {role: list(islice(compress(lines, keep), limit)) for role, lines in streams.items()}
     num_used = num_kept if limit is None else min(limit, num_kept)
-    return Corpus.from_streams(used, Selected(len(keep), num_kept, num_used, num_cut))
+    corpus = Corpus.from_streams(used, Selected(len(keep), num_kept, num_used, num_cut))
+    if problems := [*_useless(corpus, is_trained_on=split == "train")]:
+        raise DataError("\n".join(f"{split}: {problem}" for problem in problems))
+    return corpus
+
+
+def _useless(corpus: Corpus, *, is_trained_on: bool) -> Iterator[str]:
+    """Find sides of which nothing can be learned, or by which nothing can be scored."""
+    num_examples = len(corpus)
+    for side, streams in (("sources", corpus.sources), ("target", [corpus.target or []])):
+        distinct = set(zip(*streams, strict=True))
+        if distinct and not has_text(map("".join, distinct)):
+            yield f"all {num_examples} examples have no text in {side}; give another file or column"
+        elif is_trained_on and num_examples >= _MIN_EXAMPLES and len(distinct) == 1:
+            line = " | ".join(*distinct)[:60]
+            yield f"all {num_examples} examples have the same {side}, {line!r}; give text that differs"
 
 
 def _first_words(streams: dict[str, list[str]], most: int) -> tuple[dict[str, list[str]], int]:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import select
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -41,6 +42,8 @@ InputPathOrName = Annotated[str, AfterValidator(_resolved_if_present)]
 _BOM = b"\xef\xbb\xbf"
 _UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 _BYTES_PER_CHAR = 4  # upper bound of UTF-8
+_PIPE_WAIT_S = 10
+"""Time within which somebody must write to a named pipe."""
 
 
 @dataclass(frozen=True)
@@ -78,20 +81,55 @@ def read_lines(path: str, max_line_chars: int) -> Lines:
     return found
 
 
-def open_file(path: str) -> IO[bytes]:
-    """Open a file, plain or gzip, to read its uncompressed bytes.
+def has_text(lines: Iterable[str]) -> bool:
+    """Return True if some line has a character that can be seen."""
+    return any(char.isprintable() and not char.isspace() for line in lines for char in line)
+
+
+@contextmanager
+def open_file(path: str) -> Iterator[IO[bytes]]:
+    """Open a file or a pipe, plain or gzip, to read its uncompressed bytes once.
 
     Raises:
-        DataError: It is plain but named .gz.
-        OSError: It cannot be read.
+        DataError: It is a device, or plain but named .gz.
+        OSError: It cannot be read, or is a pipe to which nobody writes.
     """
     where = expand(path)
-    with where.open("rb") as file:
-        head = file.read(2)
-    is_gzip = head == b"\x1f\x8b"
-    if where.suffix == ".gz" and head and not is_gzip:
-        raise DataError(f"{path}: named .gz but not a gzip file; rename it, or compress it with gzip")
-    return cast(IO[bytes], gzip.open(where, "rb")) if is_gzip else where.open("rb")
+    if not where.is_fifo():
+        refuse_special(where)
+    # An unnamed pipe, such as a shell passes as /dev/fd/63, resolves to a name that does not exist.
+    opener = _open_named_pipe if where.resolve().is_fifo() else None
+    with open(where, "rb", opener=opener) as file:
+        head = file.peek(2)[:2]  # a pipe's first bytes cannot be read again
+        is_gzip = head == b"\x1f\x8b"
+        if where.suffix == ".gz" and head and not is_gzip:
+            raise DataError(f"{path}: named .gz but not a gzip file; rename it, or compress it with gzip")
+        yield cast(IO[bytes], gzip.GzipFile(fileobj=file)) if is_gzip else file
+
+
+def refuse_special(path: Path) -> None:
+    """Refuse a pipe or a device where a file is read more than once.
+
+    Raises:
+        DataError: It is one. What does not exist passes.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise DataError(
+            f"{path}: a pipe or a device, which can be read only once and may never end; write its content "
+            "to a file and give that"
+        )
+
+
+def _open_named_pipe(path: str, flags: int) -> int:
+    """Open a pipe without waiting for a writer, which may never come, and wait some time for text."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    if not poll.poll(_PIPE_WAIT_S * 1000):
+        os.close(descriptor)
+        raise OSError(f"a pipe to which nobody has written for {_PIPE_WAIT_S} s")
+    os.set_blocking(descriptor, True)
+    return descriptor
 
 
 def _split(file: IO[bytes], path: str, max_line_chars: int) -> Lines:
@@ -194,11 +232,12 @@ def file_digest(path: str) -> str:
     """Return the SHA-256 of a file, computed once per process while its size and modification time stay.
 
     Raises:
-        DataError: The file is missing or cannot be read.
+        DataError: The file is missing, no regular file, or cannot be read.
     """
     where = expand(path)
     if (noted := _noted.get()) is not None:
         noted[Path(path).expanduser().absolute()] = where
+    refuse_special(where)
     try:
         stat = where.stat()
         key = (os.fspath(where), stat.st_size, stat.st_mtime_ns)

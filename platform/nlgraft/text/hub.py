@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -9,6 +10,9 @@ from typing import Any
 
 from nlgraft.basics.errors import DataError
 from nlgraft.text.corpus_config import HuggingFaceConfig, PairFiles
+
+_NO_TEXT = re.compile("[\0\ud800-\udfff]")
+"""NUL, which no text has, and halves of characters, which UTF-8 cannot encode."""
 
 
 def missing_package() -> str | None:
@@ -68,7 +72,7 @@ def as_line(
         where: The place, for errors.
 
     Raises:
-        DataError: A key is missing, or the value is no text.
+        DataError: A key is missing, or the value is no text or holds what no text has.
     """
     for key in inside:
         if not isinstance(value, dict) or key not in value:
@@ -79,6 +83,8 @@ def as_line(
         value = names[value]
     if not isinstance(value, str | int):
         raise DataError(f"{where}: {type(value).__name__} instead of text")
+    if bad := _NO_TEXT.search(str(value)):
+        raise DataError(f"{where}: {bad[0]!r}, which no text has; convert the text to UTF-8 without it")
     return str(value).replace("\r\n", " ").replace("\n", " ")
 
 

@@ -78,18 +78,19 @@ def _csv_cells(text: io.TextIOWrapper, path: str, columns: list[str]) -> Iterato
         places = [int(column) - 1 for column in columns]
     else:
         header = next(rows, [])
-        missing = [column for column in columns if column not in header]
-        if missing:
-            raise DataError(
-                f"{path}: no column {missing[0]!r} in its first row. {nearest(missing[0], header)}"
-            )
+        for column in columns:
+            if column not in header:
+                raise DataError(f"{path}: no column {column!r} in its first row. {nearest(column, header)}")
+            if (number := header.count(column)) > 1:
+                raise DataError(f"{path}: {number} columns are named {column!r}; rename those not meant")
         places = [header.index(column) for column in columns]
     for row in rows:
         if not row:
             continue
+        where = f"{path}, line {rows.line_num}"
         if max(places) >= len(row):
-            raise DataError(f"{path}, line {rows.line_num}: {len(row)} columns, {max(places) + 1} are needed")
-        yield [as_line(row[place]) for place in places]
+            raise DataError(f"{where}: {len(row)} columns, {max(places) + 1} are needed")
+        yield [as_line(row[place], where=where) for place in places]
 
 
 def _json_cells(text: io.TextIOWrapper, path: str, columns: list[str]) -> Iterator[list[str]]:
@@ -99,7 +100,7 @@ def _json_cells(text: io.TextIOWrapper, path: str, columns: list[str]) -> Iterat
         where = f"{path}, line {number}"
         try:
             row: Any = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(
                 f"{where}: not JSON ({error}); a file of JSON lines has an object per line"
             ) from error

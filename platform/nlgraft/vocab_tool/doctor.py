@@ -23,6 +23,7 @@ from nlgraft.vocab_tool.verify import (
     check_rows,
     check_special_ids,
     check_ties,
+    check_weights,
     load_tokenizer,
     tokenizer_places,
 )
@@ -41,7 +42,9 @@ def examine_checkpoint(directory: str | Path) -> list[Check]:
     """
     with in_safetensors(str(directory)) as checkpoint:
         lazy = LazyModel.of(checkpoint)
-        checks: list[Check] = []
+        checks = [check_weights(lazy)]
+        if not checks[0].is_good:  # the others would judge values of a new model
+            return checks
         num_ids = {side: len(input_table(lazy.model, side)) for side in ("encoder", "decoder")}
         places = tokenizer_places(directory)
         for side, place, name in places:

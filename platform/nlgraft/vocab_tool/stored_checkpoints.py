@@ -19,7 +19,7 @@ from nlgraft.basics.errors import DataError
 from nlgraft.basics.wording import is_inside
 from nlgraft.vocab.plans.moments import Array
 from nlgraft.vocab.surgery.exchange import untie
-from nlgraft.vocab.surgery.tensors import input_table, named_tensors
+from nlgraft.vocab.surgery.tensors import find_vocabulary_tensors, input_table, named_tensors
 from nlgraft.vocab.surgery.token_ids import vocabulary_parts
 from nlgraft.vocab.tokenizers.directories import find_files
 from nlgraft.vocab.tokenizers.tokenizer_json import MAX_TOKENS
@@ -38,8 +38,8 @@ def load_checkpoint(directory: str | Path, *, keeps_dtype: bool = False) -> Any:
     The model is in evaluation mode and in single precision; with ``keeps_dtype`` in the stored precision.
 
     Raises:
-        DataError: The directory holds no checkpoint that transformers knows, or the configuration does not
-            name the class of the weights.
+        DataError: The directory holds no checkpoint that transformers knows, its weights lack a vocabulary
+            table, or the configuration does not name the class of the weights.
     """
     config, model_type = _class_of(directory)
     for name in (INDEX, OLD_INDEX):
@@ -51,6 +51,8 @@ def load_checkpoint(directory: str | Path, *, keeps_dtype: bool = False) -> Any:
         )
     except Exception as error:  # an old file of weights is a pickle: damaged, it may raise anything
         raise _not_a_checkpoint(directory, error) from error
+    if missing := sorted(find_vocabulary_tensors(model).all & info["missing_keys"]):
+        raise DataError(f"{directory}: no weights for {', '.join(missing)}; fetch the checkpoint again")
     if not config.architectures:
         _refuse_lost(directory, model, info["unexpected_keys"])
     return model.eval()

@@ -61,7 +61,9 @@ def verify_checkpoint(directory: str | Path) -> list[Check]:
     with in_safetensors(str(directory)) as checkpoint:
         lazy = LazyModel.of(checkpoint)
         model = lazy.model
-        checks = [_check_weights(lazy)]
+        checks = [check_weights(lazy)]
+        if not checks[0].is_good:  # the others would judge values of a new model
+            return checks
         record = Path(directory) / EXCHANGE_RECORD
         exchange = read_json(record) if record.is_file() else {"lost": {}, "disagreeing": {}}
         num_ids = {side: _num_rows(model, side) for side in ("encoder", "decoder")}
@@ -100,7 +102,7 @@ def _check_named_ids(model: Any, lost: Mapping[str, Any]) -> Check:
     return Check("named ids have tokens", not gone, detail if gone else "none was lost in an exchange")
 
 
-def _check_weights(lazy: LazyModel) -> Check:
+def check_weights(lazy: LazyModel) -> Check:
     """Name the class of the model and what its files lack; vocabulary tables must not be missing."""
     name = type(lazy.model).__name__
     if not lazy.missing:

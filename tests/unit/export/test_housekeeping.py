@@ -315,3 +315,13 @@ def test_files_that_do_not_fit_are_all_named(outputs: dict[str, list[Path]], tmp
     assert invoke("compare", short, "--ref", short).exit_code == 2
     assert invoke("compare", short, short, "--ref", short, "--sys-name", "a").exit_code == 2
     assert invoke("compare", short, outputs["a"][0], "--ref", tmp_path / "none").exit_code == 2
+
+
+def test_references_without_text_and_systems_without_name_are_refused(tmp_path: Path) -> None:
+    one, other, empty = (write(tmp_path / name, [name] * 2) for name in ("1", "\x1b[31m2", "3"))
+    empty.write_text("\n \n")
+    assert "no line has text" in invoke("compare", one, other, "--ref", empty).stderr
+    named = invoke("compare", one, other, "--ref", one, "--sys-name", "a", "--sys-name", " ")
+    assert (named.exit_code, "--sys-name" in named.stderr) == (2, True)
+    shown = invoke("compare", one, other, "--ref", one)
+    assert (shown.exit_code, "\x1b" in shown.stdout) == (0, False)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
-from nlgraft.basics.errors import ContractError
+from nlgraft.errors import ContractError, DataError
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.context_config import ContextConfig, HuggingFaceEncoderConfig, PoolingConfig, UniLMConfig
 from nlgraft.nn.contextual import Context, load_encoder
-from nlgraft.nn.hugging_face import HuggingFaceEncoder
+from nlgraft.nn.hugging_face import HuggingFaceEncoder, load_base_model
 from nlgraft.nn.language_models import UniLM
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
@@ -148,3 +149,17 @@ def test_families_that_need_an_encoder_say_so():
         preset("prlm")
     with pytest.raises(ContractError, match="Did you mean 'trice'"):
         preset("trise")
+
+
+def test_a_checkpoint_that_lacks_weights_is_no_context(tmp_path):
+    """transformers draws what the files lack, without a word."""
+    hugging_face("bert").save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    kept = {name: tensor for name, tensor in weights.items() if "pooler" not in name}
+    save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    config = HuggingFaceEncoderConfig(checkpoint=str(tmp_path))
+    assert load_base_model(config) is not None
+    del kept["embeddings.word_embeddings.weight"]
+    save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(DataError, match=r"lack 1 of the model .*embeddings\.word_embeddings"):
+        load_base_model(config)

@@ -62,8 +62,36 @@ def test_many_cells_and_exclusions_are_read_within_seconds(
 
 def test_a_study_that_is_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "study.yaml")
-    with pytest.raises(StudyError, match="is a pipe; give a file"):
+    for path in (tmp_path / "study.yaml", Path("/dev/zero")):
+        with pytest.raises(StudyError, match="a pipe or a device"):
+            Study.from_yaml(path)
+
+
+def test_thousands_of_unknown_keys_are_refused_within_seconds(tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text("".join(f"unknown_key_{n}: 1\n" for n in range(20_000)))
+    began_s = time.process_time()
+    with pytest.raises(StudyError, match="more than 1,000 keys"):
         Study.from_yaml(tmp_path / "study.yaml")
+    assert time.process_time() - began_s < 5  # a minute
+
+
+def test_many_misspelt_settings_are_named_within_seconds(toy_document: dict[str, Any]) -> None:
+    space = {f"gian.{n}": {"type": "float", "low": 0, "high": 1} for n in range(300)}
+    toy_document["search"] = {"trials": 3, "space": space}
+    began_s = time.process_time()
+    assert len(problems(toy_document)) == 300
+    assert time.process_time() - began_s < 5
+
+
+@pytest.mark.parametrize("text", ["\x1b[2J\x1b[31mgone", "\u202etxt.exe"])
+@pytest.mark.parametrize("place", ["description", "factors"])
+def test_what_would_disturb_a_terminal_is_refused(
+    toy_document: dict[str, Any], place: str, text: str
+) -> None:
+    factors = {text: {"target": "gain", "levels": [0.0, 1.0], "baseline": 0.0}}
+    toy_document[place] = text if place == "description" else factors
+    found = " ".join(problems(toy_document).values())
+    assert f"{text!a} has characters that control a terminal" in found
 
 
 @pytest.mark.parametrize(

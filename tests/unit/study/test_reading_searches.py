@@ -151,3 +151,27 @@ def test_several_objectives_need_to_say_which_stops_trials(good, problems):
     Study.from_dict(good)
     good["objective"].append(good["objective"][0])
     assert "is the metric of objective[0] too" in problems(good)["objective[2].metric"]
+
+
+def test_trials_cannot_be_stopped_by_what_is_measured_after_training(problems):
+    """A shipped system's training reports its dev loss alone: with BLEU nothing was ever stopped."""
+    found = problems(NOT_TRACKED)
+    assert "dev/bleu" in found["search.trial_scheduler.metric"]
+    assert "reported: dev/loss" in found["search.trial_scheduler.metric"]
+    NOT_TRACKED["search"]["trial_scheduler"]["metric"] = "train_s"
+    assert "'train_s'" in problems(NOT_TRACKED)["search.trial_scheduler.metric"]
+    NOT_TRACKED["search"]["trial_scheduler"]["metric"] = "dev/loss"
+    assert "search.trial_scheduler.metric" not in problems({**NOT_TRACKED, "seeds": []})
+
+
+NOT_TRACKED = {
+    "name": "stopping",
+    "system": "trainables.lm_augmentation",
+    "objective": {"metric": "dev/bleu", "direction": "maximize"},
+    "seeds": [1],
+    "search": {
+        "trials": 3,
+        "trial_scheduler": {"name": "asha"},
+        "space": {"train.peak_lr": {"type": "float", "low": 1e-4, "high": 1e-3}},
+    },
+}

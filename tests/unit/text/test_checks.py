@@ -73,6 +73,30 @@ def test_plain_text_named_gz_is_refused(corpus):
         check_corpus(config(corpus, ".gz"))
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("train.de", "\n" * 3, "train: all 3 examples have no text in target"),
+        ("dev.en", " \t\n\u200b\n\u3000\n", "dev: all 3 examples have no text in sources"),
+        ("test.de", " \n" * 3, "test: all 3 examples have no text in target"),
+    ],
+)
+def test_text_without_a_word_is_refused(corpus, name, text, message):
+    (corpus / name).write_text(text, "utf-8")
+    with pytest.raises(DataError, match=message):
+        check_corpus(config(corpus))
+
+
+@pytest.mark.parametrize("name", ["train.de", "train.en"])
+def test_a_side_whose_lines_are_all_alike_is_refused(corpus, name):
+    """Nothing about the other side can be learned from it."""
+    for side in ("en", "de"):
+        (corpus / f"train.{side}").write_text("".join(f"{side} {n}\n" for n in range(50)))
+    (corpus / name).write_text("the same\n" * 50)
+    with pytest.raises(DataError, match=r"train: all 50 examples have the same .*'the same'"):
+        check_corpus(config(corpus))
+
+
 def test_empty_targets_are_named(corpus):
     (corpus / "train.de").write_text("a\n\n  \n")
     assert check_corpus(config(corpus)).warnings == (

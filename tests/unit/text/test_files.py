@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import gzip
+import os
+import threading
 
 import pytest
 from pydantic import TypeAdapter
@@ -127,3 +129,39 @@ def test_a_name_stays_a_name_unless_there_is_such_a_file(tmp_path):
     assert adapter.validate_python("corpus", context=context) == str(tmp_path / "corpus")
     assert adapter.validate_python("org/corpus", context=context) == "org/corpus"
     assert adapter.validate_python("corpus") == "corpus"
+
+
+def test_a_pipe_is_read_once_and_whole(tmp_path):
+    """As a shell passes ``<(zcat text)``: what was read to tell its format cannot be read again."""
+    for content in (b"first\nsecond\n", gzip.compress(b"first\nsecond\n")):
+        reading, writing = os.pipe()
+        os.write(writing, content)
+        os.close(writing)
+        assert read_lines(f"/dev/fd/{reading}", 100).lines == ["first", "second"]
+        os.close(reading)
+
+
+def test_a_named_pipe_is_read_while_somebody_writes(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(b"first\nsecond\n",))
+    writer.start()
+    assert read_lines(str(tmp_path / "pipe"), 100).lines == ["first", "second"]
+    writer.join()
+
+
+def test_a_pipe_without_a_writer_is_not_awaited_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr("nlgraft.text.files._PIPE_WAIT_S", 0.1)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(DataError, match="nobody has written for"):
+        read_lines(str(tmp_path / "pipe"), 100)
+
+
+@pytest.mark.parametrize("name", ["/dev/zero", "/dev/null", "pipe"])
+def test_what_can_be_read_only_once_identifies_no_text(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    with pytest.raises(DataError, match="a pipe or a device"):
+        file_digest(name)
+    if name != "pipe":
+        with pytest.raises(DataError, match="a pipe or a device"):
+            read_lines(name, 100)

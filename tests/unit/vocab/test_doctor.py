@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
+from nlgraft.errors import DataError
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab_tool.doctor import examine_checkpoint, examine_table, unreachable_tokens
+from nlgraft.vocab_tool.verify import verify_checkpoint
 from tests.tiny_masked_lms import masked_lm, pieces
 
 
@@ -75,3 +78,21 @@ def test_tokens_that_merges_never_make_are_found(tmp_path):
     checks = {check.name: check for check in examine_table(rows, vocabulary)}
     assert checks["rows differ"].is_good
     assert checks["tokens are reachable"].detail.startswith("2 tokens that no text yields: abc, cd")
+
+
+@pytest.mark.parametrize("judge", [examine_checkpoint, verify_checkpoint])
+def test_weights_that_are_not_there_are_not_judged(place, judge):
+    """The values of a new model, drawn in their place, would look as if they had learned."""
+    directory, _, _ = place
+    save_file({}, directory / "model.safetensors", metadata={"format": "pt"})
+    [check] = judge(directory)
+    assert not check.is_good
+    assert "no weights for" in check.detail
+
+
+def test_old_weights_that_are_not_there_are_refused(place):
+    directory, _, _ = place
+    (directory / "model.safetensors").unlink()
+    torch.save({}, directory / "pytorch_model.bin")
+    with pytest.raises(DataError, match=r"no weights for .*word_embeddings"):
+        examine_checkpoint(directory)

@@ -61,7 +61,7 @@ def test_verify_names_weights_that_are_not_stored(name, is_good, tmp_path):
     checks = {check.name: check for check in verify_checkpoint(tmp_path)}
     assert checks["weights are stored"].is_good is is_good
     assert checks["weights are stored"].detail.startswith(f"BertForMaskedLM; no weights for {name}")
-    assert checks["permutation test"].is_good
+    assert ("permutation test" in checks) is is_good
 
 
 @pytest.mark.parametrize("is_masked", [True, False])

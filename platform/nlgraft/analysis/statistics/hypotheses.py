@@ -13,7 +13,7 @@ from nlgraft.analysis.statistics.comparison import Comparison, Standing, rounded
 from nlgraft.analysis.statistics.resampling import holm
 from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.scores import Score, evaluate_text
-from nlgraft.text.files import read_lines
+from nlgraft.text.files import has_text, read_lines
 
 _MAX_CHARS = 100_000
 
@@ -71,6 +71,8 @@ def compare_systems(
     if len(systems) < 2:
         raise DataError(f"one system, {', '.join(systems)}: name at least two, by --sys-name for each file")
     references = read_lines(reference, _MAX_CHARS).lines
+    if not has_text(references):
+        raise DataError(f"{reference}: no line has text; give references, a line for each hypothesis")
     lines = {name: [read_lines(path, _MAX_CHARS).lines for path in paths] for name, paths in systems.items()}
     wrong = [
         f"{path}: {len(found)} lines, {Path(reference).name} has {len(references)}"

@@ -26,6 +26,8 @@ class Metric:
             the length of the references.
         is_derived: True for values computed when results are read: from the learning curves of several
             trials, or from several test sets.
+        is_tracked: True for values that a training of the trial's own model reports after each evaluation, so
+            that it can be stopped by them. Of a system that marks none, any may be.
         counted_by: The fixed metric that counts the units which the value averages over, if their number
             depends on the vocabulary. Cells are compared only where it is equal.
         description: What is measured.
@@ -37,6 +39,7 @@ class Metric:
     is_time: bool = False
     is_fixed: bool = False
     is_derived: bool = False
+    is_tracked: bool = False
     counted_by: str = ""
     description: str = ""
 

@@ -31,12 +31,14 @@ from ruamel.yaml.events import (
     StreamStartEvent,
 )
 
-from nlgraft.basics.errors import ContractError, Problem
+from nlgraft.errors import ContractError, DataError, Problem
 from nlgraft.pipeline.credentials import without_credentials
 from nlgraft.pipeline.fingerprint import plain_json
 from nlgraft.study.data import paths
+from nlgraft.text.files import refuse_special
 
 _MAX_DEPTH = 50
+_MAX_KEYS = 1000
 _INT = re.compile(r"[-+]?[0-9]+")
 _BASED_INT = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
@@ -68,9 +70,10 @@ class Document:
 def read_file(path: Path) -> Document:
     """Read a YAML or JSON file in UTF-8; the document of an unreadable file has that problem."""
     try:
-        if path.is_fifo():  # one that nobody writes to would be read for ever
-            return Document(problems=[Problem("", f"{path} is a pipe; give a file")], is_whole=False)
+        refuse_special(path)
         return parse(path.read_bytes().decode("utf-8-sig"))
+    except DataError as error:
+        return Document(problems=[Problem("", str(error))], is_whole=False)
     except OSError as error:
         hint = _file_beside(path) if isinstance(error, FileNotFoundError) else ""
         reason = f"cannot be read: {error.strerror or error}{hint}"
@@ -231,6 +234,10 @@ class _Builder:
             is_plain = event.style in (None, "")
             value = resolve_plain(event.value) if is_plain else event.value
             if self._is_key():
+                frame = self._frames[-1]
+                if len(frame.key_lines) >= _MAX_KEYS:
+                    self.refuse(frame.path, f"line {line}: more than {_MAX_KEYS:,} keys; split the mapping")
+                    return False
                 self._start_key(event.value, value, line)
                 if is_plain and event.value == "<<":
                     where = self._next_path()

@@ -188,6 +188,7 @@ class Place:
         return f"{name} of {inner}" if inner not in ("", "anything") else name
 
 
+@lru_cache(maxsize=64)
 def knobs(model: type[BaseModel], *, is_by_kind: bool = False) -> list[Knob]:
     """List every setting of a config, nested ones included, in the order of the fields.
 

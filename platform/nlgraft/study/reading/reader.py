@@ -17,7 +17,7 @@ from nlgraft.study.reading.documents import Document
 from nlgraft.study.reading.draft import read_draft
 from nlgraft.study.reading.faults import describe, faults_of
 from nlgraft.study.reading.idle_rules import idle_problems
-from nlgraft.study.reading.rules import number_problems, seed_problems, study_problems, usable_cells
+from nlgraft.study.reading.rules import seed_problems, study_problems, usable_cells, value_problems
 from nlgraft.study.reading.shadow_rules import shadow_problems
 from nlgraft.study.reading.system_rules import system_problems
 
@@ -56,7 +56,7 @@ def read_study(
         applied = overrides.apply(document, changes, environ)
         draft = read_draft(document.values, document.problems)
         draft.study._directory = str(directory.absolute())
-        document.problems += number_problems(document.values)
+        document.problems += value_problems(document.values)
         document.problems += seed_problems(document.values.get("seeds"))
         cells = usable_cells(draft)
         document.problems += study_problems(draft, cells)

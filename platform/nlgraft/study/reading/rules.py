@@ -27,10 +27,12 @@ from nlgraft.study.reading.draft import Draft
 from nlgraft.study.reading.faults import describe
 from nlgraft.study.reading.overrides import scale_problems
 from nlgraft.study.reading.place_rules import place_problems
+from nlgraft.wording import visible
 
 _NUM_SHOWN = 10
 """Leading characters of a level that MLflow's parallel coordinates show."""
 _MAX_INT = 2**63 - 1
+_PROSE = ("description", "source", "reason")
 _MAX_ENTRY_PROBLEMS = 20
 
 
@@ -332,10 +334,14 @@ def _look_problems(draft: Draft, num_cells: int) -> Iterator[Problem]:
         yield Problem("sequential.replicates", message)
 
 
-def number_problems(values: Any, path: str = "") -> Iterator[Problem]:
-    """Find whole numbers too large for 64 bits."""
+def value_problems(values: Any, path: str = "") -> Iterator[Problem]:
+    """Find whole numbers too large for 64 bits, and names and prose that would disturb a terminal."""
     if isinstance(values, (dict, list)):
         for key, value in values.items() if isinstance(values, dict) else enumerate(values):
-            yield from number_problems(value, paths.join(path, key))
+            for text in (key, value if key in _PROSE else ""):
+                if isinstance(text, str) and visible(text) != text:
+                    message = f"{ascii(text)[:60]} has characters that control a terminal; leave them out"
+                    yield Problem(paths.join(path, key), message)
+            yield from value_problems(value, paths.join(path, key))
     elif isinstance(values, int) and abs(values) > _MAX_INT:
         yield Problem(path, f"{describe(values)} is too large; whole numbers go up to {_MAX_INT:,}")

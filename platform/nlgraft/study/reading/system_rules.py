@@ -20,6 +20,7 @@ from nlgraft.study.reading.resolving import Resolver
 from nlgraft.study.reading.system_import import load_system
 
 _REPORTED = ("published", "claims", "analysis")
+_STOPS_BY = "search.trial_scheduler.metric"
 """Fields whose metrics are reported and select nothing."""
 
 
@@ -94,13 +95,11 @@ def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Ite
     named = [*((f"{path}.metric", column.metric) for path, column in draft.published), *_asked(draft)]
     if draft.can_use("analysis"):
         named += [(paths.join("analysis.margin", metric), metric) for metric in draft.study.analysis.margin]
-    search = draft.study.search
-    if (
-        search is not None
-        and search.trial_scheduler is not None
-        and search.trial_scheduler.metric is not None
-    ):
-        named.append(("search.trial_scheduler.metric", search.trial_scheduler.metric))
+    tracked = [name for name in known if system.metrics[name].is_tracked and name.startswith("dev/")]
+    scheduler = draft.study.search and draft.study.search.active_scheduler
+    if scheduler is not None:
+        objectives = [one.metric for _, one in draft.objectives if one.metric in known]
+        named += [(_STOPS_BY, name) for name in ([scheduler.metric] if scheduler.metric else objectives[:1])]
     for path, name in named:
         if name not in system.metrics:
             yield Problem(path, f"{system.name} reports no metric {name!r}. {nearest(name, known)}")
@@ -112,6 +111,10 @@ def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Ite
             )
         elif system.metrics[name].is_derived and not path.startswith(_REPORTED):
             yield Problem(path, f"{name!r} is known only when all trials have ended; name it in claims")
+        elif path == _STOPS_BY and tracked and name not in tracked:
+            # Nothing would ever be stopped.
+            message = f"{name!r} is not reported while a trial trains; reported: {', '.join(tracked)}"
+            yield Problem(path, message)
     for path, objective in draft.objectives:
         metric = system.metrics.get(objective.metric)
         if metric is not None and metric.direction != objective.direction:

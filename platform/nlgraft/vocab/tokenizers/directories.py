@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nlgraft.basics.errors import DataError
+from nlgraft.errors import DataError
+from nlgraft.text.files import refuse_special
 from nlgraft.vocab.tokenizers.legacy import (
     SPECIAL_FILES,
     byte_level_json,
@@ -77,6 +78,8 @@ def find_files(name: str | Path, patterns: Sequence[str], revision: str | None =
     """
     path = Path(name)
     if path.exists():
+        for each in (path, *path.glob("*")):
+            refuse_special(each)
         return path
     missing = f"{name}: no such file or directory"
     if not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", str(name)) or path.suffix in (".json", ".model", ".txt"):
