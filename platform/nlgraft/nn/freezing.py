@@ -1,11 +1,22 @@
-"""Freezing of parameters that an output does not depend on."""
+"""Modes of modules: frozen parameters that an output does not depend on, evaluation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Run a module in evaluation mode and without gradients; its mode is restored afterwards."""
+    was_training = module.training
+    module.eval()
+    with torch.no_grad():
+        yield
+    module.train(was_training)
 
 
 def freeze_unused(module: nn.Module, output: Callable[[], Tensor]) -> None:
