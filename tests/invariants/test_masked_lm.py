@@ -10,7 +10,7 @@ import torch
 
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.masked_lm_models import NOT_PREDICTED, MaskedBatch
-from nlgraft.training.masked_lm_training import masked_losses
+from nlgraft.training.masked_lm_training import LOSS, PER_CHARACTER, masked_losses
 from nlgraft.training.masked_text import MaskedScoringData, Masker, choose
 from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig
 from nlgraft.vocab.methods.building import build_plan
@@ -53,7 +53,7 @@ def test_all_vocabularies_predict_the_same_characters(tokenizer, tmp_path):
         data = MaskedScoringData(text, own.ids, MaskedScoringConfig(rate=0.3, num_rounds=2), 500)
         characters = data.characters()
         losses = masked_losses(masked_lm(len(own.vocabulary)), data)
-        assert losses.characters.tolist() == characters.tolist()
+        assert losses[PER_CHARACTER][:, 1].tolist() == characters.tolist()
         spelled = np.zeros(len(text))
         for rows, batch in data.in_order():
             assert ((batch.tokens.ids == own.ids.mask) == (batch.labels != NOT_PREDICTED)).all()
@@ -61,7 +61,7 @@ def test_all_vocabularies_predict_the_same_characters(tokenizer, tmp_path):
                 tokens = labels[labels != NOT_PREDICTED].tolist()
                 spelled[row] += sum(len(own.vocabulary.token(token).text) for token in tokens)
         assert spelled.tolist() == characters.tolist()
-        found[name] = (characters.tolist(), int(losses.tokens.sum()))
+        found[name] = (characters.tolist(), int(losses[LOSS][:, 1].sum()))
     assert found["pieces"][0] == found["letters"][0]
     assert found["pieces"][1] < found["letters"][1]
 
@@ -95,7 +95,7 @@ def test_single_tokens_are_masked_where_tokens_are_the_unit(tokenizer):
     alone = masker(tokenizer, ["the"] * 20, 0.01, 1, unit="token")
     assert all(alone.line(row, 3).is_predicted == [True] for row in range(20))
     scored = MaskedScoringData(tokenizer.encode(LINES), tokenizer.ids, MaskedScoringConfig(unit="token"), 500)
-    assert masked_losses(masked_lm(len(tokenizer.vocabulary)), scored).characters is None
+    assert [*masked_losses(masked_lm(len(tokenizer.vocabulary)), scored)] == [LOSS]
 
 
 @pytest.mark.parametrize("unit", ["word", "token"])

@@ -11,19 +11,18 @@ from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import TrialStopped
 from nlgraft.text.batches import Ragged
 from nlgraft.training.data import Seq2SeqData
-from nlgraft.training.data import dev_loss as measure_dev_loss
 from nlgraft.training.loop import Training, train
-from nlgraft.training.losses import Seq2SeqObjective, segment_losses
+from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.train_config import LearnedParameters, TrainConfig
 from nlgraft.training.views import Encoded, Side, View
-from tests.unit.training.toy import Recorder, ToyData, ToyModel, make_context
+from tests.unit.training.toy import Recorder, ToyData, ToyModel, dev_loss_of, make_context
 
 TIMED = {"train/tokens_per_s"}
 
 
 def dev_loss(model):
     torch.rand(3)  # an evaluation that draws numbers must not change training
-    return {"dev/loss": segment_losses(model, ToyData(num=12, seed=9).in_order(), 12).per_token}
+    return dev_loss_of(model, ToyData(num=12, seed=9), 12)
 
 
 def real_parts():
@@ -59,7 +58,7 @@ def run(root, reporter=None, seed=5, is_real=False, **fields):
     }
     learned = LearnedParameters(frozen=settings.pop("frozen", ()))
     model, data = real_parts() if is_real else (ToyModel(1, dropout=0.3), ToyData())
-    evaluate = measure_dev_loss(data) if is_real else dev_loss
+    evaluate = (lambda model: dev_loss_of(model, data, len(data))) if is_real else dev_loss
     context = make_context(root, reporter, seed=seed)
     objective, config = Seq2SeqObjective(0.1), TrainConfig(**settings)
     outcome = train(Training(model, objective, data, config, learned), context, evaluate=evaluate)

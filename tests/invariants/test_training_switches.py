@@ -6,12 +6,12 @@ import torch
 from nlgraft.stages.run.text_stages import training_budget
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import Corpus, write_corpus
-from nlgraft.training.data import Seq2SeqData, dev_loss
+from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.loop import Training, train
 from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.train_config import SmoothedTrainConfig
 from nlgraft.training.views import Encoded, View
-from tests.unit.training.toy import Recorder, ToyData, ToyModel, make_context
+from tests.unit.training.toy import Recorder, ToyData, ToyModel, dev_loss_of, make_context
 
 USUAL = {
     "max_steps": 9,
@@ -65,12 +65,11 @@ def run(root, **fields):
     write_corpus(Corpus([lines], lines), root / "corpus" / "train")
     budget = training_budget(config, root / "corpus", "train", 1)
     data = Seq2SeqData(encoded, View(), batch_tokens=budget, seed=1)
-    measure = dev_loss(data)
     recorder, steps = Recorder(), []
 
     def evaluate(model):
         steps.append(1)
-        return {**measure(model), "dev/accuracy": 1.0 / len(steps)}
+        return {**dev_loss_of(model, data, len(data)), "dev/accuracy": 1.0 / len(steps)}
 
     model, context = ToyModel(1), make_context(root, recorder)
     train(Training(model, Seq2SeqObjective.of(config), data, config), context, evaluate=evaluate)

@@ -16,16 +16,16 @@ from nlgraft.nn.context_config import BiLMConfig
 from nlgraft.nn.language_models import BiLM
 from nlgraft.nn.model_config import ClassifierConfig, TransformerConfig
 from nlgraft.text.batches import Ragged
-from nlgraft.training.classification_training import ClassificationObjective, LabelledData
+from nlgraft.training.classification_training import LabelledData, classification_objective
 from nlgraft.training.language_model_training import LanguageModelObjective, TextData
 from nlgraft.training.loop import Training, train
-from nlgraft.training.losses import Seq2SeqObjective, segment_losses
+from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.masked_lm_training import fresh_encoder
 from nlgraft.training.masked_text import MaskingIds
 from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.train_config import TrainConfig
 from nlgraft.training.weights import load_weights
-from tests.unit.training.toy import VOCABULARY, Recorder, ToyData, ToyModel, make_context
+from tests.unit.training.toy import VOCABULARY, Recorder, ToyData, ToyModel, dev_loss_of, make_context
 
 SETTINGS = {
     "max_steps": 14,
@@ -37,7 +37,7 @@ SETTINGS = {
 
 
 def dev_loss(model):
-    return {"dev/loss": segment_losses(model, ToyData(num=12, seed=9).in_order(), 12).per_token}
+    return dev_loss_of(model, ToyData(num=12, seed=9), 12)
 
 
 def train_worker(root, rank, world_size, stop_at=None):
@@ -79,7 +79,7 @@ def train_classifier(root, rank, world_size):
     data = LabelledData(lines, np.arange(37) % 2, ids, batch_tokens=30)
     context = make_context(root / "classifier", rank=rank, world_size=world_size)
     settings = TrainConfig(**{**SETTINGS, "average_last": 1})
-    training = Training(model, ClassificationObjective(), data, settings)
+    training = Training(model, classification_objective, data, settings)
     return train(training, context, save=lambda *_: None)
 
 

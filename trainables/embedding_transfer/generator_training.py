@@ -23,7 +23,7 @@ from nlgraft.stages.kinds.exchange_kinds import SIDE
 from nlgraft.stages.run.exchange_stages import embedding_tables
 from nlgraft.stages.run.new_rows import EXCHANGED
 from nlgraft.training.cross_entropy import smoothed_cross_entropy
-from nlgraft.training.losses import Loss, freeze_module
+from nlgraft.training.losses import Loss
 from nlgraft.training.train_config import SmoothingKind
 from trainables.embedding_transfer.distillation import NO_WORD, Reduction, distillation_loss
 from trainables.embedding_transfer.generators import EmbeddingGenerator, extended
@@ -188,7 +188,7 @@ class GeneratorModel(nn.Module):
         """Freeze the model in place, permanently in evaluation mode; each table needs a generator."""
         super().__init__()
         self.generators = nn.ModuleDict(dict(generators))
-        self._body = (cast(FrozenModel, freeze_module(body)),)
+        self._body = (cast(FrozenModel, body.eval().requires_grad_(False)),)
 
     @property
     def body(self) -> FrozenModel:

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from nlgraft.nn.masked_lm_models import NOT_PREDICTED, MaskedBatch, TransformersMaskedLM, fresh_bert
 from nlgraft.nn.model_config import BertConfig
-from nlgraft.training.losses import Loss
-from nlgraft.training.masked_lm_training import MaskedObjective
+from nlgraft.training.losses import Loss, TokenObjective
+from nlgraft.training.masked_lm_training import predict_masked
 from trainables.prlm_fusion.config import BertPrlm, DistilbertPrlm, ElectraPrlm, GptPrlm, PretrainedPrlm
 
 
@@ -59,7 +59,7 @@ class MaskedTokens(Pretraining):
 
     def forward(self, batch: MaskedBatch) -> Loss:
         """Compute the cross-entropy of the masked tokens."""
-        return MaskedObjective()(self.model, batch)
+        return TokenObjective(predict_masked)(self.model, batch)
 
 
 class NextTokens(Pretraining):

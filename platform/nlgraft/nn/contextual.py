@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from nlgraft.basics.errors import ContractError
+from nlgraft.nn.freezing import freeze_unused
 from nlgraft.nn.attention import Memory
 from nlgraft.nn.batch import Tokens, truncate_middle
 from nlgraft.nn.context_config import (
@@ -27,25 +28,6 @@ from nlgraft.nn.decoder_state import EmbeddingCache
 from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.language_models import build_language_model
 from nlgraft.nn.pooling import EncoderShape, LayerStates, ScalarMix, build_pooling
-
-# Freezing of parameters that an output does not depend on.
-
-
-def freeze_unused(module: nn.Module, output: Callable[[], Tensor]) -> None:
-    """Freeze the parameters of a module on which an output, of any shape [...], does not depend.
-
-    All others are trained, but for those that are frozen already, such as a Marian's sinusoids: each of them
-    gets a gradient, as DDP requires. torch's random state does not change.
-    """
-    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    # Tensors on the meta device have no values to run.
-    if not parameters or parameters[0].device.type == "meta":
-        return
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
-        gradients = torch.autograd.grad(output().float().sum(), parameters, allow_unused=True)
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        parameter.requires_grad_(gradient is not None)
-
 
 class ContextualEncoder(Protocol):
     """Interface of a pretrained encoder, which is also an ``nn.Module``.

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.context_config import HuggingFaceEncoderConfig
+from nlgraft.nn.freezing import evaluating
 from nlgraft.nn.pooling import EncoderShape, LayerStates
 from nlgraft.nn.transformers_loading import MAIN, position_limit, quiet_transformers, refuse_missing
 
@@ -124,14 +125,10 @@ class HuggingFaceEncoder(nn.Module):
         config = AutoConfig.from_pretrained(directory)
         return cls(AutoModel.from_config(config, dtype=torch.float32), is_causal=is_causal)
 
-    @torch.no_grad()
     def _probe(self, last_id: int) -> LayerStates:
         device = next(self.model.parameters()).device
-        was_training = self.model.training
-        self.model.eval()
-        states = self._run(input_ids=torch.tensor([[5, 6, last_id]], device=device))
-        self.model.train(was_training)
-        return states
+        with evaluating(self.model):
+            return self._run(input_ids=torch.tensor([[5, 6, last_id]], device=device))
 
     def _run(self, **inputs: Any) -> LayerStates:
         output = self.model(**inputs, output_hidden_states=True)

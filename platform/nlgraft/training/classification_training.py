@@ -20,11 +20,11 @@ from nlgraft.evaluation.classification import evaluate_probabilities
 from nlgraft.evaluation.scores import Evaluation
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.classifier import Classifier
+from nlgraft.nn.freezing import evaluating
 from nlgraft.nn.masked_lm_models import MaskedLM, load_checkpoint
 from nlgraft.nn.model_config import ClassifierConfig
 from nlgraft.text.batches import LengthBatches, Ragged, batches_of
-from nlgraft.training.cross_entropy import smoothed_cross_entropy
-from nlgraft.training.losses import Loss
+from nlgraft.training.losses import Predictions, TokenObjective
 from nlgraft.training.masked_lm_training import ENCODER_DESCRIPTION, read_masked_lm, write_masked_lm
 from nlgraft.training.masked_text import MaskingIds
 from nlgraft.training.seeds import derive_seed
@@ -108,28 +108,23 @@ def index_labels(labels: Sequence[str], known: Sequence[str], split: str) -> Int
     return np.array([classes[label] for label in labels], dtype=np.int64)
 
 
-@dataclass(frozen=True)
-class ClassificationObjective:
-    """Cross-entropy of the class of each line; the loss is averaged over lines, not tokens."""
-
-    def __call__(self, model: Classifier, batch: LabelledBatch) -> Loss:
-        """Compute the summed loss of a batch and its number of lines."""
-        loss = smoothed_cross_entropy(model(batch.tokens), batch.classes, 0.0, "uniform_all")
-        return Loss(loss, len(batch.classes))
+def _predict(model: Classifier, batch: LabelledBatch) -> Predictions:
+    return Predictions(model(batch.tokens), batch.classes, torch.arange(len(batch.classes)))
 
 
-@torch.no_grad()
+classification_objective = TokenObjective(_predict)
+"""Cross-entropy of the class of each line; the loss is averaged over lines, not tokens."""
+
+
 def class_probabilities(
     model: Classifier, data: LabelledData, num_classes: int, device: torch.device | str = "cpu"
 ) -> NDArray[np.float64]:
     """Compute the probability of each class of every line, [N, C], with the model in evaluation mode."""
-    was_training = model.training
-    model.eval()
     probabilities_NC = np.zeros((len(data), num_classes))
-    for rows, batch in data.in_order():
-        logits_BC = model(batch.to(device).tokens).double()
-        probabilities_NC[rows] = logits_BC.softmax(-1).cpu().numpy()
-    model.train(was_training)
+    with evaluating(model):
+        for rows, batch in data.in_order():
+            logits_BC = model(batch.to(device).tokens).double()
+            probabilities_NC[rows] = logits_BC.softmax(-1).cpu().numpy()
     return probabilities_NC
 
 

@@ -8,9 +8,9 @@ the epoch alone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.frozen_states import FrozenStates
 from nlgraft.text.batches import LengthBatches, PaddingReport, Ragged, batches_of
 from nlgraft.text.tokenizers import PAD, Tokenizer
-from nlgraft.training.losses import segment_losses
 from nlgraft.training.seeds import derive_seed, generator_for
 from nlgraft.training.train_config import Side, View
 from nlgraft.training.views import Encoded, IntArray, beside, join, prepare_side, take
@@ -234,12 +233,3 @@ def _starts(encoded: Encoded, view: View) -> IntArray:
     if view.language is None:
         return np.full(len(encoded), view.target_start, dtype=np.int64)
     return encoded.stream(view.language).values.astype(np.int64)
-
-
-def dev_loss(data: Seq2SeqData, device: torch.device | str = "cpu") -> Callable[[Any], dict[str, float]]:
-    """Make the function that measures the loss on a split, for ``train(evaluate=...)``.
-
-    Returns:
-        A function from a model to ``{"dev/loss": nats per target token, without smoothing}``.
-    """
-    return lambda model: {"dev/loss": segment_losses(model, data.in_order(), len(data), device).per_token}

@@ -12,9 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
-import torch.nn.functional as F
 from pydantic import TypeAdapter, ValidationError
 
 from nlgraft.basics.errors import ContractError, StoreError
@@ -26,7 +24,7 @@ from nlgraft.nn.language_models import BiLM, UniLM, build_language_model
 from nlgraft.text.batches import LengthBatches, Ragged, batches_of
 from nlgraft.text.tokenizers import EOS
 from nlgraft.training.cross_entropy import projected_cross_entropy
-from nlgraft.training.losses import Loss, SegmentLosses
+from nlgraft.training.losses import Loss, Predictions, segment_losses
 from nlgraft.training.seeds import derive_seed
 from nlgraft.training.views import IntArray, surround
 from nlgraft.training.weights import load_model, save_model
@@ -73,28 +71,15 @@ class LanguageModelObjective:
 
     def __call__(self, model: LanguageModel, tokens: Tokens) -> Loss:
         """Compute the summed loss of a batch and its number of predicted tokens."""
-        found = model.predictions(tokens)
+        states_PD, tokens_P, _ = model.predictions(tokens)
         table_VD = model.embedding.table.weight
-        loss = projected_cross_entropy(found.states, table_VD, None, found.tokens, 0.0, "uniform_all")
-        return Loss(loss, len(found.tokens))
+        loss = projected_cross_entropy(states_PD, table_VD, None, tokens_P, 0.0, "uniform_all")
+        return Loss(loss, len(tokens_P))
 
 
-@torch.no_grad()
-def text_losses(model: LanguageModel, data: TextData, device: torch.device | str = "cpu") -> SegmentLosses:
-    """Compute nats and predicted tokens of every sentence, with the model in evaluation mode."""
-    was_training = model.training
-    model.eval()
-    statistics_N2 = np.zeros((len(data), 2))
-    num_batches = 0
-    for rows, tokens in data.in_order():
-        found = model.predictions(tokens.to(device))
-        nats_P = F.cross_entropy(model.logits(found.states).float(), found.tokens, reduction="none")
-        sentence_P = rows[found.rows.cpu().numpy()]
-        np.add.at(statistics_N2[:, 0], sentence_P, nats_P.double().cpu().numpy())
-        np.add.at(statistics_N2[:, 1], sentence_P, 1)
-        num_batches += 1
-    model.train(was_training)
-    return SegmentLosses(statistics_N2, num_batches)
+def _predict(model: LanguageModel, tokens: Tokens) -> Predictions:
+    states_PD, tokens_P, rows_P = model.predictions(tokens)
+    return Predictions(model.logits(states_PD), tokens_P, rows_P)
 
 
 def evaluate_language_model(
@@ -105,7 +90,7 @@ def evaluate_language_model(
     A two-tower model conditions on all other tokens, so its perplexity is comparable only with that of other
     two-tower models; the signature names the condition.
     """
-    rows = text_losses(model, data, device).statistics
+    rows = segment_losses(model, data.in_order(), len(data), device, _predict)
     names = ("loss", "perplexity")
     scores = {name: score_statistics(name, rows, f"{name}|{condition(model)}|tok:model") for name in names}
     return Evaluation(scores, dict.fromkeys(names, rows))

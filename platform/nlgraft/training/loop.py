@@ -121,11 +121,13 @@ def train(
     with torch.random.fork_rng(devices=cuda):  # training must not shift the caller's own draws
         loop.run()
     loop.choose_result()
+    # Before the model is written, which may change it, e.g. merge its adapters.
+    outcome = loop.outcome()
     if loop.workers.is_first:
-        text = json.dumps(loop.state.progress.curves, allow_nan=False)
+        text = json.dumps(outcome.curves, allow_nan=False)
         (context.directory / CURVES_FILE).write_text(text + "\n", encoding="utf-8")
         save(training.model, context.directory)
-    return loop.outcome()
+    return outcome
 
 
 class _Loop:

@@ -6,16 +6,17 @@ Shape letters: B sentences, J target positions, R real target positions, V vocab
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from nlgraft.nn.batch import Batch
+from nlgraft.nn.freezing import evaluating
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.training.cross_entropy import projected_cross_entropy, smoothed_cross_entropy
 from nlgraft.training.train_config import SmoothedTrainConfig, SmoothingKind
@@ -23,10 +24,11 @@ from nlgraft.training.train_config import SmoothedTrainConfig, SmoothingKind
 __all__ = [
     "Loss",
     "Objective",
-    "SegmentLosses",
+    "Predictions",
     "Seq2SeqObjective",
+    "TokenObjective",
     "Translator",
-    "freeze_module",
+    "predict_target",
     "projected_cross_entropy",
     "real_hidden",
     "real_logits",
@@ -115,57 +117,74 @@ class Seq2SeqObjective:
         return Loss(loss, len(target_R))
 
 
-@dataclass(frozen=True)
-class SegmentLosses:
-    """Negative log-likelihood of every target, without smoothing.
+class Predictions(NamedTuple):
+    """Predicted tokens of a batch.
 
     Attributes:
-        statistics: Nats and tokens of each segment, [N, 2], in the order of the data.
-        batches: Number of batches that were run.
+        logits: [P, V].
+        tokens: The true ones, int64 [P].
+        rows: Segment of the batch to which each belongs, int64 [P].
     """
 
-    statistics: NDArray[np.float64]
-    batches: int = field(default=0)
-
-    @property
-    def per_token(self) -> float:
-        """Nats per token over all segments."""
-        nats, tokens = self.statistics.sum(0)
-        return float(nats / tokens)
+    logits: Tensor
+    tokens: Tensor
+    rows: Tensor
 
 
-@torch.no_grad()
+Predict = Callable[[Any, Any], Predictions]
+"""``predict(model, batch)``."""
+
+
+@dataclass(frozen=True)
+class TokenObjective:
+    """Cross-entropy of the predicted tokens.
+
+    Attributes:
+        predict: Predicts the tokens of a batch.
+        smoothing: Probability mass taken from the true token.
+        kind: Tokens among which it is distributed.
+    """
+
+    predict: Predict
+    smoothing: float = 0.0
+    kind: SmoothingKind = "uniform_all"
+
+    def __call__(self, model: Any, batch: Any) -> Loss:
+        """Compute the summed loss of a batch and its number of predicted tokens."""
+        logits_PV, tokens_P, _ = self.predict(model, batch)
+        return Loss(smoothed_cross_entropy(logits_PV, tokens_P, self.smoothing, self.kind), len(tokens_P))
+
+
+def predict_target(model: Translator, batch: Batch) -> Predictions:
+    """Predict the real target tokens of a batch from those before them and the sources."""
+    return Predictions(*real_logits(model, batch), batch.target_input.valid.nonzero()[:, 0])
+
+
 def segment_losses(
     model: Any,
-    batches: Iterable[tuple[NDArray[np.int64], Batch]],
+    batches: Iterable[tuple[NDArray[np.int64], Any]],
     num_segments: int,
     device: torch.device | str = "cpu",
-) -> SegmentLosses:
+    predict: Predict = predict_target,
+) -> NDArray[np.float64]:
     """Compute the negative log-likelihood of every segment, with the model in evaluation mode.
 
     Args:
-        model: A model with ``model(batch) -> [B, J, d]`` and ``logits``.
-        batches: Row numbers [B] and the batch of these rows.
+        model: The model.
+        batches: Row numbers [B] and the batch of these rows; a segment may be in several batches.
         num_segments: Number of segments in all.
         device: Device of the model.
+        predict: Predicts the tokens of a batch.
+
+    Returns:
+        Nats and predicted tokens of each segment, without smoothing, [N, 2].
     """
-    was_training = model.training
-    model.eval()
-    statistics = np.zeros((num_segments, 2))
-    count = 0
-    for rows, cpu_batch in batches:
-        logits_RV, target_R = real_logits(model, cpu_batch.to(device))
-        nats_R = F.cross_entropy(logits_RV.float(), target_R, reduction="none").double().cpu().numpy()
-        tokens_B = cpu_batch.target_input.valid.sum(1).numpy()
-        # Real positions come row by row, so a segment's tokens lie together.
-        owner_R = np.repeat(rows, tokens_B)
-        np.add.at(statistics[:, 0], owner_R, nats_R)
-        statistics[rows, 1] = tokens_B
-        count += 1
-    model.train(was_training)
-    return SegmentLosses(statistics, count)
-
-
-def freeze_module(module: nn.Module) -> nn.Module:
-    """Put a module into eval mode and stop it from learning, in place, e.g. a teacher."""
-    return module.eval().requires_grad_(False)
+    statistics_N2 = np.zeros((num_segments, 2))
+    with evaluating(model):
+        for rows, batch in batches:
+            logits_PV, tokens_P, row_P = predict(model, batch.to(device))
+            nats_P = F.cross_entropy(logits_PV.float(), tokens_P, reduction="none").double().cpu().numpy()
+            segment_P = rows[row_P.cpu().numpy()]
+            np.add.at(statistics_N2[:, 0], segment_P, nats_P)
+            np.add.at(statistics_N2[:, 1], segment_P, 1)
+    return statistics_N2

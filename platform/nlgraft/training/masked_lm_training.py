@@ -1,22 +1,21 @@
 """Objective, losses and files of masked language models, and their use as encoder and decoder.
 
-Shape letters: B lines, D width, V vocabulary, M positions whose token is predicted, N lines of a split.
+Shape letters: V vocabulary, M positions whose token is predicted, N lines of a split.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from numpy.typing import NDArray
 
-from nlgraft.basics.errors import DataError
+from nlgraft.errors import DataError
+from nlgraft.evaluation.sufficient import Statistics
 from nlgraft.nn.conversion.encoders import PredictionHead
 from nlgraft.nn.masked_lm_models import (
+    NOT_PREDICTED,
     EncoderMaskedLM,
     MaskedBatch,
     MaskedLM,
@@ -25,69 +24,29 @@ from nlgraft.nn.masked_lm_models import (
 )
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
-from nlgraft.training.cross_entropy import smoothed_cross_entropy
-from nlgraft.training.losses import Loss
+from nlgraft.training.losses import Predictions, segment_losses
 from nlgraft.training.masked_text import MaskedScoringData
-from nlgraft.training.train_config import SmoothingKind
 from nlgraft.training.weights import carry_over, load_model, save_model
 
+LOSS, PER_CHARACTER = "loss", "mlm_loss_per_char"
 ENCODER_DESCRIPTION = "masked_encoder.json"
 
 
-@dataclass(frozen=True)
-class MaskedObjective:
-    """Cross-entropy of the masked tokens.
-
-    Attributes:
-        smoothing: Probability mass taken from the true token.
-        kind: Tokens among which it is distributed.
-    """
-
-    smoothing: float = 0.0
-    kind: SmoothingKind = "uniform_all"
-
-    def __call__(self, model: MaskedLM, batch: MaskedBatch) -> Loss:
-        """Compute the summed loss of a batch and its number of masked tokens."""
-        _, logits_MV = model(batch)
-        targets_M = batch.targets
-        return Loss(smoothed_cross_entropy(logits_MV, targets_M, self.smoothing, self.kind), len(targets_M))
+def predict_masked(model: MaskedLM, batch: MaskedBatch) -> Predictions:
+    """Predict the masked tokens of a batch."""
+    _, logits_MV = model(batch)
+    return Predictions(logits_MV, batch.targets, (batch.labels != NOT_PREDICTED).nonzero()[:, 0])
 
 
-@dataclass(frozen=True)
-class MaskedLosses:
-    """Negative log-likelihood of the masked tokens of every line.
-
-    Attributes:
-        nats: Negative log-likelihood of each line in nats, [N].
-        tokens: Masked tokens of each line, [N].
-        characters: Characters of the masked words of each line, [N]; None if single tokens are masked.
-        unknown: Masked tokens that stand for text outside the vocabulary, [N].
-    """
-
-    nats: NDArray[np.float64]
-    tokens: NDArray[np.float64]
-    characters: NDArray[np.float64] | None
-    unknown: NDArray[np.float64]
-
-
-@torch.no_grad()
 def masked_losses(
     model: MaskedLM, data: MaskedScoringData, device: torch.device | str = "cpu"
-) -> MaskedLosses:
-    """Compute the loss of every line, with the model in evaluation mode."""
-    was_training = model.training
-    model.eval()
-    nats, tokens, unknown = (np.zeros(len(data.masker)) for _ in range(3))
-    for rows, batch in data.in_order():
-        _, logits_MV = model(batch.to(device))
-        targets_M, num_targets_B = batch.targets, batch.num_targets.numpy()
-        nats_M = F.cross_entropy(logits_MV.float(), targets_M.to(device), reduction="none").double().cpu()
-        line_M = np.repeat(rows, num_targets_B)
-        np.add.at(nats, line_M, nats_M.numpy())
-        np.add.at(unknown, line_M, (targets_M == data.masker.ids.unk).numpy())
-        tokens[rows] += num_targets_B
-    model.train(was_training)
-    return MaskedLosses(nats, tokens, data.characters(), unknown)
+) -> dict[str, Statistics]:
+    """Compute nats with masked tokens and, where words are masked, with their characters: lines, [N, 2]."""
+    rows_N2 = segment_losses(model, data.in_order(), len(data.masker), device, predict_masked)
+    statistics = {LOSS: rows_N2}
+    if (characters_N := data.characters()) is not None:
+        statistics[PER_CHARACTER] = np.stack([rows_N2[:, 0], characters_N], 1)
+    return statistics
 
 
 def write_masked_lm(model: MaskedLM, directory: Path) -> None:

@@ -8,10 +8,10 @@ from safetensors.numpy import save_file
 from nlgraft.basics.errors import DataError, StoreError
 from nlgraft.nn.frozen_states import FrozenStates
 from nlgraft.text.batches import Ragged
-from nlgraft.training.data import SampledText, Seq2SeqData, dev_loss
+from nlgraft.training.data import SampledText, Seq2SeqData
 from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.views import Encoded, Side, View, beside, join, surround, take
-from tests.unit.training.toy import ToyModel
+from tests.unit.training.toy import ToyModel, dev_loss_of
 
 SOURCES = [[5, 6], [7], [8, 9, 10, 5]]
 SECOND = [[6], [], [9, 9]]
@@ -159,7 +159,7 @@ def test_dev_loss_is_nats_per_token():
     data = Seq2SeqData(encoded(), View(), batch_tokens=6)
     model = ToyModel()
     whole = Seq2SeqObjective(0.0)(model, data.batch(np.arange(3), 0))
-    assert dev_loss(data)(model)["dev/loss"] == pytest.approx(whole.loss_sum.item() / whole.num_tokens)
+    assert dev_loss_of(model, data, 3)["dev/loss"] == pytest.approx(whole.loss_sum.item() / whole.num_tokens)
     assert whole.num_tokens == 7
 
 

@@ -11,10 +11,10 @@ from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.pipeline.checkpoints import Checkpoints
 from nlgraft.pipeline.stage import TrialStopped
 from nlgraft.training.loop import Training, TrainingDiverged, train
-from nlgraft.training.losses import Loss, Seq2SeqObjective, segment_losses
+from nlgraft.training.losses import Loss, Seq2SeqObjective
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, ParameterGroup, TrainConfig
 from nlgraft.training.weights import load_weights
-from tests.unit.training.toy import Recorder, ToyData, ToyModel, make_context
+from tests.unit.training.toy import Recorder, ToyData, ToyModel, dev_loss_of, make_context
 
 CONFIG = {
     "max_steps": 12,
@@ -33,7 +33,7 @@ def cadence(monkeypatch):
 
 
 def dev_loss(model):
-    return {"dev/loss": segment_losses(model, ToyData(num=12, seed=9).in_order(), 12).per_token}
+    return dev_loss_of(model, ToyData(num=12, seed=9), 12)
 
 
 def run(

@@ -8,6 +8,7 @@ from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.pipeline.checkpoints import Checkpoints
 from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.stage import NullReporter, Stage, StageContext
+from nlgraft.training.losses import segment_losses
 
 VOCABULARY = 11
 
@@ -58,6 +59,12 @@ class ToyData:
     def in_order(self):
         rows = np.arange(len(self.sources))
         return [(chunk, self.batch(chunk, 0)) for chunk in np.array_split(rows, 5)]
+
+
+def dev_loss_of(model, data, num_segments):
+    """Nats per token of some data."""
+    nats, tokens = segment_losses(model, data.in_order(), num_segments).sum(0)
+    return {"dev/loss": float(nats / tokens)}
 
 
 class Recorder(NullReporter):

@@ -14,7 +14,7 @@ from typing import Any
 
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.run.seq2seq_stages import table_sizes, train_model
+from nlgraft.stages.run.seq2seq_stages import table_sizes, training_task
 from nlgraft.text.tokenizers import EOS
 from nlgraft.training.models import fresh_model, read_model
 from nlgraft.training.train_config import LearnedParameters
@@ -41,7 +41,7 @@ def attach_embeddings(context: StageContext) -> None:
     replaced = tuple(pattern for side in sides for pattern in REPLACED[side])
     carry_over(model, body.state_dict(), fresh=replaced, drop=replaced)
     alone = settings.model_copy(update={"learned": LearnedParameters(only=replaced)})
-    train_model(model, alone, inputs, context)
+    training_task(model, alone, inputs, context).train(context)
 
 
 def independent_config(

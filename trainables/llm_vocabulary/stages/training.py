@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from nlgraft.basics.errors import ContractError
-from nlgraft.evaluation.artifact import write_metrics, write_segments
-from nlgraft.evaluation.scores import Score, score_statistics
-from nlgraft.evaluation.sufficient import Statistics
+from nlgraft.errors import ContractError
+from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.nn.causal_lms import TransformersCausalLM, fresh_llama, load_causal_lm
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.kinds.language_model_kinds import TrainLanguageModelInputs
-from nlgraft.stages.metrics import metric_name
 from nlgraft.stages.run.new_rows import new_rows_of_one_table
 from nlgraft.stages.run.text_stages import read_encoded
+from nlgraft.stages.run.training_task import TrainingTask, evaluate_statistics, write_scores, write_split
 from nlgraft.training.causal_lm_training import causal_losses, causal_objective, check_positions
 from nlgraft.training.causal_text import LineEnds, PackedText, token_counts
-from nlgraft.training.loop import Training, TrainOutcome
-from nlgraft.training.loop import train as run_loop
+from nlgraft.training.loop import TrainOutcome
 from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.seeds import derive_seed
+from nlgraft.training.step import Training
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, ParameterGroup
 from nlgraft.training.views import IntArray
 from nlgraft.vocab.tokenizers.directories import copy_tokenizer
@@ -58,38 +55,26 @@ def train(context: StageContext) -> None:
     ends = LineEnds.of(load_vocabulary(inputs.tokenizer))
     model = _start_model(settings, inputs, context, ends).to(context.device)
     check_positions(model, settings.max_tokens)
-    prefix, config = settings.metric_prefix, settings.train
-    config = config.model_copy(update={"best_metric": metric_name(config.best_metric, prefix)})
     text = _packed(settings, inputs, ends, context.seed)
 
-    def measure(model: TransformersCausalLM) -> dict[str, Statistics]:
-        return _statistics(model, inputs, "dev", settings.max_tokens, context.device)
+    def measure(model: TransformersCausalLM) -> Evaluation:
+        return _evaluate(model, inputs, "dev", settings.max_tokens, context.device)
 
-    def evaluate(model: TransformersCausalLM) -> Mapping[str, float]:
-        return {metric_name(f"dev/{name}", prefix): score.value for name, score in _scores(measure(model))}
+    def save(model: TransformersCausalLM, directory: Path) -> None:
+        if settings.lora is not None:
+            merge_adapters(model)
+        # With its tokenizer the artifact is whole for transformers.
+        model.write(directory)
+        copy_tokenizer(inputs.tokenizer, directory)
 
     rows_first = _rows_first(settings, inputs, model, context.seed)
-    outcome = run_loop(
-        Training(model, causal_objective, text, config, _learned(settings, model)),
-        context,
-        evaluate=evaluate,
-        save=lambda model, directory: None,
-        rows_first=rows_first,
-    )
-    if settings.lora is not None:
-        merge_adapters(model)
-    # With its tokenizer the artifact is whole for transformers.
-    model.write(context.directory)
-    copy_tokenizer(inputs.tokenizer, context.directory)
-    statistics = measure(model)
-    if not prefix:
-        write_segments(context.directory, "dev", statistics)
-    times = text.times_read(outcome.steps * config.accumulation)
+    training = Training(model, causal_objective, text, settings.train, _learned(settings, model))
+    outcome, _ = TrainingTask(training, measure, save, rows_first, settings.metric_prefix).run(context)
+    times = text.times_read(outcome.steps * settings.train.accumulation)
     counts = token_counts(read_encoded(inputs.encoded, "train").stream(TEXT), times, len(model.input_table))
     save_file({"counts": counts}, context.directory / READ_FILE)
-    scores = {f"dev/{name}": score for name, score in _scores(statistics)} | outcome.scores
-    scores |= _bytes_read(int(times @ bytes_of(inputs.corpus, "train")), outcome)
-    write_metrics(context.directory, {metric_name(name, prefix): score for name, score in scores.items()})
+    num_bytes = int(times @ bytes_of(inputs.corpus, "train"))
+    write_scores(context.directory, _bytes_read(num_bytes, outcome), settings.metric_prefix)
 
 
 def tokens_read(directory: Path) -> IntArray | None:
@@ -171,32 +156,21 @@ def score(context: StageContext) -> None:
     settings, inputs = SCORE_CAUSAL.read(context)
     model = load_causal_lm(str(inputs.model), None).to(context.device)
     check_positions(model, settings.max_tokens)
-    statistics = _statistics(model, inputs, settings.split, settings.max_tokens, context.device)
-    if not settings.metric_prefix:
-        write_segments(context.directory, settings.split, statistics)
-    write_metrics(
-        context.directory,
-        {
-            metric_name(f"{settings.split}/{name}", settings.metric_prefix): score
-            for name, score in _scores(statistics)
-        },
-    )
+    evaluation = _evaluate(model, inputs, settings.split, settings.max_tokens, context.device)
+    write_split(context.directory, settings.split, evaluation, settings.metric_prefix)
 
 
-def _statistics(
+def _evaluate(
     model: TransformersCausalLM,
     inputs: TrainLanguageModelInputs[Path] | ScoreCausalInputs[Path],
     split: str,
     max_tokens: int,
     device: str,
-) -> dict[str, Statistics]:
-    """Nats with tokens, and with bytes, of every line, [N, 2]."""
+) -> Evaluation:
+    """Measure nats with tokens, and with bytes, of every line."""
     ends = LineEnds.of(load_vocabulary(inputs.tokenizer))
     lines = read_encoded(inputs.encoded, split).stream(TEXT)
-    rows = causal_losses(model, lines, ends, max_tokens, device).statistics
+    rows = causal_losses(model, lines, ends, max_tokens, device)
     num_bytes = bytes_of(inputs.corpus, split).astype(np.float64)
-    return {"loss": rows, "bits_per_byte": np.stack([rows[:, 0], num_bytes], 1)}
-
-
-def _scores(statistics: Mapping[str, Statistics]) -> list[tuple[str, Score]]:
-    return [(name, score_statistics(name, rows, _SIGNATURE)) for name, rows in statistics.items()]
+    statistics = {"loss": rows, "bits_per_byte": np.stack([rows[:, 0], num_bytes], 1)}
+    return evaluate_statistics(statistics, _SIGNATURE)

@@ -11,19 +11,17 @@ import torch
 import transformers
 from tokenizers import processors
 
-from nlgraft.evaluation.artifact import write_metrics
-from nlgraft.evaluation.scores import Score
+from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.nn.masked_lm_models import MaskedBatch
 from nlgraft.nn.transformers_loading import quiet_transformers
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.metrics import metric_name
 from nlgraft.stages.run.text_stages import read_encoded, training_budget
+from nlgraft.stages.run.training_task import TrainingTask, write_split
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE
-from nlgraft.training.loop import Training
-from nlgraft.training.loop import train as run_loop
 from nlgraft.training.losses import Loss
 from nlgraft.training.masked_text import SCORING_SEED, MaskedData, Masker, MaskingIds
 from nlgraft.training.seeds import derive_seed
+from nlgraft.training.step import Training
 from nlgraft.training.train_config import MaskingConfig
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from trainables.prlm_fusion.kinds import PRETRAIN
@@ -64,10 +62,10 @@ def pretrain(context: StageContext) -> None:
     )
     data = MaskedData(text, training_budget(settings.train, inputs.corpus, "train", context.seed))
     dev = MaskedData(dev_text, _DEV_TOKENS)
-    name = metric_name("dev/loss", settings.prlm.kind)
 
-    def evaluate(model: Pretraining) -> Mapping[str, float]:
-        return {name: _dev_loss(model, dev, context.device)}
+    def measure(model: Pretraining) -> Evaluation:
+        loss = _dev_loss(model, dev, context.device)
+        return Evaluation({"loss": Score("loss", loss, 1, "minimize", _SIGNATURE)}, {})
 
     def save(model: Pretraining, directory: Path) -> None:
         with quiet_transformers():
@@ -75,10 +73,11 @@ def pretrain(context: StageContext) -> None:
         names = {role: vocabulary.surfaces[getattr(ids, role)] for role in _TOKENS}
         write_tokenizer(inputs.tokenizer / TOKENIZER_FILE, names, settings.max_tokens + 2, directory)
 
-    config = settings.train.model_copy(update={"best_metric": name})
-    run_loop(Training(model, _loss, data, config), context, evaluate=evaluate, save=save)
-    score = Score("loss", _dev_loss(model, dev, context.device), 1, "minimize", _SIGNATURE)
-    write_metrics(context.directory, {name: score})
+    task = TrainingTask(
+        Training(model, _loss, data, settings.train), measure, save, prefix=settings.prlm.kind
+    )
+    task.train(context)
+    write_split(context.directory, "dev", measure(model), settings.prlm.kind)
 
 
 def _loss(model: Pretraining, batch: MaskedBatch) -> Loss:

@@ -15,9 +15,9 @@ from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.run.text_stages import read_encoded
 from nlgraft.text.corpora import read_corpus
 from nlgraft.training.classification_training import (
-    ClassificationObjective,
     LabelledBatch,
     LabelledData,
+    classification_objective,
     index_labels,
     read_classifier,
 )
@@ -43,14 +43,13 @@ def measure(context: StageContext) -> None:
     ids = MaskingIds.of(load_vocabulary(inputs.tokenizer))
     data = LabelledData(lines, index_labels(corpus.labels, labels, "dev"), ids, batch_tokens=1)
     order = np.argsort([len(line) for line in corpus.sources[0]], kind="stable")
-    objective = ClassificationObjective()
 
     def infer(batch: LabelledBatch) -> None:
         with torch.inference_mode():
             model.eval()(batch.tokens)
 
     def learn(batch: LabelledBatch) -> None:
-        objective(model.train(), batch).loss_sum.backward()
+        classification_objective(model.train(), batch).loss_sum.backward()
         model.zero_grad()
 
     scores = {}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from nlgraft.basics.errors import DataError
-from nlgraft.evaluation.artifact import write_metrics, write_segments
+from nlgraft.errors import DataError
+from nlgraft.evaluation.artifact import write_metrics
 from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.nn.classifier import Classifier
 from nlgraft.nn.masked_lm_models import MaskedLM
@@ -20,12 +20,13 @@ from nlgraft.stages.kinds.classification_kinds import (
     TrainClassifierInputs,
 )
 from nlgraft.stages.run.text_stages import read_encoded, text_of, training_budget
+from nlgraft.stages.run.training_task import TrainingTask, write_split
 from nlgraft.text.batches import LengthBatches
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.tokenizer_config import WordSampling
 from nlgraft.training.classification_training import (
-    ClassificationObjective,
     LabelledData,
+    classification_objective,
     evaluate_classifier,
     fresh_classifier,
     index_labels,
@@ -33,10 +34,10 @@ from nlgraft.training.classification_training import (
     read_classifier,
     write_classifier,
 )
-from nlgraft.training.loop import Training, TrainOutcome
-from nlgraft.training.loop import train as run_loop
+from nlgraft.training.loop import TrainOutcome
 from nlgraft.training.masked_text import TEXT, MaskingIds
 from nlgraft.training.sampled_lines import SampledLines
+from nlgraft.training.step import Training
 from nlgraft.training.views import Encoded
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 
@@ -64,19 +65,13 @@ def train(context: StageContext) -> None:
     def measure(model: Classifier) -> Evaluation:
         return evaluate_classifier(model, dev, len(labels), context.device)
 
-    def evaluate(model: Classifier) -> dict[str, float]:
-        return {f"dev/{name}": score.value for name, score in measure(model).scores.items()}
+    def save(model: Classifier, directory: Path) -> None:
+        write_classifier(model, labels, directory)
 
-    outcome = run_loop(
-        Training(model, ClassificationObjective(), data, settings.train),
-        context,
-        evaluate=evaluate,
-        save=lambda model, directory: write_classifier(model, labels, directory),
-    )
-    # Once more: the result may be the best or averaged weights, not those evaluated last.
-    _write(context.directory, "dev", measure(model))
+    training = Training(model, classification_objective, data, settings.train)
+    outcome, _ = TrainingTask(training, measure, save).run(context)
     mean = Score("accuracy.curve", _curve_mean(outcome), len(dev), "maximize", "trapezoids over steps|points")
-    write_metrics(context.directory, {"dev/accuracy.curve": mean, **outcome.scores})
+    write_metrics(context.directory, {"dev/accuracy.curve": mean})
 
 
 def _sampled(
@@ -110,12 +105,7 @@ def score(context: StageContext) -> None:
     model, labels = read_classifier(inputs.classifier, inputs.body)
     data = _data(inputs, settings.split, labels, model.body)
     evaluation = evaluate_classifier(model.to(context.device), data, len(labels), context.device)
-    _write(context.directory, settings.split, evaluation)
-
-
-def _write(directory: Path, split: str, evaluation: Evaluation) -> None:
-    write_segments(directory, split, evaluation.statistics)
-    write_metrics(directory, {f"{split}/{name}": score for name, score in evaluation.scores.items()})
+    write_split(context.directory, settings.split, evaluation)
 
 
 def _labels(inputs: ClassifierInputs, split: str) -> list[str]:

@@ -7,13 +7,12 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from nlgraft.basics.errors import DataError
-from nlgraft.evaluation.artifact import write_metrics, write_segments
+from nlgraft.errors import DataError
 from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.kinds.language_model_kinds import LANGUAGE_MODEL, UNTRAINED_LANGUAGE_MODEL
-from nlgraft.stages.metrics import metric_name
 from nlgraft.stages.run.text_stages import read_encoded, text_of, training_budget, vocab_sizes
+from nlgraft.stages.run.training_task import TrainingTask, write_scores
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
 from nlgraft.training.language_model_training import (
@@ -25,23 +24,20 @@ from nlgraft.training.language_model_training import (
     fresh_language_model,
     write_language_model,
 )
-from nlgraft.training.loop import Training
-from nlgraft.training.loop import train as run_loop
+from nlgraft.training.step import Training
 
 
 def train(context: StageContext) -> None:
     """Train a language model; write it with its dev perplexity, its size and the learning curves."""
     settings, inputs = LANGUAGE_MODEL.read(context)
     assert context.seed is not None, "the graph gives every training a seed"
-    prefix, config = settings.metric_prefix, settings.train
-    config = config.model_copy(update={"best_metric": metric_name(config.best_metric, prefix)})
     sentences = {
         split: read_encoded(inputs.encoded, split).stream(settings.stream) for split in ("train", "dev")
     }
     text, dev = (
         TextData(
             sentences[split],
-            batch_tokens=training_budget(config, inputs.corpus, split, context.seed),
+            batch_tokens=training_budget(settings.train, inputs.corpus, split, context.seed),
             seed=context.seed,
         )
         for split in sentences
@@ -55,24 +51,15 @@ def train(context: StageContext) -> None:
     def measure(model: LanguageModel) -> Evaluation:
         return evaluate_language_model(model, dev, context.device)
 
-    def evaluate(model: LanguageModel) -> dict[str, float]:
-        scores = measure(model).scores
-        return {metric_name(f"dev/{name}", prefix): score.value for name, score in scores.items()}
-
-    outcome = run_loop(
-        Training(model, LanguageModelObjective(), text, config),
-        context,
-        evaluate=evaluate,
+    task = TrainingTask(
+        Training(model, LanguageModelObjective(), text, settings.train),
+        measure,
         save=write_language_model,
+        prefix=settings.metric_prefix,
     )
-    # Once more: the result may be the best or averaged weights, not those evaluated last.
-    evaluation = measure(model)
-    if not prefix:
-        write_segments(context.directory, "dev", evaluation.statistics)
-    scores = {f"dev/{name}": score for name, score in evaluation.scores.items()}
-    scores["dev/char_perplexity"] = char_perplexity(model, evaluation, characters_N, is_whole_N)
-    scores |= outcome.scores
-    write_metrics(context.directory, {metric_name(name, prefix): score for name, score in scores.items()})
+    _, evaluation = task.run(context)
+    per_character = char_perplexity(model, evaluation, characters_N, is_whole_N)
+    write_scores(context.directory, {"dev/char_perplexity": per_character}, settings.metric_prefix)
 
 
 def write_untrained(context: StageContext) -> None:

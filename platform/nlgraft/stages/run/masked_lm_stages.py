@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from nlgraft.basics.errors import ContractError, DataError
-from nlgraft.evaluation.artifact import write_metrics, write_segments
-from nlgraft.evaluation.scores import Score, score_statistics
+from nlgraft.errors import ContractError, DataError
+from nlgraft.evaluation.artifact import write_segments
+from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.evaluation.sufficient import Statistics
 from nlgraft.nn.masked_lm_models import (
     EncoderMaskedLM,
@@ -30,19 +27,19 @@ from nlgraft.stages.kinds.masked_lm_kinds import (
     TRAIN_MASKED,
     TrainMaskedSettings,
 )
-from nlgraft.stages.metrics import metric_name
 from nlgraft.stages.run.new_rows import new_rows_of_one_table
 from nlgraft.stages.run.text_stages import read_encoded, text_of, training_budget
+from nlgraft.stages.run.training_task import TrainingTask, evaluate_statistics, write_scores, write_split
 from nlgraft.text.batches import LengthBatches
 from nlgraft.text.corpora import read_corpus
-from nlgraft.training.loop import Training, TrainOutcome
-from nlgraft.training.loop import train as run_loop
+from nlgraft.training.losses import TokenObjective
 from nlgraft.training.masked_lm_training import (
-    MaskedLosses,
-    MaskedObjective,
+    LOSS,
+    PER_CHARACTER,
     bert2bert,
     fresh_encoder,
     masked_losses,
+    predict_masked,
     read_masked_lm,
     write_masked_lm,
 )
@@ -51,12 +48,11 @@ from nlgraft.training.models import fresh_model, write_model
 from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.sampled_lines import SampledLines
 from nlgraft.training.seeds import derive_seed
-from nlgraft.training.step import TrainData
-from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, MaskedScoringConfig, TrainConfig
+from nlgraft.training.step import TrainData, Training
+from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, MaskedScoringConfig
 from nlgraft.training.views import Encoded
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 
-LOSS, PER_CHARACTER = "loss", "mlm_loss_per_char"
 _SIGNATURE = "all tokens of the units masked, the same units in every trial"
 _SCORING_TOKENS = 4096
 """Positions of a batch that is only read."""
@@ -71,33 +67,30 @@ def train(context: StageContext) -> None:
     masker = Masker(read_encoded(inputs.encoded, "train"), ids, settings.masking, context.seed)
     dev = _scoring_data(inputs.encoded, "dev", ids, settings.scoring)
     _check_positions(model, masker, dev.masker)
-    statistics: dict[str, Statistics] = {}
+
+    def measure(model: MaskedLM) -> Evaluation:
+        return evaluate_statistics(masked_losses(model, dev, context.device), _SIGNATURE)
+
+    at_start: dict[str, Statistics] = {}
     if 0 in settings.report_steps:
-        at_start = _statistics(masked_losses(model, dev, context.device))
-        statistics = {f"{name}.step_0": rows for name, rows in at_start.items()}
-    prefix, config = settings.metric_prefix, _train_config(settings)
-
-    def evaluate(model: MaskedLM) -> Mapping[str, float]:
-        losses = masked_losses(model, dev, context.device)
-        return {metric_name(f"dev/{name}", prefix): score.value for name, score in _scores(losses).items()}
-
-    budget = training_budget(config, inputs.corpus, "train", context.seed)
+        statistics = measure(model).statistics
+        at_start = {f"{name}.step_0": rows for name, rows in statistics.items()}
+    budget = training_budget(settings.train, inputs.corpus, "train", context.seed)
     data = _train_data(settings, inputs, masker, budget)
-    objective = MaskedObjective(settings.label_smoothing, settings.smoothing_kind)
-    outcome = run_loop(
-        Training(model, objective, data, config, _learned(settings, model)),
-        context,
-        evaluate=evaluate,
+    objective = TokenObjective(predict_masked, settings.label_smoothing, settings.smoothing_kind)
+    task = TrainingTask(
+        Training(model, objective, data, settings.train, _learned(settings, model)),
+        measure,
         save=write_masked_lm,
         rows_first=_new_rows_first(settings, inputs, model),
+        prefix=settings.metric_prefix,
+        report_steps=settings.report_steps,
     )
-    losses = masked_losses(model, dev, context.device)
-    statistics |= _statistics(losses)
-    scores = {name: score_statistics(name, rows, _SIGNATURE) for name, rows in statistics.items()}
-    scores |= _step_scores(settings, outcome, len(losses.nats)) | _amounts(losses)
-    write_segments(context.directory, "dev", statistics)
-    named = {f"dev/{name}": score for name, score in scores.items()} | outcome.scores
-    write_metrics(context.directory, {metric_name(name, prefix): score for name, score in named.items()})
+    _, evaluation = task.run(context)
+    write_segments(context.directory, "dev", {**at_start, **evaluation.statistics})
+    scores = {**evaluate_statistics(at_start, _SIGNATURE).scores, **_amounts(dev, evaluation.statistics)}
+    named = {f"dev/{name}": score for name, score in scores.items()}
+    write_scores(context.directory, named, settings.metric_prefix)
 
 
 def _train_data(
@@ -116,14 +109,6 @@ def _train_data(
     return SampledLines(lines, inputs.tokenizer, settings.sampling, masker.seed, masked)
 
 
-def _train_config(settings: TrainMaskedSettings) -> TrainConfig:
-    config = settings.train
-    changes: dict[str, Any] = {"best_metric": metric_name(config.best_metric, settings.metric_prefix)}
-    if 0 in settings.report_steps:
-        changes["is_evaluated_at_start"] = True
-    return config.model_copy(update=changes)
-
-
 def _learned(settings: TrainMaskedSettings, model: MaskedLM) -> LearnedParameters:
     if settings.is_body_trained:
         return ALL_LEARNED
@@ -137,17 +122,6 @@ def _new_rows_first(
     if inputs.start is None:
         return None
     return new_rows_of_one_table(settings.new_rows_first_steps, inputs.start, model, model.vocabulary_tensors)
-
-
-def _step_scores(settings: TrainMaskedSettings, outcome: TrainOutcome, num_lines: int) -> dict[str, Score]:
-    """Take the losses after the steps that are reported from the learning curves."""
-    scores = {}
-    for name in (LOSS, PER_CHARACTER):
-        for step, value, _ in outcome.curves.get(metric_name(f"dev/{name}", settings.metric_prefix), []):
-            if step and step in settings.report_steps:
-                key = f"{name}.step_{int(step)}"
-                scores[key] = Score(key, value, num_lines, "minimize", _SIGNATURE)
-    return scores
 
 
 def _start_model(
@@ -209,11 +183,8 @@ def score(context: StageContext) -> None:
     model = read_masked_lm(inputs.model).to(context.device)
     data = _scoring_data(inputs.encoded, settings.split, ids, settings.scoring)
     _check_positions(model, data.masker)
-    losses = masked_losses(model, data, context.device)
-    write_segments(context.directory, settings.split, _statistics(losses))
-    write_metrics(
-        context.directory, {f"{settings.split}/{name}": score for name, score in _scores(losses).items()}
-    )
+    evaluation = evaluate_statistics(masked_losses(model, data, context.device), _SIGNATURE)
+    write_split(context.directory, settings.split, evaluation)
 
 
 def begin_encoder_decoder(context: StageContext) -> None:
@@ -244,23 +215,13 @@ def _scoring_data(
     return MaskedScoringData(text, ids, scoring, _SCORING_TOKENS)
 
 
-def _statistics(losses: MaskedLosses) -> dict[str, Statistics]:
-    """Nats with masked tokens, and with masked characters, of every line, [N, 2]."""
-    found = {LOSS: np.stack([losses.nats, losses.tokens], 1)}
-    if losses.characters is not None:
-        found[PER_CHARACTER] = np.stack([losses.nats, losses.characters], 1)
-    return found
-
-
-def _scores(losses: MaskedLosses) -> dict[str, Score]:
-    return {name: score_statistics(name, rows, _SIGNATURE) for name, rows in _statistics(losses).items()}
-
-
-def _amounts(losses: MaskedLosses) -> dict[str, Score]:
+def _amounts(dev: MaskedScoringData, statistics: Mapping[str, Statistics]) -> dict[str, Score]:
     """Count the predicted characters, and the share of unknown tokens, to compare between trials."""
-    count, unknown = len(losses.nats), float(losses.unknown.sum() / losses.tokens.sum())
-    amounts = {"mlm_unknown": Score("mlm_unknown", unknown, count, "minimize", _SIGNATURE)}
-    if losses.characters is not None:
-        characters = float(losses.characters.sum())
+    unknown = dev.masker.ids.unk
+    num_unknown = sum(int((batch.targets == unknown).sum()) for _, batch in dev.in_order())
+    share, count = num_unknown / float(statistics[LOSS][:, 1].sum()), len(dev.masker)
+    amounts = {"mlm_unknown": Score("mlm_unknown", share, count, "minimize", _SIGNATURE)}
+    if PER_CHARACTER in statistics:
+        characters = float(statistics[PER_CHARACTER][:, 1].sum())
         amounts["mlm_chars"] = Score("mlm_chars", characters, count, "maximize", _SIGNATURE)
     return amounts

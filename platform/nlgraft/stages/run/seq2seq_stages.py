@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from nlgraft.basics.errors import ContractError, DataError
-from nlgraft.evaluation.artifact import write_metrics, write_segments
-from nlgraft.evaluation.scores import Score
+from nlgraft.errors import ContractError, DataError
+from nlgraft.evaluation.scores import Evaluation
 from nlgraft.evaluation.translation import dev_scores
 from nlgraft.nn.context_config import EncoderConfig
 from nlgraft.nn.frozen_states import FrozenStates
@@ -17,19 +16,18 @@ from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.config_parts import MaskedSpansConfig
 from nlgraft.stages.kinds.seq2seq_kinds import TRAIN, TrainInputs, TrainSettings
-from nlgraft.stages.metrics import metric_name
 from nlgraft.stages.run.context_stages import read_means
 from nlgraft.stages.run.new_rows import new_rows_first
 from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded, text_of, training_budget, vocab_sizes
+from nlgraft.stages.run.training_task import TrainingTask, evaluate_statistics
 from nlgraft.text.corpora import read_corpus
-from nlgraft.training.data import EpochStream, SampledText, Seq2SeqData, dev_loss
-from nlgraft.training.loop import Training, TrainOutcome
-from nlgraft.training.loop import train as run_loop
-from nlgraft.training.losses import SegmentLosses, Seq2SeqObjective, segment_losses
+from nlgraft.training.data import EpochStream, SampledText, Seq2SeqData
+from nlgraft.training.losses import Seq2SeqObjective, segment_losses
 from nlgraft.training.masked_spans import MaskedSpans
 from nlgraft.training.models import fresh_model, read_config, read_encoder, read_model, write_model
 from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.seeds import derive_seed
+from nlgraft.training.step import Training
 from nlgraft.training.train_config import View
 from nlgraft.training.views import Encoded
 from nlgraft.training.weights import CarryReport, carry_over
@@ -47,13 +45,7 @@ def train(context: StageContext) -> None:
     rows_first = None
     if settings.new_rows_first_steps and inputs.start is not None:
         rows_first = new_rows_first(settings.new_rows_first_steps, inputs.start, model)
-    outcome, losses = train_model(model, settings, inputs, context, rows_first)
-    prefix = settings.metric_prefix
-    if not prefix:
-        write_segments(context.directory, "dev", {"loss": losses.statistics})
-    scores = {"dev/loss": loss_score(losses), **outcome.scores}
-    scores |= step_scores(settings, outcome, len(losses.statistics))
-    write_metrics(context.directory, {metric_name(name, prefix): score for name, score in scores.items()})
+    training_task(model, settings, inputs, context, rows_first).run(context)
 
 
 def start_model(settings: TrainSettings, inputs: TrainInputs[Path], context: StageContext) -> Seq2Seq:
@@ -103,43 +95,30 @@ def table_sizes(encoded: Path, view: View) -> tuple[int, int]:
     return next(iter(of_sources.values())), sizes[view.target.stream]
 
 
-def train_model(
+def training_task(
     model: Seq2Seq,
     settings: TrainSettings,
     inputs: TrainInputs[Path],
     context: StageContext,
     rows_first: RowsFirst | None = None,
-) -> tuple[TrainOutcome, SegmentLosses]:
-    """Train a given model in place and write it.
-
-    Returns:
-        How the training went, and the dev loss of every segment under the resulting model.
-    """
-    prefix, config = settings.metric_prefix, settings.train
-    changes: dict[str, Any] = {"best_metric": metric_name(config.best_metric, prefix)}
-    if 0 in settings.report_steps:
-        changes["is_evaluated_at_start"] = True
-    config = config.model_copy(update=changes)
+) -> TrainingTask:
+    """Set up the training of a given model, which is changed in place."""
     data, dev = (batches(split, settings, inputs, context) for split in ("train", "dev"))
     check_positions(model.config, data)
 
-    def measure(model: Seq2Seq) -> SegmentLosses:
-        return segment_losses(model, dev.in_order(), len(dev), context.device)
+    def measure(model: Seq2Seq) -> Evaluation:
+        rows = segment_losses(model, dev.in_order(), len(dev), context.device)
+        return evaluate_statistics({"loss": rows}, LOSS_SIGNATURE)
 
-    loss, bleu = dev_loss(dev, context.device), _greedy_bleu(settings, inputs)
-
-    def evaluate(model: Seq2Seq) -> Mapping[str, float]:
-        metrics = {**loss(model), **bleu(model)}
-        return {metric_name(name, prefix): value for name, value in metrics.items()}
-
-    outcome = run_loop(
-        Training(model, Seq2SeqObjective.of(config), data, config, settings.learned),
-        context,
-        evaluate=evaluate,
+    return TrainingTask(
+        Training(model, Seq2SeqObjective.of(settings.train), data, settings.train, settings.learned),
+        measure,
         save=write_model,
         rows_first=rows_first,
+        prefix=settings.metric_prefix,
+        report_steps=settings.report_steps,
+        measure_more=_greedy_bleu(settings, inputs),
     )
-    return outcome, measure(model)
 
 
 def batches(
@@ -214,18 +193,3 @@ def _greedy_bleu(settings: TrainSettings, inputs: TrainInputs[Path]) -> Callable
     greedy = GenerationConfig(beam=1, start_id=view.target_start, forced_ids=view.target.prefix)
     score = dev_scores(dev.inputs(), references, tokenizer, greedy)
     return lambda model: {f"dev/greedy_{name}": value for name, value in score(model).items()}
-
-
-def loss_score(losses: SegmentLosses) -> Score:
-    """Make the score of a dev loss."""
-    return Score("loss", losses.per_token, len(losses.statistics), "minimize", LOSS_SIGNATURE)
-
-
-def step_scores(settings: TrainSettings, outcome: TrainOutcome, num_segments: int) -> dict[str, Score]:
-    """Take the dev losses after the steps that are reported from the learning curve."""
-    curve = outcome.curves.get(metric_name("dev/loss", settings.metric_prefix), [])
-    return {
-        f"dev/loss.step_{int(step)}": Score("loss", value, num_segments, "minimize", LOSS_SIGNATURE)
-        for step, value, _ in curve
-        if step in settings.report_steps
-    }

@@ -1,0 +1,99 @@
+"""What all training stages do: train, score the result on dev, write model, scores and learning curves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from nlgraft.evaluation.artifact import write_metrics, write_segments
+from nlgraft.evaluation.scores import Evaluation, Score, score_statistics
+from nlgraft.evaluation.sufficient import Statistics
+from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.metrics import metric_name
+from nlgraft.training.loop import Training, TrainOutcome
+from nlgraft.training.loop import train as run_loop
+from nlgraft.training.rows_first import RowsFirst
+from nlgraft.training.weights import save_model
+
+
+@dataclass(frozen=True)
+class TrainingTask:
+    """What one kind of training does in its own way.
+
+    Attributes:
+        training: Model, objective, batches and settings.
+        measure: Scores the model on dev.
+        save: Writes the model into a directory.
+        rows_first: Rows that are trained alone in the first steps; None: everything from the start.
+        prefix: Prefix of all metrics of a training whose model is not the trial's result.
+        report_steps: Steps after which the dev scores are reported as separate metrics, if evaluated then; 0:
+            before training.
+        measure_more: Further dev metrics for the learning curves, by whole names.
+    """
+
+    training: Training
+    measure: Callable[[Any], Evaluation]
+    save: Callable[[Any, Path], None] = save_model
+    rows_first: RowsFirst | None = None
+    prefix: str = ""
+    report_steps: tuple[int, ...] = ()
+    measure_more: Callable[[Any], Mapping[str, float]] = lambda model: {}
+
+    def train(self, context: StageContext) -> TrainOutcome:
+        """Train the model and write it into the stage's artifact."""
+        config = self.training.config
+        changes: dict[str, Any] = {"best_metric": metric_name(config.best_metric, self.prefix)}
+        if 0 in self.report_steps:
+            changes["is_evaluated_at_start"] = True
+
+        def evaluate(model: Any) -> Mapping[str, float]:
+            values = {f"dev/{name}": score.value for name, score in self.measure(model).scores.items()}
+            values |= self.measure_more(model)
+            return {metric_name(name, self.prefix): value for name, value in values.items()}
+
+        return run_loop(
+            replace(self.training, config=config.model_copy(update=changes)),
+            context,
+            evaluate=evaluate,
+            save=self.save,
+            rows_first=self.rows_first,
+        )
+
+    def run(self, context: StageContext) -> tuple[TrainOutcome, Evaluation]:
+        """Train; write the model with its dev scores, its size and the learning curves."""
+        outcome = self.train(context)
+        # Once more: the result may be the best or averaged weights, not those evaluated last.
+        evaluation = self.measure(self.training.model)
+        write_split(context.directory, "dev", evaluation, self.prefix)
+        scores = outcome.scores | self._scores_of_steps(outcome, evaluation)
+        write_scores(context.directory, scores, self.prefix)
+        return outcome, evaluation
+
+    def _scores_of_steps(self, outcome: TrainOutcome, evaluation: Evaluation) -> dict[str, Score]:
+        return {
+            f"dev/{name}.step_{int(step)}": replace(score, value=value)
+            for name, score in evaluation.scores.items()
+            for step, value, _ in outcome.curves.get(metric_name(f"dev/{name}", self.prefix), [])
+            if step in self.report_steps
+        }
+
+
+def evaluate_statistics(statistics: Mapping[str, Statistics], signature: str) -> Evaluation:
+    """Score the statistics of segments, by metric name, each [N, k]."""
+    scores = {name: score_statistics(name, rows, signature) for name, rows in statistics.items()}
+    return Evaluation(scores, statistics)
+
+
+def write_split(directory: Path, split: str, evaluation: Evaluation, prefix: str = "") -> None:
+    """Write the scores of a split, and the statistics of its segments if the model is the trial's result."""
+    if not prefix:
+        write_segments(directory, split, evaluation.statistics)
+    scores = {f"{split}/{name}": score for name, score in evaluation.scores.items()}
+    write_scores(directory, scores, prefix)
+
+
+def write_scores(directory: Path, scores: Mapping[str, Score], prefix: str = "") -> None:
+    """Write scores by their whole names, behind the prefix if there is one."""
+    write_metrics(directory, {metric_name(name, prefix): score for name, score in scores.items()})
