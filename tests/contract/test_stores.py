@@ -16,7 +16,7 @@ import pytest
 from pipeline_stages import alone, number, total
 from pydantic import TypeAdapter
 
-from nlgraft.errors import StoreError
+from nlgraft.basics.errors import StoreError
 from nlgraft.pipeline import artifacts, cached_copies
 from nlgraft.pipeline.integrity import ArtifactDamaged, FileEntry
 from nlgraft.pipeline.local_files import LocalFiles

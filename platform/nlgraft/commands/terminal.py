@@ -16,9 +16,8 @@ from rich.text import Text
 
 from nlgraft.analysis.rendering import validity_tables
 from nlgraft.analysis.rendering.typesetting import Table as ReportTable
-from nlgraft.basics.wording import count
+from nlgraft.basics.wording import count, visible
 from nlgraft.study.data.plan import Plan
-from nlgraft.wording import count, visible
 
 if TYPE_CHECKING:
     from nlgraft.analysis.data.ledger import Entry

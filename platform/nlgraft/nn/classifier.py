@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.contextual import freeze_unused
+from nlgraft.nn.freezing import freeze_unused
 from nlgraft.nn.masked_lm_models import NOT_PREDICTED, MaskedBatch, MaskedLM
 from nlgraft.nn.model_config import ClassifierConfig
 

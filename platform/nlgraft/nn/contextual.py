@@ -6,7 +6,7 @@ L layers that a pooling selects.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any, Protocol, cast
 
@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from nlgraft.basics.errors import ContractError
-from nlgraft.nn.freezing import freeze_unused
 from nlgraft.nn.attention import Memory
 from nlgraft.nn.batch import Tokens, truncate_middle
 from nlgraft.nn.context_config import (
@@ -25,9 +24,11 @@ from nlgraft.nn.context_config import (
     UniLMConfig,
 )
 from nlgraft.nn.decoder_state import EmbeddingCache
+from nlgraft.nn.freezing import freeze_unused
 from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.language_models import build_language_model
 from nlgraft.nn.pooling import EncoderShape, LayerStates, ScalarMix, build_pooling
+
 
 class ContextualEncoder(Protocol):
     """Interface of a pretrained encoder, which is also an ``nn.Module``.

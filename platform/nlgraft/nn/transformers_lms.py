@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.nn.transformers_loading import quiet_transformers, refuse_missing
 from nlgraft.vocab.surgery.tensors import find_vocabulary_tensors
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 
 MAIN = "main"
 """Branch of a hub name without a revision."""

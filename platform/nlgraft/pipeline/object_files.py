@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import ObjectStore, S3Store, from_url
 
-from nlgraft.errors import StoreError, nearest
+from nlgraft.basics.errors import StoreError, nearest
 from nlgraft.pipeline.cached_copies import hold, make_room
 from nlgraft.pipeline.credentials import without_credentials
 from nlgraft.pipeline.integrity import (

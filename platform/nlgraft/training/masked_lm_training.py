@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.sufficient import Statistics
 from nlgraft.nn.conversion.encoders import PredictionHead
 from nlgraft.nn.masked_lm_models import (

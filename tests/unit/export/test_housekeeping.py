@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 import nlgraft
-from nlgraft.cli import main
-from nlgraft.errors import StudyLockedError
-from nlgraft.housekeeping import House
+from nlgraft.basics.errors import StudyLockedError
+from nlgraft.commands.main import main
 from nlgraft.pipeline.store import MARKER, ArtifactStore
+from nlgraft.runs.housekeeping import House
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.system import SEARCH_SPLITS
 from nlgraft.study.planning.selection import Proposal, save_proposal, search_seed

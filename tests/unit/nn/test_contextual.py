@@ -7,7 +7,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from nlgraft.errors import ContractError, DataError
+from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.context_config import ContextConfig, HuggingFaceEncoderConfig, PoolingConfig, UniLMConfig
 from nlgraft.nn.contextual import Context, load_encoder

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab_tool.doctor import examine_checkpoint, examine_table, unreachable_tokens
 from nlgraft.vocab_tool.verify import verify_checkpoint

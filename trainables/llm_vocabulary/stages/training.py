@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from nlgraft.errors import ContractError
+from nlgraft.basics.errors import ContractError
 from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.nn.causal_lms import TransformersCausalLM, fresh_llama, load_causal_lm
 from nlgraft.pipeline.stage import StageContext

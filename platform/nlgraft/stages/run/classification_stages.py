@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.artifact import write_metrics
 from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.nn.classifier import Classifier

@@ -7,7 +7,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.kinds.language_model_kinds import LANGUAGE_MODEL, UNTRAINED_LANGUAGE_MODEL

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from nlgraft.errors import ContractError, DataError
+from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.evaluation.artifact import write_segments
 from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.evaluation.sufficient import Statistics

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from nlgraft.errors import ContractError, DataError
+from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.evaluation.scores import Evaluation
 from nlgraft.evaluation.translation import dev_scores
 from nlgraft.nn.context_config import EncoderConfig

@@ -31,7 +31,7 @@ from ruamel.yaml.events import (
     StreamStartEvent,
 )
 
-from nlgraft.errors import ContractError, DataError, Problem
+from nlgraft.basics.errors import ContractError, DataError, Problem
 from nlgraft.pipeline.credentials import without_credentials
 from nlgraft.pipeline.fingerprint import plain_json
 from nlgraft.study.data import paths

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nlgraft.basics.errors import Problem, StudyError, nearest
+from nlgraft.basics.wording import visible
 from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import Axes, Cell, axes_of, level_text
@@ -27,7 +28,6 @@ from nlgraft.study.reading.draft import Draft
 from nlgraft.study.reading.faults import describe
 from nlgraft.study.reading.overrides import scale_problems
 from nlgraft.study.reading.place_rules import place_problems
-from nlgraft.wording import visible
 
 _NUM_SHOWN = 10
 """Leading characters of a level that MLflow's parallel coordinates show."""

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nlgraft.errors import DataError
+from nlgraft.basics.errors import DataError
 from nlgraft.text.files import refuse_special
 from nlgraft.vocab.tokenizers.legacy import (
     SPECIAL_FILES,
