@@ -202,14 +202,18 @@ def _select(
 
 def _useless(corpus: Corpus, *, is_trained_on: bool) -> Iterator[str]:
     """Find sides of which nothing can be learned, or by which nothing can be scored."""
-    num_examples = len(corpus)
     for side, streams in (("sources", corpus.sources), ("target", [corpus.target or []])):
-        distinct = set(zip(*streams, strict=True))
-        if distinct and not has_text(map("".join, distinct)):
-            yield f"all {num_examples} examples have no text in {side}; give another file or column"
-        elif is_trained_on and num_examples >= _MIN_EXAMPLES and len(distinct) == 1:
-            line = " | ".join(*distinct)[:60]
-            yield f"all {num_examples} examples have the same {side}, {line!r}; give text that differs"
+        examples = zip(*streams, strict=True)
+        first = next(examples, None)
+        if first is None:
+            continue
+        if not any(map(has_text, streams)):
+            yield f"all {len(corpus)} examples have no text in {side}; give another file or column"
+        elif (
+            is_trained_on and len(corpus) >= _MIN_EXAMPLES and {first}.issuperset(zip(*streams, strict=True))
+        ):
+            line = " | ".join(first)[:60]
+            yield f"all {len(corpus)} examples have the same {side}, {line!r}; give text that differs"
 
 
 def _first_words(streams: dict[str, list[str]], most: int) -> tuple[dict[str, list[str]], int]:
