@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from nlgraft.pipeline import artifacts
 from nlgraft.pipeline.integrity import ArtifactDamaged, FileEntry
 from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.manifest import MANIFEST
-from nlgraft.pipeline.stage import NullReporter
+from nlgraft.pipeline.stage import KillReason, NullReporter
 from nlgraft.pipeline.store import ArtifactStore, Decision
 from nlgraft.pipeline.trial import finished_record, run_trial
 from tests.store_places import OpenStore, files_of, publish
@@ -281,6 +282,34 @@ def test_checkpoint_cut_off_while_uploading(open_store: OpenStore):
     latest = open_store().checkpoints(stage).latest()
     assert latest is not None
     assert latest[0] == 1
+
+
+def test_a_trial_that_finishes_while_another_end_of_it_is_written_stays_finished(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+):
+    """Killed while it waits for another process, which is quicker than the write of that."""
+    graph, store, other = total(1, 2), open_store(), open_store()
+    options = {"config": {}, "is_waiting": True}
+    leases = [other.leases.acquire(graph.fingerprint)]
+    files = files_of(store)
+
+    class Kills(NullReporter):
+        def should_stop(self) -> str:
+            return KillReason("told to end")
+
+    def after_the_other(write: Callable[..., Any]) -> Callable[..., Any]:
+        def write_late(key: str, *arguments: Any) -> Any:
+            if key.startswith("records/trials/") and leases:
+                leases.pop().release()
+                run_trial(graph, other, reporter=NullReporter(), **options)
+            return write(key, *arguments)
+
+        return write_late
+
+    for name in ("write", "create", "replace"):
+        monkeypatch.setattr(files, name, after_the_other(getattr(files, name)))
+    assert run_trial(graph, store, reporter=Kills(), **options).state == "killed"
+    assert finished_record(graph, open_store()) is not None
 
 
 def test_records(open_store: OpenStore, caplog: pytest.LogCaptureFixture):

@@ -32,7 +32,7 @@ from nlgraft.execution.replicates import Built, Replicates
 from nlgraft.execution.short_trials import ShortTrials
 from nlgraft.execution.stage_claims import StageClaims
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import finished_record, trial_record
+from nlgraft.pipeline.trial import finished_record, trial_record, write_end
 from nlgraft.pipeline.trial_record import TrialRecord
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
@@ -309,7 +309,7 @@ class TrialQueue:
         if record is None or (record.state, record.reason) != ("killed", reason):
             record = trial.record_of_end("killed", reason)
             with suppress(StoreError):
-                self._store_record(record)
+                self._store_record(trial, record)
         self._driver.observe(TrialEnded(trial, record))
 
     def lost(self, trial: SweepTrial, reason: str, stages: Sequence[dict[str, Any]] = ()) -> TrialRecord:
@@ -318,12 +318,12 @@ class TrialQueue:
         if finished is not None:
             return finished
         record = replace(trial.record_of_end("failed", reason), stages=list(stages))
-        self._store_record(record)
+        self._store_record(trial, record)
         return record
 
-    def _store_record(self, record: TrialRecord) -> None:
+    def _store_record(self, trial: SweepTrial, record: TrialRecord) -> None:
         self._driver.poll()
-        self._store.write_record("trials", record.fingerprint, record.to_json())
+        write_end(record, trial.graph, self._store)
 
     def _enqueue(self, built: Built) -> list[tuple[SweepTrial, TrialRecord]]:
         """Queue the replicates that are missing; return the finished ones, with their records."""

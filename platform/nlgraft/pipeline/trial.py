@@ -26,6 +26,7 @@ __all__ = [
     "one_line",
     "run_trial",
     "trial_record",
+    "write_end",
 ]
 
 logger = logging.getLogger(__name__)
@@ -109,6 +110,15 @@ def finished_record(graph: StageGraph, store: ArtifactStore) -> TrialRecord | No
     return record
 
 
+def write_end(record: TrialRecord, graph: StageGraph, store: ArtifactStore) -> None:
+    """Write the record of a trial that did not finish, unless another process finishes it meanwhile."""
+
+    def is_final(stored: TrialRecord) -> bool:
+        return stored.state == "finished" and store.has(graph.result)
+
+    store.records.write_unless("trials", record.fingerprint, record.to_json(), TRIAL_RECORD, is_final)
+
+
 class _RecordWriter:
     """Writes the record of one attempt at a trial."""
 
@@ -147,8 +157,7 @@ class _RecordWriter:
             logger.warning("trial %s: metrics so far: %s", self._graph.fingerprint[:12], one_line(error))
             results = TrialResults()
         record = self._new_record(state, reason, results)
-        if finished_record(self._graph, self._store) is None:
-            self._store.write_record("trials", record.fingerprint, record.to_json())
+        write_end(record, self._graph, self._store)
         return record
 
     def try_record_end(self, state: TrialState, reason: str) -> TrialRecord:
