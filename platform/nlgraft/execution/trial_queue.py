@@ -31,6 +31,7 @@ from nlgraft.execution.outlooks import Outlooks
 from nlgraft.execution.replicates import Built, Replicates
 from nlgraft.execution.short_trials import ShortTrials
 from nlgraft.execution.stage_claims import StageClaims
+from nlgraft.execution.sweep_board import LEFT_OUT_S
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import finished_record, trial_record, write_end
 from nlgraft.pipeline.trial_record import TrialRecord
@@ -230,11 +231,13 @@ class TrialQueue:
         is_proposing = self._searches is not None and self._searches.can_propose
         return is_proposing or any(self._is_ready(trial) for trial in self._waiting)
 
-    def give_back(self, trial: SweepTrial) -> None:
-        """Requeue a trial that its worker has not begun."""
+    def give_back(self, trial: SweepTrial, fault: str = "") -> None:
+        """Requeue a trial that its worker has not begun, or could not go on with for a fault of its host."""
         self._release(trial)
         self._num_started -= 1
         self._waiting.insert(0, trial)
+        if fault:
+            self._driver.observe(Notice(f"{fault}. The host is left out for {LEFT_OUT_S:g} s"))
 
     def check_budget(self) -> None:
         """Stop the sweep if its budget is spent, or if it was asked to end."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from nlgraft.errors import ContractError, StageBusy, StoreError, TrialFailed
 from nlgraft.pipeline.execute import execute_stage
-from nlgraft.pipeline.runner import StageRunner, is_store_fault, one_line
+from nlgraft.pipeline.runner import StageRunner, fault_of_host, is_store_fault, one_line
 from nlgraft.pipeline.stage import KillReason, Reporter, Stage, StageGraph, TrialStopped
 from nlgraft.pipeline.stage_outputs import RecordingReporter, TrialResults, collect_results
 from nlgraft.pipeline.store import ArtifactStore, Decision
@@ -64,6 +64,7 @@ def run_trial(
 
     Raises:
         StageBusy: Another owner computes a stage and ``is_waiting`` is False; no record is written.
+        HostFault: A disk of this host failed or is full; no record is written.
         TrialFailed: A stage failed, or none wrote a metric; the record says ``failed``.
     """
     # Checksums as well: a record may outlive the bytes of its artifact.
@@ -87,6 +88,8 @@ def run_trial(
         writer.try_record_end("failed", str(failed))
         raise
     except Exception as error:  # from the store, not from a stage
+        if fault := fault_of_host(error, store):
+            raise fault from error
         if is_store_fault(error):
             return writer.try_record_end("killed", one_line(error, store.name))
         failed = TrialFailed(runner.current, one_line(error, store.name))

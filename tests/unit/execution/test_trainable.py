@@ -14,11 +14,12 @@ import pytest
 import torch
 from ray.exceptions import RayError
 
-from nlgraft.errors import StageBusy, TrialFailed
+from nlgraft.errors import HostFault, StageBusy, TrialFailed
 from nlgraft.execution import trainable
 from nlgraft.execution.report_keys import (
     KEY,
     LEAST_IDLE,
+    LEFT_OUT,
     METRICS,
     OUTCOME,
     OWNER,
@@ -47,6 +48,7 @@ class Board:
         self.current = SimpleNamespace(remote=lambda batch_id, node: specs[len(self.outcomes)])
         self.lost_on = SimpleNamespace(remote=lambda batch_id: list(lost_on))
         self.advance = SimpleNamespace(remote=self._advance)
+        self.is_left_out = SimpleNamespace(remote=lambda batch_id: None)
         self._specs = specs
 
     def _advance(self, batch_id: str, outcome: dict[str, str]) -> str | None:
@@ -361,3 +363,22 @@ def test_cpus_that_others_use_are_not_lent(
 )
 def test_only_workers_of_whole_cpus_borrow(shape: tuple[int, float, float], can_borrow: bool) -> None:
     assert WorkerGroup(*shape, 0, "").can_borrow == can_borrow
+
+
+def test_a_trial_on_a_host_whose_disk_is_full_is_left_to_others(
+    sent: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault that comes back while nobody else computes kills it; see the test of the board."""
+
+    def run(*arguments: object, **options: object) -> TrialRecord:
+        raise HostFault("host one cannot use /cache: No space left on device")
+
+    monkeypatch.setattr(trainable, "run_trial", run)
+    for may_leave, ends in ((["yes"], [LEFT_OUT, "ended"]), ([], ["ended"])):
+        board = Board(specs=[spec(tmp_path).to_text()])
+        board.leave_out = SimpleNamespace(remote=lambda batch_id, is_new, may=may_leave: may)
+        sent.clear()
+        run_tune_trial({TRIAL_ID: "t1"}, board)
+        assert [result[OUTCOME] for result in sent] == ends
+        assert [outcome[OUTCOME] for outcome in board.outcomes] == ([] if may_leave else ["killed"])
+        assert "host one cannot use /cache" in (sent if may_leave else board.outcomes)[0][REASON]
