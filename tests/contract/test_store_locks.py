@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +18,9 @@ from pydantic import TypeAdapter
 
 from nlgraft.basics.errors import StageBusy, StudyLockedError
 from nlgraft.pipeline.fence import Fence, Superseded
-from nlgraft.pipeline.leases import Lease
+from nlgraft.pipeline.leases import Lease, Leases
 from nlgraft.pipeline.local_files import Files
+from nlgraft.pipeline.object_files import ObjectFiles
 from nlgraft.pipeline.store import ArtifactStore
 from tests.store_places import OpenStore, files_of, publish
 
@@ -204,6 +208,43 @@ def test_conditional_writes_have_one_winner(open_store: OpenStore, is_taken: boo
     assert not files_of(open_store()).replace("leases/x", b"before", b"late")
     assert not files_of(open_store()).create("leases/x", b"late")
     assert not files_of(open_store()).replace("leases/missing", b"", b"late")
+
+
+@pytest.mark.parametrize("act", [Leases.remove_stale, lambda leases: leases.lock_study("abc")])
+def test_a_lock_that_is_taken_over_meanwhile_stays(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, act: Callable[[Leases], object]
+):
+    """A driver has died; while one process cleans up or starts, another one takes its lock over."""
+    store, other = open_store(), open_store()
+    with store.lock_study("abc") as lease:
+        data = json.loads(files_of(store).read(lease.key) or b"")
+    files_of(store).write(lease.key, json.dumps({**data, "process_started": "1"}).encode())
+    pending, taken = [other], []
+
+    def after_the_other(call: Callable[..., Any]) -> Callable[..., Any]:
+        def call_late(*arguments: Any, **options: Any) -> Any:
+            if pending:
+                taken.append(pending.pop().lock_study("abc"))
+            return call(*arguments, **options)
+
+        return call_late
+
+    # Before the very request, behind all looks of this process.
+    files = files_of(store)
+    if isinstance(files, ObjectFiles):
+        looks = {name: getattr(files._objects, name) for name in ("get", "head", "list_with_delimiter")}
+        changes = {name: after_the_other(getattr(files._objects, name)) for name in ("put", "delete")}
+        monkeypatch.setattr(files, "_objects", SimpleNamespace(**looks, **changes))
+    else:
+        monkeypatch.setattr(Path, "rename", after_the_other(Path.rename))
+    with contextlib.suppress(StudyLockedError):
+        act(store.leases)
+    [lock] = taken
+    assert lock.is_held()
+    assert open_store().leases.is_study_locked("abc")
+    with pytest.raises(StudyLockedError):
+        open_store().lock_study("abc")
+    lock.release()
 
 
 def test_lease_of_a_dead_process_of_this_host(open_store: OpenStore):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+import socket
 import threading
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,14 +19,14 @@ import pytest
 from pipeline_stages import alone, number, total
 from pydantic import TypeAdapter
 
-from nlgraft.basics.errors import StoreError
+from nlgraft.basics.errors import HostFault, StoreError
 from nlgraft.pipeline import artifacts, cached_copies
 from nlgraft.pipeline.integrity import ArtifactDamaged, FileEntry
 from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.manifest import MANIFEST
-from nlgraft.pipeline.stage import NullReporter
+from nlgraft.pipeline.stage import KillReason, NullReporter
 from nlgraft.pipeline.store import ArtifactStore, Decision
-from nlgraft.pipeline.trial import finished_record, run_trial
+from nlgraft.pipeline.trial import execute_stage, finished_record, run_trial
 from tests.store_places import OpenStore, files_of, publish
 
 ANY = TypeAdapter(dict[str, Any])
@@ -285,6 +288,69 @@ def test_checkpoint_cut_off_while_uploading(open_store: OpenStore):
     latest = open_store().checkpoints(stage).latest()
     assert latest is not None
     assert latest[0] == 1
+
+
+def test_a_trial_that_finishes_while_another_end_of_it_is_written_stays_finished(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+):
+    """Killed while it waits for another process, which is quicker than the write of that."""
+    graph, store, other = total(1, 2), open_store(), open_store()
+    options = {"config": {}, "is_waiting": True}
+    leases = [other.leases.acquire(graph.fingerprint)]
+    files = files_of(store)
+
+    class Kills(NullReporter):
+        def should_stop(self) -> str:
+            return KillReason("told to end")
+
+    def after_the_other(write: Callable[..., Any]) -> Callable[..., Any]:
+        def write_late(key: str, *arguments: Any) -> Any:
+            if key.startswith("records/trials/") and leases:
+                leases.pop().release()
+                run_trial(graph, other, reporter=NullReporter(), **options)
+            return write(key, *arguments)
+
+        return write_late
+
+    for name in ("write", "create", "replace"):
+        monkeypatch.setattr(files, name, after_the_other(getattr(files, name)))
+    assert run_trial(graph, store, reporter=Kills(), **options).state == "killed"
+    assert finished_record(graph, open_store()) is not None
+
+
+def test_a_full_disk_of_one_host_is_named_and_ends_no_trial(
+    open_store: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Where artifacts are fetched to, and where they are written; another host goes on."""
+    graph, options = total(1, 2), {"reporter": NullReporter(), "config": {}, "is_waiting": False}
+    store = open_store()
+    if isinstance(files_of(store), LocalFiles):
+        pytest.skip("its disk is that of the store")
+    for stage in graph.stages[:2]:
+        execute_stage(stage, store, reporter=NullReporter())
+    open_file, make = Path.open, Path.mkdir
+
+    def refuse(path: Path, *arguments: Any, **options: Any) -> None:
+        if store.scratch_root in path.parents:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        make(path, *arguments, **options)
+
+    def open_full(path: Path, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+        is_full = "w" in mode and store.scratch_root in path.parents
+        return open_file(Path("/dev/full") if is_full else path, mode, *arguments, **options)
+
+    for name, fault in (("mkdir", refuse), ("open", open_full)):
+        store = open_store()
+        with monkeypatch.context() as patching:
+            patching.setattr(Path, name, fault)
+            with pytest.raises(HostFault) as raised:
+                run_trial(graph, store, **options)
+        assert f"host {socket.gethostname()}" in str(raised.value)
+        assert str(tmp_path) in str(raised.value)
+        assert "s3://" not in str(raised.value)
+        assert "No space left" in str(raised.value)
+        assert open_store().read_record("trials", graph.fingerprint, ANY) is None
+    assert run_trial(graph, open_store(), **options).state == "finished"
 
 
 def test_records(open_store: OpenStore, caplog: pytest.LogCaptureFixture):

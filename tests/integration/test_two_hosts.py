@@ -213,6 +213,22 @@ def test_four_trials_of_half_a_gpu_run_at_once_on_two_hosts_of_one(cluster: Clus
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+def test_a_host_whose_disk_is_full_is_left_out_and_the_other_computes_all(cluster: Cluster) -> None:
+    fill = "mkdir -p /tmp/cache; mount -t tmpfs -o size=16k none /tmp/cache; yes > /tmp/cache/x; true"
+    subprocess.run(cluster.worker.command("sh", "-c", fill), check=True, stderr=subprocess.DEVNULL)
+    try:
+        result, messages = finish(cluster.run({**toy("full", pause_s=1), "seeds": [1, 2, 3]}, "full"))
+    finally:
+        subprocess.run(cluster.worker.command("umount", "/tmp/cache"), check=True)
+    assert result["trials"] == {"run": 6, "reused": 0, "failed": 0}
+    assert f"host {cluster.worker.name} cannot use /tmp/cache" in messages
+    assert "left out" in messages
+    assert len(cluster.first_steps(cluster.head, "full")) == 6
+    cluster.verify("full")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_one_trial_on_two_hosts_gives_the_metrics_of_one(cluster: Cluster) -> None:
     """Each worker takes all CPUs of a host, so the two can only be on two; see `test_worker_groups`."""
     losses = []
@@ -248,12 +264,11 @@ def test_a_step_on_eight_nodes_is_modelled_from_times_on_one_and_two(cluster: Cl
 @pytest.mark.timeout(900)
 def test_a_trial_survives_the_loss_of_one_of_its_hosts(cluster: Cluster) -> None:
     """The host vanishes like one without power: no connection is closed. Another one takes its place."""
-    study = toy("lost", steps=30, pause_s=1) | {
-        "seeds": [1],
-        "resources": {"workers": 2, "cpus_per_worker": 2},
-    }
-    del study["factors"]
-    run = cluster.run(study, "lost")
+    studies = [toy(name, steps=30, pause_s=pause_s) for name, pause_s in (("lost", 1), ("undisturbed", 0))]
+    for study in studies:
+        study |= {"seeds": [1], "resources": {"workers": 2, "cpus_per_worker": 2}}
+        del study["factors"]
+    run = cluster.run(studies[0], "lost")
     end_s = time.monotonic() + patient(200)
     while not any("state.json" in key for key in cluster.keys("lost")):
         assert run.poll() is None
@@ -268,3 +283,5 @@ def test_a_trial_survives_the_loss_of_one_of_its_hosts(cluster: Cluster) -> None
     assert before == [1]
     [resumed_at] = [step for step in after if step not in before]
     assert resumed_at > 1, "it went on from its last checkpoint"
+    undisturbed, _ = finish(cluster.run(studies[1], "undisturbed"))
+    assert result["cells"][0]["metrics"] == undisturbed["cells"][0]["metrics"]

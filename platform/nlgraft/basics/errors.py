@@ -8,7 +8,8 @@ NlgraftError
 ├── StudyLockedError    another driver runs this study on this store                   (exit 4)
 ├── ClusterError        a Ray cluster cannot be reached, or was lost
 ├── StoreError          an artifact cannot be written or read
-│   └── PlaceError      a place can be no store                                        (exit 2)
+│   ├── PlaceError      a place can be no store                                        (exit 2)
+│   └── HostFault       a disk of one host fails or is full; others may go on
 ├── StageBusy           another live process computes the stage; try again later
 ├── TrialFailed         a stage of a trial failed; carries stage and reason
 └── ContractError       a system breaks the contract of trainables/README.md
@@ -107,6 +108,10 @@ class StoreError(NlgraftError):
 
 class PlaceError(StoreError):
     """A place can be no artifact store."""
+
+
+class HostFault(StoreError):
+    """A disk of one host fails or is full, while the store and other hosts may be sound."""
 
 
 class StageBusy(NlgraftError):

@@ -25,12 +25,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from nlgraft.execution.losses import Losses, is_any_lost
 from nlgraft.execution.stall_watch import LOOKS, StallWatch
 from nlgraft.execution.worker_group import WorkerGroup
-from nlgraft.pipeline.credentials import without_credentials
 from nlgraft.pipeline.execute import execute_stage
-from nlgraft.pipeline.runner import is_store_fault, one_line
+from nlgraft.pipeline.runner import fault_of_host, is_store_fault, one_line
 from nlgraft.pipeline.stage import KillReason, Reporter, Stage, TrialStopped, Worker
 from nlgraft.pipeline.stage_outputs import RecordingReporter
-from nlgraft.pipeline.store import StorePlace
+from nlgraft.pipeline.store import ArtifactStore, StorePlace
 from nlgraft.pipeline.threads import THREADS
 
 _log = logging.getLogger(__name__)
@@ -146,14 +145,14 @@ def _train_loop(config: dict[str, Any]) -> None:
     except Exception as error:
         # If a worker is lost, the collectives of the others fail as well, in the words of their library.
         if _are_alive(ray.get(mailbox.workers.remote())):
-            ray.get(mailbox.post_error.remote(pickle.dumps(_told(error, config["place"]))))
+            ray.get(mailbox.post_error.remote(pickle.dumps(_told(error, config["place"].open()))))
         raise
 
 
-def _told(error: Exception, place: StorePlace) -> tuple[str, str] | KillReason:
+def _told(error: Exception, store: ArtifactStore) -> tuple[str, str] | KillReason:
     """Turn an error of a worker into what the process that started the group raises; see `run_on_workers`."""
     if is_store_fault(error):
-        return KillReason(one_line(error, without_credentials(place.uri)))
+        return KillReason(fault_of_host(error, store) or one_line(error, store.name))
     return type(error).__name__, str(error)
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 from nlgraft.execution.report_keys import OUTCOME
+
+LEFT_OUT_S = 60.0
+"""How long no trial is computed on a host whose disk is full."""
 
 
 @dataclass
@@ -40,6 +44,7 @@ class SweepBoard:
 
     def __init__(self) -> None:
         self._batches: dict[str, _Batch] = {}
+        self._left_out_until_s: dict[str, float] = {}
 
     def assign(self, batch_id: str, specs: list[str]) -> None:
         """Keep the specs of trials that are about to run."""
@@ -73,11 +78,32 @@ class SweepBoard:
         batch = self._batches[batch_id]
         if outcome.get(OUTCOME) == "stalled":
             batch.node = ""  # its process ends itself now, which is no loss of the next trial
+        if outcome.get(OUTCOME) == "ended":
+            self._left_out_until_s.pop(batch.node, None)
         batch.outcomes.append(outcome)
         del batch.specs[0]
         batch.stop_reason = None
         batch.lost_on = []
         return self.current(batch_id)
+
+    def leave_out(self, batch_id: str, is_new: bool) -> bool:
+        """Leave the trials of a batch to others, and for a new fault its node out for a while.
+
+        Returns False, and does nothing, where the fault has come back while nobody else computes.
+        """
+        batch = self._batches[batch_id]
+        if is_new:
+            num_begun = sum(one.is_begun for one in self._batches.values())
+            if batch.node in self._left_out_until_s and num_begun == 1:
+                return False
+            self._left_out_until_s[batch.node] = time.monotonic() + LEFT_OUT_S
+        batch.is_begun = False
+        return True
+
+    def is_left_out(self, batch_id: str) -> bool:
+        """Tell if the node of a batch is left out, unless the batch should end."""
+        batch = self._batches[batch_id]
+        return batch.stop_reason is None and time.monotonic() < self._left_out_until_s.get(batch.node, 0.0)
 
     def withdraw(self, batch_id: str) -> int:
         """Take back the trials of a batch that have not begun; return how many stay."""

@@ -20,11 +20,12 @@ import ray
 from ray import tune
 from ray.exceptions import RayError
 
-from nlgraft.basics.errors import StageBusy, TrialFailed
+from nlgraft.basics.errors import HostFault, StageBusy, TrialFailed
 from nlgraft.execution.losses import PROCESS_DIED, Losses, is_any_lost
 from nlgraft.execution.memory import return_freed_memory
 from nlgraft.execution.report_keys import (
     KEY,
+    LEFT_OUT,
     METRICS,
     OUTCOME,
     OWNER,
@@ -47,6 +48,7 @@ from nlgraft.pipeline.trial import one_line, run_trial
 _log = logging.getLogger(__name__)
 
 _REPORT_PAUSE_S = 1.0
+_IDLE_POLL_S = 1.0
 _LAST_WORDS_S = 30.0
 
 
@@ -174,8 +176,15 @@ def run_tune_trial(config: dict[str, Any], board: Any) -> None:
     try:
         text: Any = ray.get(board.current.remote(batch_id, node))
         lost_on: Any = ray.get(board.lost_on.remote(batch_id))
+        if text is not None and ray.get(board.is_left_out.remote(batch_id)):
+            _leave_out(board, batch_id, "")
+            text = None
         while text is not None:
             outcome, is_ended = _compute(text, board, lost_on)
+            if outcome[OUTCOME] == LEFT_OUT:
+                if _leave_out(board, batch_id, outcome[REASON]):
+                    break
+                outcome[OUTCOME] = "killed"
             lost_on = []  # of the first alone: those behind it have lost nothing yet
             return_freed_memory()
             # Told now and not at the end of the batch, at which this process may be lost.
@@ -188,6 +197,23 @@ def run_tune_trial(config: dict[str, Any], board: Any) -> None:
         tune.report({OUTCOME: "killed", REASON: _lost_contact(error)})
         return
     tune.report({OUTCOME: "ended"})
+
+
+def _leave_out(board: Any, batch_id: str, fault: str) -> bool:
+    """Give the trials back, and keep this place from them while its host is left out.
+
+    Args:
+        fault: Empty for one that the board knows of.
+
+    Returns:
+        False if the board refuses; see `SweepBoard.leave_out`.
+    """
+    if not ray.get(board.leave_out.remote(batch_id, bool(fault))):
+        return False
+    tune.report({OUTCOME: LEFT_OUT, REASON: fault})
+    while ray.get(board.is_left_out.remote(batch_id)):
+        time.sleep(_IDLE_POLL_S)
+    return True
 
 
 def _compute(text: str, board: Any, lost_on: Sequence[str]) -> tuple[dict[str, str], bool]:
@@ -235,6 +261,8 @@ def _run(spec: TrialSpec, tune_reporter: TuneReporter, lost_on: Sequence[str]) -
         )
     except StageBusy as busy:
         return {OUTCOME: "busy", OWNER: busy.owner}
+    except HostFault as fault:
+        return {OUTCOME: LEFT_OUT, REASON: str(fault)}
     except TrialFailed as failed:
         # For the worker's log; everybody else reads it in the trial's record.
         _log.warning("%s: %s", spec.key, failed)

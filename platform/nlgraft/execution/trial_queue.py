@@ -30,8 +30,9 @@ from nlgraft.execution.outlooks import Outlooks
 from nlgraft.execution.replicates import Built, Replicates
 from nlgraft.execution.short_trials import ShortTrials
 from nlgraft.execution.stage_claims import StageClaims
+from nlgraft.execution.sweep_board import LEFT_OUT_S
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import finished_record, trial_record
+from nlgraft.pipeline.trial import finished_record, trial_record, write_end
 from nlgraft.pipeline.trial_record import TrialRecord
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
@@ -200,11 +201,13 @@ class TrialQueue:
         while len(self._waiting) < num and (trial := self._searches.propose()) is not None:
             self._waiting.append(trial)
 
-    def give_back(self, trial: SweepTrial) -> None:
-        """Requeue a trial that its worker has not begun."""
+    def give_back(self, trial: SweepTrial, fault: str = "") -> None:
+        """Requeue a trial that its worker has not begun, or could not go on with for a fault of its host."""
         self._release(trial)
         self._num_started -= 1
         self._waiting.insert(0, trial)
+        if fault:
+            self._driver.observe(Notice(f"{fault}. The host is left out for {LEFT_OUT_S:g} s"))
 
     def check_budget(self) -> None:
         """Stop the sweep if its budget is spent, or if it was asked to end."""
@@ -279,7 +282,7 @@ class TrialQueue:
         if record is None or (record.state, record.reason) != ("killed", reason):
             record = trial.record_of_end("killed", reason)
             with suppress(StoreError):
-                self._store_record(record)
+                self._store_record(trial, record)
         self._driver.observe(TrialEnded(trial, record))
 
     def lost(self, trial: SweepTrial, reason: str, stages: Sequence[dict[str, Any]] = ()) -> TrialRecord:
@@ -288,12 +291,12 @@ class TrialQueue:
         if finished is not None:
             return finished
         record = replace(trial.record_of_end("failed", reason), stages=list(stages))
-        self._store_record(record)
+        self._store_record(trial, record)
         return record
 
-    def _store_record(self, record: TrialRecord) -> None:
+    def _store_record(self, trial: SweepTrial, record: TrialRecord) -> None:
         self._driver.poll()
-        self._store.write_record("trials", record.fingerprint, record.to_json())
+        write_end(record, trial.graph, self._store)
 
     def _enqueue(self, built: Built) -> list[tuple[SweepTrial, TrialRecord]]:
         """Queue the replicates that are missing; return the finished ones, with their records."""

@@ -17,6 +17,7 @@ from nlgraft.execution.events import SweepTrial
 from nlgraft.execution.losses import PROCESS_DIED
 from nlgraft.execution.report_keys import (
     KEY,
+    LEFT_OUT,
     METRICS,
     OUTCOME,
     OWNER,
@@ -153,7 +154,11 @@ class TuneSearcher(Searcher):
             self._share_late_batches()
             # A spent searcher ends with what it has handed out; a new one over the same queue goes on.
             is_over = not self._batches if self.is_spent else self._queue.is_done
-            return Searcher.FINISHED if is_over else None
+            if not is_over:
+                return None
+            for idle_id in self._batches:  # at places that are left out
+                self._runner.request_stop(idle_id, "no trial is left")
+            return Searcher.FINISHED
         self._num_left -= 1
         trials = [trial, *self._queue.take_following(trial)]
         self._batches[trial_id] = _Batch(trials, time.monotonic())
@@ -162,6 +167,9 @@ class TuneSearcher(Searcher):
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Pass a report to the queue."""
         batch = self._batches.get(trial_id)
+        if batch is not None and result.get(OUTCOME) == LEFT_OUT:
+            self._give_back(trial_id, batch, result[REASON])
+            return
         if batch is None or STAGE not in result:
             return
         trial = next((one for one in batch.trials if one.key == result[KEY]), None)
@@ -239,6 +247,13 @@ class TuneSearcher(Searcher):
             self._queue.give_back(trial)
         del batch.trials[num_kept:]
         batch.since_s = math.inf  # what has begun cannot be shared, however late it is
+
+    def _give_back(self, batch_id: str, batch: _Batch, fault: str) -> None:
+        """Take back all that has not ended of a batch whose host is left out."""
+        num_ended = self._runner.withdraw(batch_id)
+        for trial in reversed(batch.trials[num_ended:]):
+            self._queue.give_back(trial, fault if trial is batch.trials[num_ended] else "")
+        del batch.trials[num_ended:]
 
     def save(self, checkpoint_path: str) -> None:
         """Save nothing: the store is the source of truth."""

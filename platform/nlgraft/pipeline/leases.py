@@ -3,11 +3,13 @@
 A lease is one small JSON file that its owner renews. Leases only save work: two owners of one stage would
 publish the same artifact, so correctness never rests on them. A lease is taken over at once if its owner was
 a process of this host and has ended, else when it has not been renewed for `Leases.expiry_s`. Taking over is
-exclusive wherever the place can write a file only if it is unchanged.
+exclusive, since a file is written only if it is unchanged.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
 import logging
 import re
@@ -23,12 +25,14 @@ from pydantic import TypeAdapter
 from nlgraft.basics.errors import ContractError, StageBusy, StoreError, StudyLockedError
 from nlgraft.pipeline.clock import PlaceClock
 from nlgraft.pipeline.fence import Fence, Superseded
-from nlgraft.pipeline.local_files import Files
+from nlgraft.pipeline.local_files import REMOVED, Files
 from nlgraft.pipeline.process import ProcessIdentity, is_dead, this_process
 
 logger = logging.getLogger(__name__)
 
 EXPIRY_S = 60.0
+_POLL_S = 0.1
+_NUM_SILENT_POLLS = 20
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=+-]*")
 
 
@@ -141,7 +145,7 @@ class Lease:
 
     def _delete(self) -> None:
         try:
-            self._files.delete(self.key, self.holder.encode())
+            _give_back(self._files, self.key, self.holder.encode())
         except StoreError as error:
             logger.warning("lease %s could not be released (%s); it will expire", self.key, error)
 
@@ -233,23 +237,26 @@ class Leases:
                 and age.
         """
         keys = set(covers)
-        try:
-            lease = self._take(f"study-{key}", owner, tuple(sorted(keys)))
-        except _Held as held:
-            raise StudyLockedError(
-                f"the study is being run by {held}. Wait until it ends, or end it first"
-            ) from None
-        # After taking it: of two drivers that start at once, each sees the other.
-        for name in self._files.names("leases") if keys else ():
-            found = self._find(f"leases/{name}")
-            is_other = name.startswith("study-") and f"leases/{name}" != lease.key and not found.is_free
-            if is_other and found.holder is not None and keys & set(found.holder.covers):
-                lease.release()
+        # One start at a time: of two that overlap, each would see the other and be refused.
+        with self._await("start", owner) if keys else contextlib.nullcontext():
+            try:
+                lease = self._take(f"study-{key}", owner, tuple(sorted(keys)))
+            except _Held as held:
                 raise StudyLockedError(
-                    f"another study that shares a search with this one is being run by {found.describe()}. "
-                    "Wait until it ends, or end it first"
-                )
-        return lease
+                    f"the study is being run by {held}. Wait until it ends, or end it first"
+                ) from None
+            # After taking it: of two drivers that start at once all the same, each sees the other.
+            for name in self._files.names("leases") if keys else ():
+                if not name.startswith("study-") or f"leases/{name}" == lease.key:
+                    continue
+                found = self._find(f"leases/{name}")
+                if not found.is_free and found.holder is not None and keys & set(found.holder.covers):
+                    lease.release()
+                    raise StudyLockedError(
+                        f"another study that shares a search with this one is being run by "
+                        f"{found.describe()}. Wait until it ends, or end it first"
+                    )
+            return lease
 
     def is_study_locked(self, key: str) -> bool:
         """Return True if a live driver runs the study, so that `lock_study` would fail."""
@@ -269,9 +276,20 @@ class Leases:
         for name in self._files.names("leases"):
             found = self._find(f"leases/{name}")
             # One that cannot be read may be somebody else's file.
-            if found.is_free and found.data is not None and found.holder is not None:
+            if found.is_free and found.data not in (None, REMOVED) and found.holder is not None:
                 # Only if unchanged: a new owner may have taken it over since it was read.
-                self._files.delete(f"leases/{name}", found.data)
+                _give_back(self._files, f"leases/{name}", found.data)
+
+    def _await(self, name: str, owner: str) -> Lease:
+        """Take a lease as soon as nobody holds it."""
+        for number in itertools.count(1):
+            try:
+                return self._take(name, owner)
+            except _Held as held:
+                if number == _NUM_SILENT_POLLS:
+                    logger.warning("waiting for the lease %s of %s", name, held)
+                time.sleep(_POLL_S)
+        raise AssertionError
 
     def _take(self, name: str, owner: str, covers: tuple[str, ...] = ()) -> Lease:
         key = _lease_key(name)
@@ -307,7 +325,7 @@ class Leases:
     def _find(self, key: str) -> _Finding:
         data = self._files.read(key)
         holder = _parse(data)
-        if data is None or (holder is not None and holder.is_dead()):
+        if data in (None, REMOVED) or (holder is not None and holder.is_dead()):
             return _Finding(data, holder, 0.0, is_free=True)
         renewed_at = self._files.modified_at(key)
         if renewed_at is None:  # released since it was read
@@ -330,6 +348,14 @@ def _lease_key(name: str) -> str:
     if not _KEY.fullmatch(name):
         raise ContractError(f"lease {name!r}: use letters, digits and '_', '.', '=', '+', '-' only")
     return f"leases/{name}.json"
+
+
+def _give_back(files: Files, key: str, data: bytes) -> None:
+    """Free a lease that holds `data`."""
+    if key.startswith("leases/study-"):
+        files.replace(key, data, REMOVED)
+    else:  # of two owners of a stage, one works for nothing
+        files.delete(key, data)
 
 
 def _parse(data: bytes | None) -> LeaseHolder | None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
+import socket
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
-
-from filelock import FileLock
 
 from nlgraft.basics.errors import StoreError
 from nlgraft.pipeline.integrity import (
@@ -26,7 +27,13 @@ from nlgraft.pipeline.integrity import (
 from nlgraft.pipeline.refusals import explained
 from nlgraft.pipeline.scratch import Scratch
 
-_LOCK_TIMEOUT_S = 10.0
+logger = logging.getLogger(__name__)
+
+REMOVED = b"null"
+"""Stands in place of a document that must go only if it is unchanged: not every place deletes so."""
+
+_PATIENCE_S = 2.0
+_POLL_S = 0.01
 
 
 class Files(Protocol):
@@ -148,21 +155,49 @@ class LocalFiles:
 
     @explained("write")
     def replace(self, key: str, old: bytes, new: bytes) -> bool:
-        """Write a key only if it holds `old`; other processes are kept out meanwhile."""
-        # No call of a file system compares and renames at once.
-        with self._locked():
-            if self.read(key) != old:
-                return False
-            self.write(key, new)
-        return True
+        """Write a key only if it holds `old`."""
+        return self._exchange(key, old, new)
 
     @explained("delete")
     def delete(self, key: str, expected: bytes | None = None) -> None:
         """Delete a key, or with `expected` only if it holds that; a missing key is fine."""
-        with contextlib.nullcontext() if expected is None else self._locked():
-            if expected is None or self.read(key) == expected:
-                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                    (self.root / key).unlink()
+        if expected is not None:
+            self._exchange(key, expected, None)
+            return
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            (self.root / key).unlink()
+
+    def _exchange(self, key: str, old: bytes, new: bytes | None) -> bool:
+        """Replace a key that holds `old`, or remove it.
+
+        No call of a file system compares and renames at once. So the file moves out of a claim, a folder
+        beside the key that one process has at a time, or into it. A claim that stands for too long is
+        removed; its process, stopped or slow, finds nothing to move when it goes on.
+        """
+        path, patience_s = self.root / key, _PATIENCE_S
+        claim = path.with_name(f".{path.name}.claim")
+        while self.read(key) == old:
+            token = uuid.uuid4().hex
+            draft = path.with_name(f".{token}")
+            claimant = f"process {os.getpid()} of host {socket.gethostname()}, {token}"
+            data = claim / claimant / ".data"
+            (draft / claimant).mkdir(parents=True)
+            try:
+                if new is not None:
+                    (draft / claimant / ".data").write_bytes(new)
+                _enter(draft, claim, patience_s)
+                if self.read(key) == old:
+                    source, target = (path, data) if new is None else (data, path)
+                    source.rename(target)
+                    return True
+            except FileNotFoundError:  # the claim was removed: let others wait for less time than this one
+                patience_s *= 2
+            finally:
+                with contextlib.suppress(OSError):  # another process's claim stays
+                    (claim / claimant).rename(draft)
+                    claim.rmdir()
+                remove_tree(draft)
+        return False
 
     def delete_tree(self, key: str) -> None:
         """Delete everything below a key; nothing there is fine."""
@@ -243,9 +278,26 @@ class LocalFiles:
         finally:
             scratch.unlink(missing_ok=True)
 
-    def _locked(self) -> FileLock:
-        self.root.mkdir(parents=True, exist_ok=True)
-        return FileLock(self.root / ".lock", timeout=_LOCK_TIMEOUT_S)
+
+def _enter(draft: Path, claim: Path, patience_s: float) -> None:
+    """Make a folder the claim on a key; one that stands for too long in its way is removed."""
+    claimants: list[str] = []
+    began_s = time.monotonic()
+    while True:
+        try:
+            draft.rename(claim)  # refused while the claim holds anything
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        with contextlib.suppress(FileNotFoundError):
+            names = [path.name for path in claim.iterdir()]
+            if names != claimants:
+                claimants, began_s = names, time.monotonic()
+            elif time.monotonic() - began_s > patience_s:
+                logger.warning("%s: goes on after %g s without %s", claim, patience_s, ", ".join(names))
+                remove_tree(claim.rename(f"{draft}.broken"))
+        time.sleep(_POLL_S)
 
 
 def _raise_unless_gone(error: OSError) -> None:

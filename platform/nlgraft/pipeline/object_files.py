@@ -29,6 +29,7 @@ from nlgraft.pipeline.integrity import (
     remember_verified,
     remove_tree,
 )
+from nlgraft.pipeline.refusals import host_fault
 from nlgraft.pipeline.scratch import Scratch
 
 _CHUNK_BYTES = 8 * 2**20
@@ -262,6 +263,8 @@ class ObjectFiles:
         try:
             yield
         except (OSError, BaseError) as error:
+            if getattr(error, "errno", None):  # of this host; the service's errors have no number
+                raise host_fault(error, self.cache) from error
             raise StoreError(f"{self.name}: cannot {what} {key}: {_first_line(error)}") from error
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from nlgraft.basics.errors import ContractError, nearest
 from nlgraft.pipeline.integrity import first_problem
-from nlgraft.pipeline.local_files import Files
+from nlgraft.pipeline.local_files import REMOVED, Files
 
 logger = logging.getLogger(__name__)
 
@@ -34,14 +35,7 @@ class Records:
     def read(self, kind: str, key: str, form: TypeAdapter[_Form]) -> _Form | None:
         """Read a document; None if it is missing or does not have the form."""
         path = _path(kind, key)
-        data = self._files.read(path)
-        if data is None:
-            return None
-        try:
-            return form.validate_json(data)
-        except ValidationError as error:
-            self._set_aside(path, data, first_problem(error))
-            return None
+        return self._decode(path, self._files.read(path), form)
 
     def write(self, kind: str, key: str, document: dict[str, Any]) -> None:
         """Write a document in one step.
@@ -49,12 +43,25 @@ class Records:
         Raises:
             ContractError: It holds what JSON cannot.
         """
-        path = _path(kind, key)
-        try:
-            data = json.dumps(document, allow_nan=False, ensure_ascii=False).encode()
-        except (TypeError, ValueError) as error:
-            raise ContractError(f"record {kind}/{key}: {error}") from error
-        self._files.write(path, data)
+        self._files.write(_path(kind, key), _encode(kind, key, document))
+
+    def write_unless(
+        self,
+        kind: str,
+        key: str,
+        document: dict[str, Any],
+        form: TypeAdapter[_Form],
+        is_final: Callable[[_Form], bool],
+    ) -> None:
+        """Write a document in one step, unless a final one is there or arrives meanwhile."""
+        path, data = _path(kind, key), _encode(kind, key, document)
+        while True:
+            before = self._files.read(path)
+            stored = self._decode(path, before, form)
+            if stored is not None and is_final(stored):
+                return
+            if self._files.create(path, data) if before is None else self._files.replace(path, before, data):
+                return
 
     def list(self, kind: str, form: TypeAdapter[_Form], prefix: str = "") -> dict[str, _Form]:
         """Read every document of a kind whose key begins with a prefix, by sorted keys."""
@@ -71,17 +78,30 @@ class Records:
                 documents[key] = document
         return documents
 
-    def _set_aside(self, path: str, data: bytes, problem: str) -> None:
-        aside = f"{path}.corrupt"
+    def _decode(self, path: str, data: bytes | None, form: TypeAdapter[_Form]) -> _Form | None:
+        if data in (None, REMOVED):
+            return None
+        try:
+            return form.validate_json(data)
+        except ValidationError as error:
+            aside, problem = f"{path}.corrupt", first_problem(error)
         self._files.write(aside, data)
-        self._files.delete(path, data)
+        self._files.replace(path, data, REMOVED)
         logger.warning("record %s cannot be read (%s); it was set aside as %s", path, problem, aside)
+        return None
 
 
 def _known(kind: str) -> str:
     if kind not in KINDS:
         raise ContractError(f"record kind {kind!r}: {nearest(kind, KINDS)}")
     return kind
+
+
+def _encode(kind: str, key: str, document: dict[str, Any]) -> bytes:
+    try:
+        return json.dumps(document, allow_nan=False, ensure_ascii=False).encode()
+    except (TypeError, ValueError) as error:
+        raise ContractError(f"record {kind}/{key}: {error}") from error
 
 
 def _path(kind: str, key: str) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from nlgraft.basics.errors import StoreError
+from nlgraft.basics.errors import HostFault, StoreError
 
 _ELSEWHERE = "or name another store (storage.path in the study, or --storage)"
 _ADVICE = {
@@ -33,3 +36,12 @@ def explained(action: str) -> Iterator[None]:
         what = f"the store cannot {action}{f' {place}' if place else ''}: {error.strerror or error}"
         advice = _ADVICE.get(error.errno or 0)
         raise StoreError(f"{what}. {advice}" if advice else what) from error
+
+
+def host_fault(error: BaseException, directory: Path) -> HostFault:
+    """Word an error of the disk on which a host keeps what it fetches and writes."""
+    number = getattr(error, "errno", None) or errno.ENOSPC
+    return HostFault(
+        f"host {socket.gethostname()} cannot use {directory}: {os.strerror(number)}. Free space there, or "
+        "let NLGRAFT_CACHE name another directory"
+    )

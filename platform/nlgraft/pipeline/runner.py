@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nlgraft.basics.errors import ContractError, StageBusy, StoreError, TrialFailed
+from nlgraft.basics.errors import ContractError, HostFault, StageBusy, StoreError, TrialFailed
 from nlgraft.pipeline.credentials import without_credentials
 from nlgraft.pipeline.execute import execute_stage
+from nlgraft.pipeline.refusals import host_fault
 from nlgraft.pipeline.stage import KillReason, Stage, TrialStopped, Worker
 from nlgraft.pipeline.stage_outputs import RecordingReporter
 from nlgraft.pipeline.store import ArtifactDamaged, ArtifactStore, Decision, Verdict
@@ -47,6 +48,20 @@ def is_store_fault(error: BaseException) -> bool:
         return True
     is_device = isinstance(error, OSError) and error.errno in _DEVICE_FAULTS
     return is_device or _is_disk_full(error)
+
+
+def fault_of_host(error: BaseException, store: ArtifactStore) -> HostFault | None:
+    """Reword an error of the disk on which this host keeps what it fetches and writes; None for others.
+
+    A local store has no such disk but its own.
+    """
+    if isinstance(error, HostFault):
+        return error
+    cause = error.__cause__ if isinstance(error, StoreError) else error
+    is_device = isinstance(cause, OSError) and cause.errno in _DEVICE_FAULTS
+    if store.is_local or cause is None or not (is_device or _is_disk_full(cause)):
+        return None
+    return host_fault(cause, store.scratch_root)
 
 
 def _is_disk_full(error: BaseException) -> bool:
@@ -161,6 +176,8 @@ class StageRunner:
             if hasattr(error, "ray_terminate_msg"):
                 raise  # Ray ends its processes by SystemExit; the stage did not fail
             if is_store_fault(error):
+                if fault := fault_of_host(error, self._store):
+                    raise fault from error
                 reason = KillReason(one_line(error, self._store.name))
                 self._note_end(stage, Decision.STOPPED, reason, verdict, started)
                 raise TrialStopped(reason) from error

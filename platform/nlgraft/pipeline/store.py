@@ -161,6 +161,11 @@ class ArtifactStore:
         if not self.is_writable():
             raise Superseded
 
+    @property
+    def scratch_root(self) -> Path:
+        """The local directory in which artifacts are written."""
+        return self._bare_files.scratch.root
+
     def child_uri(self, name: str) -> str:
         """Return the place of a folder of this store, for others that write beside the artifacts."""
         if self.is_local:

@@ -11,7 +11,7 @@ from typing import Any
 
 from nlgraft.basics.errors import ContractError, StageBusy, StoreError, TrialFailed
 from nlgraft.pipeline.execute import execute_stage
-from nlgraft.pipeline.runner import StageRunner, is_store_fault, one_line
+from nlgraft.pipeline.runner import StageRunner, fault_of_host, is_store_fault, one_line
 from nlgraft.pipeline.stage import KillReason, Reporter, Stage, StageGraph, TrialStopped
 from nlgraft.pipeline.stage_outputs import RecordingReporter, TrialResults, collect_results
 from nlgraft.pipeline.store import ArtifactStore, Decision
@@ -26,6 +26,7 @@ __all__ = [
     "one_line",
     "run_trial",
     "trial_record",
+    "write_end",
 ]
 
 logger = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ def run_trial(
 
     Raises:
         StageBusy: Another owner computes a stage and ``is_waiting`` is False; no record is written.
+        HostFault: A disk of this host failed or is full; no record is written.
         TrialFailed: A stage failed, or none wrote a metric; the record says ``failed``.
     """
     # Checksums as well: a record may outlive the bytes of its artifact.
@@ -86,6 +88,8 @@ def run_trial(
         writer.try_record_end("failed", str(failed))
         raise
     except Exception as error:  # from the store, not from a stage
+        if fault := fault_of_host(error, store):
+            raise fault from error
         if is_store_fault(error):
             return writer.try_record_end("killed", one_line(error, store.name))
         failed = TrialFailed(runner.current, one_line(error, store.name))
@@ -107,6 +111,15 @@ def finished_record(graph: StageGraph, store: ArtifactStore) -> TrialRecord | No
     if record is None or record.state != "finished" or not store.has(graph.result):
         return None
     return record
+
+
+def write_end(record: TrialRecord, graph: StageGraph, store: ArtifactStore) -> None:
+    """Write the record of a trial that did not finish, unless another process finishes it meanwhile."""
+
+    def is_final(stored: TrialRecord) -> bool:
+        return stored.state == "finished" and store.has(graph.result)
+
+    store.records.write_unless("trials", record.fingerprint, record.to_json(), TRIAL_RECORD, is_final)
 
 
 class _RecordWriter:
@@ -147,8 +160,7 @@ class _RecordWriter:
             logger.warning("trial %s: metrics so far: %s", self._graph.fingerprint[:12], one_line(error))
             results = TrialResults()
         record = self._new_record(state, reason, results)
-        if finished_record(self._graph, self._store) is None:
-            self._store.write_record("trials", record.fingerprint, record.to_json())
+        write_end(record, self._graph, self._store)
         return record
 
     def try_record_end(self, state: TrialState, reason: str) -> TrialRecord:

@@ -126,7 +126,7 @@ def test_an_error_or_an_end_of_the_stage_is_no_loss(fits: list[Any]) -> None:
 
 
 def test_a_fault_of_the_store_on_a_worker_kills_the_trial_which_then_runs_again(fits: list[Any]) -> None:
-    told = distributed_stages._told(StoreError("s3://b: request timed out"), StorePlace("s3://b"))
+    told = distributed_stages._told(StoreError("s3://b: request timed out"), StorePlace("s3://b").open())
     fits += [(LOST, told, ["a"])]
     with pytest.raises(TrialStopped, match="request timed out") as stopped:
         run()

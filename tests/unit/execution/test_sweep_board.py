@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from nlgraft.execution import sweep_board
 from nlgraft.execution.report_keys import OUTCOME
 from nlgraft.execution.sweep_board import SweepBoard
 
@@ -47,3 +50,26 @@ def test_a_stalled_trial_is_no_loss_of_the_next_one_of_its_batch() -> None:
     assert board.lost_on("batch") == []
     assert board.current("batch", "node 3") == "b"
     assert board.lost_on("batch") == ["node 2"], "a process that is lost while it computes"
+
+
+def test_a_host_whose_disk_is_full_is_left_out_while_others_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(sweep_board.time, "monotonic", lambda: now_s)
+    board = SweepBoard()
+    for batch, node in (("first", "full"), ("second", "full"), ("third", "sound")):
+        board.assign(batch, ["x", "y"])
+        board.current(batch, node)
+    assert board.leave_out("first", is_new=True)
+    assert board.withdraw("first") == 0, "others get its trials"
+    assert [board.is_left_out(batch) for batch in ("first", "second", "third")] == [True, True, False]
+    board.request_stop("first", "no trial is left")
+    assert not board.is_left_out("first")
+    now_s = 61.0
+    assert not board.is_left_out("second")
+    assert board.leave_out("second", is_new=True), "the third still computes"
+    now_s = 122.0
+    board.remove("third")
+    board.current("second", "full")
+    assert not board.leave_out("second", is_new=True), "nobody else would go on"
+    board.advance("second", {OUTCOME: "ended"})
+    assert board.leave_out("second", is_new=True), "it has computed in between"

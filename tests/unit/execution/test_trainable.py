@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from ray.exceptions import RayError
 
-from nlgraft.basics.errors import StageBusy, TrialFailed
+from nlgraft.basics.errors import HostFault, StageBusy, TrialFailed
 from nlgraft.execution import trainable
 from nlgraft.execution.report_keys import (
     KEY,
+    LEFT_OUT,
     METRICS,
     OUTCOME,
     OWNER,
@@ -43,6 +44,7 @@ class Board:
         self.current = SimpleNamespace(remote=lambda batch_id, node: specs[len(self.outcomes)])
         self.lost_on = SimpleNamespace(remote=lambda batch_id: list(lost_on))
         self.advance = SimpleNamespace(remote=self._advance)
+        self.is_left_out = SimpleNamespace(remote=lambda batch_id: None)
         self._specs = specs
 
     def _advance(self, batch_id: str, outcome: dict[str, str]) -> str | None:
@@ -255,3 +257,22 @@ def test_a_worker_that_cannot_reach_the_board_says_so(
     board.current = SimpleNamespace(remote=lambda batch_id, node: ("", RayError()))
     run_tune_trial({TRIAL_ID: "t1"}, board)
     assert sent == [{OUTCOME: "killed", REASON: "lost contact with the driver of the sweep (RayError)"}]
+
+
+def test_a_trial_on_a_host_whose_disk_is_full_is_left_to_others(
+    sent: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault that comes back while nobody else computes kills it; see the test of the board."""
+
+    def run(*arguments: object, **options: object) -> TrialRecord:
+        raise HostFault("host one cannot use /cache: No space left on device")
+
+    monkeypatch.setattr(trainable, "run_trial", run)
+    for may_leave, ends in ((["yes"], [LEFT_OUT, "ended"]), ([], ["ended"])):
+        board = Board(specs=[spec(tmp_path).to_text()])
+        board.leave_out = SimpleNamespace(remote=lambda batch_id, is_new, may=may_leave: may)
+        sent.clear()
+        run_tune_trial({TRIAL_ID: "t1"}, board)
+        assert [result[OUTCOME] for result in sent] == ends
+        assert [outcome[OUTCOME] for outcome in board.outcomes] == ([] if may_leave else ["killed"])
+        assert "host one cannot use /cache" in (sent if may_leave else board.outcomes)[0][REASON]

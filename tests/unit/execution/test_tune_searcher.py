@@ -13,6 +13,7 @@ import pytest
 from nlgraft.execution import tune_searcher
 from nlgraft.execution.report_keys import (
     KEY,
+    LEFT_OUT,
     METRICS,
     OUTCOME,
     OWNER,
@@ -240,3 +241,18 @@ def test_an_idle_worker_gets_what_has_not_begun_of_a_batch_that_takes_long(
 
 def test_tune_pickles_nothing_of_it(store: ArtifactStore) -> None:
     assert Bench(store).searcher.__getstate__() == {}
+
+
+def test_trials_of_a_host_that_is_left_out_run_elsewhere(store: ArtifactStore) -> None:
+    """The batch keeps its place, without trials, until none is left."""
+    bench = Bench(store, trial("a"), trial("b"), trial("c"), num_following=2)
+    bench.searcher.suggest("t1")
+    bench.num_begun["t1"] = 1
+    bench.searcher.on_trial_result("t1", {OUTCOME: LEFT_OUT, REASON: "full"})
+    assert bench.queue.told == [("give_back", "c", ""), ("give_back", "b", "full")]
+    bench.queue.is_done = True
+    assert bench.searcher.suggest("t2") == "FINISHED"
+    assert bench.requests[-1] == ("t1", "no trial is left")
+    bench.ended["t1"] = [{OUTCOME: "ended"}]
+    bench.searcher.on_trial_complete("t1", {OUTCOME: "ended"})
+    assert [told[:2] for told in bench.queue.told[2:]] == [("end", "a")]

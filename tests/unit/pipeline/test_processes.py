@@ -17,6 +17,7 @@ from pipeline_stages import alone
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore, Decision
 from nlgraft.pipeline.trial import finished_record
+from tests.store_places import files_of
 
 CODE = """
 import sys
@@ -147,3 +148,75 @@ def test_a_job_in_a_process_namespace_keeps_its_scratch_until_it_ends(store: Art
     while list(Path(store.uri).glob("tmp/[!.]*")):  # the kernel ends the killed job in its own time
         assert time.monotonic() < deadline
         store.remove_abandoned()
+
+
+STOPPING = """
+import os, signal, sys
+from pathlib import Path
+from nlgraft.pipeline.store import ArtifactStore
+
+read_bytes, num_left = Path.read_bytes, int(sys.argv[2])
+
+def read_and_stop(path):
+    global num_left
+    data = read_bytes(path)
+    num_left -= path.name == "x"
+    if num_left == 0:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return data
+
+Path.read_bytes = read_and_stop
+files = ArtifactStore.open(sys.argv[1])._files
+print(files.replace("leases/x", b"old", b"stopped"))
+"""
+
+
+@pytest.mark.parametrize("num_reads", [1, 2])
+def test_a_process_that_is_stopped_in_a_conditional_write_blocks_nobody_and_overwrites_nothing(
+    store: ArtifactStore, num_reads: int, caplog: pytest.LogCaptureFixture
+):
+    """It is stopped between what it reads and what it writes."""
+    files = files_of(store)
+    files.write("leases/x", b"old")
+    files.write("leases/y", b"old")
+    command = [sys.executable, "-c", STOPPING, store.uri, str(num_reads)]
+    stopped = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    os.waitid(os.P_PID, stopped.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    began_s = time.monotonic()
+    assert files.replace("leases/y", b"old", b"other")
+    assert time.monotonic() - began_s < 2
+    assert files.replace("leases/x", b"old", b"new")
+    files.delete("leases/y", b"other")
+    assert time.monotonic() - began_s < 8
+    assert num_reads == 1 or f"process {stopped.pid} of host" in caplog.text
+    os.kill(stopped.pid, signal.SIGCONT)
+    assert stopped.communicate(timeout=60)[0] == "False\n"
+    assert files.read("leases/x") == b"new"
+    assert files.read("leases/y") is None
+    assert not [path for path in (Path(store.uri) / "leases").iterdir() if path.name != "x"]
+
+
+def test_overlapping_starts_of_a_search_have_one_winner(store: ArtifactStore):
+    """Of studies that share a search, one runs at any time, and one always can."""
+    code = (
+        "import sys, time; from nlgraft.basics.errors import StudyLockedError; "
+        "from nlgraft.pipeline.store import ArtifactStore; store = ArtifactStore.open(sys.argv[1])\n"
+        "for line in sys.stdin:\n"
+        "    round, at = line.split(); time.sleep(max(0, float(at) - time.time()))\n"
+        "    try: lock = store.lock_study(sys.argv[2], covers=['search' + round])\n"
+        "    except StudyLockedError: print('refused', flush=True)\n"
+        "    else: print('held', flush=True); sys.stdin.readline(); lock.release(); print(flush=True)\n"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    drivers = [subprocess.Popen([sys.executable, "-c", code, store.uri, name], **pipes) for name in "abc"]
+    time.sleep(1)
+    for number in range(10):
+        for driver in drivers:
+            print(number, time.time() + 0.3, file=driver.stdin, flush=True)
+        outcomes = [driver.stdout.readline().strip() for driver in drivers]
+        assert sorted(outcomes) == ["held", "refused", "refused"]
+        winner = drivers[outcomes.index("held")]
+        print(file=winner.stdin, flush=True)
+        winner.stdout.readline()
+    for driver in drivers:
+        driver.communicate(timeout=60)

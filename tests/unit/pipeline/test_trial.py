@@ -365,10 +365,10 @@ def test_a_finished_record_is_not_overwritten_by_a_later_end(store: ArtifactStor
 def test_full_disk_leaves_no_record_but_the_reason(store: ArtifactStore, monkeypatch: pytest.MonkeyPatch):
     """Neither the record's failure nor a library's wrapping hides it."""
 
-    def refuse(kind: str, key: str, document: dict) -> None:
+    def refuse(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(store, "write_record", refuse)
+    monkeypatch.setattr(store.records, "write_unless", refuse)
     with pytest.raises(TrialFailed, match="raising: ValueError: the reason"):
         run(alone("raising"), store)
 
