@@ -7,6 +7,7 @@ reconciled here with the proposals on record in the artifact store.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import random
 import time
@@ -35,6 +36,8 @@ from nlgraft.study.data.space import CategoricalDomain, Domain, IntDomain, holds
 from nlgraft.study.data.study import Objective, Search, Study
 from nlgraft.study.planning.selection import search_key
 from nlgraft.study.reading.place_rules import OPTUNA_FILE
+
+logger = logging.getLogger(__name__)
 
 _NUMBER = "nlgraft.number"
 _FINGERPRINT = "nlgraft.fingerprint"
@@ -227,6 +230,17 @@ def explained() -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def _going_on_if_locked() -> Iterator[None]:
+    """Leave writing for later where another process, perhaps a stopped one, keeps the database locked."""
+    try:
+        yield
+    except (SQLAlchemyError, StorageInternalError) as error:
+        if "database is locked" not in f"{error} {error.__cause__}":
+            raise
+        logger.warning("another process keeps %s locked; the search goes on and writes it later", OPTUNA_FILE)
+
+
 class OptunaStudy:
     """Proposals and results of one cell.
 
@@ -265,26 +279,29 @@ class OptunaStudy:
         directions: list[Any] = [objective.direction for objective in self._objectives]
         self._study = optuna.create_study(study_name=name, directions=directions)
         self._database: optuna.Study | None = None
+        stored: list[FrozenTrial] = []
         if storage_url is not None:
-            self._database = optuna.create_study(
-                study_name=name, storage=storage_url, directions=directions, load_if_exists=True
-            )
-            self._database.set_user_attr("nlgraft.metrics", [one.metric for one in self._objectives])
+            with _going_on_if_locked():
+                database = optuna.create_study(
+                    study_name=name, storage=storage_url, directions=directions, load_if_exists=True
+                )
+                database.set_user_attr("nlgraft.metrics", [one.metric for one in self._objectives])
+                stored = database.get_trials(deepcopy=False)
+                self._database = database
         self._numbers: dict[int, int] = {}
         self._live: dict[int, Trial] = {}
         self._unwritten: list[int] = []
         self._next_flush_s = -math.inf
-        self._load()
+        self._load(stored)
 
     @property
     def trials(self) -> list[FrozenTrial]:
         """Every Optuna trial of this cell."""
         return self._study.get_trials(deepcopy=False)
 
-    def _load(self) -> None:
+    def _load(self, stored: Sequence[FrozenTrial]) -> None:
         """Take over the trials of the database that have ended, in the order of their proposals."""
-        known = [] if self._database is None else self._database.get_trials(deepcopy=False)
-        ended = [trial for trial in known if trial.state.is_finished()]
+        ended = [trial for trial in stored if trial.state.is_finished()]
         for trial in sorted(ended, key=lambda trial: trial.user_attrs.get(_NUMBER, math.inf)):
             if number_of(trial) not in self._numbers:  # `nlgraft verify` tells of one that is there twice
                 self._add(trial)
@@ -352,10 +369,11 @@ class OptunaStudy:
         """Write the trials that have ended to the database."""
         began_s = time.monotonic()
         trials = self.trials
-        while self._database is not None and self._unwritten:
-            self._check()
-            self._database.add_trial(trials[self._unwritten[0]])
-            del self._unwritten[0]  # only now: one that could not be written is tried again
+        with _going_on_if_locked():
+            while self._database is not None and self._unwritten:
+                self._check()
+                self._database.add_trial(trials[self._unwritten[0]])
+                del self._unwritten[0]  # only now: one that could not be written is tried again
         took_s = time.monotonic() - began_s
         self._next_flush_s = time.monotonic() + max(_FLUSH_PAUSE_S, took_s / _FLUSH_SHARE)
 

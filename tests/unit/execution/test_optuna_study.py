@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -159,6 +161,21 @@ def test_a_damaged_database_is_named_and_made_again_from_the_proposals(tmp_path:
         ("COMPLETE", {"gain": 0.25}, [3.0]),
         ("RUNNING", {"gain": 0.5}, None),
     ]
+
+
+def test_a_database_that_another_process_keeps_locked_ends_no_search(tmp_path: Path) -> None:
+    """As one that is stopped in mid-transaction does; whatever it holds up is written later."""
+    url = f"sqlite:///{tmp_path / 'optuna.db'}?timeout=0.1"
+    running = open_study(url)
+    with closing(sqlite3.connect(tmp_path / "optuna.db")) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        for study in (running, open_study(url)):
+            params = study.propose(0, {})
+            study.tell(0, finished(1.0))
+            study.flush()
+            assert study.trials[0].values == [1.0]
+    running.flush()
+    assert database_trials(url) == [("COMPLETE", 0, params, {})]
 
 
 def database_trials(url: str) -> list[tuple[str, int, dict[str, Any], dict[int, float]]]:
