@@ -174,13 +174,14 @@ class Writer:
         return len(missing)
 
     def _work(self) -> None:
-        try:
-            self._open()
-        except StudyError:
-            return  # for `start` to raise
-        except Exception as error:  # as in _write
-            self._away(error)
+        # Made before the store is open, since the first entries are to be taken before they get their ends.
         with ThreadPool(self._num_at_once) as pool:  # of daemons: a write that hangs keeps no process alive
+            try:
+                self._open()
+            except StudyError:
+                return  # for `start` to raise
+            except Exception as error:  # as in _attempt
+                self._away(error)
             self._write_all(pool)
 
     def _write_all(self, pool: ThreadPool) -> None:
