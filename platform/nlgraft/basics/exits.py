@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import re
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -18,6 +20,7 @@ from nlgraft.basics.errors import (
 )
 from nlgraft.basics.wording import visible
 
+_LONG_WORD = re.compile(r"(\S{100})\S{300,}")
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_DOES_NOT_FIT = 3
@@ -40,10 +43,19 @@ def fails_politely(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*args, **kwargs)
         except NlgraftError as error:
-            click.echo(visible(str(error)), err=True)
+            _tell(str(error))
             code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), EXIT_FAILED)
             raise SystemExit(code) from None
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            _tell(f"{error.filename}: no file system takes a name of this length; give a shorter one")
+            raise SystemExit(EXIT_BAD_INPUT) from None
         except KeyboardInterrupt:
             raise SystemExit(130) from None
 
     return run
+
+
+def _tell(message: str) -> None:
+    click.echo(visible(_LONG_WORD.sub(r"\1…", message)), err=True)

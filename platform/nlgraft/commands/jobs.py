@@ -10,15 +10,13 @@ import click
 
 from nlgraft.basics.errors import NlgraftError
 from nlgraft.basics.exits import EXIT_FAILED
-from nlgraft.commands.study_command import given_study, read_study, takes_study
+from nlgraft.commands.study_command import given_study, has_address, read_study, takes_study
 
 if TYPE_CHECKING:
     from nlgraft.execution.job_server import Job, JobServer
     from nlgraft.study.public import Study
 
-has_address = click.option(
-    "--address", help="Job server, e.g. http://HEAD:8265. Default: RAY_API_SERVER_ADDRESS."
-)
+_has_server = has_address("Job server, e.g. http://HEAD:8265. Default: RAY_API_SERVER_ADDRESS.")
 
 
 def _tell(line: str) -> None:
@@ -31,7 +29,7 @@ def _write(text: str) -> None:
 
 @click.command("submit")
 @takes_study()
-@has_address
+@_has_server
 @click.option("--storage", help="Artifact store: directory or URI that the cluster can reach.")
 @click.option("--tracking-uri", help="MLflow tracking URI that the cluster can reach.")
 @click.option(
@@ -115,7 +113,7 @@ def job_of(study: Study, address: str | None) -> tuple[JobServer, Job]:
 
 @click.command("logs")
 @given_study()
-@has_address
+@_has_server
 @click.option("--follow", is_flag=True, help="Go on until the job ends.")
 def logs(study: Study, address: str | None, follow: bool) -> None:
     """Print the output of a study's newest job on a Ray cluster.
@@ -131,7 +129,7 @@ def logs(study: Study, address: str | None, follow: bool) -> None:
 
 @click.command("stop")
 @given_study()
-@has_address
+@_has_server
 def stop(study: Study, address: str | None) -> None:
     """End the job of a study on a Ray cluster.
 

@@ -24,6 +24,7 @@ from nlgraft.commands.start import init, schema, studies, systems
 from nlgraft.commands.study_command import (
     duration_of,
     given_study,
+    has_address,
     has_json,
     has_storage,
     has_tracking,
@@ -142,7 +143,7 @@ def validity(study: Study, simulations: int, is_json: bool, **settings: Any) -> 
 @takes_study()
 @click.option("--json", "is_json", is_flag=True, help="Print the result as JSON, as the last line of stdout.")
 @click.option("--only", multiple=True, metavar="FACTOR=LEVEL", help="Run only these cells and the baseline.")
-@click.option("--address", help="A running Ray cluster, e.g. auto. Default: start a local one.")
+@has_address("A running Ray cluster, e.g. auto. Default: start a local one.")
 @has_storage
 @has_tracking
 @click.option(
@@ -238,7 +239,7 @@ def trial(
 @given_study()
 @has_json
 @click.option("--watch", is_flag=True, help="Refresh every two seconds until nothing runs.")
-@click.option("--address", help="Job server, e.g. http://HEAD:8265: say how its job of the study is.")
+@has_address("Job server, e.g. http://HEAD:8265: say how its job of the study is.")
 def status(study: Study, is_json: bool, watch: bool, address: str | None) -> None:
     """Count the trials of each cell by state.
 

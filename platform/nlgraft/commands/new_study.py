@@ -26,7 +26,7 @@ from nlgraft.study.public import Study
 from nlgraft.study.reading.documents import resolve_plain
 from nlgraft.text.corpora import Corpus, load_split_files
 from nlgraft.text.corpus_config import FilesConfig, SplitFiles
-from nlgraft.text.files import refuse_special
+from nlgraft.text.files import read_json
 from nlgraft.text.tokenizer_config import LEAST_BYTE_TOKENS
 
 SCALES = ("minutes", "evening", "gpu")
@@ -328,17 +328,11 @@ def _languages(text: Text) -> list[str]:
 
 
 def _released(directory: Path) -> dict[str, Any]:
-    refuse_special(directory / "config.json")
-    try:
-        config = json.loads((directory / "config.json").read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(
-            f"--checkpoint {directory}: no config.json of transformers there ({error})"
-        ) from error
+    config = read_json(directory / "config.json")
+    tokenizer = directory / "tokenizer_config.json"
+    settings = read_json(tokenizer) if tokenizer.exists() else {}
     # GPT-2 has a name of its own for them
     num_positions = config.get("max_position_embeddings") or config.get("n_positions") or 10**9
-    tokenizer = directory / "tokenizer_config.json"
-    settings = json.loads(tokenizer.read_text("utf-8")) if tokenizer.exists() else {}
     return {
         "path": _flow(str(directory.absolute())),
         "max_tokens": min(_MOST_TOKENS, num_positions - _OWN_POSITIONS),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
@@ -23,6 +24,22 @@ has_storage = click.option("--storage", help="Artifact store: directory or URI."
 has_tracking = click.option(
     "--tracking-uri", help="MLflow tracking URI. Default: a SQLite file beside the store."
 )
+
+
+_ADDRESS = re.compile(r"auto|local|\w+://\S+|(\[\S+\]|[^\s:]+):\d{1,5}")
+
+
+def has_address(meaning: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Declare the address of a cluster or job server."""
+
+    def check(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+        if value is not None and not _ADDRESS.fullmatch(value):
+            raise click.BadParameter(
+                f"{value[:80]!r}; give auto, HOST:PORT, ray://HOST:PORT or http://HOST:PORT"
+            )
+        return value
+
+    return click.option("--address", callback=check, help=meaning)
 
 
 def takes_study(metavar: str = "STUDY.yaml") -> Callable[[Callable[..., None]], Callable[..., None]]:

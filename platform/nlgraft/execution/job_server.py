@@ -189,7 +189,7 @@ class JobServer:
 
         try:
             yield
-        except (OSError, RuntimeError, RayError) as error:
+        except (OSError, RuntimeError, ValueError, RayError) as error:
             raise NlgraftError(
                 f"the job server at {self._address or 'the default address'} {what}: {error}. Start a "
                 "cluster with `ray up cluster.yaml`, or give the URL of its dashboard as --address "

@@ -8,13 +8,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import shutil
+import stat
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+
+from pydantic import BaseModel, ValidationError
 
 from nlgraft.basics.errors import DataError
+from nlgraft.basics.wording import is_inside, size
+from nlgraft.pipeline.integrity import first_problem
 from nlgraft.pipeline.manifest import MANIFEST
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial_record import TrialRecord
@@ -33,8 +43,16 @@ _JOURNALS = ("ledger", "registrations", "streams")
 _PREFIX = b"sha256:"
 _LENGTH = len(_PREFIX) + 64
 _CHUNK = 1 << 20
+_MOST_FILES = 1_000_000
+_MOST_COMPRESSED, _MOST_SMALL_BYTES = 100, 64 << 20
+"""Text shrinks to a tenth; archives below a megabyte may do better."""
+_NAME = re.compile(r"[^/]{1,255}(/[^/]{1,255}){0,99}")
 _TIME = (1980, 1, 1, 0, 0, 0)
 """Of every file, so that the same study gives the same archive."""
+
+
+class _Described(BaseModel):
+    study: str
 
 
 @dataclass(frozen=True)
@@ -108,20 +126,20 @@ def unpack(path: Path, directory: Path) -> Archive:
         DataError: The archive is none, or damaged, or the directory is not empty: ledgers cannot be merged.
     """
     found = _verified(path)
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise DataError(
-            f"{directory}: is not empty; an archive becomes a store of its own, give a new directory"
-        )
-    with zipfile.ZipFile(path) as file:
-        for name in file.namelist():
-            if name.startswith(f"{_STORE}/"):
-                target = directory / name.removeprefix(f"{_STORE}/")
-                if not target.resolve().is_relative_to(directory.resolve()):
-                    raise DataError(f"{path}: {name} leads outside; this archive is not nlgraft's")
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with file.open(name) as source, target.open("wb") as sink:
-                    while chunk := source.read(_CHUNK):
-                        sink.write(chunk)
+    try:
+        is_taken = directory.exists() and (not directory.is_dir() or any(directory.iterdir()))
+        directory.mkdir(parents=True, exist_ok=True)
+        if is_taken:
+            raise DataError(
+                f"{directory}: is not empty; an archive becomes a store of its own, give a new directory"
+            )
+        try:
+            _write_store(path, directory)
+        except BaseException:
+            shutil.rmtree(directory.resolve(), ignore_errors=True)  # nothing was in it before
+            raise
+    except OSError as error:
+        raise DataError(f"--out {directory}: cannot be written ({error}); give another directory") from error
     return found
 
 
@@ -140,6 +158,16 @@ def check(path: Path) -> Archive:
         made = {f"{_TABLES}/{one.name}": one.read_bytes() for one in (root / _TABLES).iterdir()}
     differing = sorted(one for one in packed.keys() | made.keys() if packed.get(one) != made.get(one))
     return Archive(path, found.study, found.digest, found.num_files, tuple(differing))
+
+
+def _write_store(path: Path, directory: Path) -> None:
+    with _opened(path) as file:
+        for name in file.namelist():
+            if name.startswith(f"{_STORE}/"):
+                target = directory / name.removeprefix(f"{_STORE}/")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with file.open(name) as source, target.open("wb") as sink:
+                    shutil.copyfileobj(source, sink, _CHUNK)
 
 
 def _copy(study: Study, store: ArtifactStore, root: Path) -> list[str]:
@@ -219,14 +247,48 @@ def _verified(path: Path) -> Archive:
         with path.open("rb") as raw:
             raw.seek(-_LENGTH, 2)
             said = raw.read()
-        if said != _PREFIX + _digest(path).encode():
-            raise DataError(
-                f"{path}: its bytes are not those that were packed; fetch it again. Nothing of it was judged"
-            )
-        with zipfile.ZipFile(path) as file:
-            described = json.loads(file.read(_DESCRIPTION))
-            return Archive(path, described["study"], _digest(path), len(file.namelist()))
-    except (OSError, zipfile.BadZipFile, KeyError, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
+        digest = _digest(path)
+    except OSError as error:
         raise DataError(f"{path}: no archive that `nlgraft pack` wrote ({error})") from error
+    if said != _PREFIX + digest.encode():
+        raise DataError(
+            f"{path}: its bytes are not those that were packed; fetch it again. Nothing of it was judged"
+        )
+    with _opened(path) as file:
+        _check_entries(path, file.infolist())
+        described = _Described.model_validate_json(file.read(_DESCRIPTION))
+        return Archive(path, described.study, digest, len(file.namelist()))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    try:
+        with zipfile.ZipFile(path) as file:
+            yield file
+    except DataError:
+        raise
+    # RuntimeError: encrypted, or compressed by an unknown method.
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, KeyError, ValueError) as error:
+        reason = first_problem(error) if isinstance(error, ValidationError) else error
+        raise DataError(f"{path}: no archive that `nlgraft pack` wrote ({reason})") from error
+
+
+def _check_entries(path: Path, entries: Sequence[zipfile.ZipInfo]) -> None:
+    """Refuse what `pack` never writes, before anything is unpacked."""
+    num_bytes = sum(entry.file_size for entry in entries)
+    most_bytes = _MOST_SMALL_BYTES + _MOST_COMPRESSED * path.stat().st_size
+    if len(entries) > _MOST_FILES or num_bytes > most_bytes:
+        raise DataError(
+            f"{path}: would unpack to {len(entries):,} files of {size(num_bytes)}; allowed for an archive of "
+            f"its size: {_MOST_FILES:,} files of {size(most_bytes)}"
+        )
+    names = Counter(entry.filename for entry in entries if _NAME.fullmatch(entry.filename))
+    folders = {str(folder) for name in names for folder in PurePosixPath(name).parents}
+    for entry in entries:
+        name, kind = entry.filename, stat.S_IFMT(entry.external_attr >> 16)
+        is_file = kind in (0, stat.S_IFREG) and name not in folders
+        if names[name] != 1 or not is_file or not is_inside(name):
+            raise DataError(
+                f"{path}: {name[:80]!r} is twice in it, too long, no regular file or leads outside; "
+                "this archive is not nlgraft's"
+            )

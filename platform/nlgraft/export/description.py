@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from nlgraft.basics.errors import DataError, NlgraftError
 from nlgraft.basics.strict_config import StrictConfig
+from nlgraft.pipeline.integrity import first_problem
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.stages.kinds.classification_kinds import TRAIN_CLASSIFIER
@@ -19,6 +20,7 @@ from nlgraft.stages.kinds.masked_lm_kinds import ENCODED_WORDS
 from nlgraft.stages.kinds.seq2seq_kinds import TRANSLATE
 from nlgraft.stages.kinds.text_kinds import CORPUS
 from nlgraft.text.corpus_config import CorpusConfig
+from nlgraft.text.files import refuse_special
 
 DESCRIPTION_FILE = "nlgraft.json"
 OURS = "nlgraft"
@@ -76,10 +78,12 @@ class Description(StrictConfig):
             DataError: There is none, or it is of another version.
         """
         try:
+            refuse_special(directory / DESCRIPTION_FILE)
             return cls.model_validate_json((directory / DESCRIPTION_FILE).read_text("utf-8"))
-        except (OSError, ValidationError) as error:
+        except (OSError, UnicodeDecodeError, ValidationError) as error:
+            reason = first_problem(error) if isinstance(error, ValidationError) else error
             raise DataError(
-                f"{directory}: no model that `nlgraft export` of this version wrote ({error})"
+                f"{directory}: no model that `nlgraft export` of this version wrote ({reason})"
             ) from error
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 
-from nlgraft.basics.errors import DataError
+from nlgraft.basics.errors import DataError, StoreError
 from nlgraft.evaluation.artifact import read_lines, write_lines
 from nlgraft.export.description import BODY, MODEL, OURS, Description, LaterStage, Task
 from nlgraft.nn.classifier import Classifier
@@ -23,6 +25,7 @@ from nlgraft.stages.kinds.seq2seq_kinds import TranslateSettings
 from nlgraft.stages.run.text_stages import open_tokenizer
 from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE, encoded_inputs, search
 from nlgraft.text.corpora import Corpus
+from nlgraft.text.files import refuse_special
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words
 from nlgraft.training.classification_training import LabelledData, class_probabilities, read_classifier
 from nlgraft.training.masked_text import MaskingIds
@@ -53,6 +56,8 @@ class ExportedModel:
         self._described = Description.read(self._directory)
         self.task, self.columns = self._described.task, self._described.columns
         self.separator = self._described.joined_by
+        for path in self._directory.rglob("*"):
+            refuse_special(path)
         self._ours = self._directory / OURS
         self._tokenizers = {name: self._ours / at for name, at in self._described.tokenizers.items()}
 
@@ -71,9 +76,10 @@ class ExportedModel:
         self._check_columns(columns)
         if not columns[0]:
             return []
-        model, settings = self._seq2seq
-        inputs = encoded_inputs(settings, self._corpus(columns), self._tokenizers, model.config)
-        target = open_tokenizer(self._tokenizers[settings.view.target.stream])
+        with _reading(self._directory):
+            model, settings = self._seq2seq
+            inputs = encoded_inputs(settings, self._corpus(columns), self._tokenizers, model.config)
+            target = open_tokenizer(self._tokenizers[settings.view.target.stream])
         lines = target.decode(search(model, inputs, settings).best)
         # Written and read, since a line break within a translation becomes a space in an artifact.
         with tempfile.TemporaryDirectory(prefix="nlgraft-translation-") as name:
@@ -98,12 +104,13 @@ class ExportedModel:
             DataError: The model does something else.
         """
         self.check_task("classification")
-        model, labels = self._classifier
+        with _reading(self._directory):
+            model, labels = self._classifier
+            [tokenizer] = self._tokenizers.values()
+            encoded = encode_words(tokenizer / TOKENIZER_FILE, lines, self._described.max_tokens)
+            ids = MaskingIds.of(load_vocabulary(tokenizer))
         if not lines:
             return labels, np.zeros((0, len(labels)))
-        [tokenizer] = self._tokenizers.values()
-        encoded = encode_words(tokenizer / TOKENIZER_FILE, lines, self._described.max_tokens)
-        ids = MaskingIds.of(load_vocabulary(tokenizer))
         classes = np.zeros(len(lines), dtype=np.int64)  # unknown, and not looked at
         data = LabelledData(encoded.ids, classes, ids, batch_tokens=_BATCH_TOKENS)
         return labels, class_probabilities(model, data, len(labels))
@@ -144,6 +151,17 @@ class ExportedModel:
     @cached_property
     def _classifier(self) -> tuple[Classifier, list[str]]:
         return read_classifier(self._ours / MODEL, self._ours / BODY)
+
+
+@contextmanager
+def _reading(directory: Path) -> Iterator[None]:
+    """Name the directory if its files are not those that were exported."""
+    try:
+        yield
+    # StoreError: as of an artifact. RuntimeError: weights of another shape.
+    except (StoreError, SafetensorError, OSError, RuntimeError, LookupError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"{directory}: files are missing or damaged ({reason}); export it again") from error
 
 
 def _first_words(line: str, most: int | None) -> str:

@@ -5,7 +5,6 @@ Shape letters: B sequences, T positions of a sequence, V vocabulary.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from torch import Tensor
@@ -15,6 +14,7 @@ from nlgraft.nn.checkpoint_files import CAUSAL_TYPES
 from nlgraft.nn.model_config import LlamaConfig
 from nlgraft.nn.transformers_lms import TransformersLM, build_fresh, load_pretrained
 from nlgraft.nn.transformers_loading import position_limit
+from nlgraft.text.files import read_json
 
 
 class TransformersCausalLM(TransformersLM):
@@ -51,7 +51,7 @@ def is_causal_lm(directory: Path) -> bool:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     file = directory / "config.json"
-    names = json.loads(file.read_text("utf-8")).get("architectures") if file.is_file() else None
+    names = read_json(file).get("architectures") if file.is_file() else None
     return bool(names) and names[0] in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
 
 

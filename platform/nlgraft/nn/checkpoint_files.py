@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from nlgraft.basics.errors import DataError
 from nlgraft.basics.wording import is_inside
 from nlgraft.nn.conversion.architectures import REFUSED
-from nlgraft.text.files import expand
+from nlgraft.text.files import expand, read_json
 
 Reader = Literal["mbart", "multilingual", "marian", "bert", "masked_lm", "causal_lm", "encoder"]
 """What a checkpoint becomes: our encoder-decoder (an mBART, one whose lines name their language, or an
@@ -153,7 +154,7 @@ def _weight_problems(directory: Path) -> Iterator[str]:
     if not isinstance(index, dict) or not isinstance(index.get("weight_map"), dict):
         yield f"{found}: no list of weights (weight_map); download it again"
         return
-    names = set(index["weight_map"].values())
+    names = set(map(str, index["weight_map"].values()))
     foreign = sorted(str(name) for name in names if not is_inside(name))
     if foreign:
         yield f"{found}: {foreign[0]!r} is no file of this directory; download the checkpoint again"
@@ -186,7 +187,7 @@ def _is_safetensors(path: Path) -> bool:
         try:
             header = json.loads(file.read(length))
             ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-        except (ValueError, TypeError, LookupError, AttributeError):
+        except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             return False
     # The header comes first, so a truncated download still parses; its size tells.
     return bool(ends) and _LENGTH_BYTES + length + max(ends) == size
@@ -217,6 +218,6 @@ def _is_sentencepiece(path: Path) -> bool:
 
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text("utf-8")) if path.is_file() else None
-    except (OSError, ValueError):
+        return read_json(path)
+    except DataError:
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -19,7 +20,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import ObjectStore, S3Store, from_url
 
-from nlgraft.basics.errors import StoreError, nearest
+from nlgraft.basics.errors import PlaceError, StoreError, nearest
 from nlgraft.pipeline.cached_copies import hold, make_room
 from nlgraft.pipeline.credentials import without_credentials
 from nlgraft.pipeline.integrity import (
@@ -36,6 +37,8 @@ _CHUNK_BYTES = 8 * 2**20
 _NUM_THREADS = 8
 _NUM_FETCHES = 3
 _MAX_ERROR_CHARACTERS = 400
+_ASKS_MACHINE = re.compile("/latest/api/token|/computeMetadata/|/metadata/identity/")
+"""Paths at which a cloud's machine is asked for its credentials."""
 # A request may move a checkpoint of gigabytes; a stalled one is noticed by its reads.
 _CLIENT: Any = {"timeout": "1h", "read_timeout": "60s", "connect_timeout": "10s"}
 _RETRIES: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
@@ -68,7 +71,7 @@ class ObjectFiles:
             cache: By default a folder for this place below ``$NLGRAFT_CACHE`` or ``~/.cache/nlgraft``.
 
         Raises:
-            StoreError: The URI is not understood.
+            PlaceError: The URI is not understood.
         """
         public = without_credentials("".join(uri.split()))
         if cache is None:
@@ -78,7 +81,7 @@ class ObjectFiles:
             parts = urlsplit(uri)
             return cls(_open(uri), f"{parts.scheme}://{parts.hostname}{parts.path}", cache)
         except (BaseError, ValueError) as error:
-            raise StoreError(
+            raise PlaceError(
                 f"storage {public!r} cannot be opened: {without_credentials(_first_line(error))}. Allowed: a "
                 "directory, file:///, s3://bucket/prefix, gs://bucket/prefix, az://container/prefix"
             ) from None  # the error itself quotes the URI, credentials included
@@ -265,7 +268,13 @@ class ObjectFiles:
         except (OSError, BaseError) as error:
             if getattr(error, "errno", None):  # of this host; the service's errors have no number
                 raise host_fault(error, self.cache) from error
-            raise StoreError(f"{self.name}: cannot {what} {key}: {_first_line(error)}") from error
+            reason = _first_line(error)
+            if _ASKS_MACHINE.search(reason):
+                raise PlaceError(
+                    f"storage {self.name}: no credentials in the environment, and this machine has none "
+                    f"({reason}); set those of the provider, e.g. AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+                ) from error
+            raise StoreError(f"{self.name}: cannot {what} {key}: {reason}") from error
 
 
 def _open(uri: str) -> ObjectStore:

@@ -403,7 +403,7 @@ def _refuse_impossible(root: Path) -> None:
     try:
         root.stat()  # minds a circle of links; exists() does not, nor resolve() since Python 3.13
         is_file = not root.is_dir()
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         is_file = False
     except OSError as error:
         raise PlaceError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,7 @@ from nlgraft.stages.kinds.released_kinds import (
 from nlgraft.stages.kinds.text_kinds import NoInputs
 from nlgraft.stages.seq2seq_graph import TARGET
 from nlgraft.text.corpus_config import EOS
-from nlgraft.text.files import expand
+from nlgraft.text.files import expand, read_json
 from nlgraft.training.train_config import Side, View
 
 _DEFAULT_POSITIONS = 512
@@ -156,9 +155,9 @@ def released(checkpoint: str, revision: str | None, *, read_as: Reader, max_toke
 
 def _check_positions(directory: Path, max_tokens: int) -> None:
     try:
-        settings = json.loads((directory / "config.json").read_text("utf-8"))
+        settings = read_json(directory / "config.json")
         room = settings.get("max_position_embeddings", _DEFAULT_POSITIONS) - 2
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+    except (ValueError, TypeError) as error:
         raise DataError(
             f"upstream.checkpoint {directory}: config.json cannot be read ({error}); it stands beside the "
             "weights of every checkpoint"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 import os
 import select
 import zlib
@@ -15,7 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated, cast
+from typing import IO, Annotated, Any, cast
 
 from pydantic import AfterValidator, ValidationInfo
 
@@ -118,6 +119,22 @@ def refuse_special(path: Path) -> None:
             f"{path}: a pipe or a device, which can be read only once and may never end; write its content "
             "to a file and give that"
         )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON file whose top level is an object.
+
+    Raises:
+        DataError: It is not JSON, or not an object, or a pipe or a device.
+    """
+    refuse_special(path)
+    try:
+        data = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:  # nested too deeply
+        raise DataError(f"{path}: cannot be read as JSON ({error})") from error
+    if not isinstance(data, dict):
+        raise DataError(f"{path}: expected a JSON object, not {type(data).__name__}")
+    return data
 
 
 def _open_named_pipe(path: str, flags: int) -> int:

@@ -33,9 +33,10 @@ if TYPE_CHECKING:
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
+from nlgraft.text.files import read_json
 from nlgraft.vocab.surgery.token_ids import LISTS, ONE_ID, flat_ids
 from nlgraft.vocab.tokenizers.directories import CHAT_TEMPLATE, processing_steps, writes_token
-from nlgraft.vocab.tokenizers.legacy import added_token, read_json, read_specials
+from nlgraft.vocab.tokenizers.legacy import added_token, read_specials
 from nlgraft.vocab.tokenizers.tokens import Kind
 from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES
 

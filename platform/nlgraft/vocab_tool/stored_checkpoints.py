@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from nlgraft.basics.errors import DataError
 from nlgraft.basics.wording import is_inside
+from nlgraft.text.files import read_json
 from nlgraft.vocab.plans.moments import Array
 from nlgraft.vocab.surgery.exchange import untie
 from nlgraft.vocab.surgery.tensors import find_vocabulary_tensors, input_table, named_tensors
@@ -215,7 +215,7 @@ def _read_index(path: Path) -> dict[str, Any]:
         DataError: It is none, or names a file outside its directory, where nothing may be read or written.
     """
     try:
-        index = json.loads(path.read_text("utf-8"))
+        index = read_json(path)
         names = set(dict(index["weight_map"]).values())
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: not an index of weights ({error})") from error

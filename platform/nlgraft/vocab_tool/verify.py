@@ -18,11 +18,11 @@ import torch
 from scipy.sparse import csr_matrix
 
 from nlgraft.basics.errors import DataError, PaddingError
+from nlgraft.text.files import read_json
 from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
 from nlgraft.vocab.surgery.tensors import find_vocabulary_tensors, input_table, is_encoder_decoder
 from nlgraft.vocab.surgery.token_ids import flat_ids, id_settings, vocabulary_parts
 from nlgraft.vocab.tokenizers.directories import DECODER_DIRECTORY, find_tokenizer
-from nlgraft.vocab.tokenizers.legacy import read_json
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 from nlgraft.vocab_tool.lazy_models import LazyModel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -240,3 +241,57 @@ def test_a_damaged_artifact_is_not_packed(study: Study, tmp_path: Path, suffix: 
     with pytest.raises(ArtifactDamaged):
         pack(study, ArtifactStore.open(root), tmp_path / "small.zip")
     assert not (tmp_path / "small.zip").exists()
+
+
+def write_archive(path: Path, entries: dict[str, bytes], mode: int = 0o600) -> Path:
+    """Write an archive whose digest is right, as who wants to do harm would."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, data in {"archive.json": b'{"study": "s"}', **entries}.items():
+            info = zipfile.ZipInfo(name)
+            info.external_attr = mode << 16
+            file.writestr(info, data, zipfile.ZIP_DEFLATED)
+        file.comment = b" " * 71
+    raw = path.read_bytes()[:-71]
+    path.write_bytes(raw + b"sha256:" + hashlib.sha256(raw).hexdigest().encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("entries", "mode"),
+    [
+        ({"archive.json": b"[]"}, 0o600),
+        ({"archive.json": b'{"study": ["s"]}'}, 0o600),
+        ({"archive.json": b"[" * 100_000}, 0o600),
+        ({"store/a": b"", "store/a/b": b""}, 0o600),
+        ({"store/a/b": b"", "store/a": b""}, 0o600),
+        ({"store/a": b"", "store/a/": b""}, 0o600),
+        ({"store/a": b"/etc/passwd"}, 0o120777),
+        ({"store/a": b"", "store/" + "b" * 300: b""}, 0o600),
+        ({"store/" + "b/" * 30_000 + "c": b""}, 0o600),
+        ({"store/..\\a": b""}, 0o600),
+        ({"store/a": bytes(100 << 20)}, 0o600),
+    ],
+)
+@pytest.mark.parametrize("command", ["unpack", "check"])
+def test_a_foreign_archive_is_refused_and_leaves_nothing(
+    tmp_path: Path, entries: dict[str, bytes], mode: int, command: str
+) -> None:
+    path = write_archive(tmp_path / "a.zip", entries, mode)
+    done = invoke(command, path, *(["--out", tmp_path / "store"] if command == "unpack" else []))
+    assert (done.exit_code, len(done.stderr.splitlines())) == (2, 1), done.output
+    assert done.stderr.startswith(f"{path}: ")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_archive_of_too_many_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nlgraft.export.archive._MOST_FILES", 2)
+    path = write_archive(tmp_path / "a.zip", {"store/a": b"", "store/b": b""})
+    done = invoke("unpack", path, "--out", tmp_path / "store")
+    assert (done.exit_code, "3 files" in done.stderr, list(tmp_path.iterdir())) == (2, True, [path])
+
+
+@pytest.mark.parametrize("out", ["/dev/null/store", "/proc/store", "n" * 300])
+def test_a_place_that_cannot_be_unpacked_to_is_told(tmp_path: Path, out: str) -> None:
+    path = write_archive(tmp_path / "a.zip", {"store/a": b""})
+    done = invoke("unpack", path, "--out", tmp_path / out)
+    assert (done.exit_code, "give another directory" in done.stderr) == (2, True), done.output

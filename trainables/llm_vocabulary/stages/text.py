@@ -11,12 +11,12 @@ from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.run.text_stages import text_of
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
+from nlgraft.text.files import read_json
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, learn_byte_tokenizer
 from nlgraft.training.views import Encoded, IntArray
 from nlgraft.vocab.tokenizers.directories import copy_settings
 from nlgraft.vocab.tokenizers.encoding import count_tokens, open_tokenizer, text_encoder
 from nlgraft.vocab.tokenizers.extension import learn_extension
-from nlgraft.vocab.tokenizers.legacy import read_json
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.pruning import prune_tokenizer
 from trainables.llm_vocabulary.kinds import BYTE_TOKENIZER, CHANGE, ENCODED_LINES, TEXT

@@ -28,11 +28,12 @@ from nlgraft.stages.config_parts import MASK_TOKEN
 from nlgraft.stages.kinds.released_kinds import BERT_ARCHITECTURE, BERT_MASKED_LM, BERT_TOKENIZER
 from nlgraft.stages.run.mbart_stages import with_rows
 from nlgraft.stages.run.text_stages import WORDPIECE_FILE
+from nlgraft.text.files import read_json
 from nlgraft.text.tokenizers import PAD, SPECIAL_PIECES, UNK
 from nlgraft.training.masked_lm_training import write_masked_lm
 from nlgraft.training.models import write_description
 from nlgraft.vocab.tokenizers.directories import find_tokenizer
-from nlgraft.vocab.tokenizers.legacy import added_token, read_json, read_lines, wordpiece_json
+from nlgraft.vocab.tokenizers.legacy import added_token, read_lines, wordpiece_json
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 

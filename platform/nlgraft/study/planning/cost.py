@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from nlgraft.basics.errors import DataError
 from nlgraft.pipeline.decision import StageCost
 from nlgraft.pipeline.stage import Stage
 from nlgraft.study.data.resources import Resources
 from nlgraft.study.data.step_time import BITS_PER_S, BYTES_PER_WEIGHT, StepTime
-from nlgraft.text.files import expand
+from nlgraft.text.files import expand, read_json
 
 _FLOP = 6
 """Per parameter and token: two forward, four backward (Kaplan et al. 2020, section 2.1)."""
@@ -117,8 +117,8 @@ def _released_parameters(directory: Path) -> int:
     if not files:
         return 0
     try:
-        config = json.loads((directory / "config.json").read_text("utf-8"))
-    except (OSError, ValueError):
+        config = read_json(directory / "config.json")
+    except DataError:
         return 0
     is_half = "16" in str(config.get("dtype") or config.get("torch_dtype"))
     num_bytes = sum(path.stat().st_size for path in files)

@@ -21,6 +21,7 @@ from safetensors.numpy import load_file, save_file
 from scipy.sparse import csr_matrix
 
 from nlgraft.basics.errors import DataError
+from nlgraft.text.files import read_json, refuse_special
 from nlgraft.vocab.plans.moments import Array, Moments, Rows, moments, row_norms
 
 FORMAT_VERSION = 1
@@ -286,7 +287,8 @@ class TransferPlan:
         if not (directory / "plan.json").is_file():
             raise DataError(f"{directory}: no plan here (plan.json and plan.safetensors)")
         try:
-            document = json.loads((directory / "plan.json").read_text("utf-8"))
+            document = read_json(directory / "plan.json")
+            refuse_special(directory / "plan.safetensors")
             tensors = load_file(directory / "plan.safetensors")
         except (OSError, ValueError, SafetensorError) as error:
             raise DataError(f"{directory}: the plan cannot be read ({error}); make it again") from error

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nlgraft.basics.errors import DataError
-from nlgraft.vocab.tokenizers.legacy import read_json
+from nlgraft.text.files import read_json
 
 
 def append_tokens(

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from nlgraft.basics.errors import DataError
-from nlgraft.text.files import refuse_special
+from nlgraft.text.files import read_json, refuse_special
 from nlgraft.vocab.tokenizers.legacy import (
     SPECIAL_FILES,
     byte_level_json,
     is_wordpiece,
-    read_json,
     read_lines,
     whole_token_json,
     wordpiece_json,

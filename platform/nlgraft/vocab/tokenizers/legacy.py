@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 from nlgraft.basics.errors import DataError
+from nlgraft.text.files import read_json
 from nlgraft.vocab.tokenizers.tokens import Kind
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary, role_of
 
 SPECIAL_FILES = ("special_tokens_map.json", "tokenizer_config.json")
 """Files in which Hugging Face tokenizers name their special tokens."""
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file whose top level is an object.
-
-    Raises:
-        DataError: It is not JSON, or not an object.
-    """
-    try:
-        data = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read as JSON ({error})") from error
-    if not isinstance(data, dict):
-        raise DataError(f"{path}: expected a JSON object, not {type(data).__name__}")
-    return data
 
 
 def read_lines(path: Path) -> list[str]:

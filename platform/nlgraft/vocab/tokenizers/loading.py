@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nlgraft.basics.errors import DataError
+from nlgraft.text.files import read_json
 from nlgraft.vocab.tokenizers.legacy import (
     byte_level_json,
     is_wordpiece,
-    read_json,
+    read_lines,
     read_specials,
     read_tokens,
     wordpiece_json,
@@ -147,7 +148,7 @@ def read_subword_nmt(path: str | Path, codes: str | Path | None = None) -> Vocab
 
 def _read_codes(path: Path) -> Mapping[tuple[str, str], int]:
     ranks: dict[tuple[str, str], int] = {}
-    for line in path.read_text("utf-8").splitlines():
+    for line in read_lines(path):
         parts = line.split()
         if not line.startswith("#version") and len(parts) >= 2:
             # Of repeated merges the first one counts, as in subword-nmt.
