@@ -156,8 +156,10 @@ class Writer:
         self._is_closing.set()
         with self._changed:
             models = {entry.model.fingerprint for entry in self._pending.values() if entry.model}
-            is_late = {key: key.kind == "trial" and key.fingerprint not in models for key in self._pending}
-            self._pending = {key: self._pending[key] for key in sorted(is_late, key=is_late.__getitem__)}
+            order = sorted(
+                self._pending, key=lambda key: key.kind == "trial" and key.fingerprint not in models
+            )
+            self._pending = {key: self._pending[key] for key in order}
             self._changed.notify()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
@@ -240,8 +242,8 @@ class Writer:
                     continue
                 self._changed.wait(self._live_pause_s if self._pending else None)
             # Noted under the lock: `close` counts a run as missing while it is being written.
-            ended = islice(filter(self._is_ended_trial, self._pending), self._num_at_once)
-            self._writing = set(ended) if self._is_ended_trial(key) else {key}
+            num = self._num_at_once if self._backend is not None and self._is_ended_trial(key) else 1
+            self._writing = {key, *islice(filter(self._is_ended_trial, self._pending), num - 1)}
             return [self._pending.pop(one) for one in self._writing]
 
     def _is_ended_trial(self, key: RunKey) -> bool:
@@ -258,23 +260,24 @@ class Writer:
 
     def _write(self, entries: Sequence[RunEntry], pool: ThreadPool) -> bool:
         """Write runs; on failure requeue them and pause. Returns False if the store is unreachable."""
-        try:
-            if not self._may_write():
-                self._writing = set()
-                self.abandon()
-                return True
-            self._open()
-        except Exception as error:  # as in _attempt
-            errors: list[Exception | None] = [error] * len(entries)
-        else:
-            errors = pool.map(self._attempt, entries)
-        failed = [(entry, error) for entry, error in zip(entries, errors, strict=True) if error is not None]
-        for entry, error in zip(entries, errors, strict=True):
-            if error is None:
-                self._note_written(entry)
+        failed: dict[RunKey, Exception] = {}
+        errors = pool.map(self._attempt, entries)
+        with self._changed:
+            for entry, error in zip(entries, errors, strict=True):
+                if error is not None:
+                    failed[entry.key] = error
+                    # Events may have queued more of this run while it was being written.
+                    newer = self._pending.pop(entry.key, None)
+                    self._pending = {entry.key: entry.merge(newer) if newer else entry} | self._pending
+                    continue
+                self._attempts.pop(entry.key, None)
+                if entry.key in self._pending or entry.status in (None, "RUNNING"):
+                    self._due_s[entry.key] = time.monotonic() + self._live_pause_s
+                else:
+                    self._due_s.pop(entry.key, None)
+            self._writing = set()
         if failed:
-            self._put_back(entry for entry, _ in failed[1:])  # the first tells if the store responds
-            return self._failed(*failed[0])
+            return self._failed(*next(iter(failed.items())))  # the others are tried again
         if self._num_outages:
             self._num_outages = 0
             if self._is_warned:
@@ -284,27 +287,13 @@ class Writer:
 
     def _attempt(self, entry: RunEntry) -> Exception | None:
         try:
-            self._open().write(entry)
+            if self._may_write():
+                self._open().write(entry)
+            else:
+                self.abandon()
         except Exception as error:  # of the network, the disk or a database driver: training must go on
             return error
         return None
-
-    def _note_written(self, entry: RunEntry) -> None:
-        self._attempts.pop(entry.key, None)
-        with self._changed:
-            if entry.key in self._pending or entry.status in (None, "RUNNING"):
-                self._due_s[entry.key] = time.monotonic() + self._live_pause_s
-            else:
-                self._due_s.pop(entry.key, None)
-            self._writing.discard(entry.key)
-
-    def _put_back(self, entries: Iterable[RunEntry]) -> None:
-        """Queue runs before all others, with what was put while they were being written."""
-        with self._changed:
-            for entry in entries:
-                newer = self._pending.pop(entry.key, None)
-                self._pending = {entry.key: entry.merge(newer) if newer else entry} | self._pending
-                self._writing.discard(entry.key)
 
     def _open(self) -> Backend:
         if self._backend is not None:
@@ -322,20 +311,19 @@ class Writer:
         finally:
             self._has_tried.set()
 
-    def _failed(self, entry: RunEntry, error: Exception) -> bool:
+    def _failed(self, key: RunKey, error: Exception) -> bool:
         is_reachable = self._backend is not None and self._backend.is_reachable()
         if self._backend is not None:
             # A request that failed for us may have been carried out: look before creating a run again.
             self._backend.forget()
-        with self._changed:
-            self._put_back([entry])
-            if is_reachable:
-                self._retry_later(self._pending.pop(entry.key), error)
-        if is_reachable:
-            self._is_closing.wait(self._first_pause_s)
-        else:
+        if not is_reachable:
             self._away(error)
-        return is_reachable
+            return False
+        with self._changed:
+            if key in self._pending:  # unless all was abandoned
+                self._retry_later(self._pending.pop(key), error)
+        self._is_closing.wait(self._first_pause_s)
+        return True
 
     def _retry_later(self, entry: RunEntry, error: Exception) -> None:
         attempts = self._attempts[entry.key] = self._attempts.get(entry.key, 0) + 1

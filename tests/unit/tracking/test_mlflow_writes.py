@@ -112,14 +112,10 @@ def test_a_complete_study_is_recognised_without_reading_its_trials(
     }
 
 
-# Of very many runs, which are not read, the states alone are looked at.
-@pytest.mark.parametrize(
-    ("damage", "max_read"), [("purge", 1000), ("digest", 1000), ("FAILED", 1000), ("FAILED", 0)]
-)
+@pytest.mark.parametrize("damage", ["purge", "digest", "FAILED"])
 def test_what_a_person_damaged_in_a_complete_study_is_repaired(
-    open_tracker, client, uri, toy, store, tmp_path, monkeypatch, damage, max_read
+    open_tracker, client, uri, toy, store, tmp_path, damage
 ):
-    monkeypatch.setattr(backend, "_MAX_READ", max_read)
     tracker = open_tracker()
     run_study(tracker, toy, store, tmp_path / "reports")
     tracker.close()

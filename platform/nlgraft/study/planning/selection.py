@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -35,7 +35,7 @@ class Proposal:
         fingerprint: Fingerprint of the search trial.
         record: Record of its end if this search stopped it, else of the trial's last attempt; None if there
             is none.
-        keeps_stop: False in stores of earlier versions, where a stopped trial has a trial record alone.
+        keeps_stop: False as earlier versions stored it: then a stopped trial has its record elsewhere.
     """
 
     number: int
@@ -55,15 +55,8 @@ class Proposal:
 
         A stopped trial's is not: another search, which stops later or not at all, may go on with the trial.
         """
-        document = {
-            "number": self.number,
-            "params": dict(self.params),
-            "seed": self.seed,
-            "fingerprint": self.fingerprint,
-            "keeps_stop": True,
-        }
-        is_stopped = self.record is not None and self.record.state == "stopped"
-        return document | ({"record": self.record.to_json()} if is_stopped else {})
+        stop = self.record.to_json() if self.record and self.record.state == "stopped" else None
+        return asdict(replace(self, record=None)) | {"record": stop, "keeps_stop": True}
 
 
 _PROPOSAL = TypeAdapter(Proposal)
@@ -110,11 +103,9 @@ def load_proposals(study: Study, cell: Cell, store: ArtifactStore) -> list[Propo
 
 
 def _record_of(proposal: Proposal, store: ArtifactStore) -> TrialRecord | None:
-    if proposal.record is not None:
-        return proposal.record
-    record = trial_record(store, proposal.fingerprint)
-    is_foreign = proposal.keeps_stop and record is not None and record.state == "stopped"
-    return None if is_foreign else record
+    record = proposal.record or trial_record(store, proposal.fingerprint)
+    is_stopped = record is not None and record.state == "stopped"
+    return proposal.record if is_stopped and proposal.keeps_stop else record
 
 
 def save_proposal(study: Study, cell: Cell, store: ArtifactStore, proposal: Proposal) -> None:

@@ -97,12 +97,12 @@ def database_fault(path: Path) -> str:
     try:
         there = next(place for place in (path, *path.parents) if place.exists())
         if there != path:
-            return "" if there.is_dir() else f"{there} is no directory; give another path"
-        if not path.is_file():
-            return f"{path} is no regular file; give one that is a SQLite database, or a new name"
-        with path.open("rb") as file:
-            head = file.read(len(_SQLITE_HEAD))
+            kind = "" if there.is_dir() else "directory"
+        elif not path.is_file():
+            kind = "regular file"
+        else:
+            with path.open("rb") as file:
+                kind = "" if file.read(len(_SQLITE_HEAD)) in (b"", _SQLITE_HEAD) else "SQLite database"
     except OSError as error:
         return f"{path} cannot be read: {error.strerror}; give another path"
-    is_database = head in (b"", _SQLITE_HEAD)
-    return "" if is_database else f"{path} is no SQLite database; give one, or a new name"
+    return kind and f"{there} is no {kind}; give a SQLite database or a new name"
