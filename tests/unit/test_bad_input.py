@@ -109,7 +109,14 @@ def test_an_address_that_is_none(directory: Path, command: str, address: str) ->
     ends_in_a_sentence([command, STUDY, "--storage", "out", "--address", address], directory)
 
 
-@pytest.mark.parametrize("storage", ["/dev/null/store", "lines.txt/store", "s3://", "az://bucket/prefix"])
+@pytest.mark.parametrize("uri", ["http://", "https:///x", "http://[", LONG])
+def test_a_tracking_uri_that_is_none(directory: Path, uri: str) -> None:
+    ends_in_a_sentence(["run", STUDY, "--storage", "store", "--tracking-uri", uri], directory)
+
+
+@pytest.mark.parametrize(
+    "storage", ["/dev/null/store", "lines.txt/store", "s3://", "s3://[", "az://bucket/prefix"]
+)
 @pytest.mark.parametrize("command", ["ls", "gc", f"run {STUDY}", f"status {STUDY}", f"trial {STUDY}"])
 def test_a_place_below_a_file_or_nowhere(directory: Path, command: str, storage: str) -> None:
     ends_in_a_sentence([*command.split(), "--storage", storage], directory)

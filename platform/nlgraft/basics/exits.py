@@ -20,7 +20,7 @@ from nlgraft.basics.errors import (
 )
 from nlgraft.basics.wording import visible
 
-_LONG_WORD = re.compile(r"(\S{100})\S{300,}")
+_LONG_WORD = re.compile(r"([\w/.@=-]{100})[\w/.@=-]{300,}")
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_DOES_NOT_FIT = 3

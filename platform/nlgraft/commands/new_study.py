@@ -328,9 +328,14 @@ def _languages(text: Text) -> list[str]:
 
 
 def _released(directory: Path) -> dict[str, Any]:
-    config = read_json(directory / "config.json")
     tokenizer = directory / "tokenizer_config.json"
-    settings = read_json(tokenizer) if tokenizer.exists() else {}
+    try:
+        config = read_json(directory / "config.json")
+        settings = read_json(tokenizer) if tokenizer.exists() else {}
+    except DataError as error:
+        raise DataError(
+            f"--checkpoint {directory}: no config.json of transformers there ({error})"
+        ) from error
     # GPT-2 has a name of its own for them
     num_positions = config.get("max_position_embeddings") or config.get("n_positions") or 10**9
     return {

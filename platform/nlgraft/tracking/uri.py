@@ -24,9 +24,15 @@ def check_uri(uri: str) -> str:
         StudyError: It is empty, a path, a ``file:`` store, a file that is no database, or a database whose
             driver is not installed.
     """
-    if not uri.strip():
-        raise StudyError([Problem("tracking.uri", "is empty. Give sqlite:///PATH.db or http://HOST:PORT")])
-    scheme = urlsplit(uri).scheme.lower()
+    try:
+        parts = urlsplit(uri)
+        is_place = parts.hostname or (uri.strip() and parts.scheme not in ("http", "https"))
+    except ValueError:  # no closing bracket
+        is_place = False
+    if not is_place:
+        message = f"{uri!r} is empty or names no server. Give sqlite:///PATH.db or http://HOST:PORT"
+        raise StudyError([Problem("tracking.uri", message)])
+    scheme = parts.scheme
     if uri in ("databricks", "databricks-uc", "uc") or scheme not in ("", "file"):
         database = sqlite_path(uri)
         if database is not None and (fault := database_fault(database)):
