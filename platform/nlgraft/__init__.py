@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
-from nlgraft.basics.shipped import make_importable
+# `python -m nlgraft` looks for modules in the working directory first, which may hold anybody's numpy.py.
+if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
+    del sys.path[0]
+
+from nlgraft.basics.shipped import make_importable  # noqa: E402: after the path is mended
 
 if TYPE_CHECKING:
     from nlgraft.api import Handle, export_model, launch, load, load_model, propose, register
