@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
     del sys.path[0]
 
-from nlgraft.basics.shipped import make_importable  # noqa: E402
+from nlgraft.basics.shipped import make_importable
 
 if TYPE_CHECKING:
     from nlgraft.api import Handle, export_model, launch, load, load_model, propose, register

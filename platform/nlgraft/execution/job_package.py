@@ -19,7 +19,8 @@ from nlgraft.pipeline.environment import git
 SECRETS = (
     ".env", ".env.*", "*.env", ".envrc", ".netrc", "netrc", "_netrc", ".git-credentials", ".pypirc",
     ".pgpass", ".my.cnf", ".npmrc", ".htpasswd", ".boto", ".s3cfg", ".aws/", ".ssh/", ".docker/", ".kube/",
-    ".config/", "gcloud/", ".azure/", ".gnupg/", ".huggingface/", ".cache/", "id_rsa*", "id_dsa*", "id_ecdsa*",
+    ".config/", "gcloud/",
+    ".azure/", ".gnupg/", ".huggingface/", ".cache/", "id_rsa*", "id_dsa*", "id_ecdsa*",
     "id_ed25519*", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk",
     "credentials.json", ".credentials*", "client_secret*.json", "service_account*.json", "kaggle.json",
 )  # fmt: skip
