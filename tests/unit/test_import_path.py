@@ -7,10 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from nlgraft.export.description import LaterFunction
 from nlgraft.study.public import Study
+from trainables.multi_source.kinds import LAST_SENTENCE
 
 ROOT = Path(__file__).parents[2]
 CHOOSES_CODE = {
@@ -77,3 +80,7 @@ def test_a_system_of_ones_own_is_found_in_the_working_directory(program: list[st
     (own / "numpy.py").write_text("raise ImportError('planted')\n")
     done = call(program, own, "plan", "study.json")
     assert done.returncode == 0, done.stderr
+
+
+def test_what_the_systems_that_come_along_do_to_translations_can_be_exported() -> None:
+    assert LAST_SENTENCE.run in get_args(LaterFunction)
