@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
+
+# `python -m nlgraft` looks for modules in the working directory first, which may hold anybody's numpy.py.
+if sys.argv[:1] == ["-m"] and not sys.flags.safe_path:
+    del sys.path[0]
 
 from nlgraft.basics.shipped import make_importable
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 import unicodedata
 from typing import Annotated
@@ -28,6 +29,7 @@ def _checked(name: str) -> str:
 FileName = Annotated[str, AfterValidator(_checked)]
 
 
+_MARKUP = re.compile(r"<(?=[A-Za-z/!?])|(?<=!)\[")
 _DIRECTIONS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 """Characters that change the order in which a terminal shows those around them."""
 
@@ -54,6 +56,11 @@ def duration(seconds: float) -> str:
 def size(num_bytes: float) -> str:
     """Format a number of bytes: ``0.4 MB``, ``1.2 GB``."""
     return f"{num_bytes / 1e6:.1f} MB" if num_bytes < 1e9 else f"{num_bytes / 1e9:.1f} GB"
+
+
+def inert_markdown(text: str) -> str:
+    """Escape what would begin HTML or load an image in Markdown; a text may be escaped twice."""
+    return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", text)
 
 
 def visible(text: str) -> str:

@@ -16,6 +16,7 @@ from nlgraft.commands.study_command import (
     has_json,
     has_storage,
     print_json,
+    reads_studies,
     takes_study,
 )
 
@@ -83,7 +84,7 @@ def check(archive: Path, is_json: bool) -> None:
 @click.command("ls")
 @has_storage
 @has_json
-@fails_politely
+@reads_studies
 def ls(storage: str | None, is_json: bool) -> None:
     """List the studies that were run on a store: state, size, last run, registered or not.
 
@@ -150,7 +151,7 @@ def rm(
     help="Also trials of no study on record: of `trial`, `try`, and of studies before a change.",
 )
 @has_storage
-@fails_politely
+@reads_studies
 def gc(is_sure: bool, has_loose: bool, storage: str | None) -> None:
     """Remove artifacts and checkpoints of a store that nothing needs. Shown first."""
     from nlgraft.runs.housekeeping import House
@@ -183,7 +184,7 @@ def config(study: Study, cell: str, is_json: bool) -> None:
 @click.argument("right")
 @has_storage
 @has_json
-@fails_politely
+@reads_studies
 def diff(left: str, right: str, storage: str | None, is_json: bool) -> None:
     """Show what differs between two studies, files or names: settings, data, results."""
     from nlgraft.commands.terminal import plain_table

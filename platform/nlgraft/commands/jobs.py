@@ -52,9 +52,9 @@ def submit(
     """Submit a run to a Ray cluster; print the id of the job.
 
     A study has one job at a time: while it runs, the same command attaches to it and another is refused.
-    What is sent of the working directory, and the commands to follow and to stop the job, are printed on
-    stderr. Secrets, data, results and large files stay here; `excludes` of runtime_env.yaml names more, or
-    with a leading ! what is sent all the same.
+    Of a repository, what git tracks and what the study names is sent. What is sent, and the commands to
+    follow and to stop the job, are printed on stderr. Secrets, data, results and large files stay here;
+    `excludes` of runtime_env.yaml names more, or with a leading ! what is sent all the same.
     """
     from nlgraft.execution.job import JobRequest, submit_run
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nlgraft.basics.exits import EXIT_FAILED, fails_politely
+from nlgraft.basics.exits import EXIT_FAILED
 from nlgraft.basics.wording import visible
 from nlgraft.commands.study_command import (
     given_study,
@@ -16,6 +16,7 @@ from nlgraft.commands.study_command import (
     print_json,
     progress_of,
     read_study,
+    reads_studies,
     takes_study,
 )
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 @click.argument("study", required=False)
 @has_json
 @has_storage
-@fails_politely
+@reads_studies
 def ledger(study: str | None, is_json: bool, storage: str | None) -> None:
     """List the analyses shown from a store, and the proposals tried.
 

@@ -51,9 +51,6 @@ def main() -> None:
     """
     # Otherwise Python examines every object of Ray, MLflow and pandas before it exits: 1.4 s of CPU.
     atexit.register(gc.freeze)
-    # A system is named by its import path and may lie in the working directory.
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
 
 
 @main.command("validate")

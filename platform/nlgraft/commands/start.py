@@ -9,7 +9,7 @@ import click
 
 from nlgraft.basics.errors import DataError
 from nlgraft.basics.exits import fails_politely
-from nlgraft.commands.study_command import has_json, print_json
+from nlgraft.commands.study_command import has_json, print_json, reads_studies
 
 
 @click.command("systems")
@@ -18,7 +18,7 @@ from nlgraft.commands.study_command import has_json, print_json
 @click.option("--essential", "is_essential", is_flag=True, help="Only settings that many studies set.")
 @click.option("--metrics", "has_metrics", is_flag=True, help="What its trials report.")
 @has_json
-@fails_politely
+@reads_studies
 def systems(name: str | None, prefix: str, is_essential: bool, has_metrics: bool, is_json: bool) -> None:
     """List the systems, or the settings of one.
 
@@ -81,7 +81,7 @@ def studies(is_json: bool) -> None:
     "--language", "languages", multiple=True, help="Of each source, then of the target: multi_source."
 )
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Default: SYSTEM.yaml.")
-@fails_politely
+@reads_studies
 def init(
     system: str,
     sources: tuple[str, ...],
@@ -117,7 +117,7 @@ def init(
 
 @click.command("schema")
 @click.argument("system", required=False)
-@fails_politely
+@reads_studies
 def schema(system: str | None) -> None:
     """Print the JSON schema of a study, for editors.
 

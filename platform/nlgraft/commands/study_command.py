@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -42,11 +43,24 @@ def has_address(meaning: str) -> Callable[[Callable[..., None]], Callable[..., N
     return click.option("--address", callback=check, help=meaning)
 
 
+def reads_studies(function: Callable[..., None]) -> Callable[..., None]:
+    """Declare a command that reads studies, whose systems may lie in the working directory."""
+
+    @wraps(function)
+    def command(**options: Any) -> None:
+        # Last, so that no file there stands for an installed package.
+        if str(Path.cwd()) not in sys.path:
+            sys.path.append(str(Path.cwd()))
+        function(**options)
+
+    return fails_politely(command)
+
+
 def takes_study(metavar: str = "STUDY.yaml") -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Declare the arguments of a command that takes a study and overrides."""
 
     def declare(function: Callable[..., None]) -> Callable[..., None]:
-        command = click.argument("overrides", nargs=-1)(fails_politely(function))
+        command = click.argument("overrides", nargs=-1)(reads_studies(function))
         return click.argument("study_file", metavar=metavar)(command)
 
     return declare

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from nlgraft.pipeline.credentials import without_credentials
 from nlgraft.study.data.study import Study
 
 RUNTIME_ENV_FILE = "runtime_env.yaml"
+_LONGEST_NAME = 255
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,8 @@ def _packed(request: JobRequest) -> tuple[str, JobPackage, dict[str, Any]]:
     environment = runtime_env(directory)
     environment["env_vars"] = {**environment.get("env_vars", {}), **_values(request.variables)}
     own_store = _patterns_of(Path(request.study.storage.path).expanduser(), directory)
-    package = JobPackage.collect(directory, [*own_store, *environment.pop("excludes", ())])
+    needs = [RUNTIME_ENV_FILE, relative, *_named_in(request.study.to_dict(), directory)]
+    package = JobPackage.collect(directory, [*own_store, *environment.pop("excludes", ())], needs)
     if relative not in package.files:
         reason = package.left_out.get(relative, "its directory is left out")
         raise DataError(
@@ -93,6 +96,19 @@ def _packed(request: JobRequest) -> tuple[str, JobPackage, dict[str, Any]]:
             f"{RUNTIME_ENV_FILE} by `excludes: ['!/{relative}']`"
         )
     return relative, package, environment
+
+
+def _named_in(document: Any, directory: Path) -> Iterator[str]:
+    """Yield what lies in a directory of the files, systems and metrics that a study names."""
+    if isinstance(document, Mapping | list):
+        for value in document.values() if isinstance(document, Mapping) else document:
+            yield from _named_in(value, directory)
+    elif isinstance(document, str) and len(document) < _LONGEST_NAME and document.isprintable():
+        package = re.split("[.:]", document)[0]
+        for name in (document, package, f"{package}.py"):
+            path = (directory / name).resolve()
+            if path != directory and path.is_relative_to(directory) and path.exists():
+                yield path.relative_to(directory).as_posix()
 
 
 def _values(variables: Sequence[str]) -> dict[str, str]:

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pathspec
 
 from nlgraft.basics.errors import DataError
 from nlgraft.basics.wording import count, size
+from nlgraft.pipeline.environment import git
 
+SECRETS = (
+    ".env", ".env.*", "*.env", ".envrc", ".netrc", "netrc", "_netrc", ".git-credentials", ".pypirc",
+    ".pgpass", ".my.cnf", ".npmrc", ".htpasswd", ".boto", ".s3cfg", ".aws/", ".ssh/", ".docker/", ".kube/",
+    ".config/", "gcloud/",
+    ".azure/", ".gnupg/", ".huggingface/", ".cache/", "id_rsa*", "id_dsa*", "id_ecdsa*",
+    "id_ed25519*", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk",
+    "credentials.json", ".credentials*", "client_secret*.json", "service_account*.json", "kaggle.json",
+)  # fmt: skip
+"""Patterns as in .gitignore of passwords and keys, which stay even if git tracks them."""
 LEFT_OUT = (
-    ".env", ".env.*", ".envrc", ".netrc", "*.pem", "*.key", "id_rsa*", "id_ed25519*", ".aws/", ".ssh/",
-    ".git",
+    *SECRETS, ".git",
     ".venv/", "venv/", "__pycache__/", "*.egg-info/", ".pytest_cache/", ".ruff_cache/", ".mypy_cache/",
     "node_modules/", "/data/", "/datasets/", "/checkpoints/", "/nlgraft_store/", "/reports/", "/mlruns/",
     "/mlartifacts/", "*.db",
 )  # fmt: skip
-"""Patterns as in .gitignore: passwords and keys, what a machine builds for itself, data and results."""
+"""Passwords and keys, what a machine builds for itself, data and results."""
 MAX_FILE_BYTES = 10_000_000
 """A larger file is left out: it is data or weights."""
 MAX_BYTES = 500_000_000
@@ -42,20 +52,23 @@ class JobPackage:
     directory: Path
     files: dict[str, int]
     left_out: dict[str, str]
+    _needs: Sequence[str]
+    _tracked: frozenset[str]
 
     @classmethod
-    def collect(cls, directory: Path, excludes: Sequence[str] = ()) -> JobPackage:
+    def collect(cls, directory: Path, excludes: Sequence[str] = (), needs: Sequence[str] = ()) -> JobPackage:
         """Choose the files of a directory.
 
         Args:
             directory: The job's directory.
             excludes: Further patterns; one that begins with ``!`` includes what others leave out.
+            needs: Files and folders that are sent, tracked by git or not. Outside a repository, all is.
 
         Raises:
             DataError: They are more than Ray takes.
         """
         spec = pathspec.GitIgnoreSpec.from_lines([*LEFT_OUT, *excludes])
-        package = cls(directory, {}, {})
+        package = cls(directory, {}, {}, needs, _tracked(directory))
         package._walk("", [("", spec)], can_return=any(one.startswith("!") for one in excludes))
         total = sum(package.files.values())
         if total > MAX_BYTES:
@@ -123,9 +136,24 @@ class JobPackage:
     def _is_below(self, name: str) -> bool:
         return (self.directory / name).resolve().is_relative_to(self.directory.resolve())
 
-    @staticmethod
-    def _reason(name: str, specs: list[tuple[str, pathspec.GitIgnoreSpec]]) -> str:
-        for number, (folder, spec) in enumerate(specs):
-            if spec.match_file(name.removeprefix(folder)):
-                return "left out" if number == 0 else "ignored by git"
-        return ""
+    def _reason(self, name: str, specs: list[tuple[str, pathspec.GitIgnoreSpec]]) -> str:
+        is_excluded = specs[0][1].check_file(name).include
+        if is_excluded is not None:
+            return "left out" if is_excluded else ""
+        path = name.rstrip("/") + "/"
+        if any(path.startswith(f"{one}/") or f"{one}/".startswith(path) for one in self._needs):
+            return ""
+        if self._tracked:
+            return "" if name in self._tracked else "not in git"
+        is_ignored = any(spec.match_file(name.removeprefix(folder)) for folder, spec in specs[1:])
+        return "ignored by git" if is_ignored else ""
+
+
+def _tracked(directory: Path) -> frozenset[str]:
+    """List the files and folders (``a/b/``) that git tracks in a directory; none outside a repository."""
+    try:
+        files = git(directory, "ls-files", "-z", "--recurse-submodules").rstrip("\0").split("\0")
+    except (OSError, subprocess.SubprocessError):
+        return frozenset()
+    parents = {f"{parent}/" for name in files if name for parent in PurePosixPath(name).parents}
+    return frozenset(parents.union(files) - {""})

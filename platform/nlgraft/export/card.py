@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nlgraft.analysis.statistics.comparer import Comparer
-from nlgraft.basics.wording import count
+from nlgraft.basics.wording import count, inert_markdown
 from nlgraft.export.choice import Choice
 from nlgraft.study.reading.documents import masked, write_yaml
 
@@ -26,6 +26,7 @@ def write_card(
     system = choice.result.system
     library = "transformers" if (out / "config.json").is_file() else "nlgraft"
     licences = sorted(set(bases.values()) - {_UNKNOWN})
+    data = write_yaml(masked(dict(study.data))).rstrip().replace("```", "` ` `")
     parts = [
         "---",
         f"library_name: {library}",
@@ -51,7 +52,7 @@ def write_card(
         "## Data",
         "",
         "```yaml",
-        write_yaml(masked(dict(study.data))).rstrip(),
+        data,
         "```",
         "",
         "## What it rests on",
@@ -63,7 +64,8 @@ def write_card(
         "",
         *_provenance(choice),
     ]
-    (out / "README.md").write_text("\n".join(parts) + "\n", "utf-8")
+    text = "\n".join(one if one is data else inert_markdown(one) for one in parts)
+    (out / "README.md").write_text(text + "\n", "utf-8")
 
 
 def _constructed(choice: Choice) -> list[str]:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -28,6 +28,8 @@ OURS = "nlgraft"
 MODEL, BODY, CORPUS_READ = "model", "body", "corpus"
 TRANSFORMERS_CONFIG = "config.json"
 
+LaterFunction = Literal["trainables.multi_source.stages.text:keep_last_sentence"]
+"""What an exported model may name: a directory from anybody must not choose which code runs."""
 Task = Literal["translation", "classification", "checkpoint"]
 
 
@@ -35,7 +37,7 @@ class LaterStage(StrictConfig):
     """A stage between the search and the scores, such as one that keeps the last sentence."""
 
     name: str
-    run: str
+    run: LaterFunction
     version: int
     config: dict[str, Any]
     input: str
@@ -129,8 +131,11 @@ def take(graph: StageGraph, store: ArtifactStore) -> Taken:
 def _translation(last: Stage, trial: str) -> Taken:
     later: list[LaterStage] = []
     while last.run != TRANSLATE.run:
-        if len(last.inputs) != 1:
-            raise DataError(f"stage {last.name}: reads more than a translation, so it cannot be exported")
+        if last.run not in get_args(LaterFunction):
+            raise DataError(
+                f"stage {last.name}: {last.run} changes translations, and an exported model may name only "
+                f"{', '.join(get_args(LaterFunction))}"
+            )
         [(name, before)] = last.inputs.items()
         fields = {"name": last.name, "run": last.run, "version": last.version, "config": dict(last.config)}
         later.insert(0, LaterStage(**fields, input=name))

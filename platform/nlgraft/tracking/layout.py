@@ -15,6 +15,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nlgraft.basics.wording import inert_markdown
 from nlgraft.tracking.cell_columns import cell_metrics, cell_tags, cells_view, main_figure
 from nlgraft.tracking.datasets import tracked_datasets
 from nlgraft.tracking.entries import (
@@ -109,7 +110,7 @@ class StudyLayout:
         """Tags of the experiment; its kind keeps MLflow from asking which view to show."""
         return {
             "mlflow.experimentKind": "custom_model_development",
-            NOTE: tag_value(self._study.description or ""),
+            NOTE: tag_value(inert_markdown(self._study.description or "")),
             STUDY: self._study.variant,
         }
 
@@ -289,7 +290,7 @@ class StudyLayout:
         failed = [cell for cell in result.get("cells", []) if cell.get("state") == "failed"]
         state = "finished" if not failed else f"finished, {len(failed)} of its cells failed"
         heading = f"{self._study.description.strip()}\n\n" if self._study.description else ""
-        described = {NOTE: tag_value(heading + note)}
+        described = {NOTE: tag_value(inert_markdown(heading + note))}
         tags = {STATE: state, END_REASON: "done"} | described
         analyses = [f"{one['analysis']} ({one['metric']})" for one in result.get("ledger", [])]
         tags |= {ANALYSES: ", ".join(analyses)} if analyses else {}

@@ -16,6 +16,7 @@ from nlgraft.analysis.rendering.typesetting import escape_latex
 from nlgraft.analysis.study_result import StudyResult
 from nlgraft.basics.errors import NlgraftError
 from nlgraft.study.data.design import cells
+from nlgraft.tracking.layout import StudyLayout
 
 VOID = {"meta", "br", "link", "img", "line"}
 
@@ -124,6 +125,19 @@ def test_nothing_in_a_study_can_break_out_of_the_page(make_small_study, store, r
     assert "CUDA out of memory" in html
     assert "finished 1 of 2 seeds" in html
     assert "†" in html
+
+
+def test_no_html_of_a_study_stands_in_markdown(make_small_study, store, run):
+    hostile = r"\\<script>alert(1)</script> ![pixel](http://example.org/x) p < 0.05"
+    study = make_small_study(description=hostile, base={"fails_with_seed": 2}, seeds=[1, 2])
+    found = run(study, store)
+    report = found.render("md")
+    assert not re.search(r"<[a-z/!?]|!\[", report)
+    assert "&#60;script>alert(1)&#60;/script>" in report
+    assert "p < 0.05" in report
+    notes = [text for tag, text in StudyLayout(study, "0", [], bool).experiment_tags.items() if "note" in tag]
+    assert notes
+    assert "<script" not in notes[0]
 
 
 def test_no_line_breaks_inside_an_interval(result, html):

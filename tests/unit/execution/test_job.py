@@ -1,5 +1,7 @@
 """What `nlgraft submit` says besides the job id."""
 
+import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +15,7 @@ from nlgraft.basics.errors import DataError, NlgraftError, StudyLockedError
 from nlgraft.commands.jobs import next_commands
 from nlgraft.execution import job_package
 from nlgraft.execution.job import JobRequest, runtime_env, submit_run
-from nlgraft.execution.job_package import LEFT_OUT, JobPackage
+from nlgraft.execution.job_package import LEFT_OUT, SECRETS, JobPackage
 from nlgraft.execution.job_server import JobServer, job_name
 from nlgraft.study.public import Study
 
@@ -128,6 +130,38 @@ def test_a_job_gets_the_code_and_no_secret_no_data_and_no_results(project, serve
         assert name in everything
 
 
+SECRET_NAMES = (
+    ".git-credentials", ".pypirc", ".pgpass", ".npmrc", ".docker/config.json", ".kube/config", "id_ecdsa",
+    ".config/gcloud/access_tokens.db", ".azure/azureProfile.json", ".gnupg/secring", ".huggingface/token",
+    "my.p12", "my.jks", "credentials.json", "prod.env", "netrc",
+)  # fmt: skip
+
+
+def test_of_a_repository_a_job_gets_what_git_tracks_and_the_study_names(project, server):
+    """Also of the study's own system, secrets stay, tracked or not."""
+    for name in (*SECRET_NAMES, "tests/new/part.py", *(f"tests/{one}" for one in SECRET_NAMES), "tracked.py"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(name)
+    shutil.rmtree(project / ".git")
+    (project / ".gitignore").write_text("/tests/\n")
+    git = ["git", "-C", str(project)]
+    subprocess.run([*git, "init", "-q"], check=True)
+    subprocess.run([*git, "add", "-f", "tracked.py", *SECRET_NAMES], check=True)
+    told = []
+    submit_run(request(), None, told.append)
+    assert {*server.sent} == {"study.yaml", "tests/new/part.py", "tracked.py"}
+    assert "my_system/ (not in git)" in told[1] or "more" in told[1]
+    assert {".gitignore", "my_system/", "ignored/"} <= {*JobPackage.collect(project).left_out}
+
+
+def test_without_git_secrets_stay(project, server):
+    for name in SECRET_NAMES:
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(name)
+    submit_run(request(), None, print)
+    assert {*server.sent} == {"study.yaml", "my_system/graph.py", ".gitignore", "my_system/.gitignore"}
+
+
 def test_a_store_in_the_job_s_own_copy_is_refused_since_ray_removes_it(project, server):
     with pytest.raises(DataError, match=r"storage\.path nlgraft_store: is relative.* Give --storage a place"):
         submit_run(request(store="nlgraft_store"), None, print)
@@ -227,4 +261,5 @@ def test_the_shipped_environment_keeps_secrets_and_data_from_plain_ray_job_submi
     ours = {pattern.strip("/") for pattern in LEFT_OUT}
     excludes = {pattern.strip("/") for pattern in runtime_env(ROOT)["excludes"]}
     assert excludes <= ours
-    assert {".env", ".env.*", "data", "nlgraft_store", "mlruns", "*.db", ".git", ".venv"} <= excludes
+    assert {pattern.strip("/") for pattern in SECRETS} <= excludes
+    assert {"data", "nlgraft_store", "mlruns", "*.db", ".git", ".venv"} <= excludes

@@ -11,7 +11,7 @@ from nlgraft.analysis.rendering.paper_numbers import Numbers, hours_text
 from nlgraft.analysis.rendering.search_tables import space_table
 from nlgraft.analysis.rendering.typesetting import escape_latex, make_table, to_markdown
 from nlgraft.analysis.statistics.recorded import RecordedResults
-from nlgraft.basics.wording import count
+from nlgraft.basics.wording import count, inert_markdown
 
 _PARAMETERS = ("parameters/total", "parameters/trained")
 _ANSWERED_BY_AUTHORS = (
@@ -81,7 +81,7 @@ def checklist(result: RecordedResults, facts: Mapping[str, Any], cost: Cost, siz
         *(f"## {title}\n\n" + "\n\n".join(filter(None, texts)) for title, texts in items.items()),
         _ANSWERED_BY_AUTHORS,
     ]
-    return "\n\n".join(parts) + "\n"
+    return inert_markdown("\n\n".join(parts)) + "\n"
 
 
 def _sizes(sizes: Sizes) -> str:

@@ -26,6 +26,7 @@ from nlgraft.analysis.rendering.paper_tables import latex_tables
 from nlgraft.analysis.statistics.comparison import rounded
 from nlgraft.analysis.statistics.recorded import RecordedResults
 from nlgraft.basics.errors import NlgraftError, nearest
+from nlgraft.basics.wording import inert_markdown
 
 _Facts = Callable[[], dict[str, Any]]
 """Gives the tables and sentences of a report by their names in the templates."""
@@ -180,9 +181,15 @@ def _environment_of(is_html: bool) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
+        finalize=None if is_html else _inert,
     )
     environment.filters["markdown"] = typesetting.to_markdown
     return environment
+
+
+def _inert(value: Any) -> Any:
+    """Escape all that a Markdown template puts in, but for what it calls safe."""
+    return inert_markdown(value) if type(value) is str else value
 
 
 def _markdown(_: RecordedResults, facts: _Facts) -> str:

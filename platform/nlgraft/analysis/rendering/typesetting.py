@@ -164,7 +164,8 @@ def to_markdown(table: Table) -> str:
     """Format a table as Markdown without a final newline, its notes as a list below."""
     rule = ["---" if column < table.num_text else "---:" for column in range(len(table.header))]
     lines = [table.header, rule, *([entry.text for entry in row] for row in table.rows)]
-    text = "\n".join("| " + " | ".join(part.replace("|", r"\|") for part in line) + " |" for line in lines)
+    cells = ([part.replace("|", r"\|").replace("\n", " ") for part in line] for line in lines)
+    text = "\n".join("| " + " | ".join(line) + " |" for line in cells)
     return text + ("\n\n" + "\n".join(f"- {note}" for note in table.notes) if table.notes else "")
 
 

@@ -1,0 +1,86 @@
+"""Which files of the working directory a command runs: those of a study's system, and no others."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from nlgraft.export.description import LaterFunction
+from nlgraft.study.public import Study
+from trainables.multi_source.kinds import LAST_SENTENCE
+
+ROOT = Path(__file__).parents[2]
+CHOOSES_CODE = {
+    "task": "translation",
+    "trial": "0" * 64,
+    "later": [{"name": "last", "run": "helper:run", "version": 1, "config": {}, "input": "translation"}],
+}
+
+
+@pytest.fixture(params=["script", "module"])
+def program(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
+    """``nlgraft`` as pip installs it, and ``python -m nlgraft``."""
+    if request.param == "module":
+        return [sys.executable, "-m", "nlgraft"]
+    script = tmp_path / "bin" / "nlgraft"
+    script.parent.mkdir()
+    script.write_text("from nlgraft.commands.main import main\nmain()\n")
+    return [sys.executable, str(script)]
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> Path:
+    """A directory from somebody else, whose modules leave a trace when they are imported."""
+    folder = tmp_path / "received"
+    folder.mkdir()
+    for name in ("numpy", "sacrebleu", "torch", "click", "helper"):
+        (folder / f"{name}.py").write_text(f"open('ran_{name}', 'w')\nraise ImportError('planted')\n")
+    (folder / "nlgraft.json").write_text(json.dumps(CHOOSES_CODE))
+    for name in ("one", "two"):
+        (folder / name).write_text("a small house\nthe house\n")
+    return folder
+
+
+def call(program: list[str], folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}", "PYTHONSAFEPATH": ""}
+    return subprocess.run(
+        [*program, *arguments], cwd=folder, env=environment, input="", capture_output=True, text=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "shown"),
+    [
+        (["compare", "one", "two", "--ref", "one"], 0, "bleu"),
+        (["translate", "."], 2, "keep_last_sentence"),
+    ],
+)
+def test_a_file_of_the_working_directory_never_stands_for_a_package(
+    program: list[str], planted: Path, arguments: list[str], code: int, shown: str
+) -> None:
+    done = call(program, planted, *arguments)
+    assert done.returncode == code, done.stderr
+    assert shown in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    assert not [*planted.glob("ran_*")]
+
+
+def test_a_system_of_ones_own_is_found_in_the_working_directory(program: list[str], tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "my_system.py").write_text("from examples.minimal_system import *\n")
+    document = Study.from_yaml(ROOT / "examples/minimal_system/study.yaml").to_dict()
+    (own / "study.json").write_text(json.dumps({**document, "system": "my_system"}))
+    (own / "numpy.py").write_text("raise ImportError('planted')\n")
+    done = call(program, own, "plan", "study.json")
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_the_systems_that_come_along_do_to_translations_can_be_exported() -> None:
+    assert LAST_SENTENCE.run in get_args(LaterFunction)
