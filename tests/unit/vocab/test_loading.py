@@ -123,7 +123,7 @@ def test_tokenizer_json_tells_marks_kinds_and_gaps():
         ({"type": "BertNormalizer"}, "Ca\x00f\u0301é\ufffd", "cafe"),
         (normalizers.BertNormalizer(), "a\xa0中\t😀", "a 中 😀"),
         (normalizers.Sequence([normalizers.Replace("ß", "ss"), normalizers.NFKC()]), "Fuß①", "Fuss1"),
-        (normalizers.Nmt(), "a\x01b\u3000", "ab "),
+        (normalizers.Nmt(), "a\x01b", "ab"),
         (normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]), "a b", "a b"),
     ],
 )
