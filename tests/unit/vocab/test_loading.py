@@ -117,6 +117,23 @@ def test_tokenizer_json_tells_marks_kinds_and_gaps():
     assert uncased.normalised(Tok("Éa".encode(), True)).core == b"ea"
 
 
+@pytest.mark.parametrize(
+    ("normalizer", "text", "expected"),
+    [
+        ({"type": "BertNormalizer"}, "Ca\x00f\u0301é\ufffd", "cafe"),
+        (normalizers.BertNormalizer(), "a\xa0中\t😀", "a 中 😀"),
+        (normalizers.Sequence([normalizers.Replace("ß", "ss"), normalizers.NFKC()]), "Fuß①", "Fuss1"),
+        (normalizers.Nmt(), "a\x01b", "ab"),
+        (normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]), "a b", "a b"),
+    ],
+)
+def test_words_are_normalised_as_the_tokenizer_says(normalizer, text, expected):
+    step = normalizer if isinstance(normalizer, dict) else json.loads(normalizer.__getstate__())
+    model = {"type": "BPE", "vocab": {"▁a": 0, "b": 1}, "merges": []}
+    document = {"normalizer": step, "pre_tokenizer": {"type": "Metaspace"}, "model": model}
+    assert read_tokenizer_json(document).normalise(text) == expected
+
+
 def test_files_are_recognised_by_what_they_hold(tmp_path):
     (tmp_path / "bert").mkdir()
     (tmp_path / "bert" / "vocab.txt").write_text("[PAD]\n[UNK]\n[unused0]\nmotor\n##cycle\n")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +49,8 @@ def text_encoder(path: str | Path, vocabulary: Vocabulary) -> Encoder:
     return lambda lines: [[i for word in line.split() for i in _pieces(vocabulary, word)] for line in lines]
 
 
-def open_tokenizer(file: Path) -> Any:
-    """Open a ``tokenizer.json`` with its own library.
+def open_tokenizer(source: Path | Mapping[str, Any], name: str = "") -> Any:
+    """Open a ``tokenizer.json`` with its own library, from its file or, under a name, from its contents.
 
     Raises:
         DataError: That does not take it, e.g. for a regular expression that is none.
@@ -56,19 +58,18 @@ def open_tokenizer(file: Path) -> Any:
     import tokenizers  # imported here: most commands encode no text
 
     try:
-        return tokenizers.Tokenizer.from_file(str(file))
+        if isinstance(source, Path):
+            return tokenizers.Tokenizer.from_file(str(source))
+        return tokenizers.Tokenizer.from_str(json.dumps(source))
     except Exception as error:  # the library raises no other
-        raise DataError(f"{file}: the library `tokenizers` cannot read it ({error})") from error
+        raise DataError(f"{name or source}: the library `tokenizers` cannot read it ({error})") from error
 
 
-def encode_batch(tokenizer: Any, lines: Sequence[str]) -> list[list[int]]:
-    """Encode lines by the library ``tokenizers``, without special tokens.
-
-    Raises:
-        DataError: A regular expression of the tokenizer takes too many steps on them.
-    """
+@contextmanager
+def search_errors() -> Iterator[None]:
+    """Raise ``DataError`` where a regular expression of a tokenizer takes too many steps on a text."""
     try:
-        return [found.ids for found in tokenizer.encode_batch([*lines], add_special_tokens=False)]
+        yield
     except BaseException as error:
         # Where the library's search gives up, Rust panics; Python has no name for the class of that.
         if type(error).__name__ != "PanicException":
@@ -77,6 +78,16 @@ def encode_batch(tokenizer: Any, lines: Sequence[str]) -> list[list[int]]:
             f"the tokenizer cannot encode the text ({error}): its pre-tokenizer or normalizer has a regular "
             "expression that tries too many ways; simplify it"
         ) from error
+
+
+def encode_batch(tokenizer: Any, lines: Sequence[str]) -> list[list[int]]:
+    """Encode lines by the library ``tokenizers``, without special tokens.
+
+    Raises:
+        DataError: A regular expression of the tokenizer takes too many steps on them.
+    """
+    with search_errors():
+        return [encoded.ids for encoded in tokenizer.encode_batch([*lines], add_special_tokens=False)]
 
 
 def count_tokens(tokenizer: Any, lines: Sequence[str]) -> NDArray[np.int64]:

@@ -1,18 +1,14 @@
-"""Read the vocabulary of a Hugging Face ``tokenizer.json`` as the file specifies it, without heuristics.
-
-Neither ``transformers`` nor ``tokenizers`` is needed.
-"""
+"""Read the vocabulary of a Hugging Face ``tokenizer.json`` as the file specifies it, without heuristics."""
 
 from __future__ import annotations
 
 import re
-import string
-import unicodedata
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from nlgraft.basics.errors import DataError
+from nlgraft.vocab.tokenizers.encoding import open_tokenizer, search_errors
 from nlgraft.vocab.tokenizers.segmenters import BpeSegmenter, GreedySegmenter, Segmenter, UnigramSegmenter
 from nlgraft.vocab.tokenizers.tokens import (
     BYTE_LEVEL,
@@ -26,17 +22,6 @@ from nlgraft.vocab.tokenizers.tokens import (
 )
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary, make_vocabulary, role_of
 
-_CHINESE = (
-    (0x4E00, 0x9FFF),
-    (0x3400, 0x4DBF),
-    (0x20000, 0x2A6DF),
-    (0x2A700, 0x2B73F),
-    (0x2B740, 0x2B81F),
-    (0x2B820, 0x2CEAF),
-    (0xF900, 0xFAFF),
-    (0x2F800, 0x2FA1F),
-)
-"""Unicode blocks that BERT puts spaces around (Devlin et al. 2019, released code)."""
 MAX_TOKENS = 1 << 24
 """Far above the largest vocabulary there is: ids and sizes beyond it are damage and would fill memory."""
 ROLE_FIELDS = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
@@ -72,7 +57,7 @@ def read_tokenizer_json(
     surfaces = tokens_by_id(ids, name)
     model_type = model.get("type") or _model_type(model)
     marking = _marking(model_type, data, name)
-    is_isolated = _isolation(data) if model_type == "WordPiece" else _never
+    is_isolated = _isolation(data, name) if model_type == "WordPiece" else _never
     has_byte_fallback = bool(model.get("byte_fallback"))
     kinds = [_kind(surface, added, has_byte_fallback) for surface in surfaces]
     for i, surface in enumerate(surfaces):
@@ -88,7 +73,7 @@ def read_tokenizer_json(
         marking,
         _segmenter(model_type, model, normal, marking, codes, is_isolated),
         roles=_roles(specials, ids),
-        normalise=_normaliser(data.get("normalizer")),
+        normalise=_normaliser(data, marking, name),
         is_isolated=is_isolated,
         name=name,
     )
@@ -183,18 +168,39 @@ def _kind(surface: str | None, added: Mapping[str, Any], has_byte_fallback: bool
     return Kind.SPECIAL if role_of(surface) else Kind.NORMAL
 
 
-def _isolation(data: Mapping[str, Any]) -> Callable[[str], bool]:
-    """Test for characters that BERT isolates: punctuation, and Chinese characters where configured."""
-    is_split = any(step.get("type") == "BertPreTokenizer" for step in _steps(data.get("pre_tokenizer")))
-    is_chinese = any(
-        step.get("type") == "BertNormalizer" and step.get("handle_chinese_chars", True)
-        for step in _steps(data.get("normalizer"))
-    )
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "BertNormalizer": {
+        "clean_text": True,
+        "handle_chinese_chars": True,
+        "strip_accents": None,
+        "lowercase": True,
+    },
+    "Strip": {"strip_left": True, "strip_right": True},
+}
+"""Settings that old files leave out, though the library insists on them."""
+
+
+def _library(steps: Sequence[Mapping[str, Any]], name: str, pre_tokenizer: Any = None) -> Any:
+    """Open the steps of a normaliser and a pre-tokenizer with their own library, without a vocabulary."""
+    normalizers = [{**_DEFAULTS.get(str(step.get("type")), {}), **step} for step in steps]
+    document = {
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+        "pre_tokenizer": pre_tokenizer,
+        "model": {"type": "BPE", "vocab": {}, "merges": []},
+    }
+    return open_tokenizer(document, name)
+
+
+def _isolation(data: Mapping[str, Any], name: str) -> Callable[[str], bool]:
+    """Test for characters that are words of their own anywhere; of BERT punctuation and Chinese ones."""
+    library = _library([*_steps(data.get("normalizer"))], name, data.get("pre_tokenizer"))
+    if library.pre_tokenizer is None:
+        return _never
 
     def is_isolated(character: str) -> bool:
-        if is_split and (character in string.punctuation or unicodedata.category(character).startswith("P")):
-            return True
-        return is_chinese and any(low <= ord(character) <= high for low, high in _CHINESE)
+        with search_errors():
+            text = library.normalizer.normalize_str(f"a{character}{character}a")
+            return len(library.pre_tokenizer.pre_tokenize_str(text)) == 4
 
     return cache(is_isolated)
 
@@ -245,45 +251,21 @@ def _roles(specials: Mapping[str, Any] | None, ids: Mapping[str, int]) -> dict[s
     return roles or None
 
 
-def _normaliser(part: Any) -> Callable[[str], str]:
-    """Compose the normalisation; a compiled SentencePiece table is approximated by NFKC."""
-    functions = [function for step in _steps(part) if (function := _normaliser_step(step)) is not None]
+def _normaliser(data: Mapping[str, Any], marking: Marking, name: str) -> Callable[[str], str]:
+    """Give the normalisation of text within a word, without the steps that add marks or spell bytes."""
+    # Of spaces around Chinese characters _isolation knows.
+    steps = [
+        {**step, "handle_chinese_chars": False} if step.get("type") == "BertNormalizer" else step
+        for step in _steps(data.get("normalizer"))
+        if step.get("type") not in ("Prepend", "ByteLevel")
+    ]
+    if not steps:
+        return str
+    library = _library(steps, name)
+    space = SENTENCEPIECE.start_prefix if marking == SENTENCEPIECE else " "
 
     def normalise(text: str) -> str:
-        for function in functions:
-            text = function(text)
-        return text
+        with search_errors():
+            return library.normalizer.normalize_str(text).replace(space, " ")
 
     return normalise
-
-
-def _normaliser_step(step: Mapping[str, Any]) -> Callable[[str], str] | None:
-    kind = step.get("type")
-    if kind == "BertNormalizer":
-        is_lower = bool(step.get("lowercase", True))
-        strips = step.get("strip_accents")
-        # As in BERT's code: unset means that accents go when case goes.
-        strips = is_lower if strips is None else bool(strips)
-        return lambda text: _lower(_strip_accents(text) if strips else text, is_lower)
-    if kind == "Precompiled":
-        return lambda text: unicodedata.normalize("NFKC", text)
-    if kind in ("NFC", "NFD", "NFKC", "NFKD"):
-        return lambda text: unicodedata.normalize(kind, text)  # type: ignore[arg-type]
-    simple: dict[Any, Callable[[str], str]] = {
-        "Lowercase": str.lower,
-        "StripAccents": _strip_marks,
-        "Strip": str.strip,
-    }
-    return simple.get(kind)
-
-
-def _lower(text: str, is_lower: bool) -> str:
-    return text.lower() if is_lower else text
-
-
-def _strip_accents(text: str) -> str:
-    return _strip_marks(unicodedata.normalize("NFD", text))
-
-
-def _strip_marks(text: str) -> str:
-    return "".join(character for character in text if unicodedata.category(character) != "Mn")
