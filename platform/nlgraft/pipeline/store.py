@@ -7,6 +7,7 @@ Layout below the root: ``artifacts/<stage name>/<fingerprint>/manifest.json`` an
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlparse, urlsplit, urlunsplit
+from uuid import uuid4
 
 from pydantic import TypeAdapter
 
@@ -188,6 +190,19 @@ class ArtifactStore:
             raise StoreError(f"{self.name}: {key} is missing")
         return data
 
+    def mark(self) -> None:
+        """Leave the marker by which nlgraft knows its stores, and one store from another."""
+        if not self._is_marked:
+            self._files.create(MARKER, json.dumps({"id": uuid4().hex}).encode())
+            self._is_marked = True
+
+    def identity(self) -> str:
+        """Return the id that the marker of this store holds; empty without a marker, or if it is damaged."""
+        try:
+            return str(json.loads(self._files.read(MARKER) or b"{}")["id"])
+        except (ValueError, LookupError, TypeError):
+            return ""
+
     def is_marked(self) -> bool:
         """Tell if nlgraft writes here: by the marker, or by an artifact of a release that left none."""
         names = self._files.names("artifacts")
@@ -272,9 +287,7 @@ class ArtifactStore:
 
     def new_scratch(self, stage: Stage) -> Path:
         """Make an empty local directory to write a stage's artifact into; `publish` uses it up."""
-        if not self._is_marked:
-            self._files.create(MARKER, b"{}")
-            self._is_marked = True
+        self.mark()
         return self._files.scratch.new(stage.fingerprint)
 
     def publish(

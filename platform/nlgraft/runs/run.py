@@ -165,8 +165,12 @@ class Run:
             self.store = lock.protect(self.store)
             # Under the lock, and before any trial of this run has leases or checkpoints.
             self.store.remove_abandoned()
+            self.store.mark()
             tracker = MlflowTracker(
-                self._uri, experiment_name(self.study), artifact_root=artifact_root(self.store)
+                self._uri,
+                experiment_name(self.study),
+                artifact_root=artifact_root(self.store),
+                store_id=self.store.identity(),
             )
             running = RunningRecord(self.study, self.store)
             try:

@@ -97,7 +97,7 @@ def verify(
         planned = planned_trials(study, store, cells)
         planned.read_artifacts(store)
         findings = [*planned.findings, *check_optuna(study, store, cells, planned.ended)]
-        findings += _check_tracking(study, cells, planned, uri)
+        findings += _check_tracking(study, cells, planned, uri, store.identity())
         if is_discarding:
             planned.discard(store)
     where = {"store": store.name, "MLflow": without_credentials(uri)}
@@ -115,7 +115,9 @@ def verify(
     )
 
 
-def _check_tracking(study: Study, cells: Sequence[Cell], planned: PlannedTrials, uri: str) -> list[Finding]:
+def _check_tracking(
+    study: Study, cells: Sequence[Cell], planned: PlannedTrials, uri: str, store_id: str
+) -> list[Finding]:
     prepare_mlflow()
     from nlgraft.tracking.check import check_runs  # loads mlflow
 
@@ -124,4 +126,4 @@ def _check_tracking(study: Study, cells: Sequence[Cell], planned: PlannedTrials,
     layout = layout_of(study, experiment, study.fingerprint, cells, is_read)
     parents = [layout.study_key, *map(layout.cell_key, cells)]
     entries = [layout.trial_end(trial, record) for trial, record in planned.ended]
-    return check_runs(uri, experiment, study.fingerprint, parents, entries)
+    return check_runs(uri, experiment, study.fingerprint, parents, entries, store_id)

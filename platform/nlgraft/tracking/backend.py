@@ -28,7 +28,7 @@ from nlgraft.tracking.entries import BestModel, Point, RunEntry, RunKey, Tracked
 from nlgraft.tracking.layout import now_ms, pretty
 from nlgraft.tracking.provenance_tags import provenance_tags
 from nlgraft.tracking.stored_runs import is_of_study, run_key, runs_of_study
-from nlgraft.tracking.tags import DIGEST, END_REASON, FINGERPRINT, KIND, STATE, STUDY_FINGERPRINT
+from nlgraft.tracking.tags import DIGEST, END_REASON, FINGERPRINT, KIND, STATE, STORE, STUDY_FINGERPRINT
 from nlgraft.tracking.trial_files import PREDICTOR
 
 _log = logging.getLogger("nlgraft.tracking")
@@ -75,8 +75,8 @@ class MlflowBackend:
     """One study's runs in one experiment of an MLflow store, through the public ``MlflowClient``.
 
     **Identity.** A run is found by ``nlgraft.fingerprint``, kind and cell among the runs of the study's
-    fingerprint. Runs are read once, in pages; of two runs of one key (a request that was carried out although
-    its response was lost) the newer one is deleted.
+    fingerprint and of the store. Runs are read once, in pages; of two runs of one key (a request that was
+    carried out although its response was lost) the newer one is deleted.
 
     **Completeness.** An ended run that carries the digest of its entry is complete: a new run is created with
     the digest and ended last, an older run gets the digest after everything else. The study's run carries a
@@ -87,11 +87,14 @@ class MlflowBackend:
     **Failure.** Every method may raise whatever MLflow raises.
     """
 
-    def __init__(self, client: MlflowClient, experiment_id: str, study_fingerprint: str) -> None:
+    def __init__(
+        self, client: MlflowClient, experiment_id: str, study_fingerprint: str, store_id: str = ""
+    ) -> None:
         self.client = client
         self.experiment_id = experiment_id
         self._study_fingerprint = study_fingerprint
-        self._provenance = provenance_tags()
+        self._store_id = store_id
+        self._provenance = provenance_tags() | ({STORE: store_id} if store_id else {})
         self._lock = threading.RLock()
         self._runs: dict[bool, dict[RunKey, _KnownRun]] = {}
         self._parents: dict[RunKey, RunEntry] = {}
@@ -197,7 +200,9 @@ class MlflowBackend:
         return runs
 
     def _search(self, condition: str) -> Iterable[Run]:
-        return runs_of_study(self.client, self.experiment_id, self._study_fingerprint, condition)
+        return runs_of_study(
+            self.client, self.experiment_id, self._study_fingerprint, self._store_id, condition
+        )
 
     def _is_any_deleted(self) -> bool:
         deleted = self.client.search_runs(

@@ -16,7 +16,12 @@ from nlgraft.tracking.uri import check_uri, public_text, sqlite_path
 
 
 def check_runs(
-    uri: str, experiment: str, fingerprint: str, parents: Sequence[RunKey], trials: Sequence[RunEntry]
+    uri: str,
+    experiment: str,
+    fingerprint: str,
+    parents: Sequence[RunKey],
+    trials: Sequence[RunEntry],
+    store_id: str = "",
 ) -> list[Finding]:
     """Find runs of a study that are missing, there twice, RUNNING, or not what the records say.
 
@@ -28,6 +33,7 @@ def check_runs(
         fingerprint: The study's fingerprint.
         parents: Runs of the study and of its cells.
         trials: Final entries of the trials that have ended.
+        store_id: Id of the store that holds their records.
 
     Raises:
         StudyError: MLflow cannot read such a URI.
@@ -36,7 +42,7 @@ def check_runs(
     if database is not None and not database.exists():
         return [Finding("MLflow", f"{database} is missing", RUN_AGAIN)]
     try:
-        runs = _read(uri, experiment, fingerprint)
+        runs = _read(uri, experiment, fingerprint, store_id)
     except Exception as error:  # whatever a server, a network or a database driver raises
         remedy = "check that it runs and can be reached from here, and verify again"
         what = f"{public_text(uri)} cannot be read: {public_text(str(error))}"
@@ -44,10 +50,10 @@ def check_runs(
     return _compare(runs, parents, trials)
 
 
-def _read(uri: str, experiment: str, fingerprint: str) -> list[Run]:
+def _read(uri: str, experiment: str, fingerprint: str, store_id: str) -> list[Run]:
     client = MlflowClient(tracking_uri=uri)
-    found = client.get_experiment_by_name(experiment)
-    return [] if found is None else list(runs_of_study(client, found.experiment_id, fingerprint))
+    stored = client.get_experiment_by_name(experiment)
+    return [] if stored is None else list(runs_of_study(client, stored.experiment_id, fingerprint, store_id))
 
 
 def _compare(runs: Iterable[Run], parents: Sequence[RunKey], trials: Sequence[RunEntry]) -> list[Finding]:

@@ -38,6 +38,7 @@ def connect(
     experiment_tags: dict[str, str],
     artifact_root: str | None = None,
     may_write: Callable[[], bool] = lambda: True,
+    store_id: str = "",
 ) -> MlflowBackend:
     """Open a tracking store, creating its database and the experiment if they are missing.
 
@@ -47,6 +48,7 @@ def connect(
         experiment_tags: Tags for the experiment if it is created.
         artifact_root: Directory or URI for artifacts if a database is written without a server.
         may_write: Asked before each request that writes; False once another driver writes the study.
+        store_id: Id of the artifact store whose runs they are.
 
     Raises:
         StudyError: The server knows no such user, or lets it write nothing.
@@ -76,7 +78,7 @@ def connect(
         if error.get_http_status_code() in _REFUSALS:
             raise _refused(uri, experiment, error) from error
         raise
-    return MlflowBackend(client, experiment_id, study_fingerprint)
+    return MlflowBackend(client, experiment_id, study_fingerprint, store_id)
 
 
 def _refused(uri: str, experiment: str, error: MlflowException) -> StudyError:

@@ -63,6 +63,7 @@ class MlflowTracker:
         start_timeout_s: Longest time that `start_study` waits for the database schema and the experiment.
         connect: Opens the store; replaced in tests.
         artifact_root: Directory or URI below which artifacts go if a database is written without a server.
+        store_id: Id of the artifact store: runs that another store reports are left alone.
 
     Raises:
         StudyError: MLflow cannot write to such a URI.
@@ -76,11 +77,13 @@ class MlflowTracker:
         start_timeout_s: float = 30.0,
         connect: Connect | None = None,
         artifact_root: str | None = None,
+        store_id: str = "",
     ) -> None:
         self.uri = check_uri(uri)
         self.experiment = experiment
         self._start_timeout_s = start_timeout_s
         self._artifact_root = artifact_root
+        self._store_id = store_id
         self._may_write: Callable[[], bool] = lambda: True
         self._connect = connect or self._connect_mlflow
         self._lock = threading.Lock()
@@ -254,7 +257,9 @@ class MlflowTracker:
         from nlgraft.tracking.connection import connect
 
         began_s = time.monotonic()
-        backend = connect(uri, experiment, fingerprint, tags, self._artifact_root, self._may_write)
+        backend = connect(
+            uri, experiment, fingerprint, tags, self._artifact_root, self._may_write, self._store_id
+        )
         _log.debug("connected to %s in %.1f s", public_text(uri), time.monotonic() - began_s)
         return backend
 

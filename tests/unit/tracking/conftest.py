@@ -164,8 +164,8 @@ def open_tracker(uri, toy):
     """Trackers of the same study on one database; those that are still open are closed."""
     opened = []
 
-    def open_one(fingerprint=toy.fingerprint, experiment="demo"):
-        tracker = MlflowTracker(uri, experiment)
+    def open_one(fingerprint=toy.fingerprint, experiment="demo", store_id=""):
+        tracker = MlflowTracker(uri, experiment, store_id=store_id)
         tracker.start_study(toy.study, fingerprint, toy.cells)
         opened.append(tracker)
         return tracker

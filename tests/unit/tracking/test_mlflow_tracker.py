@@ -7,6 +7,7 @@ import zlib
 
 import pytest
 
+from nlgraft.tracking.check import check_runs
 from nlgraft.tracking.mlflow_tracker import MlflowTracker
 from tests.unit.tracking.runs import (
     CELLS,
@@ -274,6 +275,24 @@ def test_two_studies_at_once_on_one_database(open_tracker, client, toy):
             run = runs[f"demo: {trial.cell.label}, seed {trial.seed}"]
             label = {"baseline": CELLS[0], "arm=avg_eg": CELLS[1]}[trial.cell.label]
             assert run.data.tags[NESTED] == runs[f"demo: {label}"].info.run_id
+
+
+def test_two_stores_that_report_one_study_have_each_its_own_runs(open_tracker, client, uri, toy):
+    """On machines without a common store; what the second trains is not what the first has trained."""
+    trial = toy.Trial(toy.cells[0], "t1", 1)
+    for store_id, bleu in {"a": 20.0, "b": 21.0}.items():
+        record = toy.record(trial, bleu=bleu)
+        tracker = open_tracker(store_id=store_id)
+        tracker.trial_ended(trial, record)
+        tracker.close()
+        layout = tracker._layout
+        parents = [layout.study_key, *map(layout.cell_key, toy.cells)]
+        entries = [layout.trial_end(trial, record)]
+        assert check_runs(uri, "demo", toy.fingerprint, parents, entries, store_id) == []
+    runs = client.search_runs([client.get_experiment_by_name("demo").experiment_id])
+    assert len(runs) == 2 * (1 + len(toy.cells) + 1)
+    trials = [run for run in runs if run.data.tags["nlgraft.kind"] == "trial"]
+    assert sorted(run.data.metrics["test/bleu"] for run in trials) == [20.0, 21.0]
 
 
 def test_search_trials_carry_their_proposal(open_tracker, client, toy):
