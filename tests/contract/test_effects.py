@@ -49,6 +49,7 @@ EXPERIMENTS: Mapping[str, tuple[Mapping[str, Any], tuple[Any, ...]]] = {
     "average_last": (_LATE, (1, 2)),
     "max_tokens": ({}, (3,)),
     "max_line_chars": ({}, (2,)),
+    "max_source_words": ({}, (2,)),
     "read": ({}, ("second", [1, 0])),
     "smoothing_kind": ({"label_smoothing": 0.1}, ("uniform_others",)),
     "tokenizer.dropout": ({"kind": "bpe"}, (0.5,)),

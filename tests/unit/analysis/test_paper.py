@@ -31,7 +31,7 @@ expandafter fi footnotesize ifcsname ifpdftex includegraphics input item label l
 maketitle midrule newcommand nlgraft nlgraftdir par pm providecommand section small subsection
 allowbreak textasciicircum textasciitilde textbackslash textbar textsuperscript times title toprule usepackage
 """
-EVIL = 'a\\b{c}^~_#$%&<>|"…\u2028\x07 [*] 100 % of §'
+EVIL = 'a\\b{c}^~_#$%&<>|"… [*] 100 % of §'
 
 
 def written(result, out):
