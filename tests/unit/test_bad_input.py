@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from nlgraft.commands.main import main
+from nlgraft.commands.terminal import plain_table
 
 STUDY = str(Path("examples/minimal_system/study.yaml").absolute())
 LONG, VARIANT, NESTED = "x" * 5000, "demo@" + "v" * 300, '{"a":' + "[" * 100_000 + "]" * 100_000 + "}"
@@ -129,3 +130,8 @@ def test_a_bucket_without_credentials(directory: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("HOME", str(directory))
     monkeypatch.setenv("AWS_METADATA_ENDPOINT", "http://127.0.0.1:1")
     ends_in_a_sentence([*command.split(), "--storage", "s3://bucket/prefix"], directory)
+
+
+def test_brackets_in_a_table_are_text(capsys: pytest.CaptureFixture[str]) -> None:
+    plain_table(("system", "name"), [("[/x]", "[red]a[/red]")])
+    assert {"[/x]", "[red]a[/red]"} <= set(capsys.readouterr().out.split())

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -49,7 +48,8 @@ def _table(
         else:
             table.add_column(column, justify="right", no_wrap=widest is not None)
     for row in rows:
-        table.add_row(*[visible(str(value)) for value in row])
+        # As text: names and settings may hold brackets, which rich would read as its markup.
+        table.add_row(*[value if isinstance(value, Text) else Text(visible(str(value))) for value in row])
     return table
 
 
@@ -308,7 +308,11 @@ def vocab_checks(rows: Sequence[Mapping[str, Any]]) -> None:
             print(f"{'ok  ' if row['is_good'] else 'FAIL'}  {row['check']}: {row['detail']}")
         return
     cells = [
-        (row["check"], "[green]ok[/]" if row["is_good"] else "[bold red]FAIL[/]", escape(row["detail"]))
+        (
+            row["check"],
+            Text("ok", style="green") if row["is_good"] else Text("FAIL", style="bold red"),
+            row["detail"],
+        )
         for row in rows
     ]
     _print(_left(_table(("check", "", "finding"), cells)))

@@ -23,8 +23,11 @@ SECRETS = (
     ".azure/", ".gnupg/", ".huggingface/", ".cache/", "id_rsa*", "id_dsa*", "id_ecdsa*",
     "id_ed25519*", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk",
     "credentials.json", ".credentials*", "client_secret*.json", "service_account*.json", "kaggle.json",
+    "application_default_credentials.json", "secrets.yaml", "secrets.yml", "secrets.toml", "*.tfvars",
+    ".hf_token", ".vault-token", ".databrickscfg", "pip.conf",
 )  # fmt: skip
 """Patterns as in .gitignore of passwords and keys, which stay even if git tracks them."""
+_SECRETS = pathspec.GitIgnoreSpec.from_lines(SECRETS)
 LEFT_OUT = (
     *SECRETS, ".git",
     ".venv/", "venv/", "__pycache__/", "*.egg-info/", ".pytest_cache/", ".ruff_cache/", ".mypy_cache/",
@@ -53,7 +56,7 @@ class JobPackage:
     files: dict[str, int]
     left_out: dict[str, str]
     _needs: Sequence[str]
-    _tracked: frozenset[str]
+    _tracked: frozenset[str] | None
 
     @classmethod
     def collect(cls, directory: Path, excludes: Sequence[str] = (), needs: Sequence[str] = ()) -> JobPackage:
@@ -65,7 +68,7 @@ class JobPackage:
             needs: Files and folders that are sent, tracked by git or not. Outside a repository, all is.
 
         Raises:
-            DataError: They are more than Ray takes.
+            DataError: They are more than Ray takes, or git cannot list those of a repository.
         """
         spec = pathspec.GitIgnoreSpec.from_lines([*LEFT_OUT, *excludes])
         package = cls(directory, {}, {}, needs, _tracked(directory))
@@ -118,11 +121,19 @@ class JobPackage:
             if is_directory and (not reason or (can_return and entry.name not in (".git", ".venv"))):
                 self._walk(name + "/", specs, can_return=can_return)
             elif reason or not is_directory:
-                self._take(name, entry, reason, is_wanted=specs[0][1].check_file(name).include is False)
+                self._take(name, entry, reason, specs[0][1])
 
-    def _take(self, name: str, entry: os.DirEntry[str], reason: str, *, is_wanted: bool) -> None:
-        if not reason and entry.is_symlink() and not self._is_below(name):
-            reason = "a link that leads outside"
+    def _take(
+        self, name: str, entry: os.DirEntry[str], reason: str, patterns: pathspec.GitIgnoreSpec
+    ) -> None:
+        is_wanted = patterns.check_file(name).include is False
+        if not reason and entry.is_symlink():
+            target = (self.directory / name).resolve()
+            root = self.directory.resolve()
+            if not target.is_relative_to(root):
+                reason = "a link that leads outside"
+            elif patterns.match_file(target.relative_to(root).as_posix()):
+                reason = "a link to what is left out"
         elif not reason and not entry.is_file():
             reason = "no file"
         num_bytes = 0 if reason else entry.stat().st_size
@@ -133,27 +144,37 @@ class JobPackage:
         else:
             self.files[name] = num_bytes
 
-    def _is_below(self, name: str) -> bool:
-        return (self.directory / name).resolve().is_relative_to(self.directory.resolve())
-
     def _reason(self, name: str, specs: list[tuple[str, pathspec.GitIgnoreSpec]]) -> str:
         is_excluded = specs[0][1].check_file(name).include
+        if is_excluded is None and _SECRETS.match_file(name.lower()):
+            is_excluded = True
         if is_excluded is not None:
             return "left out" if is_excluded else ""
         path = name.rstrip("/") + "/"
         if any(path.startswith(f"{one}/") or f"{one}/".startswith(path) for one in self._needs):
             return ""
-        if self._tracked:
+        if self._tracked is not None:
             return "" if name in self._tracked else "not in git"
         is_ignored = any(spec.match_file(name.removeprefix(folder)) for folder, spec in specs[1:])
         return "ignored by git" if is_ignored else ""
 
 
-def _tracked(directory: Path) -> frozenset[str]:
-    """List the files and folders (``a/b/``) that git tracks in a directory; none outside a repository."""
+def _tracked(directory: Path) -> frozenset[str] | None:
+    """List the files and folders (``a/b/``) that git tracks in a directory; None outside a repository.
+
+    Raises:
+        DataError: Git is missing, or cannot list them: then all would be sent that lies beside them.
+    """
+    place = directory.resolve()
+    if not any((folder / ".git").exists() for folder in (place, *place.parents)):
+        return None
     try:
         files = git(directory, "ls-files", "-z", "--recurse-submodules").rstrip("\0").split("\0")
-    except (OSError, subprocess.SubprocessError):
-        return frozenset()
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError) as error:
+        reason = getattr(error, "stderr", None) or error
+        raise DataError(
+            f"{directory}: is in a git repository, but git cannot list its files ({str(reason).strip()}); "
+            "install git or mend the repository, or submit from a copy outside it"
+        ) from error
     parents = {f"{parent}/" for name in files if name for parent in PurePosixPath(name).parents}
     return frozenset(parents.union(files) - {""})

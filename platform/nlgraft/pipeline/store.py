@@ -200,7 +200,7 @@ class ArtifactStore:
         """Return the id that the marker of this store holds; empty without a marker, or if it is damaged."""
         try:
             return str(json.loads(self._files.read(MARKER) or b"{}")["id"])
-        except (ValueError, LookupError, TypeError):
+        except (ValueError, LookupError, TypeError, RecursionError):
             return ""
 
     def is_marked(self) -> bool:

@@ -1,6 +1,5 @@
 """What `nlgraft submit` says besides the job id."""
 
-import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -63,8 +62,8 @@ def test_a_password_is_refused_since_ray_shows_the_command_line_of_a_job(
 def project(tmp_path, monkeypatch):
     """A directory of somebody's, with everything that gets into one."""
     names = [
-        "study.yaml", "my_system/graph.py", ".env", "deploy/.env.production", ".git/config",
-        ".venv/bin/python", "data/train.txt", "mlruns/0/meta.yaml", "mlflow.db", "my_store/artifacts/x",
+        "study.yaml", "my_system/graph.py", ".env", "deploy/.env.production", ".venv/bin/python",
+        "data/train.txt", "mlruns/0/meta.yaml", "mlflow.db", "my_store/artifacts/x",
         "certificate.pem", "my_system/__pycache__/graph.pyc", "ignored/notes.txt", "my_system/local.txt",
     ]  # fmt: skip
     for name in names:
@@ -126,14 +125,14 @@ def test_a_job_gets_the_code_and_no_secret_no_data_and_no_results(project, serve
     assert told[0].startswith("sending 4 files, 0.0 MB: ")
     assert "not sent: .env (left out)" in told[1]
     everything = " ".join(JobPackage.collect(project).left_out)
-    for name in (".git/", "data/", "mlruns/", "mlflow.db", "weights.bin", "link", "deploy/.env.production"):
+    for name in ("data/", "mlruns/", "mlflow.db", "weights.bin", "link", "deploy/.env.production"):
         assert name in everything
 
 
 SECRET_NAMES = (
     ".git-credentials", ".pypirc", ".pgpass", ".npmrc", ".docker/config.json", ".kube/config", "id_ecdsa",
     ".config/gcloud/access_tokens.db", ".azure/azureProfile.json", ".gnupg/secring", ".huggingface/token",
-    "my.p12", "my.jks", "credentials.json", "prod.env", "netrc",
+    "my.p12", "my.jks", "credentials.json", "prod.env", "netrc", "ID_RSA", "server.PEM", "secrets.yaml",
 )  # fmt: skip
 
 
@@ -142,7 +141,6 @@ def test_of_a_repository_a_job_gets_what_git_tracks_and_the_study_names(project,
     for name in (*SECRET_NAMES, "tests/new/part.py", *(f"tests/{one}" for one in SECRET_NAMES), "tracked.py"):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text(name)
-    shutil.rmtree(project / ".git")
     (project / ".gitignore").write_text("/tests/\n")
     git = ["git", "-C", str(project)]
     subprocess.run([*git, "init", "-q"], check=True)
@@ -151,7 +149,27 @@ def test_of_a_repository_a_job_gets_what_git_tracks_and_the_study_names(project,
     submit_run(request(), None, told.append)
     assert {*server.sent} == {"study.yaml", "tests/new/part.py", "tracked.py"}
     assert "my_system/ (not in git)" in told[1] or "more" in told[1]
-    assert {".gitignore", "my_system/", "ignored/"} <= {*JobPackage.collect(project).left_out}
+    (project / "key").symlink_to("netrc")
+    left_out = JobPackage.collect(project, needs=["key"]).left_out
+    assert {".git/", ".gitignore", "my_system/", "ignored/"} <= {*left_out}
+    assert left_out["key"] == "a link to what is left out"
+
+
+def test_of_a_repository_without_tracked_files_only_what_is_named_is_sent(project, server):
+    subprocess.run(["git", "-C", str(project), "init", "-q"], check=True)
+    submit_run(request(), None, print)
+    assert {*server.sent} == {"study.yaml"}
+
+
+@pytest.mark.parametrize("has_git", [True, False])
+def test_a_repository_that_git_does_not_list_is_not_sent(project, server, monkeypatch, has_git):
+    (project / ".git").mkdir()
+    (project / ".git" / "config").touch()
+    if not has_git:
+        monkeypatch.setenv("PATH", str(project))
+    with pytest.raises(DataError, match="git cannot list its files"):
+        submit_run(request(), None, print)
+    assert server.sent == {}
 
 
 def test_without_git_secrets_stay(project, server):
