@@ -206,9 +206,11 @@ class IndependentConfig(StrictConfig):
 
     def train_config(self, downstream: SmoothedTrainConfig) -> SmoothedTrainConfig:
         """Describe the first phase; batches, optimiser and loss are those of the finetuning."""
-        own = {name: getattr(self, name) for name in type(self).model_fields if name != "num_layers"}
+        phase_settings = {
+            name: getattr(self, name) for name in type(self).model_fields if name != "num_layers"
+        }
         plain = {"max_epochs": None, "patience": None, "average_last": None, "best_metric": "dev/loss"}
-        return SmoothedTrainConfig(**{**downstream.model_dump(), **plain, **own})
+        return SmoothedTrainConfig(**{**downstream.model_dump(), **plain, **phase_settings})
 
 
 class TransferConfig(StrictConfig):
@@ -328,8 +330,8 @@ class Config(SystemConfig):
             ("downstream", self.downstream, ("num_bleu_sentences",), one_table),
         ):
             for name in names:
-                if (given := getattr(part, name)) != type(part).model_fields[name].default:
-                    yield f"{path}.{name} is {given} with masked_lm, {why}; leave {path}.{name} out"
+                if (setting := getattr(part, name)) != type(part).model_fields[name].default:
+                    yield f"{path}.{name} is {setting} with masked_lm, {why}; leave {path}.{name} out"
 
     def _role_problems(self) -> Iterator[str]:
         for name in ("upstream", "downstream"):

@@ -114,7 +114,7 @@ def generator_weights(
 ) -> list[dict[int, float]]:
     """Weigh the similar tokens of N tokens: old id -> weight of each, empty where there is none."""
     members, relations = (torch.from_numpy(array) for array in similar.padded())
-    found: list[dict[int, float]] = []
+    weights: list[dict[int, float]] = []
     for start in range(0, len(similar), CHUNK_TOKENS):
         ids_NW = members[start : start + CHUNK_TOKENS].to(table_VD.device)
         kinds_NW = relations[start : start + CHUNK_TOKENS].to(table_VD.device)
@@ -122,8 +122,8 @@ def generator_weights(
         sizes = similar.sizes[start : start + CHUNK_TOKENS]
         for row, size in enumerate(sizes.tolist()):
             slots = zip(ids_NW[row, :size].tolist(), weights_NW[row, :size].tolist(), strict=True)
-            found.append(dict(slots))
-    return found
+            weights.append(dict(slots))
+    return weights
 
 
 def generator_method(name: str, generator: EmbeddingGenerator, table_VD: Tensor) -> Method:

@@ -163,8 +163,10 @@ class _Builder:
 
     def _on_exchanged_sides(self, domain: str) -> dict[str, Stage]:
         """The vocabularies of a domain on the exchanged sides, the upstream corpus's own on the others."""
-        given = self.tokenizers(domain)
-        return self.tokenizers("upstream") | {STREAMS[side]: given[STREAMS[side]] for side in self.sides}
+        domain_tokenizers = self.tokenizers(domain)
+        return self.tokenizers("upstream") | {
+            STREAMS[side]: domain_tokenizers[STREAMS[side]] for side in self.sides
+        }
 
     @property
     def languages(self) -> tuple[str, ...]:

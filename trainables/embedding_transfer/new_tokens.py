@@ -90,8 +90,8 @@ class Shard:
         new: dict[str, dict[Tok, None]] = {side.table: {} for side in options.sides.values()}
         for name, by_row in sentences.items():
             for sentence in by_row.values():
-                found = (token for token in sentence.tokens if isinstance(token, Tok))
-                new[options.sides[name].table].update(dict.fromkeys(found))
+                new_toks = (token for token in sentence.tokens if isinstance(token, Tok))
+                new[options.sides[name].table].update(dict.fromkeys(new_toks))
         readers = {side.table: side for side in options.sides.values()}
         return cls(sentences, {table: _look_up([*new[table]], readers[table], options) for table in new})
 

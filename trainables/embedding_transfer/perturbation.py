@@ -108,9 +108,9 @@ class Perturber:
             leaves_one = previous == (boundaries[index - 1] if index else 0) or index == len(boundaries) - 1
             if draw() >= (rates.cut_edge if leaves_one else rates.cut):
                 continue
-            left = split_tok(tok, [*cuts, offset])[-2]
+            piece = split_tok(tok, [*cuts, offset])[-2]
             # a piece with an embedding of its own would give the generator nothing to learn
-            if self.vocabulary.find(left) is None:
+            if self.vocabulary.find(piece) is None:
                 cuts.append(offset)
         return split_tok(tok, cuts)
 
@@ -129,8 +129,8 @@ class Perturber:
             start = end
         return changed
 
-    def _is_joinable(self, left: int, right: int) -> bool:
-        toks = (self.vocabulary.tokens[left], self.vocabulary.tokens[right])
+    def _is_joinable(self, first: int, second: int) -> bool:
+        toks = (self.vocabulary.tokens[first], self.vocabulary.tokens[second])
         return all(tok is not None and tok.kind is Kind.NORMAL for tok in toks)
 
     def _known(self, tok: Tok) -> int | Tok:

@@ -69,9 +69,9 @@ class ModelConfig(StrictConfig):
     @model_validator(mode="after")
     def _is_one_of_both(self) -> ModelConfig:
         if (self.checkpoint is None) == (self.model is None):
-            given = "both given" if self.model is not None else "both missing"
+            state = "both given" if self.model is not None else "both missing"
             raise ValueError(
-                f"checkpoint and model are {given}: name a checkpoint, or describe a model to train"
+                f"checkpoint and model are {state}: name a checkpoint, or describe a model to train"
             )
         if self.model is not None and self.revision is not None:
             raise ValueError("revision is given with model, which has none: it belongs to a checkpoint")
@@ -240,10 +240,10 @@ class Config(SystemConfig):
 
     def _problems(self) -> Iterator[str]:
         if (self.upstream is None) != (self.causal_lm.model is None):
-            given = "checkpoint" if self.causal_lm.model is None else "model"
+            origin = "checkpoint" if self.causal_lm.model is None else "model"
             yield (
                 "upstream is the pretraining of causal_lm.model, which starts from scratch; causal_lm has "
-                f"a {given}: give upstream with a model, and leave it out with a checkpoint"
+                f"a {origin}: give upstream with a model, and leave it out with a checkpoint"
             )
         if self.causal_lm.model is not None and self.data.upstream is None:
             yield "causal_lm.model is pretrained on data.upstream, which is missing: give it"

@@ -306,15 +306,15 @@ class _Builder:
     def _measures(self) -> dict[str, Stage]:
         """Stages whose metrics belong to the trial although nothing reads them."""
         inputs = MeasureInputs(**vars(self.text), model=self.model, plans=self.plans)
-        found = {
+        stages = {
             "text": MEASURES.stage("text_measures", NoSettings(), inputs),
             "generation": GENERATION.stage("generation", NoSettings(), inputs),
         }
         if self.upstream_corpus is not None:
             text = _line_text("old_domain", self.upstream_corpus, self.new)
-            found["old_domain"] = self._score("old_domain_scores", text, "test", "old_domain")
+            stages["old_domain"] = self._score("old_domain_scores", text, "test", "old_domain")
         training = self.config.training
         if training is not None and training.has_reference and self.is_changed:
             caught_up = CatchUpInputs(trained=self.model, reference=self._kept)
-            found["catch_up"] = CATCH_UP.stage("catch_up", NoSettings(), caught_up)
-        return found
+            stages["catch_up"] = CATCH_UP.stage("catch_up", NoSettings(), caught_up)
+        return stages

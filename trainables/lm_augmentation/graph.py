@@ -46,12 +46,12 @@ class _Builder:
     @cached_property
     def texts(self) -> dict[Side, Stage]:
         """Text of the language models by side."""
-        found: dict[Side, TextConfig | None] = {
+        corpora: dict[Side, TextConfig | None] = {
             "source": self.config.data.source_text,
             "target": self.config.data.target_text,
         }
         return {
-            side: pieces.text(f"{side}_lm", corpus) for side, corpus in found.items() if corpus is not None
+            side: pieces.text(f"{side}_lm", corpus) for side, corpus in corpora.items() if corpus is not None
         }
 
     @cached_property

@@ -240,16 +240,19 @@ class Config(SystemConfig):
             yield "tokenizer.is_shared is false: all languages have one vocabulary; leave it out"
 
     def _index_problems(self) -> Iterator[str]:
-        known = len(self.languages) - 1
+        num_sources = len(self.languages) - 1
         chosen = [("read", self.read_sources)]
         if self.single_source is not None and self.single_source.draws is not None:
             chosen.append(("single_source.draws", self.single_source.draws))
         for name, sources in chosen:
-            if max(sources) >= known or min(sources) < 0 or len(set(sources)) < len(sources):
-                yield f"{name} is {list(sources)}: an example has sources 0 to {known - 1}, each at most once"
+            if max(sources) >= num_sources or min(sources) < 0 or len(set(sources)) < len(sources):
+                yield (
+                    f"{name} is {list(sources)}: an example has sources 0 to {num_sources - 1}, each at most "
+                    "once"
+                )
 
     def _source_problems(self) -> Iterator[str]:
-        known = len(self.languages) - 1
+        num_sources = len(self.languages) - 1
         if self.documents != "apart" and (
             self.data.num_sources > 1 or "document" not in self.data.task.roles
         ):
@@ -263,7 +266,7 @@ class Config(SystemConfig):
             yield f"read is {list(self.read_sources)} without multi_source: give it, or read one source"
         if self.multi_source is None and self.single_source is not None and self.single_source.draws:
             yield "single_source.draws is given without multi_source: the source that is read is trained on"
-        if self.is_adversarial and (self.multi_source is None or known > MAX_FOREIGN):
+        if self.is_adversarial and (self.multi_source is None or num_sources > MAX_FOREIGN):
             yield f"is_adversarial needs multi_source and examples of 2 to {MAX_FOREIGN} sources"
 
     def _phase_problems(self) -> Iterator[str]:
@@ -272,13 +275,13 @@ class Config(SystemConfig):
         upstream = self.upstream
         if upstream is None:
             return
-        wanted = {self.languages[index] for index in self.read_sources} | {self.languages[-1]}
+        read_languages = {self.languages[index] for index in self.read_sources} | {self.languages[-1]}
         if upstream.checkpoint is not None:
             named = upstream.checkpoint.language_ids
             if named is not None and (missing := sorted(set(self.data.languages) - set(named))):
                 yield f"upstream.checkpoint.language_ids lacks {', '.join(missing)}"
             return
-        if missing := sorted(wanted - set(self.data.text or ())):
+        if missing := sorted(read_languages - set(self.data.text or ())):
             yield f"upstream learns from data.text, which lacks {', '.join(missing)}"
         depths = self.model.num_encoder_layers, self.model.num_decoder_layers
         if upstream.objective == "masked_tokens" and depths[0] != depths[1]:

@@ -179,11 +179,11 @@ class _Trial:
             return self._bert2bert(config)
         if config.checkpoint is not None:
             named, languages = config.checkpoint.language_ids or {}, self.config.language_tokens
-            theirs: dict[str, int | str] = {name: named.get(name, name) for name in languages}
-            ids = tuple(theirs.values())
+            checkpoint_languages: dict[str, int | str] = {name: named.get(name, name) for name in languages}
+            ids = tuple(checkpoint_languages.values())
             # an mBART was pretrained on sentences with their end between them
             ids += (MBART_EOS,) * len(self.symbols)
-            start = self.released.start_id(theirs[self.config.languages[-1]])
+            start = self.released.start_id(checkpoint_languages[self.config.languages[-1]])
             return self.released.encoder_decoder("upstream", self.tokenizer, start, ids)
         spans = MaskedSpansConfig(rate=MASK_RATES[config.objective])
         side = Side(stream=TEXT)

@@ -298,8 +298,8 @@ class Config(SystemConfig):
             if not isinstance(teacher, BertPrlm):
                 yield f"prlms.{name}.teacher is '{prlm.teacher}', which is no bert among prlms"
             elif prlm.num_layers > teacher.model.num_layers:
-                theirs = teacher.model.num_layers
-                yield f"prlms.{name}.num_layers is {prlm.num_layers}, its teacher has {theirs}"
+                num_teacher_layers = teacher.model.num_layers
+                yield f"prlms.{name}.num_layers is {prlm.num_layers}, its teacher has {num_teacher_layers}"
 
     def _fusion_problems(self) -> Iterator[str]:
         fusion = self.fusion

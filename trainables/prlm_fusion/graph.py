@@ -125,10 +125,14 @@ def _text(config: Config, corpus: Stage, prlms: Mapping[str, Prlm], *, is_direct
     """Encode the task's text, including the input of the pretrained models unless their states are stored."""
     tokenizers = seq2seq_graph.tokenizers("downstream", config.tokenizer, {"downstream": corpus})
     streams = {context_graph.context_side(name).stream: prlm.tokenizer for name, prlm in prlms.items()}
-    every = {**tokenizers, **streams}
+    all_tokenizers = {**tokenizers, **streams}
     name = "_".join(("downstream", *prlms))
     text = seq2seq_graph.encode(
-        name, corpus, every, streams=dict.fromkeys(streams, SOURCE), max_tokens=config.data.max_tokens
+        name,
+        corpus,
+        all_tokenizers,
+        streams=dict.fromkeys(streams, SOURCE),
+        max_tokens=config.data.max_tokens,
     )
     if is_direct or not config.fusion.is_stored:
         return text
@@ -141,13 +145,13 @@ def _states(
 ) -> dict[str, Stage]:
     """Compute the states of frozen models, one stage each, so that cells with other models share them."""
     assert config.fusion.states != "live"
-    found = {}
+    states = {}
     for name, prlm in prlms.items():
         side = context_graph.context_side(name)
         text = seq2seq_graph.encode(
             name, corpus, {side.stream: prlm.tokenizer}, streams={side.stream: SOURCE}
         )
-        found[side.stream] = context_graph.frozen_states(
+        states[side.stream] = context_graph.frozen_states(
             f"{name}_states",
             text,
             model.contexts[name],
@@ -155,7 +159,7 @@ def _states(
             prlm.encoder,
             precision=config.fusion.states,
         )
-    return found
+    return states
 
 
 def transformer(config: Config) -> TransformerConfig:

@@ -116,8 +116,8 @@ class ReplacedTokens(Pretraining):
         read_BT = self.corrupted(batch, logits_MV.detach())
         found_BT = self.discriminator(input_ids=read_BT, attention_mask=valid_BT.long()).logits
         is_replaced = (read_BT != truth_BT)[valid_BT].to(found_BT.dtype)
-        told = F.binary_cross_entropy_with_logits(found_BT[valid_BT], is_replaced, reduction="sum")
-        return Loss(masked + self.weight * told, len(targets_M))
+        discriminated = F.binary_cross_entropy_with_logits(found_BT[valid_BT], is_replaced, reduction="sum")
+        return Loss(masked + self.weight * discriminated, len(targets_M))
 
     def corrupted(self, batch: MaskedBatch, logits_MV: Tensor) -> Tensor:
         """Replace the masked positions of the original tokens by samples of the generator, [B, T]."""
@@ -274,17 +274,18 @@ def _distilbert(
     prlm: DistilbertPrlm, directory: Path, common: dict[str, Any], masked_share: float
 ) -> Distillation:
     teacher = transformers.BertForMaskedLM.from_pretrained(directory, dtype=torch.float32)
-    theirs = teacher.config
+    teacher_config = teacher.config
     student = transformers.DistilBertForMaskedLM(
         transformers.DistilBertConfig(
-            dim=theirs.hidden_size,
+            dim=teacher_config.hidden_size,
             n_layers=prlm.num_layers,
-            n_heads=theirs.num_attention_heads,
-            hidden_dim=theirs.intermediate_size,
-            dropout=theirs.hidden_dropout_prob,
-            attention_dropout=theirs.attention_probs_dropout_prob,
-            max_position_embeddings=theirs.max_position_embeddings,
-            initializer_range=theirs.initializer_range,  # read when the random-weights control is drawn
+            n_heads=teacher_config.num_attention_heads,
+            hidden_dim=teacher_config.intermediate_size,
+            dropout=teacher_config.hidden_dropout_prob,
+            attention_dropout=teacher_config.attention_probs_dropout_prob,
+            max_position_embeddings=teacher_config.max_position_embeddings,
+            # Read when the random-weights control is drawn.
+            initializer_range=teacher_config.initializer_range,
             **common,
         )
     )
@@ -309,8 +310,8 @@ def _begun_with(teacher: Any, num_layers: int) -> dict[str, Tensor]:
         begun[f"vocab_layer_norm.{kind}"] = state[f"{head}.transform.LayerNorm.{kind}"]
         for index in range(num_layers):
             source = index * depth // num_layers
-            for name, ours in _STUDENT_NAMES.items():
-                begun[f"distilbert.transformer.layer.{index}.{ours}.{kind}"] = state[
-                    f"bert.encoder.layer.{source}.{name}.{kind}"
+            for teacher_name, student_name in _STUDENT_NAMES.items():
+                begun[f"distilbert.transformer.layer.{index}.{student_name}.{kind}"] = state[
+                    f"bert.encoder.layer.{source}.{teacher_name}.{kind}"
                 ]
     return begun

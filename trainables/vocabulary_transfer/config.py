@@ -135,8 +135,8 @@ class Config(SystemConfig):
         if self.masked_lm.model is not None and self.upstream is None:
             yield "masked_lm.model is trained from scratch: give upstream, its pretraining"
         if (self.upstream is None) != (self.data.upstream is None):
-            given, missing = ("data.upstream", "upstream")[:: 1 if self.upstream is None else -1]
-            yield f"{given} is given without {missing}: a pretraining needs text; give both, or neither"
+            present, missing = ("data.upstream", "upstream")[:: 1 if self.upstream is None else -1]
+            yield f"{present} is given without {missing}: a pretraining needs text; give both, or neither"
         for name in ("upstream", "intermediate"):
             phase = getattr(self, name)
             train = getattr(phase, "train", phase)

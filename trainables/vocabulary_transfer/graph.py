@@ -195,5 +195,5 @@ class _Builder:
 
 def _have_one_origin(*corpora: AnyCorpus) -> bool:
     """Tell whether corpora come from the same files or dataset; constructed and shared-task text has none."""
-    one, other = (getattr(corpus, "origins", set()) for corpus in corpora)
-    return not one.isdisjoint(other)
+    first_origins, second_origins = (getattr(corpus, "origins", set()) for corpus in corpora)
+    return not first_origins.isdisjoint(second_origins)

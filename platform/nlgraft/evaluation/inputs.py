@@ -97,7 +97,7 @@ def with_foreign_source(inputs: Inputs, source: int, seed: int) -> Inputs:
     random = np.random.default_rng(seed)
     drawn_N = np.arange(len(sentences))
     # Only examples that drew a sentence equal to their own draw again.
-    while len(own := (content_N[drawn_N] == content_N).nonzero()[0]):
-        drawn_N[own] = random.integers(0, len(sentences), len(own))
+    while len(unchanged := (content_N[drawn_N] == content_N).nonzero()[0]):
+        drawn_N[unchanged] = random.integers(0, len(sentences), len(unchanged))
     foreign = Ragged.of([sentences[row] for row in drawn_N])
     return replace(inputs, sources=[foreign if k == source else old for k, old in enumerate(inputs.sources)])

@@ -84,21 +84,25 @@ def find_target(path: str) -> Callable[..., Any]:
         ) from error
     except ImportError as error:
         raise DataError(f"{path} cannot be imported: {error}") from error
-    found = getattr(module, name, None)
-    if not callable(found):
+    target = getattr(module, name, None)
+    if not callable(target):
         raise DataError(f"{path}: {module_name} has no function or class {name!r}")
-    return found
+    return target
 
 
 def check_scorer(path: str, options: Mapping[str, Any]) -> None:
-    """Look at a metric without building it, which may read a large model.
+    """Check a metric without building it, since that may load a large model.
 
     Raises:
         DataError: It cannot be imported, or names a program that is not there.
     """
     if find_target(path) is Program:
         command = options.get("command")
-        if not isinstance(command, list) or not command or not all(isinstance(one, str) for one in command):
+        if (
+            not isinstance(command, list)
+            or not command
+            or not all(isinstance(argument, str) for argument in command)
+        ):
             raise DataError(f"options.command is {command!r}; give the program and its arguments as a list")
         if shutil.which(command[0]) is None:
             raise DataError(f"options.command: there is no program {command[0]!r}; give its path")
@@ -111,8 +115,8 @@ def build_scorer(path: str, checkpoint: str | None, options: Mapping[str, Any]) 
         DataError: It cannot be imported.
     """
     target = find_target(path)
-    given = dict(options) if checkpoint is None else {**options, "checkpoint": checkpoint}
-    return target(**given) if isinstance(target, type) else partial(target, **given)
+    arguments = dict(options) if checkpoint is None else {**options, "checkpoint": checkpoint}
+    return target(**arguments) if isinstance(target, type) else partial(target, **arguments)
 
 
 def learned_rows(

@@ -101,8 +101,8 @@ def scored_name(name: str) -> str:
     if stem in SCORED:
         return stem
     of_a_split = stem.startswith(("dev_", "test_"))
-    known = [other for other in SCORED if of_a_split and stem.endswith(f"_{other}")]
-    if not known:
+    candidates = [other for other in SCORED if of_a_split and stem.endswith(f"_{other}")]
+    if not candidates:
         raise DataError(f"no metric '{name}'. {nearest(name, sorted(SCORED))}")
     # doc_bleu ends in _bleu, too
-    return max(known, key=len)
+    return max(candidates, key=len)

@@ -232,9 +232,9 @@ def segment_rows(
     Raises:
         DataError: The two sides differ in length, are empty, or the metric does not compare texts.
     """
-    found = find_metric(metric)
-    if found.rows is None:
-        text_metrics = sorted(name for name, known in STATISTIC_METRICS.items() if known.rows)
+    text_metric = find_metric(metric)
+    if text_metric.rows is None:
+        text_metrics = sorted(name for name, candidate in STATISTIC_METRICS.items() if candidate.rows)
         raise DataError(f"'{metric}' does not compare two texts. Allowed: {', '.join(text_metrics)}")
     if len(hypotheses) != len(references):
         raise DataError(
@@ -242,7 +242,7 @@ def segment_rows(
         )
     if not hypotheses:
         raise DataError(f"{metric}: no segments; a corpus score needs at least one")
-    rows = found.rows
+    rows = text_metric.rows
     # Only these metrics depend on a tokenizer that the study or the script decides.
     if metric == "bleu":
         rows = bleu_rows(tokenizers.bleu)

@@ -53,8 +53,8 @@ def translate(model: Any, inputs: Inputs, config: GenerationConfig) -> Translati
         for start in range(0, len(order), config.batch_sentences):
             rows = order[start : start + config.batch_sentences]
             sources, contexts = inputs.pack(rows)
-            found = beam_search(model, sources, contexts, config, inputs.length_source)
-            for row, best in zip(rows, found, strict=True):
+            beams = beam_search(model, sources, contexts, config, inputs.length_source)
+            for row, best in zip(rows, beams, strict=True):
                 hypotheses[row] = best
     return Translations(hypotheses, time.perf_counter() - started)
 

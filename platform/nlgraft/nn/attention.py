@@ -244,11 +244,11 @@ def mean_over_present(
     if all(present is None for present in presents):
         return torch.stack(list(results)).mean(0), None
     shape = (results[0].shape[0], 1)
-    known = [
+    masks = [
         r.new_ones(shape, dtype=torch.bool) if p is None else p
         for r, p in zip(results, presents, strict=True)
     ]
-    weights = torch.stack(torch.broadcast_tensors(*known)).to(results[0].dtype)
+    weights = torch.stack(torch.broadcast_tensors(*masks)).to(results[0].dtype)
     count = weights.sum(0)
     total = (torch.stack(list(results)) * weights[:, :, None, :, None]).sum(0)
     # Where no memory is present, zero is divided by one instead of by zero.

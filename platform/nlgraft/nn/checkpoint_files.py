@@ -92,16 +92,18 @@ def _config_problems(directory: Path, reader: Reader) -> Iterator[str]:
     if not isinstance(settings, dict):
         yield f"{path}: missing or not a JSON object; every checkpoint has one beside its weights"
         return
-    found, taken = settings.get("model_type"), TYPES[reader]
-    if not isinstance(found, str) or (taken and found not in taken):
+    model_type, taken = settings.get("model_type"), TYPES[reader]
+    if not isinstance(model_type, str) or (taken and model_type not in taken):
         allowed = " or ".join(taken) or "any of transformers"
-        why = f" ({found} has {REFUSED[found]})" if found in REFUSED else ""
-        if reader == "marian" and found in TYPES["multilingual"]:
-            why = f", or {found} with upstream.languages"
-        yield f"{path}: model_type is {found!r}, allowed is {allowed}{why}; give a checkpoint of that type"
+        why = f" ({model_type} has {REFUSED[model_type]})" if model_type in REFUSED else ""
+        if reader == "marian" and model_type in TYPES["multilingual"]:
+            why = f", or {model_type} with upstream.languages"
+        yield (
+            f"{path}: model_type is {model_type!r}, allowed is {allowed}{why}; give a checkpoint of that type"
+        )
     elif reader == "causal_lm" and (kind := _not_causal(settings)):
         yield (
-            f"{path}: model_type is {found!r}, {kind}, allowed is a decoder alone; give a checkpoint of "
+            f"{path}: model_type is {model_type!r}, {kind}, allowed is a decoder alone; give a checkpoint of "
             f"{CAUSAL_TYPES}"
         )
     elif reader == "mbart" and _is_mbart_50(directory, settings):
@@ -113,57 +115,57 @@ def _config_problems(directory: Path, reader: Reader) -> Iterator[str]:
 
 
 def _not_causal(settings: dict[str, Any]) -> str | None:
-    """Name what a model is that does not predict each token from those before it."""
+    """Name the kind of a model that is not causal; None for one that is."""
     if settings.get("is_encoder_decoder"):
         return "an encoder-decoder"
     return "an encoder" if settings["model_type"] in ENCODERS else None
 
 
 def language_place(directory: Path) -> LanguagePlace:
-    """Tell where the lines of a multilingual encoder-decoder have the token of their language.
+    """Find where a multilingual encoder-decoder expects the language token of a line.
 
-    Those of mBART end with it, and targets begin with it; those of mBART-50, M2M-100 and NLLB begin with it
-    on both sides, targets behind the end of a sentence.
+    mBART expects it at the end of sources and at the start of targets; mBART-50, M2M-100 and NLLB expect it
+    at the start on both sides, in targets after an end-of-sentence token.
     """
     settings = _read_json(directory / "config.json")
-    known = settings if isinstance(settings, dict) else {}
-    return "first" if known.get("model_type") == "m2m_100" or _is_mbart_50(directory, known) else "last"
+    config = settings if isinstance(settings, dict) else {}
+    return "first" if config.get("model_type") == "m2m_100" or _is_mbart_50(directory, config) else "last"
 
 
 def _is_mbart_50(directory: Path, settings: dict[str, Any]) -> bool:
     tokenizer = _read_json(directory / "tokenizer_config.json")
-    known = tokenizer if isinstance(tokenizer, dict) else {}
-    name = str(known.get("tokenizer_class", ""))
+    tokenizer_config = tokenizer if isinstance(tokenizer, dict) else {}
+    name = str(tokenizer_config.get("tokenizer_class", ""))
     # 52 languages and a mask behind the pieces of cc25, which has 25
     return (
         name.startswith("MBart50")
-        or known.get("language_codes") == "ML50"
+        or tokenizer_config.get("language_codes") == "ML50"
         or settings.get("vocab_size") == 250_054
     )
 
 
 def _weight_problems(directory: Path) -> Iterator[str]:
-    found = next((directory / name for name in WEIGHTS if (directory / name).is_file()), None)
-    if found is None:
+    path = next((directory / name for name in WEIGHTS if (directory / name).is_file()), None)
+    if path is None:
         yield f"{directory}: no weights; a checkpoint has {' or '.join(WEIGHTS)}"
         return
-    if found.suffix != ".json":
-        yield from _file_problems(found)
+    if path.suffix != ".json":
+        yield from _file_problems(path)
         return
-    index = _read_json(found)
+    index = _read_json(path)
     if not isinstance(index, dict) or not isinstance(index.get("weight_map"), dict):
-        yield f"{found}: no list of weights (weight_map); download it again"
+        yield f"{path}: no list of weights (weight_map); download it again"
         return
     names = set(map(str, index["weight_map"].values()))
     foreign = sorted(str(name) for name in names if not is_inside(name))
     if foreign:
-        yield f"{found}: {foreign[0]!r} is no file of this directory; download the checkpoint again"
+        yield f"{path}: {foreign[0]!r} is no file of this directory; download the checkpoint again"
         return
     for name in sorted(names):
         if (directory / name).is_file():
             yield from _file_problems(directory / name)
         else:
-            yield f"{directory / name}: missing, though {found.name} names it; download it"
+            yield f"{directory / name}: missing, though {path.name} names it; download it"
 
 
 def _file_problems(path: Path) -> Iterator[str]:

@@ -44,8 +44,8 @@ class Ancestry:
         if self.mask_BKS is None:
             shared = (num_sentences, self.beam, self.num_shared)
             self.mask_BKS = torch.ones(shared, dtype=torch.bool, device=device)
-        own = torch.eye(self.beam, dtype=torch.bool, device=device).expand(num_sentences, -1, -1)
-        self.mask_BKS = torch.cat([self.mask_BKS, own], dim=2)
+        new_slots = torch.eye(self.beam, dtype=torch.bool, device=device).expand(num_sentences, -1, -1)
+        self.mask_BKS = torch.cat([self.mask_BKS, new_slots], dim=2)
 
     def forget(self) -> Tensor | None:
         """Drop slots without living descendants once there are many of them.

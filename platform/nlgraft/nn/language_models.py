@@ -110,10 +110,10 @@ class UniLM(nn.Module):
         """Encode one more token per row, ids [R, 1], into L+1 states [R, 1, D]; updates the cache."""
         position = cache.step(len(ids_R1), ids_R1.device)
         states = [self.input(self.embedding.step(ids_R1, None), start=position)]
-        for layer, own in zip(self.layers, cache.layers, strict=True):
+        for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
 
-            def project(attention: Attention, x: Tensor, own: SelfCache = own) -> KeyValue:
-                return own.append(attention.project_states(x))
+            def project(attention: Attention, x: Tensor, layer_cache: SelfCache = layer_cache) -> KeyValue:
+                return layer_cache.append(attention.project_states(x))
 
             states.append(layer(states[-1], project, False))
         return LayerStates(states, states[-1])

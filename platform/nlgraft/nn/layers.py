@@ -96,10 +96,10 @@ class DecoderLayer(nn.Module):
             Output [R, T, D].
         """
         query = self.attention_residual.enter(x_RTD)
-        own = self.attention.project_states(query)
+        target_states = self.attention.project_states(query)
         # Step by step the cache's mask keeps out other hypotheses; there are no later tokens to hide.
-        own = own if cache is None else cache.append(own)
-        attended = self.attention(query, [own], is_causal=cache is None)
+        target_states = target_states if cache is None else cache.append(target_states)
+        attended = self.attention(query, [target_states], is_causal=cache is None)
         x_RTD = self.attention_residual.leave(x_RTD, attended)
 
         query = self.cross_residual.enter(x_RTD)

@@ -219,14 +219,14 @@ class Seq2Seq(nn.Module):
 
     def named_contexts(self) -> dict[str, Context]:
         """Find the pretrained encoders in use by the names that the configuration gives them."""
-        found = {name: module for name, module in self.contexts.items() if isinstance(module, Context)}
+        contexts = {name: module for name, module in self.contexts.items() if isinstance(module, Context)}
         for name, embedding in (
             (self.config.source_context, self.source_embedding),
             (self.config.target_context, self.target_embedding),
         ):
             if name is not None and isinstance(embedding, ContextualEmbedding):
-                found[name] = embedding.context
-        return found
+                contexts[name] = embedding.context
+        return contexts
 
     def lr_multipliers(self) -> dict[str, float]:
         """Return the learning-rate multipliers of finetuned contexts, by prefix of parameter names."""

@@ -33,10 +33,10 @@ def refuse_missing(checkpoint: str, names: Iterable[str]) -> None:
     Raises:
         DataError: Some are missing, by these names.
     """
-    if lost := sorted(name for name in names if "pooler." not in name):
+    if missing := sorted(name for name in names if "pooler." not in name):
         raise DataError(
-            f"{checkpoint}: its weights lack {len(lost)} of the model in config.json, such as "
-            f"{', '.join(lost[:3])}; fetch the checkpoint again"
+            f"{checkpoint}: its weights lack {len(missing)} of the model in config.json, such as "
+            f"{', '.join(missing[:3])}; fetch the checkpoint again"
         )
 
 

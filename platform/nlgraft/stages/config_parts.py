@@ -30,18 +30,18 @@ def defaulting(**values: Any) -> BeforeValidator:
     Without it the values of the class would come back as soon as a study gives another setting of the part.
     """
     return BeforeValidator(
-        lambda given: tupled(_merged(values, given)) if isinstance(given, Mapping) else given
+        lambda settings: tupled(_merged(values, settings)) if isinstance(settings, Mapping) else settings
     )
 
 
-def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     # Nested parts are merged as well, so that a study may set one field of an inner part.
     inner = {
-        name: _merged(value, given[name])
+        name: _merged(value, settings[name])
         for name, value in defaults.items()
-        if isinstance(value, Mapping) and isinstance(given.get(name), Mapping)
+        if isinstance(value, Mapping) and isinstance(settings.get(name), Mapping)
     }
-    return {**defaults, **given, **inner}
+    return {**defaults, **settings, **inner}
 
 
 class SystemConfig(StrictConfig):
@@ -255,9 +255,9 @@ class MaskedLMConfig(StrictConfig):
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> MaskedLMConfig:
         if (self.checkpoint is None) == (self.model is None):
-            given = "both given" if self.model is not None else "both missing"
+            state = "both given" if self.model is not None else "both missing"
             raise ValueError(
-                f"checkpoint and model are {given}: name a checkpoint, or describe a model to train"
+                f"checkpoint and model are {state}: name a checkpoint, or describe a model to train"
             )
         if self.checkpoint is not None and self.upstream_tokenizer is not None:
             raise ValueError(

@@ -15,7 +15,7 @@ def extract_scores(
     corpus: Stage, splits: Sequence[str], *, num_sentences: int, rouge_tokenizer: RougeTokenizer | None = None
 ) -> dict[str, Stage]:
     """Score summaries that are taken from the text itself: ``further`` stages of ``scores``."""
-    found = {}
+    score_stages = {}
     for method in EXTRACT_METHODS:
         summaries = {
             split: EXTRACT.stage(
@@ -32,9 +32,9 @@ def extract_scores(
             )
             for split in splits
         }
-        found[method] = SCORE.stage(
+        score_stages[method] = SCORE.stage(
             f"{method}_scores",
             ScoreSettings(metrics=ROUGE, rouge_tokenizer=rouge_tokenizer, metric_prefix=method),
             ScoreInputs(corpus=corpus, translations=summaries),
         )
-    return found
+    return score_stages

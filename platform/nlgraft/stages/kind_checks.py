@@ -60,19 +60,19 @@ def corpora(stages: Sequence[Stage], findings: Findings) -> None:
 
 
 def _numbered(stages: Sequence[Stage]) -> dict[str, str]:
-    """Name each corpus by its stage; those that cells have in place of one another are numbered from 2."""
-    found: dict[str, list[str]] = {}
+    """Name each corpus by its stage; further corpora of the same stage name are numbered from 2."""
+    fingerprints: dict[str, list[str]] = {}
     for stage in stages:
-        found.setdefault(stage.name, []).append(stage.fingerprint)
+        fingerprints.setdefault(stage.name, []).append(stage.fingerprint)
     return {
         key: name if number == 1 else f"{name} {number}"
-        for name, keys in found.items()
+        for name, keys in fingerprints.items()
         for number, key in enumerate(keys, start=1)
     }
 
 
 def _ambiguous_sources(stage: Stage, findings: Findings) -> Iterator[str]:
-    """Warn of sources that have what will join them."""
+    """Warn of sources that already contain the separator that will join them."""
     # Not refused: a model sees one boundary too many in such a source, but nothing is ever cut there, and
     # targets, the only text that is scored, are not joined.
     several = {
@@ -86,7 +86,7 @@ def _ambiguous_sources(stage: Stage, findings: Findings) -> Iterator[str]:
 def _constructed(configs: Mapping[str, ConlangConfig]) -> dict[str, dict[Split, Corpus]]:
     """Make constructed text; a shorter split is the beginning of a longer one that is alike otherwise."""
     longest: dict[tuple[ConlangConfig, Split], dict[str, list[str]]] = {}
-    found: dict[str, dict[Split, Corpus]] = {key: {} for key in configs}
+    corpora: dict[str, dict[Split, Corpus]] = {key: {} for key in configs}
     for split in SPLITS:
         for key, config in sorted(configs.items(), key=lambda each: -getattr(each[1], split)):
             alike = config.model_copy(update=dict.fromkeys(SPLITS, 1)), split
@@ -94,8 +94,8 @@ def _constructed(configs: Mapping[str, ConlangConfig]) -> dict[str, dict[Split, 
                 longest[alike] = generate(config, split)
             num_examples = getattr(config, split)
             streams = {role: lines[:num_examples] for role, lines in longest[alike].items()}
-            found[key][split] = Corpus.from_streams(streams)
-    return found
+            corpora[key][split] = Corpus.from_streams(streams)
+    return corpora
 
 
 def _read_corpus(
@@ -104,11 +104,11 @@ def _read_corpus(
     if isinstance(config, ConlangConfig):
         _count(name, corpus_report(findings.read.get(stage.fingerprint, {})), findings)
         return
-    found = check_corpus(config)
-    findings.read[stage.fingerprint] = found.corpora
-    _count(name, found.reports, findings)
-    check_labels(found.corpora, is_redrawn=is_redrawn)
-    findings.warn(stage, [*found.warnings, *(() if is_redrawn else found.overlaps)])
+    corpus_check = check_corpus(config)
+    findings.read[stage.fingerprint] = corpus_check.corpora
+    _count(name, corpus_check.reports, findings)
+    check_labels(corpus_check.corpora, is_redrawn=is_redrawn)
+    findings.warn(stage, [*corpus_check.warnings, *(() if is_redrawn else corpus_check.overlaps)])
 
 
 def _count(name: str, reports: Mapping[str, SplitReport], findings: Findings) -> None:
@@ -116,7 +116,7 @@ def _count(name: str, reports: Mapping[str, SplitReport], findings: Findings) ->
     if reports:
         counts = report_json(reports)
         findings.corpora[name] = {
-            split: found | {"num_in_other_train": {}} for split, found in counts.items()
+            split: numbers | {"num_in_other_train": {}} for split, numbers in counts.items()
         }
 
 
@@ -128,14 +128,14 @@ def _compare_corpora(stages: Sequence[Stage], names: Mapping[str, str], findings
         if stage.fingerprint in findings.read
     }
     findings.warnings += _swapped([*texts.values()])
-    for found in overlaps(texts, findings.stages):
-        report = findings.corpora[names[found.key]][found.split]
-        report["num_in_other_train"][names[found.other_key]] = found.num_examples
-        if found.split != "train" and not found.is_left_out:
+    for overlap in overlaps(texts, findings.stages):
+        report = findings.corpora[names[overlap.key]][overlap.split]
+        report["num_in_other_train"][names[overlap.other_key]] = overlap.num_examples
+        if overlap.split != "train" and not overlap.is_left_out:
             number = report["num_examples"]
             findings.warnings.append(
-                f"{found.corpus}: {found.split}: {found.num_examples} of {number} examples have a line "
-                f"in the training text of {found.other}; scores on them measure memory, remove them there"
+                f"{overlap.corpus}: {overlap.split}: {overlap.num_examples} of {number} examples have a line "
+                f"in the training text of {overlap.other}; scores on them measure memory, remove them there"
             )
 
 
@@ -178,11 +178,11 @@ def tokenizers(stages: Sequence[Stage], findings: Findings) -> None:
             if (role in settings.roles if settings.roles else role not in ("label", "document"))
             for line in stream
         ]
-        found = [vocabulary_warning(settings.tokenizer, lines)]
+        warnings = [vocabulary_warning(settings.tokenizer, lines)]
         if not settings.roles or "target" in settings.roles:
             targets = [line for splits in read for line in _references(splits)]
-            found.append(normalization_warning(settings.tokenizer.normalization, targets))
-        findings.warn(stage, (warning for warning in found if warning is not None))
+            warnings.append(normalization_warning(settings.tokenizer.normalization, targets))
+        findings.warn(stage, (warning for warning in warnings if warning is not None))
 
 
 def scores(stages: Sequence[Stage], findings: Findings) -> None:
@@ -234,5 +234,5 @@ def _text_of(stage: Stage, findings: Findings) -> Mapping[str, Corpus]:
 
 def _references(splits: Mapping[str, Corpus]) -> list[str]:
     """The first target lines of dev and test."""
-    found = [splits[name].target or [] for name in ("dev", "test") if name in splits]
-    return [line for lines in found for line in lines[:_NUM_REFERENCES]]
+    targets = [splits[name].target or [] for name in ("dev", "test") if name in splits]
+    return [line for lines in targets for line in lines[:_NUM_REFERENCES]]

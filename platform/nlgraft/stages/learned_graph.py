@@ -18,24 +18,24 @@ def learned_scores(score: ScoreConfig, corpus: Stage, translations: Mapping[str,
     Raises:
         DataError: A checkpoint is no directory.
     """
-    found = {}
-    for name, one in score.learned.items():
-        if one.checkpoint is not None and not expand(one.checkpoint).is_dir():
+    score_stages = {}
+    for name, config in score.learned.items():
+        if config.checkpoint is not None and not expand(config.checkpoint).is_dir():
             raise DataError(
-                f"score.learned.{name}.checkpoint: {one.checkpoint} is no directory; download the metric's "
-                "checkpoint and give its folder"
+                f"score.learned.{name}.checkpoint: {config.checkpoint} is no directory; download the "
+                "metric's checkpoint and give its folder"
             )
         settings = LearnedScoreSettings(
             name=name,
-            metric=one.metric,
-            version=one.version,
-            options=one.options,
-            content=None if one.checkpoint is None else checkpoint_identity(one.checkpoint),
+            metric=config.metric,
+            version=config.version,
+            options=config.options,
+            content=None if config.checkpoint is None else checkpoint_identity(config.checkpoint),
         )
-        found[f"learned_{name}"] = LEARNED_SCORE.stage(
+        score_stages[f"learned_{name}"] = LEARNED_SCORE.stage(
             f"learned_{name}",
             settings,
             LearnedScoreInputs(corpus=corpus, translations=translations),
-            locations={} if one.checkpoint is None else {"checkpoint": one.checkpoint},
+            locations={} if config.checkpoint is None else {"checkpoint": config.checkpoint},
         )
-    return found
+    return score_stages

@@ -39,8 +39,10 @@ def _on(splits: Sequence[Split], table: Table) -> dict[str, Metric]:
 
 
 def _statistic(name: str, **changes: Any) -> Metric:
-    found = SCORED[name.partition(".")[0]]
-    plain = Metric(direction=found.direction, unit=found.unit, split=None, description=found.description)
+    definition = SCORED[name.partition(".")[0]]
+    plain = Metric(
+        direction=definition.direction, unit=definition.unit, split=None, description=definition.description
+    )
     return replace(plain, **changes)
 
 

@@ -49,7 +49,7 @@ def overlaps(
 ) -> Iterator[Overlap]:
     """Compare every split of every corpus with the training text of every other one.
 
-    Those of one name are levels of a factor, which no trial reads both: they are not compared.
+    Corpora of one name are levels of a factor; no trial reads two of them, so they are not compared.
 
     Args:
         texts: Name and splits of each corpus, by the fingerprint of its stage.
@@ -61,9 +61,9 @@ def overlaps(
         for stage in stages
         if "left_out" in stage.inputs
     }
-    known = {key: _lines(splits["train"]) for key, (_, splits) in texts.items() if "train" in splits}
+    train_lines = {key: _lines(splits["train"]) for key, (_, splits) in texts.items() if "train" in splits}
     for key, (name, splits) in texts.items():
-        others = {other: lines for other, lines in known.items() if texts[other][0] != name}
+        others = {other: lines for other, lines in train_lines.items() if texts[other][0] != name}
         for other, learned in others.items():
             for split, corpus in splits.items():
                 examples = zip(*_sides(corpus), strict=True)

@@ -114,13 +114,13 @@ def language_view(sources: Mapping[str, int], target_id: int, place: LanguagePla
     Args:
         sources: Id of the language of each source, by stream.
         target_id: Id of the target's language.
-        place: Where it stands. last: it ends sources and begins the target; first: it begins sources, and
-            follows the end of a sentence in targets.
+        place: Where the language token stands. last: it ends sources and begins the target; first: it begins
+            sources, and follows the end of a sentence in targets.
     """
     if place == "first":
-        sides = tuple(Side(stream=stream, prefix=(found,)) for stream, found in sources.items())
+        sides = tuple(Side(stream=stream, prefix=(language_id,)) for stream, language_id in sources.items())
         return View(sources=sides, target=Side(stream=TARGET, prefix=(target_id,)), target_start=EOS)
-    sides = tuple(Side(stream=stream, suffix=(EOS, found)) for stream, found in sources.items())
+    sides = tuple(Side(stream=stream, suffix=(EOS, language_id)) for stream, language_id in sources.items())
     return View(sources=sides, target_start=target_id)
 
 

@@ -129,17 +129,17 @@ class StageKind(Generic[SettingsT, InputsT]):
         return self.settings.model_validate_json(canonical_json(stage.config))
 
     def _directories(self, context: StageContext, further: Mapping[str, Stage]) -> InputsT:
-        found: dict[str, Any] = {}
+        directories: dict[str, Any] = {}
         for key, directory in context.inputs.items():
             if key in further:
                 continue
             # A member of a family is named ``field/member``.
             name, slash, member = key.partition("/")
             if slash:
-                found.setdefault(name, {})[member] = directory
+                directories.setdefault(name, {})[member] = directory
             else:
-                found[name] = directory
+                directories[name] = directory
         try:
-            return self.inputs(**found)
+            return self.inputs(**directories)
         except TypeError as error:
             raise ContractError(f"stage {context.stage.name}: inputs of {self.run}: {error}") from error

@@ -128,10 +128,12 @@ def load_corpus(config: CorpusConfig) -> dict[str, Corpus]:
             return {split: _select(config, split, lines, cut) for split, (lines, cut) in streams.items()}
         case SacreBleuConfig():
             files = {
-                split: found if isinstance(found, TextFiles) else hub.test_set_files(found, config.langpair)
-                for split, found in config.splits.items()
+                split: split_files
+                if isinstance(split_files, TextFiles)
+                else hub.test_set_files(split_files, config.langpair)
+                for split, split_files in config.splits.items()
             }
-    return {split: load_split_files(config, split, found) for split, found in files.items()}
+    return {split: load_split_files(config, split, split_files) for split, split_files in files.items()}
 
 
 def load_split_files(config: _FileBased, split: str, files: TextFiles) -> Corpus:
@@ -160,13 +162,15 @@ def _read(files: TextFiles, max_line_chars: int, split: str) -> tuple[dict[str, 
             problems.append(f"{split}: {error}")
     if problems:
         raise DataError("\n".join(problems))
-    counts = {role: len(found.lines) for role, found in read.items()}
+    counts = {role: len(stream.lines) for role, stream in read.items()}
     if len(set(counts.values())) > 1:
         lengths = ", ".join(f"{files.streams()[role]} {count}" for role, count in counts.items())
         raise DataError(
             f"{split}: files differ in their number of lines: {lengths}. Line n must be example n in each"
         )
-    return {role: found.lines for role, found in read.items()}, sum(found.num_cut for found in read.values())
+    return {role: stream.lines for role, stream in read.items()}, sum(
+        stream.num_cut for stream in read.values()
+    )
 
 
 def _cut(streams: dict[str, list[str]], most: int) -> tuple[dict[str, list[str]], int]:
@@ -220,10 +224,10 @@ def _first_words(streams: dict[str, list[str]], most: int) -> tuple[dict[str, li
     num_long, cut = 0, dict(streams)
     for role in (role for role in streams if role.startswith("source ")):
         words = [line.split() for line in streams[role]]
-        num_long += sum(len(found) > most for found in words)
+        num_long += sum(len(line_words) > most for line_words in words)
         cut[role] = [
-            line if len(found) <= most else " ".join(found[:most])
-            for line, found in zip(streams[role], words, strict=True)
+            line if len(line_words) <= most else " ".join(line_words[:most])
+            for line, line_words in zip(streams[role], words, strict=True)
         ]
     return cut, num_long
 

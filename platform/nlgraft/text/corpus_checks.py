@@ -104,20 +104,20 @@ def data_problems(data: BaseModel) -> list[str]:
     return problems
 
 
-def is_swapped(one: Corpus, other: Corpus) -> bool:
+def is_swapped(first: Corpus, second: Corpus) -> bool:
     """Tell if the source of one corpus looks like the target of another, and the other way round.
 
-    The languages are told by their frequent words. Texts whose two sides look alike, or that share too few
-    words, are never swapped.
+    Languages are told apart by their frequent words. Corpora whose two sides look alike, or that share too
+    few words, never count as swapped.
     """
-    if one.target is None or other.target is None:
+    if first.target is None or second.target is None:
         return False
-    mine, theirs = (
+    first_rates, second_rates = (
         [_word_rates(side[:_NUM_COMPARED]) for side in (corpus.sources[0], corpus.target or [])]
-        for corpus in (one, other)
+        for corpus in (first, second)
     )
-    straight = _likeness(mine[0], theirs[0]) + _likeness(mine[1], theirs[1])
-    crossed = _likeness(mine[0], theirs[1]) + _likeness(mine[1], theirs[0])
+    straight = _likeness(first_rates[0], second_rates[0]) + _likeness(first_rates[1], second_rates[1])
+    crossed = _likeness(first_rates[0], second_rates[1]) + _likeness(first_rates[1], second_rates[0])
     return crossed > max(_SWAPPED * straight, _MIN_SHARED)
 
 
@@ -126,13 +126,13 @@ def _word_rates(lines: Sequence[str]) -> dict[str, float]:
     return {word: number / counts.total() for word, number in counts.items()}
 
 
-def _likeness(mine: Mapping[str, float], theirs: Mapping[str, float]) -> float:
+def _likeness(rates: Mapping[str, float], other_rates: Mapping[str, float]) -> float:
     """Share of running words that two texts have in common."""
-    return sum(min(rate, theirs.get(word, 0.0)) for word, rate in mine.items())
+    return sum(min(rate, other_rates.get(word, 0.0)) for word, rate in rates.items())
 
 
 def _empty_lines(corpora: Mapping[str, Corpus]) -> list[str]:
-    found = []
+    warnings = []
     for split, corpus in corpora.items():
         for role, lines in corpus.streams().items():
             if role == "label":  # which none may lack: see `check_labels`
@@ -140,11 +140,11 @@ def _empty_lines(corpora: Mapping[str, Corpus]) -> list[str]:
             empty = [str(number) for number, line in enumerate(lines, start=1) if not line.strip()]
             if empty:
                 more = ", ..." if len(empty) > _NUM_SHOWN else ""
-                found.append(
+                warnings.append(
                     f"{split}: {len(empty)} of {len(lines)} examples have an empty {role} (example "
                     f"{', '.join(empty[:_NUM_SHOWN])}{more}); remove them"
                 )
-    return found
+    return warnings
 
 
 def _overlaps(reports: Mapping[str, SplitReport]) -> list[str]:

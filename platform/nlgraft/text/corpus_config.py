@@ -206,15 +206,17 @@ class _Files(SelectionConfig, Generic[FilesT]):
 
     @property
     def splits(self) -> dict[str, FilesT]:
-        """The files of each split that there is."""
+        """The files of each split that exists."""
         files = {"train": self.train, "dev": self.dev, "test": self.test}
-        return {split: found for split, found in files.items() if found is not None}
+        return {split: split_files for split, split_files in files.items() if split_files is not None}
 
     @property
     def origins(self) -> set[str]:
         """Where its text comes from: tables, and files of sources."""
-        every = self.splits.values()
-        return {path for files in every for path in (files.sources if files.table is None else [files.table])}
+        all_files = self.splits.values()
+        return {
+            path for files in all_files for path in (files.sources if files.table is None else [files.table])
+        }
 
     @model_validator(mode="after")
     def _splits_alike(self) -> Self:
@@ -243,8 +245,10 @@ class _FilesWithTests(_Files[FilesT], Generic[FilesT]):
 
     @property
     def splits(self) -> dict[str, FilesT]:
-        """The files of each split that there is."""
-        return super().splits | {_test_split(name): found for name, found in self.further_tests.items()}
+        """The files of each split that exists."""
+        return super().splits | {
+            _test_split(name): split_files for name, split_files in self.further_tests.items()
+        }
 
     @model_validator(mode="after")
     def _has_a_main_test(self) -> Self:

@@ -72,14 +72,14 @@ def read_lines(path: str, max_line_chars: int) -> Lines:
     """
     try:
         with open_file(path) as file:
-            found = _split(file, path, max_line_chars)
+            lines = _split(file, path, max_line_chars)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path}: broken gzip file ({error}); fetch or compress it again") from error
     except OSError as error:
         raise DataError(unreadable(path, error)) from error
-    if not found.lines:
+    if not lines.lines:
         raise DataError(f"{path}: the file is empty; give one with a line per example")
-    return found
+    return lines
 
 
 def has_text(lines: Iterable[str]) -> bool:

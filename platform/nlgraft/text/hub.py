@@ -17,8 +17,8 @@ _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 
 def missing_package() -> str | None:
     """Say what to do where the optional package that reads the hub is not installed; None where it is."""
-    found = sys.modules["datasets"] if "datasets" in sys.modules else find_spec("datasets")
-    if found is not None:
+    package = sys.modules["datasets"] if "datasets" in sys.modules else find_spec("datasets")
+    if package is not None:
         return None
     return (
         "corpus: huggingface needs the datasets package; pip install 'nlgraft[datasets]' "
@@ -38,10 +38,10 @@ def load_split(config: HuggingFaceConfig, split: str) -> dict[str, list[str]]:
         raise DataError(reason)
     import datasets  # pyright: ignore[reportMissingImports]  # an optional extra
 
-    theirs = config.splits[split]
-    where = f"{config.path}{f' ({config.name})' if config.name else ''}, split {theirs}"
+    hub_split = config.splits[split]
+    where = f"{config.path}{f' ({config.name})' if config.name else ''}, split {hub_split}"
     try:
-        rows: Any = datasets.load_dataset(config.path, config.name, split=theirs, revision=config.revision)
+        rows: Any = datasets.load_dataset(config.path, config.name, split=hub_split, revision=config.revision)
     except Exception as error:  # the package raises whatever its file systems and builders raise
         raise DataError(f"{where}: cannot be loaded: {type(error).__name__}: {error}") from error
     if len(rows) == 0:

@@ -24,9 +24,9 @@ def check_labels(corpora: Mapping[str, Corpus], *, is_redrawn: bool = False) -> 
             lacks. The message has a line for each problem.
     """
     labels = {split: corpus.labels for split, corpus in corpora.items() if corpus.labels is not None}
-    problems = [problem for split, found in labels.items() for problem in _blank(split, found)]
+    problems = [problem for split, split_labels in labels.items() for problem in _blank(split, split_labels)]
     if is_redrawn:
-        labels = {"train": [label for found in labels.values() for label in found]}
+        labels = {"train": [label for split_labels in labels.values() for label in split_labels]}
     if train := labels.get("train"):
         problems += [*_useless(train), *(line for split in labels for line in _unlearned(split, labels))]
     if problems:
@@ -59,8 +59,8 @@ def _useless(labels: Sequence[str]) -> Iterator[str]:
 
 
 def _unlearned(split: str, labels: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    known = set(labels["train"])
-    unknown = Counter(label for label in labels[split] if label.strip() and label not in known)
+    train_labels = set(labels["train"])
+    unknown = Counter(label for label in labels[split] if label.strip() and label not in train_labels)
     if unknown:
         named = ", ".join(repr(label) for label, _ in unknown.most_common(_NUM_SHOWN))
         more = ", ..." if len(unknown) > _NUM_SHOWN else ""

@@ -38,9 +38,9 @@ def role_problem(
     others = [role for role in corpus.roles if role not in required] if is_exact else []
     if not missing and not others:
         return None
-    wanted = f"{'exactly ' if is_exact else ''}{' and '.join(required)}"
+    requirement = f"{'exactly ' if is_exact else ''}{' and '.join(required)}"
     task = f" of task {corpus.task}" if isinstance(corpus, ConlangConfig) else ""
-    return f"needs {wanted}; the {corpus.corpus} corpus{task} has {', '.join(corpus.roles)}"
+    return f"needs {requirement}; the {corpus.corpus} corpus{task} has {', '.join(corpus.roles)}"
 
 
 def requires(*roles: str, is_tested: bool = True, has_further_tests: bool = True) -> AfterValidator:

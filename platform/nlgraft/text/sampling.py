@@ -61,7 +61,11 @@ class _Sampler:
         unknown = self._table.unknown
         if unknown not in ids:
             return ids
-        return [one for one, before in zip(ids, [-1, *ids], strict=False) if not one == before == unknown]
+        return [
+            piece_id
+            for piece_id, before in zip(ids, [-1, *ids], strict=False)
+            if not piece_id == before == unknown
+        ]
 
     @abstractmethod
     def _word(self, word: str, rng: random.Random) -> list[int]: ...
@@ -167,24 +171,26 @@ class BpeSampler(_Sampler):
 
     def _start(self, word: str) -> _Step:
         symbols = list(word)
-        waiting = [pair for left in range(len(symbols) - 1) if (pair := self._pair(symbols, left, left + 1))]
+        waiting = [
+            pair for index in range(len(symbols) - 1) if (pair := self._pair(symbols, index, index + 1))
+        ]
         heapify(waiting)
         return self._next(symbols, waiting)
 
-    def _pair(self, symbols: list[str], left: int, right: int) -> tuple[float, int, int] | None:
-        merged = symbols[left] + symbols[right]
+    def _pair(self, symbols: list[str], first: int, second: int) -> tuple[float, int, int] | None:
+        merged = symbols[first] + symbols[second]
         piece = self._table.ids.get(merged)
-        return None if piece is None else (-self._table.scores[piece], left, len(merged))
+        return None if piece is None else (-self._table.scores[piece], first, len(merged))
 
     def _next(self, symbols: list[str], waiting: list[tuple[float, int, int]]) -> _Step:
         self._num_steps += 1
         # A merged symbol takes the place of its left part and "" that of the right one, so the length tells
         # queued merges whose parts have changed.
         while waiting:
-            _, left, length = waiting[0]
-            right = left + len(symbols[left])
-            is_there = symbols[left] and right < len(symbols)
-            if is_there and len(symbols[left]) + len(symbols[right]) == length:
+            _, first, length = waiting[0]
+            second = first + len(symbols[first])
+            is_there = symbols[first] and second < len(symbols)
+            if is_there and len(symbols[first]) + len(symbols[second]) == length:
                 return _Step(None, symbols, waiting)
             heappop(waiting)
         unknown = self._table.unknown
@@ -192,17 +198,17 @@ class BpeSampler(_Sampler):
 
     def _follow(self, step: _Step, is_skipped: bool) -> _Step:
         symbols, waiting = list(step.symbols), list(step.waiting)
-        _, left, length = heappop(waiting)
+        _, first, length = heappop(waiting)
         if not is_skipped:
-            right = left + len(symbols[left])
-            symbols[left], symbols[right] = symbols[left] + symbols[right], ""
-            before = left - 1
+            second = first + len(symbols[first])
+            symbols[first], symbols[second] = symbols[first] + symbols[second], ""
+            before = first - 1
             while before >= 0 and not symbols[before]:
                 before -= 1
-            after = left + length
+            after = first + length
             for pair in (
-                self._pair(symbols, before, left) if before >= 0 else None,
-                self._pair(symbols, left, after) if after < len(symbols) else None,
+                self._pair(symbols, before, first) if before >= 0 else None,
+                self._pair(symbols, first, after) if after < len(symbols) else None,
             ):
                 if pair is not None:
                     heappush(waiting, pair)

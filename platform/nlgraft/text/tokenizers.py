@@ -167,9 +167,11 @@ class SentencePiece:
         self.pieces: list[str] = self._model.id_to_piece(list(range(self.vocab_size)))
         self.normalization: str = self._proto().normalizer_spec.name or "identity"
         self._samplers: dict[float, UnigramSampler | BpeSampler] = {}
-        found = tuple(self.pieces[:4])
-        if found != SPECIAL_PIECES:
-            raise StoreError(f"{path}: pieces 0-3 are {found}, not {SPECIAL_PIECES}; train it with nlgraft")
+        first_pieces = tuple(self.pieces[:4])
+        if first_pieces != SPECIAL_PIECES:
+            raise StoreError(
+                f"{path}: pieces 0-3 are {first_pieces}, not {SPECIAL_PIECES}; train it with nlgraft"
+            )
 
     @overload
     def encode(self, text: str, sample_alpha: float | None = None, seed: int = 0) -> list[int]: ...
@@ -234,10 +236,10 @@ class SentencePiece:
         Raises:
             DataError: There is no such piece.
         """
-        found: int = self._model.piece_to_id(piece)
-        if found == UNK and piece != SPECIAL_PIECES[UNK]:
+        piece_id: int = self._model.piece_to_id(piece)
+        if piece_id == UNK and piece != SPECIAL_PIECES[UNK]:
             raise DataError(f"{self.path.name}: no piece {piece!r} among {self.vocab_size}")
-        return found
+        return piece_id
 
 
 def normalised(normalizer: Any, lines: Sequence[str]) -> list[str]:

@@ -215,8 +215,8 @@ class WordSampler:
         sizes: list[list[int]] = []
         num_cut = 0
         for line in lines:
-            found = _WORD.findall(line)
-            pieces = [self._word(word, rng) for word in found]
+            line_words = _WORD.findall(line)
+            pieces = [self._word(word, rng) for word in line_words]
             numbers = [number for number, part in enumerate(pieces) for _ in part]
             num_kept = len(numbers)
             if num_kept > max_tokens:
@@ -224,7 +224,7 @@ class WordSampler:
                 num_kept = _cut_at_word(numbers, max_tokens)
             ids.append([identity for part in pieces for identity in part][:num_kept])
             words.append(numbers[:num_kept])
-            sizes.append([len(word) for word in found])
+            sizes.append([len(word) for word in line_words])
         return EncodedLines(Ragged.of(ids), Ragged.of(words), Ragged.of(sizes), num_cut)
 
     def _word(self, word: str, rng: random.Random) -> list[int]:

@@ -65,8 +65,10 @@ class _JsonTokenizer:
         for start in range(0, len(lines), _CHUNK_LINES):
             chunk = lines[start : start + _CHUNK_LINES]
             ids += [
-                found.ids
-                for found in self._model.encode_batch_fast(chunk, add_special_tokens=self.has_special_tokens)
+                encoding.ids
+                for encoding in self._model.encode_batch_fast(
+                    chunk, add_special_tokens=self.has_special_tokens
+                )
             ]
         return ids[0] if isinstance(text, str) else ids
 
@@ -95,10 +97,10 @@ class _JsonTokenizer:
         Raises:
             DataError: There is no such piece.
         """
-        found = self._model.token_to_id(piece)
-        if found is None:
+        piece_id = self._model.token_to_id(piece)
+        if piece_id is None:
             raise DataError(f"{self.path.name}: no piece {piece!r} among {self.vocab_size}")
-        return found
+        return piece_id
 
 
 class WordPiece(_JsonTokenizer):
@@ -119,9 +121,11 @@ class WordPiece(_JsonTokenizer):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        found = tuple(self.pieces[:4])
-        if found != SPECIAL_PIECES:
-            raise StoreError(f"{path}: pieces 0-3 are {found}, not {SPECIAL_PIECES}; renumber it first")
+        first_pieces = tuple(self.pieces[:4])
+        if first_pieces != SPECIAL_PIECES:
+            raise StoreError(
+                f"{path}: pieces 0-3 are {first_pieces}, not {SPECIAL_PIECES}; renumber it first"
+            )
 
 
 class ContextTokenizer(_JsonTokenizer):

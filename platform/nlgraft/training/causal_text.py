@@ -134,9 +134,9 @@ class PackedText:
         streams = Ragged(text.values, text.offsets[edges])
         if begin == end:
             streams = surround(streams, (begin,), ())
-        found, owner = windows(streams, self._max_tokens)
-        rows = np.split(np.arange(len(found)), np.searchsorted(owner, np.arange(1, len(batches))))
-        return found, rows
+        blocks, owner = windows(streams, self._max_tokens)
+        rows = np.split(np.arange(len(blocks)), np.searchsorted(owner, np.arange(1, len(batches))))
+        return blocks, rows
 
 
 def token_counts(lines: Ragged, times: IntArray, size: int) -> IntArray:

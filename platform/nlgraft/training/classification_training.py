@@ -95,16 +95,16 @@ class LabelledData:
         return ((rows, self.batch(rows)) for rows in self._batches.in_order())
 
 
-def index_labels(labels: Sequence[str], known: Sequence[str], split: str) -> IntArray:
-    """Turn labels into classes, [N]: positions in ``known``.
+def index_labels(labels: Sequence[str], class_names: Sequence[str], split: str) -> IntArray:
+    """Map labels to classes [N], their positions in ``class_names``.
 
     Raises:
         DataError: A label does not occur in the training text.
     """
-    classes = {label: index for index, label in enumerate(known)}
-    if unknown := sorted(set(labels) - set(known)):
+    classes = {label: index for index, label in enumerate(class_names)}
+    if unknown := sorted(set(labels) - set(class_names)):
         listed = ", ".join(repr(label) for label in unknown[:3])
-        raise DataError(f"{split} has labels that train lacks: {listed}; train has {len(known)} labels")
+        raise DataError(f"{split} has labels that train lacks: {listed}; train has {len(class_names)} labels")
     return np.array([classes[label] for label in labels], dtype=np.int64)
 
 

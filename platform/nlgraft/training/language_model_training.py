@@ -136,11 +136,11 @@ def read_language_model(directory: Path, config: LanguageModelConfig | None = No
         config = written
     elif config.vocab_size is None:
         config = config.model_copy(update={"vocab_size": written.vocab_size})
-    expected, found = (json.loads(each.model_dump_json()) for each in (config, written))
+    expected, actual = (json.loads(each.model_dump_json()) for each in (config, written))
     differing = [
-        f"{name} is {found.get(name)}, not {expected.get(name)}"
-        for name in sorted({*expected, *found} - _DROPOUTS)
-        if expected.get(name) != found.get(name)
+        f"{name} is {actual.get(name)}, not {expected.get(name)}"
+        for name in sorted({*expected, *actual} - _DROPOUTS)
+        if expected.get(name) != actual.get(name)
     ]
     if differing:
         raise ContractError(f"{directory}: another language model than expected: {'; '.join(differing)}")

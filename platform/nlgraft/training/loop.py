@@ -81,14 +81,14 @@ class TrainOutcome:
     @property
     def scores(self) -> dict[str, Score]:
         """Size of the model, amount of training and time, as scores of one segment."""
-        found = {
+        measured = {
             "parameters/total": (self.num_parameters, "tied parameters once"),
             "parameters/trained": (self.num_trained_parameters, "tied parameters once"),
             "train_examples": (self.num_examples, "as often as they were seen"),
             "train_tokens": (self.num_tokens, "tokens whose loss was taken, as often as they were seen"),
             "train_s": (self.seconds, "seconds of training steps"),
         }
-        return {name: Score(name, value, 1, "minimize", text) for name, (value, text) in found.items()}
+        return {name: Score(name, value, 1, "minimize", text) for name, (value, text) in measured.items()}
 
 
 def train(

@@ -28,12 +28,12 @@ def mask_spans(
         mean_tokens: Mean length of a span before the last one is cut to the share.
         generator: Random generator, a separate one for every text and epoch.
     """
-    left = round(rate * len(ids))
+    num_remaining = round(rate * len(ids))
     spans: list[int] = []
     # Spans of no tokens use up nothing of the share, so the number of spans is limited as well.
-    while left and len(spans) < len(ids):
-        spans.append(min(left, int(generator.poisson(mean_tokens))))
-        left -= spans[-1]
+    while num_remaining and len(spans) < len(ids):
+        spans.append(min(num_remaining, int(generator.poisson(mean_tokens))))
+        num_remaining -= spans[-1]
     # The last span was cut to the remaining share; it may stand anywhere.
     generator.shuffle(spans)
     # spans stand anywhere between the tokens that stay: choose places among tokens and spans together

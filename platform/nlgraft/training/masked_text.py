@@ -242,9 +242,9 @@ class MaskedScoringData:
         """
         for index in range(self._num_rounds):
             for rows in self._batches.in_order():
-                left = rows[[bool(self.masker.chosen(int(row), index).any()) for row in rows]]
-                if len(left):
-                    yield left, self.masker.batch(left, index)
+                masked_rows = rows[[bool(self.masker.chosen(int(row), index).any()) for row in rows]]
+                if len(masked_rows):
+                    yield masked_rows, self.masker.batch(masked_rows, index)
 
     def characters(self) -> NDArray[np.float64] | None:
         """Count the characters of each line that are predicted, [N]; None where single tokens are masked.

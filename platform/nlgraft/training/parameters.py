@@ -27,7 +27,7 @@ def match_names(patterns: Sequence[str], names: Sequence[str], purpose: str) -> 
     Raises:
         ContractError: A pattern matches nothing.
     """
-    found: set[str] = set()
+    matched: set[str] = set()
     for pattern in patterns:
         matching = {name for name in names if re.search(pattern, name)}
         if not matching:
@@ -35,8 +35,8 @@ def match_names(patterns: Sequence[str], names: Sequence[str], purpose: str) -> 
             raise ContractError(
                 f"{purpose}: pattern '{pattern}' matches no parameter. Names begin with: {', '.join(modules)}"
             )
-        found |= matching
-    return found
+        matched |= matching
+    return matched
 
 
 def choose_trained(model: nn.Module, learned: LearnedParameters) -> list[str]:
@@ -80,8 +80,8 @@ def parameter_groups(
     for group in reversed(learned.groups):  # the first matching group is applied last
         for name in match_names([group.pattern], list(trained), "groups"):
             multipliers[name], frozen_steps[name] = group.lr_multiplier, group.num_frozen_steps
-    own = model.lr_multipliers() if isinstance(model, _HasMultipliers) else {}
-    for prefix, multiplier in own.items():
+    model_multipliers = model.lr_multipliers() if isinstance(model, _HasMultipliers) else {}
+    for prefix, multiplier in model_multipliers.items():
         for name in trained:
             if name.startswith(prefix):
                 multipliers[name] *= multiplier

@@ -45,8 +45,8 @@ class SampledLines:
     def _of(self, epoch: int) -> TrainData:
         if self._made is None or self._made[0] != epoch:
             seed = derive_seed(self._seed, "segmentation", epoch)
-            found = self._sampler.encode(self._lines, self._max_tokens, seed)
-            encoded = Encoded({TEXT: found.ids, WORDS: found.words, WORD_SIZES: found.word_sizes})
+            segmented = self._sampler.encode(self._lines, self._max_tokens, seed)
+            encoded = Encoded({TEXT: segmented.ids, WORDS: segmented.words, WORD_SIZES: segmented.word_sizes})
             self._made = epoch, self._data(encoded)
         return self._made[1]
 

@@ -40,19 +40,19 @@ class OneOfSeveral(StrictConfig):
     def _default_gives_way(cls, values: Any) -> Any:
         if not isinstance(values, Mapping):
             return values
-        given = {name for name, value in values.items() if value is not None}
+        names_set = {name for name, value in values.items() if value is not None}
         for default, *others in cls.ONE_OF:
-            if default not in values and given.intersection(others):
+            if default not in values and names_set.intersection(others):
                 values = {**values, default: None}
         return tupled(values)
 
     @model_validator(mode="after")
     def _has_one_of_each(self) -> Self:
         for names in self.ONE_OF:
-            given = [f"{name}={getattr(self, name)}" for name in names if getattr(self, name) is not None]
-            if len(given) != 1:
+            settings = [f"{name}={getattr(self, name)}" for name in names if getattr(self, name) is not None]
+            if len(settings) != 1:
                 raise ValueError(
-                    f"{' and '.join(given) or 'none'} given of {', '.join(names)}: give one, and set an "
+                    f"{' and '.join(settings) or 'none'} given of {', '.join(names)}: give one, and set an "
                     "inherited one to null"
                 )
         return self

@@ -124,10 +124,10 @@ def join(streams: Sequence[Ragged]) -> Ragged:
     return Ragged(np.concatenate([s.values for s in streams]), np.concatenate([*offsets, starts[-1:]]))
 
 
-def beside(left: Ragged, right: Ragged) -> Ragged:
+def beside(first: Ragged, second: Ragged) -> Ragged:
     """Put sequence n of one stream behind sequence n of another."""
-    both = join([left, right])
-    count = len(left)
+    both = join([first, second])
+    count = len(first)
     order = np.stack([np.arange(count), count + np.arange(count)], axis=1).ravel()
     pairs = take(both, order)
     # Every second boundary lies between two pairs; the others lie within one.

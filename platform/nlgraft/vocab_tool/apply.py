@@ -178,15 +178,15 @@ def _old_tokenizers(model: str) -> tuple[Path, Path] | None:
         return None
     if not tokenizer_files(root):
         return None
-    own = root / DECODER_DIRECTORY
-    return root, own if own.is_dir() else root
+    decoder_directory = root / DECODER_DIRECTORY
+    return root, decoder_directory if decoder_directory.is_dir() else root
 
 
 def _check_tokenizer(plan: TransferPlan, directory: Path, model: str) -> None:
     """Refuse a plan for another tokenizer, since every row would belong to another string."""
     surfaces = load_vocabulary(directory).surfaces
     pairs = zip(plan.old_surfaces, surfaces, strict=False)
-    different = next((i for i, (one, other) in enumerate(pairs) if one != other), None)
+    different = next((i for i, (planned, surface) in enumerate(pairs) if planned != surface), None)
     if different is not None:
         raise DataError(
             f"the plan is not for the tokenizer of {model}: id {different} is "
@@ -207,22 +207,22 @@ def _record_exchange(
 
     Also recorded are the tokens of the old configurations in roles which the old tokenizer gave to others.
     """
-    lost, kept, ids = _lost_settings(old, new), successors(plan), range(len(plan.old_surfaces))
+    emptied, kept, ids = _lost_settings(old, new), successors(plan), range(len(plan.old_surfaces))
     record = {
         # ids that no token had (-1 for no padding) named nothing
         name: {"tokens": tokens, "num_ids": len(flat_ids(value))}
-        for name, value in lost.items()
+        for name, value in emptied.items()
         if name not in LISTS
         and (tokens := [plan.old_surfaces[i] for i in flat_ids(value) if i in ids and i not in kept])
     }
     disagreeing: dict[str, list[str]] = {}
-    for role, found, _ in disagreeing_ids(old, old_roles):
-        disagreeing.setdefault(role, []).extend(plan.new_surfaces[kept[i]] for i in found if i in kept)
+    for role, role_ids, _ in disagreeing_ids(old, old_roles):
+        disagreeing.setdefault(role, []).extend(plan.new_surfaces[kept[i]] for i in role_ids if i in kept)
     if record or disagreeing:
         document = {"lost": record, "disagreeing": disagreeing}
         (directory / EXCHANGE_RECORD).write_text(json.dumps(document, ensure_ascii=False, indent=1), "utf-8")
-    named = ", ".join(f"{name} {value}" for name, value in lost.items())
-    return [f"the new vocabulary has no token for {named} of the configuration"] if lost else []
+    named = ", ".join(f"{name} {value}" for name, value in emptied.items())
+    return [f"the new vocabulary has no token for {named} of the configuration"] if emptied else []
 
 
 def _lost_settings(old: Any, new: ExchangedCheckpoint) -> dict[str, Any]:
@@ -232,10 +232,10 @@ def _lost_settings(old: Any, new: ExchangedCheckpoint) -> dict[str, Any]:
         pairs.append((old.generation_config, new.generation_config))
     return {
         name: value
-        for one, other in pairs
-        for name, value in id_settings(one).items()
-        if (found := getattr(other, name, None)) is None
-        or (isinstance(value, list) and len(found) < len(value))
+        for old_config, new_config in pairs
+        for name, value in id_settings(old_config).items()
+        if (new_value := getattr(new_config, name, None)) is None
+        or (isinstance(value, list) and len(new_value) < len(value))
     }
 
 

@@ -39,16 +39,18 @@ def audit_donor(donor: str, base: str) -> Check:
         DataError: A checkpoint or a tokenizer cannot be read.
     """
     new, old = (load_vocabulary(find_tokenizer(name)) for name in (donor, base))
-    theirs, table = embedding_rows(donor), embedding_rows(base)[: len(old)]
-    own = donor_rows(new, new, theirs)
-    plan = build_plan(old, new, "omp", material=PlanMaterial(donor=own))
+    donor_table, table = embedding_rows(donor), embedding_rows(base)[: len(old)]
+    donor_tokens = donor_rows(new, new, donor_table)
+    plan = build_plan(old, new, "omp", material=PlanMaterial(donor=donor_tokens))
     made = plan.rows(Provenance.COMPOSED)
     weights = csr_matrix(plan.matrix[made])
-    atoms = donor_rows(old, new, theirs).vectors
-    is_crafted = crafted_tokens(weights, atoms, own.vectors[made], table, table[old.is_normal])
-    found = [new.surfaces[i] for i in made[is_crafted]]
-    detail = f"{len(made)} tokens of the donor rebuilt in {base}, {len(found)} as if crafted to break it"
-    return Check("rows survive a transplant", not found, detail + (f": {name_some(found)}" if found else ""))
+    atoms = donor_rows(old, new, donor_table).vectors
+    is_crafted = crafted_tokens(weights, atoms, donor_tokens.vectors[made], table, table[old.is_normal])
+    crafted = [new.surfaces[i] for i in made[is_crafted]]
+    detail = f"{len(made)} tokens of the donor rebuilt in {base}, {len(crafted)} as if crafted to break it"
+    return Check(
+        "rows survive a transplant", not crafted, detail + (f": {name_some(crafted)}" if crafted else "")
+    )
 
 
 def crafted_tokens(
@@ -56,7 +58,7 @@ def crafted_tokens(
 ) -> NDArray[np.bool_]:
     """Find tokens whose weights cancel out in the donor and add up in the other model.
 
-    Either sign of it must stand out of the other rebuilt tokens, of which most are taken to be honest.
+    Either sign must stand out from the other rebuilt tokens, most of which are assumed to be honest.
 
     Args:
         weights_NS: Weights of shared tokens in each rebuilt one.
@@ -75,12 +77,12 @@ def crafted_tokens(
     apart_N = np.sqrt(weights_NS.multiply(weights_NS) @ np.linalg.norm(atoms_SK, axis=1) ** 2)
     leverage_N = apart_N * rebuilt_N / np.maximum(ordinary_N, np.finfo(np.float32).tiny) ** 2
     is_large = rebuilt_N > np.quantile(np.linalg.norm(own_RD, axis=1), LARGE)
-    found: NDArray[np.bool_] = (_stand_out(leverage_N) | _stand_out(rebuilt_N)) & is_large
-    return found
+    is_crafted_N: NDArray[np.bool_] = (_stand_out(leverage_N) | _stand_out(rebuilt_N)) & is_large
+    return is_crafted_N
 
 
 def _stand_out(values: Array) -> NDArray[np.bool_]:
     logs = np.log(np.maximum(values, np.finfo(np.float32).tiny))
     deviations = logs - np.median(logs)
-    found: NDArray[np.bool_] = deviations > MAX_DEVIATION * 1.4826 * np.median(np.abs(deviations))
-    return found
+    is_outlier: NDArray[np.bool_] = deviations > MAX_DEVIATION * 1.4826 * np.median(np.abs(deviations))
+    return is_outlier

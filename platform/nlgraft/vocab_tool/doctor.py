@@ -68,29 +68,30 @@ def examine_table(table: Rows, vocabulary: Vocabulary, name: str = "") -> Iterat
     detail += f"; without a row: {name_some(beyond)}" if beyond else ""
     yield Check(f"{name}ids have rows", not beyond, detail)
     # Tokens that no text yields cannot have been trained, so their rows are not examined below.
-    lost = set(unreachable_tokens(vocabulary))
-    named = name_some([vocabulary.surfaces[i] for i in sorted(lost)])
+    unreachable = set(unreachable_tokens(vocabulary))
+    named = name_some([vocabulary.surfaces[i] for i in sorted(unreachable)])
     num_reserved = sum(tok is not None and tok.kind is Kind.UNUSED for tok in vocabulary.tokens)
-    detail = f"{len(lost)} tokens that no text yields{f': {named}' if lost else ''}; {num_reserved} reserved"
-    yield Check(f"{name}tokens are reachable", not lost, detail)
-    read = np.array([i for i in np.flatnonzero(vocabulary.is_normal[: len(table)]) if i not in lost])
+    detail = f"{len(unreachable)} tokens that no text yields{f': {named}' if unreachable else ''}"
+    detail += f"; {num_reserved} reserved"
+    yield Check(f"{name}tokens are reachable", not unreachable, detail)
+    read = np.array([i for i in np.flatnonzero(vocabulary.is_normal[: len(table)]) if i not in unreachable])
     yield from _check_learning(table, vocabulary, read, name)
 
 
 def unreachable_tokens(vocabulary: Vocabulary) -> list[int]:
     """List the tokens of text that their own tokenizer never yields, ascending.
 
-    It spells their text in other tokens, or changes it first (lower case).
+    It spells their text with other tokens, or changes it first, e.g. to lower case.
     """
-    lost = []
+    unreachable = []
     for identity in np.flatnonzero(vocabulary.is_normal).tolist():
         tok = vocabulary.token(identity)
         if not tok.core:
             continue
         pieces = [piece.id for piece in vocabulary.segment(tok)]
         if pieces != [identity] or vocabulary.normalised(tok) != tok:
-            lost.append(identity)
-    return lost
+            unreachable.append(identity)
+    return unreachable
 
 
 def _check_learning(

@@ -83,18 +83,18 @@ def exchange_stored(
     check_positions(new, changes, getattr(model.config, "pad_token_id", None))
     side = "encoder" if sides == "encoder" else "decoder"
     table = checkpoint.stored_name(input_table(model, side))
-    wanted = _wanted_tensors(checkpoint, new, changes.tensors)
+    new_tensors = _wanted_tensors(checkpoint, new, changes.tensors)
     changed = {name for name, in_model in checkpoint.names.items() if in_model in changes.tensors}
     weight_map: dict[str, str] = {}
     norms = None
     for file in dict.fromkeys(checkpoint.files.values()):
         kept = [n for n, place in checkpoint.files.items() if place == file and n not in changed]
-        weight_map |= dict.fromkeys([*kept, *wanted[file]], file)
+        weight_map |= dict.fromkeys([*kept, *new_tensors[file]], file)
         source, target = checkpoint.directory / file, out / file
         if changed.isdisjoint(n for n, place in checkpoint.files.items() if place == file):
             shutil.copyfile(source, target)
         else:
-            norms = _rewrite(source, target, kept, wanted[file], plan, table) or norms
+            norms = _rewrite(source, target, kept, new_tensors[file], plan, table) or norms
     if checkpoint.index is not None:
         _write_index(out, checkpoint.index, weight_map, new)
     changes.config.architectures = [type(model).__name__]
@@ -127,7 +127,7 @@ def _wanted_tensors(
         if name in changes:
             groups[id(tensor)].append(name)
             shapes[name] = tuple(tensor.shape)
-    wanted: defaultdict[str, dict[str, _NewTensor]] = defaultdict(dict)
+    new_tensors: defaultdict[str, dict[str, _NewTensor]] = defaultdict(dict)
     for names in groups.values():
         # One name is enough for a tied tensor; transformers ties the others when it loads the model.
         if len({changes[name] for name in names}) == 1:
@@ -135,15 +135,15 @@ def _wanted_tensors(
         for name in names:
             source = checkpoint.stored_name(sources[changes[name].source])
             made = _NewTensor(source, changes[name], shapes[name])
-            wanted[checkpoint.files[source]][stored.get(name, name)] = made
-    return wanted
+            new_tensors[checkpoint.files[source]][stored.get(name, name)] = made
+    return new_tensors
 
 
 def _rewrite(
     source: Path,
     target: Path,
     kept: list[str],
-    wanted: Mapping[str, _NewTensor],
+    new_tensors: Mapping[str, _NewTensor],
     plan: TransferPlan,
     table: str,
 ) -> NormReport | None:
@@ -152,7 +152,7 @@ def _rewrite(
     made: dict[Change, Tensor] = {}
     with open_weights(source) as file:
         tensors = {name: file.get_tensor(name) for name in kept}
-        for name, entry in wanted.items():
+        for name, entry in new_tensors.items():
             if entry.change in made:
                 tensors[name] = made[entry.change].clone()  # safetensors refuses two names of one tensor
                 continue
@@ -197,7 +197,7 @@ def _tensor_bytes(file: Path) -> int:
 
 def _count_parameters(model: Any, new: Any, changes: Mapping[str, Change]) -> int:
     """Count the parameters of all new vocabulary tables, those with the same change once."""
-    found = find_vocabulary_tensors(model)
-    tables = found.encoder | found.decoder | found.output
+    vocabulary_tensors = find_vocabulary_tensors(model)
+    tables = vocabulary_tensors.encoder | vocabulary_tensors.decoder | vocabulary_tensors.output
     sizes = {changes[name]: tensor.numel() for name, tensor in named_tensors(new) if name in tables}
     return sum(sizes.values())

@@ -50,14 +50,16 @@ class LazyModel:
     @classmethod
     def of(cls, checkpoint: StoredCheckpoint) -> LazyModel:
         """Take the tensors of a checkpoint from its files."""
-        own = dict(named_tensors(checkpoint.model))
+        model_tensors = dict(named_tensors(checkpoint.model))
         readers: dict[int, Reader] = {
-            id(own[name]): partial(_stored, checkpoint, stored, tuple(own[name].shape))
+            id(model_tensors[name]): partial(_stored, checkpoint, stored, tuple(model_tensors[name].shape))
             for stored, name in checkpoint.names.items()
-            if name in own
+            if name in model_tensors
         }
-        names = [name for name, tensor in own.items() if tensor.is_meta and id(tensor) not in readers]
-        _initialise(checkpoint.model, {name: own[name] for name in names})
+        names = [
+            name for name, tensor in model_tensors.items() if tensor.is_meta and id(tensor) not in readers
+        ]
+        _initialise(checkpoint.model, {name: model_tensors[name] for name in names})
         computed = checkpoint.model._keys_to_ignore_on_load_missing or ()
         missing = [name for name in names if not any(re.search(pattern, name) for pattern in computed)]
         return cls(checkpoint.model.eval(), readers, missing)
@@ -111,13 +113,13 @@ def _initialise(model: Any, parameters: Mapping[str, Tensor]) -> None:
 
 
 def _stored(checkpoint: StoredCheckpoint, name: str, shape: tuple[int, ...]) -> Tensor:
-    found = checkpoint.read(name)
-    if tuple(found.shape) != shape:
+    tensor = checkpoint.read(name)
+    if tuple(tensor.shape) != shape:
         raise DataError(
-            f"{checkpoint.directory / checkpoint.files[name]}: '{name}' has shape {tuple(found.shape)}, but "
+            f"{checkpoint.directory / checkpoint.files[name]}: '{name}' has shape {tuple(tensor.shape)}, but "
             f"the model needs {shape}; config.json does not belong to these weights"
         )
-    return found
+    return tensor
 
 
 def _changed(lazy: LazyModel, source: Tensor, change: Change, plan: TransferPlan) -> Tensor:
@@ -153,5 +155,5 @@ class _Reading(TorchFunctionMode):
         read = self._readers.get(id(argument)) if isinstance(argument, Tensor) else None
         if read is None:
             return argument
-        found = read()
-        return found.float() if found.is_floating_point() else found
+        tensor = read()
+        return tensor.float() if tensor.is_floating_point() else tensor

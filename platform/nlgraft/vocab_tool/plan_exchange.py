@@ -97,13 +97,13 @@ def find_lost(old: Vocabulary, new: Vocabulary, path: Path, model: Path | None) 
         is_written = writes_token(template, surface)
         if not is_special and not (is_written and surface in added):
             continue
-        own = [role for role, place in old.roles.items() if place == identity]
-        if not is_written and any(_has_role(new, role) for role in own):
+        token_roles = [role for role, place in old.roles.items() if place == identity]
+        if not is_written and any(_has_role(new, role) for role in token_roles):
             continue
         entries.append(added.get(surface) or added_token(identity, surface))
-        roles |= dict.fromkeys(own, surface)
+        roles |= dict.fromkeys(token_roles, surface)
         # A list names every role's token, also an unknown one that a vocabulary with bytes never yields.
-        if is_written or surface in used or (not own and surface in listed):
+        if is_written or surface in used or (not token_roles and surface in listed):
             named.add(surface)
     return LostTokens(tuple(entries), frozenset(named), roles)
 
@@ -117,8 +117,8 @@ def chat_template(directory: Path) -> str:
     file = directory / CHAT_TEMPLATE
     if file.is_file():
         return file.read_text("utf-8")
-    found = read_specials(directory).get("chat_template") or ""
-    return found if isinstance(found, str) else "\n".join(each["template"] for each in found)
+    templates = read_specials(directory).get("chat_template") or ""
+    return templates if isinstance(templates, str) else "\n".join(each["template"] for each in templates)
 
 
 def _configured(directory: Path, old: Vocabulary) -> Iterator[str]:
@@ -286,8 +286,8 @@ def _plan(request: PlanRequest, material: _Material, out: Path | None) -> Planne
     # Encoded at most once: frequencies, vectors and the report share these ids.
     encoded = (material.ids(0), material.ids(1)) if material.lines else None
     kept = [entry["content"] for entry in material.lost.kept(request.keep_special)]
-    lost = [text for entry in material.lost.entries if (text := entry["content"]) not in kept]
-    specials = SpecialTokens(tuple(kept), tuple(lost))
+    dropped = [text for entry in material.lost.entries if (text := entry["content"]) not in kept]
+    specials = SpecialTokens(tuple(kept), tuple(dropped))
     report = report_plan(plan, text=material.lines, encoded=encoded, norms=norms, specials=specials)
     if out is not None:
         with written_at_once(out) as directory:
@@ -304,15 +304,17 @@ def _gather(request: PlanRequest, scratch: Path) -> _Material:
     _check_request(request, method, bool(lines))
     old_path, new_path = find_tokenizer(request.old), find_tokenizer(request.new)
     old, new = load_vocabulary(old_path, request.old_codes), load_vocabulary(new_path, request.new_codes)
-    lost = find_lost(old, new, old_path, None if request.model is None else Path(request.model))
-    if kept := lost.kept(request.keep_special):
+    lost_tokens = find_lost(old, new, old_path, None if request.model is None else Path(request.model))
+    if kept := lost_tokens.kept(request.keep_special):
         save_tokenizer(new_path, new, scratch, request.new_codes)
         texts = {entry["content"] for entry in kept}
-        append_tokens(scratch, kept, {role: text for role, text in lost.roles.items() if text in texts})
+        append_tokens(
+            scratch, kept, {role: text for role, text in lost_tokens.roles.items() if text in texts}
+        )
         new_path, new = scratch, replace(load_vocabulary(scratch), name=new.name)
     encoders = (text_encoder(old_path, old), text_encoder(new_path, new)) if lines else None
     rows = None if request.model is None else _embedding_rows(request.model)
-    return _Material(request, method, (old_path, new_path), old, new, lost, lines, rows, encoders)
+    return _Material(request, method, (old_path, new_path), old, new, lost_tokens, lines, rows, encoders)
 
 
 def _check_request(request: PlanRequest, method: Method, has_text: bool) -> None:
@@ -354,10 +356,10 @@ def read_text(files: Sequence[Path]) -> list[str]:
     """
     lines: list[str] = []
     for path in files:
-        found = [line for line in read_lines(str(path), MAX_LINE_CHARS).lines if line.strip()]
-        if not found:
+        file_lines = [line for line in read_lines(str(path), MAX_LINE_CHARS).lines if line.strip()]
+        if not file_lines:
             raise DataError(f"{path}: contains no text")
-        lines += found
+        lines += file_lines
     return lines
 
 

@@ -132,13 +132,13 @@ class StoredCheckpoint:
 
         transformers ties them where they are equal.
         """
-        own = dict(named_tensors(self.model))
+        model_tensors = dict(named_tensors(self.model))
         # Names of one tensor in the model, of which the files hold several copies.
-        times = Counter(id(own[name]) for name in self.names.values() if name in own)
+        times = Counter(id(model_tensors[name]) for name in self.names.values() if name in model_tensors)
         return {
             name: self.read(stored)
             for stored, name in self.names.items()
-            if name in own and times[id(own[name])] > 1
+            if name in model_tensors and times[id(model_tensors[name])] > 1
         }
 
     def stored_name(self, tensor: torch.Tensor) -> str:
@@ -147,12 +147,12 @@ class StoredCheckpoint:
         Raises:
             DataError: The files lack it.
         """
-        own = {name for name, found in named_tensors(self.model) if found is tensor}
-        stored = next((name for name, in_model in self.names.items() if in_model in own), None)
+        model_names = {name for name, candidate in named_tensors(self.model) if candidate is tensor}
+        stored = next((name for name, in_model in self.names.items() if in_model in model_names), None)
         if stored is None:
             raise DataError(
-                f"{self.directory}: no weights for '{min(own)}' of {type(self.model).__name__}; load the "
-                "checkpoint with transformers and save it with save_pretrained, if that knows its names"
+                f"{self.directory}: no weights for '{min(model_names)}' of {type(self.model).__name__}; load "
+                "the checkpoint with transformers and save it with save_pretrained, if that knows its names"
             )
         return stored
 
@@ -263,14 +263,14 @@ def _model_names(model: Any, stored: Mapping[str, str]) -> dict[str, str]:
     from transformers.conversion_mapping import get_model_conversion_mapping
     from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
-    found = get_model_conversion_mapping(model)
-    renamings = [each for each in found if isinstance(each, WeightRenaming)]
-    converters = [each for each in found if isinstance(each, WeightConverter)]
-    own = dict(named_tensors(model))
+    conversions = get_model_conversion_mapping(model)
+    renamings = [each for each in conversions if isinstance(each, WeightRenaming)]
+    converters = [each for each in conversions if isinstance(each, WeightConverter)]
+    model_tensors = dict(named_tensors(model))
     names: dict[str, str] = {}
     for name in stored:
-        renamed, _ = rename_source_key(name, renamings, converters, model.base_model_prefix, own)
-        names[name] = renamed if renamed in own else name
+        renamed, _ = rename_source_key(name, renamings, converters, model.base_model_prefix, model_tensors)
+        names[name] = renamed if renamed in model_tensors else name
     return names
 
 

@@ -84,14 +84,14 @@ def verify_checkpoint(directory: str | Path) -> list[Check]:
         return [*checks, _check_named_ids(model, exchange["lost"])]
 
 
-def _check_named_ids(model: Any, lost: Mapping[str, Any]) -> Check:
-    """Compare the settings of the configurations with those that an exchange is recorded to have emptied."""
+def _check_named_ids(model: Any, emptied: Mapping[str, Any]) -> Check:
+    """Check that the settings which an exchange is recorded to have emptied have ids again."""
     configs = [*vocabulary_parts(model.config), getattr(model, "generation_config", None)]
     gone = [
-        f"{name}: {', '.join(found['tokens'])}"
-        for name, found in lost.items()
+        f"{name}: {', '.join(entry['tokens'])}"
+        for name, entry in emptied.items()
         if not any(
-            len(flat_ids(value)) >= found["num_ids"]
+            len(flat_ids(value)) >= entry["num_ids"]
             for config in configs
             if (value := getattr(config, name, None)) is not None
         )
@@ -122,9 +122,9 @@ def tokenizer_places(directory: str | Path) -> list[tuple[str, Path, str]]:
         root = find_tokenizer(directory)
     except DataError:
         root = Path(directory)
-    own = root / DECODER_DIRECTORY
-    if own.is_dir():
-        return [("encoder", root, "encoder: "), ("decoder", own, "decoder: ")]
+    decoder_directory = root / DECODER_DIRECTORY
+    if decoder_directory.is_dir():
+        return [("encoder", root, "encoder: "), ("decoder", decoder_directory, "decoder: ")]
     return [("decoder", root, "")]
 
 
@@ -181,7 +181,8 @@ def _check_padded_batch(lazy: LazyModel, tokenizer: Any, ids: list[int], name: s
     batch = tokenizer.pad({"input_ids": [ids, [*ids, *ids]]}, return_tensors="pt")
     alone = tokenizer.pad({"input_ids": [ids]}, return_tensors="pt")
     padded, unpadded = (
-        _forward(lazy, found["input_ids"], found["attention_mask"])[0, : len(ids)] for found in (batch, alone)
+        _forward(lazy, inputs["input_ids"], inputs["attention_mask"])[0, : len(ids)]
+        for inputs in (batch, alone)
     )
     difference = float((padded - unpadded).abs().max())
     # Rounding grows with the size of the outputs.
@@ -224,14 +225,14 @@ def check_special_ids(
         model: The model.
         vocabulary: Its tokenizer's.
         before: Role -> tokens that it had in the configuration, but not in the tokenizer, when the vocabulary
-            was exchanged: an exchange keeps that as it is.
+            was exchanged: an exchange keeps such disagreements.
     """
     wrong, old = [], []
     for role, ids, name in disagreeing_ids(model, vocabulary.roles):
-        known = {vocabulary.ids_by_surface.get(surface) for surface in (before or {}).get(role, ())}
-        given = ", ".join(map(str, ids)) or "none"
-        told = f"{role}: {given} in {name}, {vocabulary.roles[role]} in the tokenizer"
-        (old if ids and known.issuperset(ids) else wrong).append(told)
+        recorded_ids = {vocabulary.ids_by_surface.get(surface) for surface in (before or {}).get(role, ())}
+        config_ids = ", ".join(map(str, ids)) or "none"
+        message = f"{role}: {config_ids} in {name}, {vocabulary.roles[role]} in the tokenizer"
+        (old if ids and recorded_ids.issuperset(ids) else wrong).append(message)
     detail = "; ".join(wrong) or "with the tokenizer"
     detail += f"; not before the exchange either: {'; '.join(old)}" if old else ""
     return Check("special ids agree", not wrong, detail)
@@ -260,19 +261,19 @@ def check_rows(lazy: LazyModel, num_ids: Mapping[str, int]) -> Check:
 
 def check_ties(model: Any, has_two_vocabularies: bool) -> Check:
     """Check that tables are shared where the configuration says so."""
-    own = find_vocabulary_tensors(model).encoder if has_two_vocabularies else frozenset[str]()
+    encoder_names = find_vocabulary_tensors(model).encoder if has_two_vocabularies else frozenset[str]()
     names = dict(model.named_parameters(remove_duplicate=False)) | dict(
         model.named_buffers(remove_duplicate=False)
     )
     expected = model.get_expanded_tied_weights_keys(all_submodels=True)
     broken = [
-        f"{one} and {other}"
-        for one, other in expected.items()
-        if one in names
-        and other in names
-        and names[one] is not names[other]
+        f"{name} and {tied_name}"
+        for name, tied_name in expected.items()
+        if name in names
+        and tied_name in names
+        and names[name] is not names[tied_name]
         # T5's configuration ties the sides whatever they hold; two vocabularies cannot be one table
-        and (one in own) == (other in own)
+        and (name in encoder_names) == (tied_name in encoder_names)
     ]
     return Check("ties hold", not broken, "; ".join(broken) or f"{len(expected)} by the configuration")
 
@@ -359,9 +360,9 @@ def _check_generation(lazy: LazyModel) -> Check:
         return Check("generates", False, f"ids beyond the vocabulary: {', '.join(unset)}")
     try:
         with lazy.computing():
-            found = model.generate(
+            generated = model.generate(
                 ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False
             )
     except (ValueError, IndexError, RuntimeError) as error:
         return Check("generates", False, str(error))
-    return Check("generates", True, f"{found.shape[1]} tokens")
+    return Check("generates", True, f"{generated.shape[1]} tokens")

@@ -47,7 +47,7 @@ def test_every_parameter_has_one_place(norm, tying):
     )
     found = places(config)
     check_places(
-        found, dict(Seq2Seq(config, 20, 20).named_parameters()), [n for p in found for n in p.theirs]
+        found, dict(Seq2Seq(config, 20, 20).named_parameters()), [n for p in found for n in p.tensor_names]
     )
 
 

@@ -131,9 +131,9 @@ def test_other_files_are_refused(tmp_path):
 
 def test_every_place_is_named_once():
     found = encoder_places(12)
-    theirs = [name for place in found for name in place.theirs]
-    assert len(set(theirs)) == len(theirs) == 4 + 12 * 16
-    assert len({place.ours for place in found}) == len(found) == 4 + 12 * 14
+    tensor_names = [name for place in found for name in place.tensor_names]
+    assert len(set(tensor_names)) == len(tensor_names) == 4 + 12 * 16
+    assert len({place.parameter for place in found}) == len(found) == 4 + 12 * 14
 
 
 def test_a_real_checkpoint(multi30k):

@@ -41,7 +41,7 @@ def measure_text(context: StageContext) -> None:
     lines = lines_of(inputs.corpus, "test")
     unknown = load_vocabulary(inputs.tokenizer).roles.get("unk", -1)
     num_words = sum(len(line.split()) for line in lines)
-    found = {
+    measured = {
         "text/tokens_per_word": len(ids) / max(1, num_words),
         "text/tokens_per_byte": len(ids) / max(1, int(bytes_of(inputs.corpus, "test").sum())),
         "text/unknown_tokens": float((ids == unknown).mean()),
@@ -51,7 +51,7 @@ def measure_text(context: StageContext) -> None:
         context.directory,
         {
             name: Score(name, value, len(lines), METRICS[name].direction, "of test")
-            for name, value in found.items()
+            for name, value in measured.items()
         },
     )
 
@@ -83,10 +83,10 @@ def generate(context: StageContext) -> None:
     num_tokens = len(read_encoded(inputs.encoded, "dev").stream(TEXT).values)
     bytes_per_token = int(bytes_of(inputs.corpus, "dev").sum()) / max(1, num_tokens)
     signature = f"texts:{NUM_TEXTS}|tokens:{texts.shape[1]}|device:{torch.device(context.device).type}"
-    found = {"generation/tokens_per_s": speed, "generation/bytes_per_s": speed * bytes_per_token}
+    measured = {"generation/tokens_per_s": speed, "generation/bytes_per_s": speed * bytes_per_token}
     write_metrics(
         context.directory,
-        {name: Score(name, value, NUM_TEXTS, "maximize", signature) for name, value in found.items()},
+        {name: Score(name, value, NUM_TEXTS, "maximize", signature) for name, value in measured.items()},
     )
 
 
@@ -113,10 +113,10 @@ def _sample(model: TransformersCausalLM, ends: LineEnds) -> torch.Tensor:
 def catch_up(context: StageContext) -> None:
     """Find when the new vocabulary's bits per byte were as low as the best with the old one."""
     _, inputs = CATCH_UP.read(context)
-    wanted = read_metrics(inputs.reference)["dev/bits_per_byte"]["value"]
+    reference = read_metrics(inputs.reference)["dev/bits_per_byte"]["value"]
     curves = json.loads((inputs.trained / CURVES_FILE).read_text("utf-8"))["dev/bits_per_byte"]
     train_s = read_metrics(inputs.trained)["train_s"]["value"]
-    reached = [step for step, value, _ in curves if value <= wanted]
+    reached = [step for step, value, _ in curves if value <= reference]
     last_step = curves[-1][0]
     seconds = train_s * (reached[0] if reached else last_step) / last_step
     signature = "at evaluations on dev; steps of equal length"

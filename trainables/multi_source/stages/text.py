@@ -31,9 +31,9 @@ def encode_languages(context: StageContext) -> None:
     for split in ("train", "dev"):
         lines, languages = [], []
         for language, directory in sorted(inputs.corpora.items()):
-            found = read_corpus(directory / split).text()
-            lines += found
-            languages += [[tokenizer.id(settings.tokens[language])]] * len(found)
+            language_lines = read_corpus(directory / split).text()
+            lines += language_lines
+            languages += [[tokenizer.id(settings.tokens[language])]] * len(language_lines)
         text, report[f"{split}/cut"] = encode_lines(lines, tokenizer, settings.max_tokens)
         Encoded({TEXT: text, LANGUAGE: Ragged.of(languages)}).write(
             context.directory / f"{split}.safetensors"

@@ -105,6 +105,6 @@ def write_tokenizer(path: Path, names: Mapping[str, str], max_tokens: int, direc
     fast = transformers.PreTrainedTokenizerFast(
         tokenizer_object=made,
         model_max_length=max_tokens,
-        **{theirs: names[role] for role, theirs in _TOKENS.items()},
+        **{hf_role: names[role] for role, hf_role in _TOKENS.items()},
     )
     fast.save_pretrained(directory)

@@ -74,14 +74,14 @@ def stratified(labels: Sequence[str], lines: Sequence[str], config: SplitConfig)
     counts = Counter(labels)
     kept = sorted(label for label, _ in counts.most_common(config.num_labels))
     total = sum(counts[label] for label in kept)
-    wanted = 1.0 if config.num_examples is None else min(1.0, config.num_examples / total)
+    kept_share = 1.0 if config.num_examples is None else min(1.0, config.num_examples / total)
     edges = np.array([0, config.train, (1 + config.train) / 2, 1.0])
-    found: dict[str, list[int]] = {name: [] for name in SPLITS}
+    split_rows: dict[str, list[int]] = {name: [] for name in SPLITS}
     for label, groups in _groups(labels, lines, kept).items():
         order = generator_for(SPLIT_SEED, "split", label).permutation(len(groups))
         sizes = np.cumsum([0, *(len(groups[index]) for index in order)])
         # for each edge, the number of groups whose cumulated examples come nearest to it
-        goals = np.round(wanted * sizes[-1] * edges)
+        goals = np.round(kept_share * sizes[-1] * edges)
         ends = np.abs(sizes[None, :] - goals[:, None]).argmin(axis=1)
         if min(np.diff(ends)) < 1:
             raise DataError(
@@ -89,10 +89,10 @@ def stratified(labels: Sequence[str], lines: Sequence[str], config: SplitConfig)
                 "and test; keep fewer labels (data.split.num_labels) or more examples (num_examples)"
             )
         for name, start, end in zip(SPLITS, ends[:-1], ends[1:], strict=True):
-            found[name] += [row for index in order[start:end] for row in groups[index]]
+            split_rows[name] += [row for index in order[start:end] for row in groups[index]]
     return {
         name: generator_for(SPLIT_SEED, "order", name).permutation(rows).tolist()
-        for name, rows in found.items()
+        for name, rows in split_rows.items()
     }
 
 

@@ -108,14 +108,14 @@ def architecture_of(model_type: str, where: str) -> Architecture:
 
 
 def read_config(
-    architecture: Architecture, theirs: Mapping[str, Any], **found: Any
+    architecture: Architecture, hf_config: Mapping[str, Any], **tensor_settings: Any
 ) -> tuple[TransformerConfig, list[str]]:
     """Translate a checkpoint's config.json into our configuration.
 
     Args:
         architecture: The checkpoint's architecture.
-        theirs: Its config.json.
-        **found: Our settings that follow from its tensors: tying, has_output_bias, position_layout.
+        hf_config: Its config.json.
+        **tensor_settings: Our settings that follow from its tensors: tying, has_output_bias, position_layout.
 
     Returns:
         Our configuration, and notes on what it leaves out.
@@ -124,14 +124,15 @@ def read_config(
         ContractError: Some settings have no counterpart; all are named.
     """
     problems = [
-        f"{one} {theirs[one]} and {other} {theirs[other]}: they must be equal"
-        for one, other in _SAME_ON_BOTH_SIDES
-        if theirs[one] != theirs[other]
+        f"{encoder_name} {hf_config[encoder_name]} and {decoder_name} {hf_config[decoder_name]}: "
+        "they must be equal"
+        for encoder_name, decoder_name in _SAME_ON_BOTH_SIDES
+        if hf_config[encoder_name] != hf_config[decoder_name]
     ]
-    activation = theirs["activation_function"]
+    activation = hf_config["activation_function"]
     if activation not in ACTIVATIONS:
         problems.append(f"activation_function '{activation}': {nearest(activation, list(ACTIVATIONS))}")
-    pad_id = theirs["pad_token_id"]
+    pad_id = hf_config["pad_token_id"]
     if not isinstance(pad_id, int):
         problems.append("pad_token_id is not set")
     elif pad_id != STYLES[architecture].get("pad_id", pad_id):
@@ -139,39 +140,39 @@ def read_config(
     if problems:
         raise ContractError(f"{architecture} checkpoint: " + "; ".join(problems))
     config = TransformerConfig(
-        **{**found, **STYLES[architecture], "pad_id": pad_id},
-        d_model=theirs["d_model"],
-        num_encoder_layers=theirs["encoder_layers"],
-        num_decoder_layers=theirs["decoder_layers"],
-        num_heads=theirs["encoder_attention_heads"],
-        ffn_dim=theirs["encoder_ffn_dim"],
-        dropout=theirs["dropout"],
-        attention_dropout=theirs["attention_dropout"],
-        activation_dropout=theirs["activation_dropout"],
+        **{**tensor_settings, **STYLES[architecture], "pad_id": pad_id},
+        d_model=hf_config["d_model"],
+        num_encoder_layers=hf_config["encoder_layers"],
+        num_decoder_layers=hf_config["decoder_layers"],
+        num_heads=hf_config["encoder_attention_heads"],
+        ffn_dim=hf_config["encoder_ffn_dim"],
+        dropout=hf_config["dropout"],
+        attention_dropout=hf_config["attention_dropout"],
+        activation_dropout=hf_config["activation_dropout"],
         activation=ACTIVATIONS[activation],
-        max_positions=theirs["max_position_embeddings"],
-        has_source_scale=theirs["scale_embedding"],
-        has_target_scale=theirs["scale_embedding"],
+        max_positions=hf_config["max_position_embeddings"],
+        has_source_scale=hf_config["scale_embedding"],
+        has_target_scale=hf_config["scale_embedding"],
     )
     notes = [
-        f"{name} {theirs[name]}: layers are never dropped here while training"
+        f"{name} {hf_config[name]}: layers are never dropped here while training"
         for name in ("encoder_layerdrop", "decoder_layerdrop")
-        if theirs.get(name)
+        if hf_config.get(name)
     ]
     return config, notes
 
 
-def choose_architecture(config: TransformerConfig, wanted: Architecture | None = None) -> Architecture:
+def choose_architecture(config: TransformerConfig, required: Architecture | None = None) -> Architecture:
     """Find the architecture that can express a model.
 
     Args:
         config: Our configuration.
-        wanted: The only one allowed; None: any.
+        required: The only one allowed; None: any.
 
     Raises:
         ContractError: None of them can; every setting in the way is named.
     """
-    candidates = [wanted] if wanted else list(Architecture)
+    candidates = [required] if required else list(Architecture)
     problems = {architecture: [*_misfits(config, architecture)] for architecture in candidates}
     for architecture, misfits in problems.items():
         if not misfits:
@@ -222,7 +223,7 @@ def write_config(
     Raises:
         ContractError: The architecture has one vocabulary and the model two.
     """
-    theirs: dict[str, Any] = {
+    hf_config: dict[str, Any] = {
         "architectures": [architecture.model_class],
         "model_type": str(architecture),
         "is_encoder_decoder": True,
@@ -238,15 +239,15 @@ def write_config(
         "tie_word_embeddings": config.tying != "none",
     }
     for side, depth in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
-        theirs[f"{side}_layers"] = depth
-        theirs[f"{side}_attention_heads"] = config.num_heads
-        theirs[f"{side}_ffn_dim"] = config.ffn_dim
+        hf_config[f"{side}_layers"] = depth
+        hf_config[f"{side}_attention_heads"] = config.num_heads
+        hf_config[f"{side}_ffn_dim"] = config.ffn_dim
     if architecture is Architecture.MARIAN:
-        theirs["share_encoder_decoder_embeddings"] = has_shared_table
-        theirs["decoder_vocab_size"] = target_vocab_size
+        hf_config["share_encoder_decoder_embeddings"] = has_shared_table
+        hf_config["decoder_vocab_size"] = target_vocab_size
     elif source_vocab_size != target_vocab_size:
         raise ContractError(
             f"a {architecture} has one vocabulary, this model has {source_vocab_size} source and "
             f"{target_vocab_size} target tokens"
         )
-    return theirs
+    return hf_config

@@ -124,17 +124,17 @@ def from_hugging_face(checkpoint: str | Path | nn.Module) -> tuple[Seq2Seq, Chec
             problems are named.
     """
     notes: list[str] = []
-    theirs: Any = checkpoint if isinstance(checkpoint, nn.Module) else _load(str(checkpoint), notes)
-    name = type(theirs).__name__
-    architecture = architecture_of(theirs.config.model_type, name)
+    hf_model: Any = checkpoint if isinstance(checkpoint, nn.Module) else _load(str(checkpoint), notes)
+    name = type(hf_model).__name__
+    architecture = architecture_of(hf_model.config.model_type, name)
     if name != architecture.model_class:
         raise ContractError(f"{name} cannot generate: load the checkpoint as {architecture.model_class}")
-    tensors = dict(theirs.state_dict())
+    tensors = dict(hf_model.state_dict())
     tying = _tying(tensors)
     has_bias = OUTPUT_BIAS in tensors and bool(tensors[OUTPUT_BIAS].any())
     has_sinusoids = architecture in (Architecture.MARIAN, Architecture.PEGASUS)
     layout = _layout(tensors, notes) if has_sinusoids else "halves"
-    settings = json.loads(theirs.config.to_json_string())
+    settings = json.loads(hf_model.config.to_json_string())
     config, more = read_config(
         architecture, settings, tying=tying, has_output_bias=has_bias, position_layout=layout
     )
@@ -144,7 +144,7 @@ def from_hugging_face(checkpoint: str | Path | nn.Module) -> tuple[Seq2Seq, Chec
         # All weights are overwritten; their draws must not shift the caller's.
         model = Seq2Seq(config, len(tensors[SOURCE_TABLE]), len(tensors[OUTPUT_TABLE])).float()
     unread = _fill(model, tensors)
-    generation = json.loads(theirs.generation_config.to_json_string())
+    generation = json.loads(hf_model.generation_config.to_json_string())
     return model.eval(), CheckpointInfo(architecture, settings, generation, unread, (*notes, *more))
 
 
@@ -218,17 +218,17 @@ def _constants(config: TransformerConfig) -> set[str]:
 @torch.no_grad()
 def _fill(model: Seq2Seq, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Copy the checkpoint's tensors into the model; returns the values that no model reads."""
-    found, parameters = places(model.config), dict(model.named_parameters())
-    check_places(found, parameters, set(tensors) - _constants(model.config))
+    parameter_places, parameters = places(model.config), dict(model.named_parameters())
+    check_places(parameter_places, parameters, set(tensors) - _constants(model.config))
     unread = {}
-    for place in found:
+    for place in parameter_places:
         values = place.read(tensors)
-        if values.shape != parameters[place.ours].shape:
+        if values.shape != parameters[place.parameter].shape:
             raise ContractError(
-                f"'{', '.join(place.theirs)}' form {tuple(values.shape)}, our '{place.ours}' has shape "
-                f"{tuple(parameters[place.ours].shape)}"
+                f"'{', '.join(place.tensor_names)}' form {tuple(values.shape)}, our '{place.parameter}' has "
+                f"shape {tuple(parameters[place.parameter].shape)}"
             )
-        parameters[place.ours].copy_(values)
+        parameters[place.parameter].copy_(values)
         unread |= place.unread(tensors)
     if model.config.tying != "all" and SHARED in tensors:
         unread[SHARED] = tensors[SHARED].detach().to("cpu", torch.float32, copy=True)
@@ -290,11 +290,13 @@ def _tensors(
     model: Seq2Seq, architecture: Architecture, unread: Mapping[str, Tensor], notes: list[str]
 ) -> dict[str, Tensor]:
     config, parameters = model.config, dict(model.named_parameters())
-    found = places(config)
-    check_places(found, parameters, {name for place in found for name in place.theirs})
+    parameter_places = places(config)
+    check_places(
+        parameter_places, parameters, {name for place in parameter_places for name in place.tensor_names}
+    )
     tensors: dict[str, Tensor] = {}
-    for place in found:
-        tensors |= place.write(parameters[place.ours], unread)
+    for place in parameter_places:
+        tensors |= place.write(parameters[place.parameter], unread)
     weight = model.output_projection.weight
     if not config.has_output_bias and architecture is not Architecture.M2M_100:
         tensors[OUTPUT_BIAS] = weight.new_zeros(1, len(weight), device="cpu")

@@ -70,13 +70,13 @@ def _spec(
 ) -> Any:
     from ctranslate2.specs import TransformerSpec, common_spec
 
-    ours = model.config
+    model_config = model.config
     spec = TransformerSpec.from_config(
-        (ours.num_encoder_layers, ours.num_decoder_layers),
-        ours.num_heads,
-        pre_norm=ours.norm == "pre",
-        activation=common_spec.Activation[_ACTIVATIONS[ours.activation]],
-        layernorm_embedding=ours.has_embedding_norm,
+        (model_config.num_encoder_layers, model_config.num_decoder_layers),
+        model_config.num_heads,
+        pre_norm=model_config.norm == "pre",
+        activation=common_spec.Activation[_ACTIVATIONS[model_config.activation]],
+        layernorm_embedding=model_config.has_embedding_norm,
     )
     _set_input(
         spec.encoder, spec.encoder.embeddings[0], model.source_embedding, model.source_input, num_positions
@@ -104,7 +104,7 @@ def _spec(
         spec.decoder.projection.bias = _array(output.bias)
     _name_tokens(spec, model, config, *pieces)
     settings: Any = spec.config
-    settings.layer_norm_epsilon = ours.norm_eps
+    settings.layer_norm_epsilon = model_config.norm_eps
     spec.validate()
     spec.optimize(quantization=None)
     return spec

@@ -41,13 +41,13 @@ _STOPPING: dict[Any, str] = {True: "first", False: "exact", "never": "exact"}
 
 
 def read_generation(
-    theirs: Mapping[str, Any], start_id: int | None = None
+    hf_settings: Mapping[str, Any], start_id: int | None = None
 ) -> tuple[GenerationConfig, list[str]]:
     """Translate a checkpoint's generation_config.json into our decoding settings.
 
     Args:
-        theirs: Its generation_config.json; what is not set has transformers' default, except that without a
-            length our own limits hold.
+        hf_settings: Its generation_config.json; settings that it lacks have transformers' defaults, except
+            for the length, whose default is ours.
         start_id: First decoder input, if the checkpoint does not fix it (mBART: the language id).
 
     Returns:
@@ -56,70 +56,74 @@ def read_generation(
     Raises:
         ContractError: There is no start token, or no single end token.
     """
-    first = theirs.get("decoder_start_token_id") if start_id is None else start_id
+    first = hf_settings.get("decoder_start_token_id") if start_id is None else start_id
     if not isinstance(first, int):
         raise ContractError(
             f"the checkpoint's decoder_start_token_id is {first}: give start_id (mBART: the id of the target "
             "language)"
         )
-    ends = theirs.get("eos_token_id")
+    ends = hf_settings.get("eos_token_id")
     ends = ends if isinstance(ends, list) else [ends]
     if len(ends) != 1 or not isinstance(ends[0], int):
-        raise ContractError(f"the checkpoint's eos_token_id is {theirs.get('eos_token_id')}: one is needed")
+        raise ContractError(
+            f"the checkpoint's eos_token_id is {hf_settings.get('eos_token_id')}: one is needed"
+        )
     settings: dict[str, Any] = {
-        "beam": theirs.get("num_beams") or 1,
-        "num_return": theirs.get("num_return_sequences") or 1,
+        "beam": hf_settings.get("num_beams") or 1,
+        "num_return": hf_settings.get("num_return_sequences") or 1,
         "length_penalty": "average",
-        "alpha": max(0.0, _value_or(theirs, "length_penalty", 1.0)),
-        "stopping": _STOPPING.get(theirs.get("early_stopping") or False, "exact"),
-        "no_repeat_ngram": theirs.get("no_repeat_ngram_size") or 0,
+        "alpha": max(0.0, _value_or(hf_settings, "length_penalty", 1.0)),
+        "stopping": _STOPPING.get(hf_settings.get("early_stopping") or False, "exact"),
+        "no_repeat_ngram": hf_settings.get("no_repeat_ngram_size") or 0,
         # transformers' min_length and max_length count the start token, min_new_tokens does not.
-        "min_length": _value_or(theirs, "min_new_tokens", max(0, _value_or(theirs, "min_length", 0) - 1)),
+        "min_length": _value_or(
+            hf_settings, "min_new_tokens", max(0, _value_or(hf_settings, "min_length", 0) - 1)
+        ),
         "start_id": first,
         "end_id": ends[0],
     }
-    forced = theirs.get("forced_bos_token_id")
+    forced = hf_settings.get("forced_bos_token_id")
     if isinstance(forced, int):
         settings["forced_ids"] = (forced,)
         settings["min_length"] = max(0, settings["min_length"] - 1)  # the forced token is counted there
-    longest = theirs.get("max_new_tokens") or _value_or(theirs, "max_length", 0) - 1
+    longest = hf_settings.get("max_new_tokens") or _value_or(hf_settings, "max_length", 0) - 1
     if longest > 0:  # as are the end token and the forced one
         offset = max(0, longest - 1 - len(settings.get("forced_ids", ())))
         settings |= {"max_length_ratio": 0.0, "max_length_offset": offset}
-    return GenerationConfig(**settings), [*_differences(theirs, settings)]
+    return GenerationConfig(**settings), [*_differences(hf_settings, settings)]
 
 
-def _value_or(theirs: Mapping[str, Any], name: str, default: Any) -> Any:
-    value = theirs.get(name)
+def _value_or(hf_settings: Mapping[str, Any], name: str, default: Any) -> Any:
+    value = hf_settings.get(name)
     return default if value is None else value
 
 
-def _differences(theirs: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
+def _differences(hf_settings: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
     notes = []
-    if theirs.get("forced_eos_token_id") != settings["end_id"]:
+    if hf_settings.get("forced_eos_token_id") != settings["end_id"]:
         notes.append(
-            f"forced_eos_token_id {theirs.get('forced_eos_token_id')}: a hypothesis that reaches the limit "
-            f"always ends with {settings['end_id']} here"
+            f"forced_eos_token_id {hf_settings.get('forced_eos_token_id')}: a hypothesis that reaches the "
+            f"limit always ends with {settings['end_id']} here"
         )
     elif settings["beam"] > 1:
         notes.append("forced_eos_token_id: the forced end costs its log-probability here, nothing there")
-    pad = [theirs.get("pad_token_id")]
-    forbidden = theirs.get("bad_words_ids") or []
+    pad = [hf_settings.get("pad_token_id")]
+    forbidden = hf_settings.get("bad_words_ids") or []
     if pad not in forbidden:
         notes.append(f"bad_words_ids {forbidden}: the pad token {pad[0]} is never generated here")
     if any(word != pad for word in forbidden):
         notes.append(f"bad_words_ids {forbidden}: only the pad token is forbidden here")
-    if settings["beam"] > 1 and not theirs.get("early_stopping"):
+    if settings["beam"] > 1 and not hf_settings.get("early_stopping"):
         notes.append("early_stopping false: a heuristic there, exact here")
-    if _value_or(theirs, "length_penalty", 1.0) < 0:
-        notes.append(f"length_penalty {theirs['length_penalty']}: 0 here, negative ones are refused")
-    if theirs.get("do_sample"):
+    if _value_or(hf_settings, "length_penalty", 1.0) < 0:
+        notes.append(f"length_penalty {hf_settings['length_penalty']}: 0 here, negative ones are refused")
+    if hf_settings.get("do_sample"):
         notes.append("do_sample true: beam search here")
     if "max_length_offset" not in settings:
         notes.append("no max_length: our limits, source + 50, instead of transformers' 20")
-    for name in sorted(set(theirs) - _UNDERSTOOD - _NOT_ABOUT_OUTPUT):
-        if theirs[name] is not None:
-            notes.append(f"{name} {theirs[name]}: has no counterpart here")
+    for name in sorted(set(hf_settings) - _UNDERSTOOD - _NOT_ABOUT_OUTPUT):
+        if hf_settings[name] is not None:
+            notes.append(f"{name} {hf_settings[name]}: has no counterpart here")
     return notes
 
 
@@ -149,7 +153,7 @@ def write_generation(
         notes.append("the end that the limit forces costs nothing there, and its log-probability here")
     if config.beam > 1 and config.length_penalty == "gnmt":
         notes.append(f"length_penalty gnmt: there log-probabilities are divided by length^{config.alpha}")
-    theirs: dict[str, Any] = {
+    hf_settings: dict[str, Any] = {
         "bad_words_ids": [[pad_id]],
         "bos_token_id": config.start_id,
         "decoder_start_token_id": config.start_id,
@@ -167,10 +171,10 @@ def write_generation(
         "pad_token_id": pad_id,
     }
     if config.forced_ids:
-        theirs["forced_bos_token_id"] = config.forced_ids[0]
+        hf_settings["forced_bos_token_id"] = config.forced_ids[0]
         if num_forced > 1:
             notes.append(f"forced_ids {list(config.forced_ids)}: only the first is forced there")
     if config.beam == 1:  # transformers warns about settings that only beams read
         for name in ("early_stopping", "length_penalty"):
-            del theirs[name]
-    return theirs, notes
+            del hf_settings[name]
+    return hf_settings, notes

@@ -62,51 +62,51 @@ class MaskedEncoder:
     notes: tuple[str, ...] = ()
 
 
-def read_encoder_config(theirs: Mapping[str, Any], where: str) -> TransformerConfig:
+def read_encoder_config(hf_config: Mapping[str, Any], where: str) -> TransformerConfig:
     """Make the configuration of an encoder-decoder with a BERT on both sides (Rothe et al. 2020, BERT2BERT).
 
     The decoder is as deep as the encoder; decoder input and output are tied.
 
     Args:
-        theirs: The checkpoint's config.json.
+        hf_config: The checkpoint's config.json.
         where: The checkpoint, for messages.
 
     Raises:
         ContractError: Not a BERT, or settings without a counterpart; all are named.
     """
-    model_type = theirs.get("model_type")
+    model_type = hf_config.get("model_type")
     if model_type != BERT:
         raise ContractError(
             f"{where}: model type '{model_type}' cannot be converted into an encoder, only '{BERT}'. Any "
             "encoder can be used as a context instead"
         )
-    activation = theirs["hidden_act"]
+    activation = hf_config["hidden_act"]
     problems = []
     if activation not in ACTIVATIONS:
         problems.append(f"hidden_act '{activation}': {nearest(activation, list(ACTIVATIONS))}")
-    if (kind := theirs.get("position_embedding_type", "absolute")) != "absolute":
+    if (kind := hf_config.get("position_embedding_type", "absolute")) != "absolute":
         problems.append(f"position_embedding_type '{kind}': only 'absolute' can be converted")
-    problems += [f"{name} is set" for name in ("is_decoder", "add_cross_attention") if theirs.get(name)]
+    problems += [f"{name} is set" for name in ("is_decoder", "add_cross_attention") if hf_config.get(name)]
     if problems:
         raise ContractError(f"{where}: {'; '.join(problems)}")
     return TransformerConfig(
-        d_model=theirs["hidden_size"],
-        num_encoder_layers=theirs["num_hidden_layers"],
-        num_decoder_layers=theirs["num_hidden_layers"],
-        num_heads=theirs["num_attention_heads"],
-        ffn_dim=theirs["intermediate_size"],
-        dropout=theirs["hidden_dropout_prob"],
-        attention_dropout=theirs["attention_probs_dropout_prob"],
+        d_model=hf_config["hidden_size"],
+        num_encoder_layers=hf_config["num_hidden_layers"],
+        num_decoder_layers=hf_config["num_hidden_layers"],
+        num_heads=hf_config["num_attention_heads"],
+        ffn_dim=hf_config["intermediate_size"],
+        dropout=hf_config["hidden_dropout_prob"],
+        attention_dropout=hf_config["attention_probs_dropout_prob"],
         activation=ACTIVATIONS[activation],
         norm="post",
         has_embedding_norm=True,
-        norm_eps=theirs["layer_norm_eps"],
+        norm_eps=hf_config["layer_norm_eps"],
         source_positions="learned",
         target_positions="learned",
-        max_positions=theirs["max_position_embeddings"],
+        max_positions=hf_config["max_position_embeddings"],
         has_source_scale=False,
         has_target_scale=False,
-        pad_id=theirs["pad_token_id"],
+        pad_id=hf_config["pad_token_id"],
         tying="decoder",
     )
 
@@ -145,18 +145,18 @@ def encoder_from_hugging_face(
     Raises:
         ContractError: Not a BERT, settings without a counterpart, or tensors that do not fit.
     """
-    theirs: Any = checkpoint
+    hf_model: Any = checkpoint
     notes: list[str] = []
-    has_head = hasattr(theirs, "cls")
+    has_head = hasattr(hf_model, "cls")
     if not isinstance(checkpoint, nn.Module):
         # checked before the weights are loaded, which may be large and of another kind
         read_encoder_config(read_checkpoint_config(str(checkpoint), revision), str(checkpoint))
-        theirs, has_head = _load(str(checkpoint), revision, notes)
-    where = type(theirs).__name__ if isinstance(checkpoint, nn.Module) else str(checkpoint)
-    config = read_encoder_config(json.loads(theirs.config.to_json_string(use_diff=False)), where)
+        hf_model, has_head = _load(str(checkpoint), revision, notes)
+    where = type(hf_model).__name__ if isinstance(checkpoint, nn.Module) else str(checkpoint)
+    config = read_encoder_config(json.loads(hf_model.config.to_json_string(use_diff=False)), where)
     # The decoder is never run; one layer is the least that a configuration allows.
     config = config.model_copy(update={"tying": "all", "num_decoder_layers": 1, "has_output_bias": has_head})
-    body: nn.Module = getattr(theirs, BERT, theirs)
+    body: nn.Module = getattr(hf_model, BERT, hf_model)
     tensors = {name: tensor for name, tensor in body.state_dict().items() if not name.startswith(_UNREAD)}
     tensors[POSITIONS] = tensors[POSITIONS].float() + tensors.pop(SEGMENTS)[0].float()
     size = len(tensors["embeddings.word_embeddings.weight"])
@@ -166,16 +166,16 @@ def encoder_from_hugging_face(
         head = PredictionHead(config).float() if has_head else None
     _fill(model, tensors)
     if head is not None:
-        _fill_head(model, head, theirs.state_dict(), where)
+        _fill_head(model, head, hf_model.state_dict(), where)
     return MaskedEncoder(model.eval(), head if head is None else head.eval(), tuple(notes))
 
 
 def _fill(model: Seq2Seq, tensors: Mapping[str, Tensor]) -> None:
-    found = encoder_places(model.config.num_encoder_layers)
+    parameter_places = encoder_places(model.config.num_encoder_layers)
     parameters = {n: p for n, p in model.named_parameters() if n.startswith(_ENCODER_PARTS)}
-    check_places(found, parameters, tensors)
-    for place in found:
-        parameters[place.ours].copy_(place.read(tensors))
+    check_places(parameter_places, parameters, tensors)
+    for place in parameter_places:
+        parameters[place.parameter].copy_(place.read(tensors))
 
 
 def _fill_head(model: Seq2Seq, head: PredictionHead, tensors: Mapping[str, Tensor], where: str) -> None:
@@ -203,9 +203,11 @@ def _load(checkpoint: str, revision: str | None, notes: list[str]) -> tuple[nn.M
         raise ContractError(f"{checkpoint}: no readable checkpoint ({error})") from error
     missing = sorted(map(str, report["missing_keys"]))
     has_head = not any(name.startswith(TRANSFORM) for name in missing)
-    lost = missing if has_head else [name for name in missing if not name.startswith("cls.")]
-    if lost:
-        raise ContractError(f"{checkpoint}: the file lacks {', '.join(lost[:3])} of the model it names")
+    missing_weights = missing if has_head else [name for name in missing if not name.startswith("cls.")]
+    if missing_weights:
+        raise ContractError(
+            f"{checkpoint}: the file lacks {', '.join(missing_weights[:3])} of the model it names"
+        )
     if not has_head:
         notes.append("no prediction head: it predicts no tokens")
     unexpected = (str(name).removeprefix("bert.").split(".") for name in report["unexpected_keys"])

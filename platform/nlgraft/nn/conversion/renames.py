@@ -34,20 +34,20 @@ class Place:
     """The place of one of our parameters in a checkpoint.
 
     Attributes:
-        ours: Name of our parameter.
-        theirs: Names of the equally sized tensors that are stacked to form it.
-        num_unread_rows: Leading rows of theirs that no model reads.
-        is_row: Theirs has a leading axis of size 1.
+        parameter: Name of our parameter.
+        tensor_names: Names of the equally sized tensors of the checkpoint that are stacked to form it.
+        num_unread_rows: Leading rows of the tensor that no model reads.
+        is_row: The tensor has a leading axis of size 1.
     """
 
-    ours: str
-    theirs: tuple[str, ...]
+    parameter: str
+    tensor_names: tuple[str, ...]
     num_unread_rows: int = 0
     is_row: bool = False
 
     def read(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """Stack the checkpoint's tensors into our parameter in fp32, [sum of rows, ...]."""
-        parts = [tensors[name].detach().to(torch.float32) for name in self.theirs]
+        parts = [tensors[name].detach().to(torch.float32) for name in self.tensor_names]
         joined = torch.cat(parts)[self.num_unread_rows :]
         return joined[0] if self.is_row else joined
 
@@ -61,106 +61,122 @@ class Place:
         values = parameter.detach()[None] if self.is_row else parameter.detach()
         if self.num_unread_rows:
             first = values.new_zeros(self.num_unread_rows, *values.shape[1:])
-            kept = unread.get(self.theirs[0])
+            kept = unread.get(self.tensor_names[0])
             values = torch.cat([first if kept is None else kept.to(values), values])
-        parts = values.chunk(len(self.theirs))
+        parts = values.chunk(len(self.tensor_names))
         # safetensors refuses tensors that share memory.
-        return {name: part.to("cpu", copy=True) for name, part in zip(self.theirs, parts, strict=True)}
+        return {name: part.to("cpu", copy=True) for name, part in zip(self.tensor_names, parts, strict=True)}
 
     def unread(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the leading rows that ``read`` leaves out, by name, in fp32, [unread rows, ...]."""
         if not self.num_unread_rows:
             return {}
-        name = self.theirs[0]
+        name = self.tensor_names[0]
         return {name: tensors[name][: self.num_unread_rows].detach().to(torch.float32, copy=True)}
 
 
 def places(config: TransformerConfig) -> list[Place]:
     """List the place of every parameter of a plain encoder-decoder; a tied table is listed once."""
-    found = [*_tables(config)]
+    parameter_places = [*_tables(config)]
     for side, depth in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
         end = "source" if side == "encoder" else "target"
         for layer in range(depth):
-            found += _layer(side, layer, "input_norm" if config.norm == "pre" else "output_norm")
+            parameter_places += _layer(side, layer, "input_norm" if config.norm == "pre" else "output_norm")
         if config.norm == "pre":
-            found += _module(f"{side}_norm", f"model.{side}.layer_norm")
+            parameter_places += _module(f"{side}_norm", f"model.{side}.layer_norm")
         if config.has_embedding_norm:
-            found += _module(f"{end}_input.norm", f"model.{side}.layernorm_embedding")
+            parameter_places += _module(f"{end}_input.norm", f"model.{side}.layernorm_embedding")
         if getattr(config, f"{end}_positions") == "learned":
-            theirs = (f"model.{side}.embed_positions.weight",)
-            found.append(Place(f"{end}_input.positions.table", theirs, num_unread_rows=FIRST_POSITION))
-    return found
+            tensor_names = (f"model.{side}.embed_positions.weight",)
+            parameter_places.append(
+                Place(f"{end}_input.positions.table", tensor_names, num_unread_rows=FIRST_POSITION)
+            )
+    return parameter_places
 
 
 def _tables(config: TransformerConfig) -> Iterator[Place]:
-    ours = ("source_embedding.table.weight", "target_embedding.table.weight", "output_projection.weight")
-    theirs = {
+    parameter_names = (
+        "source_embedding.table.weight",
+        "target_embedding.table.weight",
+        "output_projection.weight",
+    )
+    tensor_names = {
         "all": (SHARED,),
         "decoder": (SOURCE_TABLE, TARGET_TABLE),
         "none": (SOURCE_TABLE, TARGET_TABLE, OUTPUT_TABLE),
     }[config.tying]
-    for name, other in zip(ours, theirs, strict=False):
-        yield Place(name, (other,))
+    for parameter_name, tensor_name in zip(parameter_names, tensor_names, strict=False):
+        yield Place(parameter_name, (tensor_name,))
     if config.has_output_bias:
         yield Place("output_projection.bias", (OUTPUT_BIAS,), is_row=True)
 
 
 def _layer(side: str, layer: int, norm: str) -> Iterator[Place]:
-    ours, theirs = f"{side}.{layer}", f"model.{side}.layers.{layer}"
+    layer_name, hf_layer = f"{side}.{layer}", f"model.{side}.layers.{layer}"
     attentions = [("attention", "self_attn"), ("cross_attention", "encoder_attn")]
     residuals = [("attention_residual", "self_attn"), ("cross_residual", "encoder_attn")]
     kept = 1 if side == "encoder" else 2
     for name, other in attentions[:kept]:
-        own, its = f"{ours}.{name}", f"{theirs}.{other}"
-        yield from _module(f"{own}.query", f"{its}.q_proj")
-        yield from _module(f"{own}.key_value", f"{its}.k_proj", f"{its}.v_proj")
-        yield from _module(f"{own}.output", f"{its}.out_proj")
+        attention_name, hf_attention = f"{layer_name}.{name}", f"{hf_layer}.{other}"
+        yield from _module(f"{attention_name}.query", f"{hf_attention}.q_proj")
+        yield from _module(f"{attention_name}.key_value", f"{hf_attention}.k_proj", f"{hf_attention}.v_proj")
+        yield from _module(f"{attention_name}.output", f"{hf_attention}.out_proj")
     for name, other in residuals[:kept]:
-        yield from _module(f"{ours}.{name}.{norm}", f"{theirs}.{other}_layer_norm")
-    yield from _module(f"{ours}.ffn.inner", f"{theirs}.fc1")
-    yield from _module(f"{ours}.ffn.outer", f"{theirs}.fc2")
-    yield from _module(f"{ours}.ffn_residual.{norm}", f"{theirs}.final_layer_norm")
+        yield from _module(f"{layer_name}.{name}.{norm}", f"{hf_layer}.{other}_layer_norm")
+    yield from _module(f"{layer_name}.ffn.inner", f"{hf_layer}.fc1")
+    yield from _module(f"{layer_name}.ffn.outer", f"{hf_layer}.fc2")
+    yield from _module(f"{layer_name}.ffn_residual.{norm}", f"{hf_layer}.final_layer_norm")
 
 
 def encoder_places(num_layers: int) -> list[Place]:
     """List the places of our encoder's parameters in a BERT, its source table and positions included."""
-    found = [
+    parameter_places = [
         Place("source_embedding.table.weight", ("embeddings.word_embeddings.weight",)),
         Place("source_input.positions.table", ("embeddings.position_embeddings.weight",)),
         *_module("source_input.norm", "embeddings.LayerNorm"),
     ]
     for layer in range(num_layers):
-        ours, theirs = f"encoder.{layer}", f"encoder.layer.{layer}"
-        own, its = f"{ours}.attention", f"{theirs}.attention"
-        found += _module(f"{own}.query", f"{its}.self.query")
-        found += _module(f"{own}.key_value", f"{its}.self.key", f"{its}.self.value")
-        found += _module(f"{own}.output", f"{its}.output.dense")
-        found += _module(f"{ours}.attention_residual.output_norm", f"{its}.output.LayerNorm")
-        found += _module(f"{ours}.ffn.inner", f"{theirs}.intermediate.dense")
-        found += _module(f"{ours}.ffn.outer", f"{theirs}.output.dense")
-        found += _module(f"{ours}.ffn_residual.output_norm", f"{theirs}.output.LayerNorm")
-    return found
+        layer_name, hf_layer = f"encoder.{layer}", f"encoder.layer.{layer}"
+        attention_name, hf_attention = f"{layer_name}.attention", f"{hf_layer}.attention"
+        parameter_places += _module(f"{attention_name}.query", f"{hf_attention}.self.query")
+        parameter_places += _module(
+            f"{attention_name}.key_value", f"{hf_attention}.self.key", f"{hf_attention}.self.value"
+        )
+        parameter_places += _module(f"{attention_name}.output", f"{hf_attention}.output.dense")
+        parameter_places += _module(
+            f"{layer_name}.attention_residual.output_norm", f"{hf_attention}.output.LayerNorm"
+        )
+        parameter_places += _module(f"{layer_name}.ffn.inner", f"{hf_layer}.intermediate.dense")
+        parameter_places += _module(f"{layer_name}.ffn.outer", f"{hf_layer}.output.dense")
+        parameter_places += _module(f"{layer_name}.ffn_residual.output_norm", f"{hf_layer}.output.LayerNorm")
+    return parameter_places
 
 
-def _module(ours: str, *theirs: str) -> Iterator[Place]:
+def _module(module_name: str, *hf_names: str) -> Iterator[Place]:
     for part in ("weight", "bias"):
-        yield Place(f"{ours}.{part}", tuple(f"{name}.{part}" for name in theirs))
+        yield Place(f"{module_name}.{part}", tuple(f"{name}.{part}" for name in hf_names))
 
 
-def check_places(found: Sequence[Place], ours: Collection[str], theirs: Collection[str]) -> None:
+def check_places(
+    parameter_places: Sequence[Place], parameter_names: Collection[str], tensor_names: Collection[str]
+) -> None:
     """Verify that every parameter is filled once and every tensor used once.
 
     Args:
-        found: The places.
-        ours: Names of our parameters.
-        theirs: Names of the checkpoint's tensors, without those that are skipped on purpose.
+        parameter_places: Where each parameter is stored in the checkpoint.
+        parameter_names: Names of our parameters.
+        tensor_names: Names of the checkpoint's tensors, without those that are skipped on purpose.
 
     Raises:
         ContractError: Names are missing, left over or used twice, on either side; all are named.
     """
     problems = [
-        *_differences("our parameter", [place.ours for place in found], ours),
-        *_differences("the checkpoint's tensor", [name for place in found for name in place.theirs], theirs),
+        *_differences("our parameter", [place.parameter for place in parameter_places], parameter_names),
+        *_differences(
+            "the checkpoint's tensor",
+            [name for place in parameter_places for name in place.tensor_names],
+            tensor_names,
+        ),
     ]
     if problems:
         raise ContractError("checkpoint and model do not fit: " + "; ".join(problems))

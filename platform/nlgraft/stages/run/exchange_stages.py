@@ -127,8 +127,12 @@ def learn_token_vectors(context: StageContext) -> None:
         sentences = [text[row].tolist() for row in range(len(text))]
         size = len(load_vocabulary(inputs.tokenizers[side]))
         seed = derive_seed(context.seed, "vectors", side) % 2**31
-        found = learn_vectors(sentences, size, options, seed)
-        arrays = {"vectors": found.vectors, "counts": found.counts, "min_count": np.array([found.min_count])}
+        token_vectors = learn_vectors(sentences, size, options, seed)
+        arrays = {
+            "vectors": token_vectors.vectors,
+            "counts": token_vectors.counts,
+            "min_count": np.array([token_vectors.min_count]),
+        }
         save_file(arrays, context.directory / f"vectors-{side}.safetensors")
 
 

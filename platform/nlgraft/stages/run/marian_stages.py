@@ -56,13 +56,13 @@ def _read(path: Path) -> Any:
 
 def _pieces(ids: Mapping[str, int], models: Sequence[Any]) -> list[str]:
     """List the vocabulary in its order, then pieces of the models that it lacks."""
-    known = [piece for piece in sorted(ids, key=ids.__getitem__) if piece not in _SPECIAL]
+    ordered_pieces = [piece for piece in sorted(ids, key=ids.__getitem__) if piece not in _SPECIAL]
     of_text = (p.piece for model in models for p in model.pieces if p.type not in (p.CONTROL, p.UNKNOWN))
-    return list(dict.fromkeys([*known, *(piece for piece in of_text if piece not in _SPECIAL)]))
+    return list(dict.fromkeys([*ordered_pieces, *(piece for piece in of_text if piece not in _SPECIAL)]))
 
 
-def _with_pieces(proto: Any, pieces: Sequence[str], known: Container[str]) -> Any:
-    own = {piece.piece: piece for piece in proto.pieces}
+def _with_pieces(proto: Any, pieces: Sequence[str], vocabulary: Container[str]) -> Any:
+    pieces_by_name = {piece.piece: piece for piece in proto.pieces}
     lowest = min(piece.score for piece in proto.pieces) - _FAR_BELOW
     made = type(proto)()
     made.CopyFrom(proto)
@@ -72,9 +72,9 @@ def _with_pieces(proto: Any, pieces: Sequence[str], known: Container[str]) -> An
         piece.type = piece.UNKNOWN if index == UNK else piece.CONTROL
     for name in pieces:
         piece = made.pieces.add(piece=name, score=lowest)
-        if name in own:
-            piece.CopyFrom(own[name])
-        if name not in own or name not in known:
+        if name in pieces_by_name:
+            piece.CopyFrom(pieces_by_name[name])
+        if name not in pieces_by_name or name not in vocabulary:
             piece.type = piece.UNUSED
     spec = made.trainer_spec
     spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = PAD, UNK, BOS, EOS

@@ -151,9 +151,9 @@ def language_id(directory: str, language: int | str) -> int:
     special = {*tokenizer.all_special_ids, *getattr(tokenizer, "lang_token_to_id", {}).values()}
     special.discard(tokenizer.unk_token_id)
     for name in (f"__{language}__", language):
-        found: int = tokenizer.convert_tokens_to_ids(name)
-        if found in special:
-            return found
+        token_id: int = tokenizer.convert_tokens_to_ids(name)
+        if token_id in special:
+            return token_id
     raise DataError(
         f"upstream.checkpoint {directory}: no language {language!r}; name it as the checkpoint does, as in "
         "de_DE (mBART), de (M2M-100) or deu_Latn (NLLB), in language_ids or data.languages"
@@ -180,7 +180,7 @@ def read_checkpoint(context: StageContext) -> None:
             tokenizer.
     """
     path = context.locations["checkpoint"]
-    theirs, info = from_hugging_face(path)
+    released, info = from_hugging_face(path)
     settings, inputs = MBART.read(context)
     start_id = settings.start_id
     start_id = info.config.get("decoder_start_token_id") if start_id is None else language_id(path, start_id)
@@ -195,7 +195,7 @@ def read_checkpoint(context: StageContext) -> None:
     if (inputs.tokenizer / THEIR_IDS_FILE).is_file():
         document = json.loads((inputs.tokenizer / THEIR_IDS_FILE).read_text("utf-8"))
         unknown = document["unknown"]
-        ends = theirs.config.pad_id, info.config["eos_token_id"]
+        ends = released.config.pad_id, info.config["eos_token_id"]
         first = [ends[0], unknown, start_id, ends[1], unknown]
         rows = [*first, *language_ids, *document["pieces"]]
     else:
@@ -207,9 +207,9 @@ def read_checkpoint(context: StageContext) -> None:
             f"{path}: {num_theirs} tokens in config.json, but its tokenizer and upstream.start_id {start_id} "
             f"reach to {max(rows)}"
         )
-    if len(theirs.output_projection.weight) != num_theirs:
+    if len(released.output_projection.weight) != num_theirs:
         raise DataError(f"{path}: a vocabulary of its own for each side; give a checkpoint with one for both")
-    model = with_rows(theirs, rows, has_silent_copies=info.architecture is Architecture.MARIAN)
+    model = with_rows(released, rows, has_silent_copies=info.architecture is Architecture.MARIAN)
     write_model(model, context.directory)
     size = Score("parameters", count_parameters(model)[0], 1, "minimize", "tied parameters once")
     write_metrics(context.directory, {"upstream/parameters_total": size})

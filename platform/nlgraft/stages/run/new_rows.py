@@ -40,7 +40,7 @@ def new_rows_first(
     if not num_steps:
         return None
     # The optimiser knows a tied table by the first of its names.
-    own = {id(parameter): name for name, parameter in model.named_parameters()}
+    first_names = {id(parameter): name for name, parameter in model.named_parameters()}
     rows: dict[str, Tensor] = {}
     for side, tables in names.items():
         if not (start / f"plan-{side}").is_dir():
@@ -49,7 +49,7 @@ def new_rows_first(
         is_new = torch.ones(len(plan), dtype=torch.bool)
         is_new[torch.from_numpy(plan.rows(*KEPT))] = False
         everything = dict(model.named_parameters(remove_duplicate=False))
-        rows |= {own[id(everything[name])]: is_new for name in tables if name in everything}
+        rows |= {first_names[id(everything[name])]: is_new for name in tables if name in everything}
     return RowsFirst(num_steps, rows)
 
 

@@ -215,9 +215,9 @@ def _tokenizers(corpus: Path, settings: ScoreSettings | ExtractSettings) -> Text
 
 def _write_aside(directory: Path, split: str, evaluation: Evaluation, prefix: str) -> None:
     """Write a scored split under a prefix, without its lines; the artifact may already hold another one."""
-    scores = {metric_name(f"{split}/{name}", prefix): found for name, found in evaluation.scores.items()}
+    scores = {metric_name(f"{split}/{name}", prefix): score for name, score in evaluation.scores.items()}
     write_metrics(directory, scores)
-    rows = {f"{split}_{name}": found for name, found in evaluation.statistics.items()}
+    rows = {f"{split}_{name}": statistics for name, statistics in evaluation.statistics.items()}
     write_segments(directory, prefix, rows)
 
 

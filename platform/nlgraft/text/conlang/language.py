@@ -215,8 +215,8 @@ class Language:
             stems.append(form)
         common, own_a, _ = lexicon.roots["noun"]
         confused = rng.sample(common[5:] + own_a[5:], 2 * self.kind.num_homonyms)
-        for one, other in zip(confused[::2], confused[1::2], strict=True):
-            stems[other] = stems[one]
+        for first, second in zip(confused[::2], confused[1::2], strict=True):
+            stems[second] = stems[first]
         for lexeme in lexicon.lexemes:  # parts come before what is built from them
             if lexeme.derivation is not None:
                 stems[lexeme.id] = self._built(lexeme, stems)

@@ -194,7 +194,7 @@ class Lexicon:
     def _build(self, rng: random.Random) -> None:
         taken: set[tuple[str, tuple[int, ...]]] = set()
         bases: dict[Category, list[int]] = {
-            category: common + own for category, (common, own, _) in self.roots.items()
+            category: common + a_roots for category, (common, a_roots, _) in self.roots.items()
         }
         for category, counts in _BUILT.items():
             words = [self._built_word(category, bases, taken, rng) for _ in range(sum(counts))]
@@ -243,9 +243,9 @@ class Lexicon:
     def _inventory(self, domain: Domain, rng: random.Random) -> Inventory:
         which = 0 if domain == "a" else 1
         weights: dict[Category, list[tuple[int, float]]] = {}
-        for category, (common, *own) in self.roots.items():
+        for category, (common, *domain_roots) in self.roots.items():
             built = self.built.get(category, ([], []))[which]
-            kinds = [rng.sample(common, len(common)), own[which], built]
+            kinds = [rng.sample(common, len(common)), domain_roots[which], built]
             weights[category] = [
                 (word, share * weight)
                 for share, words in zip(_SHARES[domain], kinds, strict=True)

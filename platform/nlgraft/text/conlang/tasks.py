@@ -62,17 +62,17 @@ def _said_of(entity: Entity, is_said: Callable[[], bool]) -> Entity:
 def understood(meaning: Sentence, language: Literal["first", "second"], lexicon: Lexicon) -> Sentence:
     """Replace what a source language does not mark by the likelier value.
 
-    The first marks the number of animate nouns alone; the second neither definiteness nor future. Homonyms
-    are understood rightly, so that translations made of the result bound what can be reached from above.
+    The first marks number on animate nouns only; the second marks neither definiteness nor future. Homonyms
+    are resolved correctly, so a translation of the result is an upper bound on what a system can reach.
     """
 
     def entity(whole: Entity) -> Entity:
         if language == "first":
             is_plural = whole.is_plural and lexicon.lexemes[whole.noun].is_animate
-            found = whole._replace(is_plural=is_plural)
+            perceived = whole._replace(is_plural=is_plural)
         else:
-            found = whole._replace(is_definite=True)
-        return found._replace(owner=whole.owner and entity(whole.owner))
+            perceived = whole._replace(is_definite=True)
+        return perceived._replace(owner=whole.owner and entity(whole.owner))
 
     def clause(whole: Clause) -> Clause:
         is_unmarked = language == "second" and whole.tense == Tense.FUTURE
@@ -186,13 +186,13 @@ def _examples(config: ConlangConfig, split: Split, *, has_perfect: bool) -> list
     speaker = Speaker(people.lexicon, config.domain, random.Random(name), config.topicality)
     rng = random.Random(f"{name} {config.task}")
     scene = _Scene(config, people, speaker, rng, _SPLIT_BUCKETS[split], has_perfect)
-    wanted: int = getattr(config, split)
+    num_examples: int = getattr(config, split)
     examples: list[Example] = []
     for group in _TASKS[config.task](scene):
         examples += group
-        if len(examples) >= wanted:
+        if len(examples) >= num_examples:
             break
-    return examples[:wanted]
+    return examples[:num_examples]
 
 
 def _translation(scene: _Scene) -> Groups:
@@ -222,12 +222,12 @@ def _post_editing(scene: _Scene) -> Groups:
         target = scene.say("target", meaning)
         if scene.is_ours(target):
             faulty = blunder(meaning, scene.people.lexicon, scene.config.domain, scene.rng)
-            said, _ = leave_out(meaning, scene.config.unsaid, scene.rng)
-            first, draft = scene.say("first", said), scene.say("target", faulty)
+            source_meaning, _ = leave_out(meaning, scene.config.unsaid, scene.rng)
+            first, draft = scene.say("first", source_meaning), scene.say("target", faulty)
             sources = {"source 0": first, "source 1": draft}
             if scene.has_perfect:
                 sources |= {
-                    "perfect source 0": scene.say_understood("first", said),
+                    "perfect source 0": scene.say_understood("first", source_meaning),
                     "perfect source 1": draft,
                 }
             yield [{**sources, "target": target}]

@@ -179,9 +179,9 @@ class Method:
     @property
     def needs(self) -> list[str]:
         """Inputs beyond the two vocabularies, in words."""
-        found = ["text"] if self.vectors else []
+        requirements = ["text"] if self.vectors else []
         if self.needs_old_rows or self.has_vector_rows:
-            found.append("the model")
+            requirements.append("the model")
         if self.needs_donor:
-            found.append("a donor")
-        return found
+            requirements.append("a donor")
+        return requirements

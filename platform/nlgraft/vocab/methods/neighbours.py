@@ -25,11 +25,11 @@ def take_vectors(request: Request) -> Rows:
 
     Rows of tokens that the text lacks are NaN, which means drawn.
     """
-    found = _required(request.material.new_vectors)
+    vectors = _required(request.material.new_vectors)
     missing = np.asarray(request.missing, dtype=np.int64)
-    dense = found.vectors[missing].astype(np.float32)
+    dense = vectors.vectors[missing].astype(np.float32)
     # NaN marks tokens without a vector; the plan then draws their rows.
-    dense[~found.is_known[missing]] = np.nan
+    dense[~vectors.is_known[missing]] = np.nan
     return Rows([{}] * len(missing), ["vector of the downstream text"] * len(missing), dense)
 
 
@@ -112,8 +112,8 @@ def procrustes(source_PK: Array, target_PK: Array) -> Array:
     Source: Schönemann (1966).
     """
     # Unit rows, so that frequent tokens with long vectors do not dominate the rotation.
-    left, _, right = np.linalg.svd(_unit_rows(source_PK).T @ _unit_rows(target_PK))
-    return (left @ right).astype(np.float32)
+    u, _, vt = np.linalg.svd(_unit_rows(source_PK).T @ _unit_rows(target_PK))
+    return (u @ vt).astype(np.float32)
 
 
 def _required(vectors: TokenVectors | None) -> TokenVectors:

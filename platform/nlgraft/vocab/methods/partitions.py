@@ -49,13 +49,13 @@ class Spelling:
         if tok.kind is not Kind.NORMAL:
             return [], 0
         characters = [text for text, _ in marked_characters(tok, self._marking)]
-        found = []
+        edges = []
         for start in range(len(characters)):
             for end in range(start + 1, min(len(characters), start + self._longest) + 1):
                 identity = self._ids.get(self._surface(tok, characters, start, end))
                 if identity is not None:
-                    found.append(Edge(start, end, identity))
-        return found, len(characters)
+                    edges.append(Edge(start, end, identity))
+        return edges, len(characters)
 
     def _surface(self, tok: Tok, characters: Sequence[str], start: int, end: int) -> str:
         is_isolated = characters[start] in self._isolated or (
@@ -171,8 +171,8 @@ class Partitions:
 def partitions_of(tokens: Sequence[Tok], old: Vocabulary, ties: TieRule) -> list[Partitions | None]:
     """Choose the partitions of normalised tokens; None for a token that old tokens cannot spell.
 
-    Of a token that does not say whether it begins a word the reading with fewer pieces counts, the one at a
-    word's beginning on a tie.
+    A token that does not say whether it begins a word is read both ways; the reading with fewer pieces
+    counts, on a tie the word-initial one.
     """
     spelling = Spelling(old)
     has_starts = bool(old.marking.start_prefix or old.marking.continuation_prefix)
@@ -181,8 +181,12 @@ def partitions_of(tokens: Sequence[Tok], old: Vocabulary, ties: TieRule) -> list
         readings = [tok]
         if has_starts and tok.starts_word is None:
             readings = [replace(tok, starts_word=starts) for starts in (True, False)]
-        found = [Partitions.of(*spelling.edges(reading), ties) for reading in readings]
-        return min((one for one in found if one is not None), key=lambda one: one.num_pieces, default=None)
+        candidates = [Partitions.of(*spelling.edges(reading), ties) for reading in readings]
+        return min(
+            (partitions for partitions in candidates if partitions is not None),
+            key=lambda partitions: partitions.num_pieces,
+            default=None,
+        )
 
     return [of(tok) for tok in tokens]
 
@@ -191,28 +195,28 @@ def vipi(request: Request, *, ties: TieRule = "longest") -> Rows:
     """Average the pieces of each chosen partition, and these averages over the partitions."""
     weights: list[Mapping[int, float]] = []
     reasons = []
-    for found in partitions_of(request.tokens, request.old, ties):
-        if found is None:
+    for partitions in partitions_of(request.tokens, request.old, ties):
+        if partitions is None:
             weights.append({})
             reasons.append("no partition into old tokens")
             continue
-        total = found.number * found.num_pieces
-        weights.append({identity: count / total for identity, count in found.occurrences().items()})
-        reasons.append(f"{found.number} partitions into {found.num_pieces} old tokens")
+        total = partitions.number * partitions.num_pieces
+        weights.append({identity: count / total for identity, count in partitions.occurrences().items()})
+        reasons.append(f"{partitions.number} partitions into {partitions.num_pieces} old tokens")
     return Rows(weights, reasons)
 
 
 def one_partition(request: Request) -> Rows:
     """Average the pieces of one of VIPI's partitions, drawn at random (section 4.1)."""
-    return _drawn(request, "one partition of {}", lambda found, generator: found.draw(generator))
+    return _drawn(request, "one partition of {}", lambda partitions, generator: partitions.draw(generator))
 
 
 def shuffled(request: Request) -> Rows:
     """Average as many old tokens as VIPI's partitions have, drawn at random (section 4.1)."""
     normal = np.flatnonzero(request.old.is_normal)
 
-    def draw(found: Partitions, generator: np.random.Generator) -> list[int]:
-        return generator.choice(normal, found.num_pieces, replace=False).tolist()
+    def draw(partitions: Partitions, generator: np.random.Generator) -> list[int]:
+        return generator.choice(normal, partitions.num_pieces, replace=False).tolist()
 
     return _drawn(request, "{} old tokens at random", draw)
 
@@ -223,15 +227,17 @@ def _drawn(
     """Average the tokens that are drawn for each new token, which has a random stream of its own."""
     weights: list[dict[int, float]] = []
     reasons = []
-    partitions = partitions_of(request.tokens, request.old, "longest")
-    for row, found in zip(request.missing, partitions, strict=True):
+    partitions_by_token = partitions_of(request.tokens, request.old, "longest")
+    for row, partitions in zip(request.missing, partitions_by_token, strict=True):
         weights.append({})
         reasons.append(
-            "no partition into old tokens" if found is None else reason.format(f"{found.num_pieces} pieces")
+            "no partition into old tokens"
+            if partitions is None
+            else reason.format(f"{partitions.num_pieces} pieces")
         )
-        if found is None:
+        if partitions is None:
             continue
-        ids = draw(found, np.random.default_rng([request.choices.seed, row]))
+        ids = draw(partitions, np.random.default_rng([request.choices.seed, row]))
         for identity in ids:
             weights[-1][identity] = weights[-1].get(identity, 0.0) + 1 / len(ids)
     return Rows(weights, reasons)

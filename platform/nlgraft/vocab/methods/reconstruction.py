@@ -63,11 +63,11 @@ def reconstruct(request: Request) -> Rows:
     # n-grams explain the differences between rows, so the common mean is taken out
     mean = rows.mean(axis=0)
     vectors = _solve(bags, rows - mean)
-    wanted = [[g for g in character_ngrams(tok) if g in index] for tok in request.tokens]
-    dense = np.asarray(_bags(wanted, index) @ vectors, dtype=np.float32) + mean
-    dense[[not row for row in wanted]] = np.nan
-    reasons = [f"{len(row)} character n-grams" for row in wanted]
-    return Rows([{}] * len(wanted), reasons, dense)
+    new_ngrams = [[g for g in character_ngrams(tok) if g in index] for tok in request.tokens]
+    dense = np.asarray(_bags(new_ngrams, index) @ vectors, dtype=np.float32) + mean
+    dense[[not row for row in new_ngrams]] = np.nan
+    reasons = [f"{len(row)} character n-grams" for row in new_ngrams]
+    return Rows([{}] * len(new_ngrams), reasons, dense)
 
 
 def _bags(ngrams: Sequence[Sequence[str]], index: Mapping[str, int]) -> csr_matrix:

@@ -137,10 +137,10 @@ def _is_query(tok: Tok) -> bool:
 def _subwords(tok: Tok, old: Vocabulary) -> list[tuple[int, Relation]]:
     if not _is_query(tok):
         return []
-    found: dict[int, Relation] = {}
+    relations: dict[int, Relation] = {}
     for piece in old.segment(tok, is_whole_allowed=False):
-        own = old.tokens[piece.id]
-        if own is None or not _is_query(own):
+        old_tok = old.tokens[piece.id]
+        if old_tok is None or not _is_query(old_tok):
             continue
         relation = Relation.SUB_INFIX
         if piece.start == 0:
@@ -148,8 +148,8 @@ def _subwords(tok: Tok, old: Vocabulary) -> list[tuple[int, Relation]]:
         elif piece.end == len(tok.core):
             relation = Relation.SUB_SUFFIX
         # A piece that occurs several times counts once, by its best position.
-        found[piece.id] = min(relation, found.get(piece.id, relation))
-    return list(found.items())
+        relations[piece.id] = min(relation, relations.get(piece.id, relation))
+    return list(relations.items())
 
 
 def hyperword_relation(tok: Tok, longer: Tok) -> Relation | None:
@@ -181,11 +181,11 @@ def _is_boundary_compatible(tok: Tok, longer: Tok, offset: int) -> bool:
     )
 
 
-def _is_side_compatible(own: bool | None, is_at_edge: bool, others: bool | None) -> bool:
+def _is_side_compatible(is_boundary: bool | None, is_at_edge: bool, is_longer_boundary: bool | None) -> bool:
     """Check one side: inside the longer token is no word boundary, at its edge is the token's own."""
     if not is_at_edge:
-        return own is not True
-    return are_compatible(own, others)
+        return is_boundary is not True
+    return are_compatible(is_boundary, is_longer_boundary)
 
 
 def _visit_order(old: Vocabulary, order: Order, frequencies: Sequence[float] | None) -> list[int]:
@@ -203,7 +203,7 @@ def _hyperwords(
     queries: Sequence[Tok], old: Vocabulary, room: Sequence[int | None], visit: Sequence[int]
 ) -> list[list[tuple[int, Relation]]]:
     """Find the old tokens around each query, in the order of ``visit``, as many as there is room for."""
-    found: list[list[tuple[int, Relation]]] = [[] for _ in queries]
+    hyperwords: list[list[tuple[int, Relation]]] = [[] for _ in queries]
     waiting: dict[str, list[int]] = {}
     for index, tok in enumerate(queries):
         if _is_query(tok) and room[index] != 0:
@@ -212,7 +212,7 @@ def _hyperwords(
     for core in waiting:
         automaton.add_word(core, core)
     if not waiting:
-        return found  # an automaton without words cannot search
+        return hyperwords  # an automaton without words cannot search
     automaton.make_automaton()
     for identity in visit:
         longer = old.token(identity)
@@ -221,12 +221,12 @@ def _hyperwords(
             for index in waiting[core]:
                 relation = hyperword_relation(queries[index], longer)
                 if relation is not None:
-                    found[index].append((identity, relation))
+                    hyperwords[index].append((identity, relation))
             # short cores lie in most tokens, so drop queries whose cap is reached
-            waiting[core] = [index for index in waiting[core] if len(found[index]) != room[index]]
+            waiting[core] = [index for index in waiting[core] if len(hyperwords[index]) != room[index]]
             if not waiting[core]:
                 del waiting[core]
-    return found
+    return hyperwords
 
 
 def _latin(tok: Tok) -> str:

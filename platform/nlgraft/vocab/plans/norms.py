@@ -32,16 +32,16 @@ class NormReport:
     @property
     def warnings(self) -> list[str]:
         """Remarks on unusual norms; averages shrink norms (two orthogonal unit rows: 0.707)."""
-        found = [
+        messages = [
             f"{count} {kind} rows have norms outside 0.3-1.5 times the old median {self.old_median:.3g}"
             for kind, count in self.outside.items()
             if count
         ]
         if self.num_zero:
-            found.append(f"{self.num_zero} rows are all zero")
+            messages.append(f"{self.num_zero} rows are all zero")
         if self.num_not_finite:
-            found.append(f"{self.num_not_finite} rows hold NaN or infinity")
-        return found
+            messages.append(f"{self.num_not_finite} rows hold NaN or infinity")
+        return messages
 
 
 def norm_report(plan: TransferPlan, old: Rows, new: Rows) -> NormReport:

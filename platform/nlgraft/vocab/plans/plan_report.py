@@ -111,17 +111,17 @@ class PlanReport:
     def warnings(self) -> list[str]:
         """Consequences of the new vocabulary that the model's users should know."""
         consequences = {"pad": ": batches cannot be padded", "mask": ": masked-LM training needs one"}
-        found = [
+        messages = [
             f"the new tokenizer has no {role} token, the old one has '{token}'{consequences.get(role, '')}; "
             "add one to the new tokenizer if the model needs it"
             for role, token in self.lost_roles.items()
         ]
-        if lost := [token for token in self.specials.lost if token not in self.lost_roles.values()]:
-            found.append(
-                f"the new tokenizer lacks {len(lost)} special tokens of the old one: {_listed(lost)}; "
+        if missing := [token for token in self.specials.lost if token not in self.lost_roles.values()]:
+            messages.append(
+                f"the new tokenizer lacks {len(missing)} special tokens of the old one: {_listed(missing)}; "
                 "--keep-special all appends them"
             )
-        return found
+        return messages
 
     @property
     def summary(self) -> str:

@@ -118,14 +118,14 @@ def find_changes(
     num_shared = _set_vocab_size(config, model, num_rows, sides)
     update_token_ids(config, plan, sides)
     _check_padding(config, model)
-    found = _table_changes(model, tensors, sides, num_shared or num_rows, num_shared)
+    changes = _table_changes(model, tensors, sides, num_shared or num_rows, num_shared)
     # After the token ids, since the new padding id decides the shift.
-    found |= _position_changes(config, model, tensors)
+    changes |= _position_changes(config, model, tensors)
     generation = copy.deepcopy(generation_config)
     if generation is not None and sides != "encoder":
         update_token_ids(generation, plan, "both")
         _forbid_empty_rows(generation, plan, num_shared or num_rows)
-    return Changes(config, generation, found)
+    return Changes(config, generation, changes)
 
 
 def _check_padding(config: Any, model: Any) -> None:
@@ -203,29 +203,29 @@ def _table_changes(
 def _names_of_other_side(tensors: VocabularyTensors, sides: Sides) -> set[str]:
     """Return the names that belong to the unchanged side, by the part of the model that holds them."""
     other = "encoder" if sides == "decoder" else "decoder"
-    own = {name for name in tensors.all if f"{other}." in name or name.startswith(f"{other}.")}
+    names = {name for name in tensors.all if f"{other}." in name or name.startswith(f"{other}.")}
     if sides == "encoder":
-        own |= set(tensors.output | tensors.bias) - {name for name in tensors.encoder if "encoder." in name}
-    return own
+        names |= set(tensors.output | tensors.bias) - {name for name in tensors.encoder if "encoder." in name}
+    return names
 
 
 def _position_changes(config: Any, model: Any, tensors: VocabularyTensors) -> dict[str, Change]:
     """Find position tables that count from the padding id (RoBERTa), and make room for the new one."""
     old_pad, new_pad = (getattr(each, "pad_token_id", None) for each in (model.config, config))
-    found: dict[str, Change] = {}
+    changes: dict[str, Change] = {}
     if old_pad is None or new_pad is None or old_pad == new_pad:
-        return found
+        return changes
     for name, module in model.named_modules():
         if getattr(module, "padding_idx", None) != old_pad or f"{name}.weight" in tensors.all:
             continue
         is_table = isinstance(module, torch.nn.Embedding)
         if is_table and module.num_embeddings == model.config.max_position_embeddings:
-            found[f"{name}.weight"] = Change(source=id(module.weight), shift=new_pad - old_pad)
+            changes[f"{name}.weight"] = Change(source=id(module.weight), shift=new_pad - old_pad)
         elif "Sinusoidal" in type(module).__name__:
             raise _padding_error(model, name, old_pad)
-    if found:
+    if changes:
         config.max_position_embeddings += new_pad - old_pad
-    return found
+    return changes
 
 
 def check_positions(new: Any, changes: Changes, old_pad: int | None) -> None:

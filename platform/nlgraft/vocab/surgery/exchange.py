@@ -80,17 +80,17 @@ def _new_state(model: Any, changes: Changes, plan: TransferPlan) -> dict[str, Te
 
 
 def untie(new: Any, state: Mapping[str, Tensor]) -> None:
-    """Give own tables to names that the configuration ties but the state does not (T5's always ties)."""
+    """Untie names that the configuration ties but the state does not (T5's configuration always ties)."""
     owners: dict[int, Tensor] = {}
     for name, parameter in [*new.named_parameters(remove_duplicate=False)]:
-        wanted = state.get(name)
-        if wanted is None or owners.setdefault(id(parameter), wanted) is wanted:
+        table = state.get(name)
+        if table is None or owners.setdefault(id(parameter), table) is table:
             continue
         # Equal tables stay tied: the checkpoint would otherwise be saved with both.
-        if not torch.equal(owners[id(parameter)], wanted):
+        if not torch.equal(owners[id(parameter)], table):
             parent, _, child = name.rpartition(".")
-            own = torch.nn.Parameter(torch.empty_like(parameter), parameter.requires_grad)
-            setattr(new.get_submodule(parent), child, own)
+            untied = torch.nn.Parameter(torch.empty_like(parameter), parameter.requires_grad)
+            setattr(new.get_submodule(parent), child, untied)
 
 
 def _check_loaded(model: Any, state: Mapping[str, Tensor]) -> None:

@@ -71,8 +71,8 @@ def find_vocabulary_tensors(model: Any) -> VocabularyTensors:
     decoder = [input_table(model, "decoder")]
     if has_two_sides:
         # BART and T5 keep the shared table even when neither side reads it any more
-        left = model.get_input_embeddings().weight
-        decoder += [left] if left is not encoder[0] and left is not decoder[0] else []
+        shared = model.get_input_embeddings().weight
+        decoder += [shared] if shared is not encoder[0] and shared is not decoder[0] else []
     sides = _names_of(names, encoder), _names_of(names, decoder), _names_of(names, output)
     return VocabularyTensors(*sides, bias=_with_ties(model, _names_of(names, bias)))
 
@@ -106,20 +106,20 @@ def named_tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
 
 def _names_of(names: Mapping[str, Tensor], tensors: Sequence[Tensor]) -> frozenset[str]:
     # Compared by identity: equal shapes or values do not make a tie.
-    wanted = {id(tensor) for tensor in tensors}
-    return frozenset(name for name, tensor in names.items() if id(tensor) in wanted)
+    tensor_ids = {id(tensor) for tensor in tensors}
+    return frozenset(name for name, tensor in names.items() if id(tensor) in tensor_ids)
 
 
 def _with_ties(model: Any, names: frozenset[str]) -> frozenset[str]:
     """Add names that the architecture can tie to these, tied now or not (BERT's head bias has two)."""
-    found = set(names)
+    tied_names = set(names)
     for prefix, module in model.named_modules():
         pairs = getattr(module, "_tied_weights_keys", None)
         for pair in pairs.items() if isinstance(pairs, dict) else ():
             both = {f"{prefix}.{name}" if prefix else name for name in pair}
-            if both & found:
-                found |= both
-    return frozenset(found)
+            if both & tied_names:
+                tied_names |= both
+    return frozenset(tied_names)
 
 
 def count_embedding_parameters(model: Any) -> int:

@@ -21,10 +21,10 @@ LISTS = ("bad_words_ids", "force_words_ids", "suppress_tokens", "begin_suppress_
 
 def id_settings(config: Any) -> dict[str, Any]:
     """Return the settings of a configuration that hold token ids, and their values; those of parts not."""
-    found = config.to_dict()
+    settings = config.to_dict()
     return {
         name: value
-        for name, value in found.items()
+        for name, value in settings.items()
         if value is not None and (name.endswith(ONE_ID) or name in LISTS)
     }
 
@@ -86,7 +86,7 @@ def update_token_ids(config: Any, plan: TransferPlan, sides: Sides) -> None:
     other = {"decoder": ["encoder"], "encoder": [None, "decoder"], "both": []}[sides]
     kept = [config if name is None else getattr(config, name, None) for name in other]
     for part in vocabulary_parts(config):
-        if any(part is one for one in kept):
+        if any(part is unchanged for unchanged in kept):
             continue
         for name, value in id_settings(part).items():
             setattr(part, name, _translate(value, successor | _in_role(name, plan)))
@@ -104,15 +104,15 @@ def successors(plan: TransferPlan) -> dict[int, int]:
 
     Where several new tokens took over one old token, the one in its own role counts, else the lowest.
     """
-    found: dict[int, int] = {}
+    new_ids: dict[int, int] = {}
     rank: dict[int, tuple[bool, int]] = {}
     for row in plan.rows(Provenance.COPY, Provenance.SPECIAL).tolist():
         old = int(plan.matrix.indices[plan.matrix.indptr[row]])
         # False sorts before True: a token in its own role wins over a substitute.
         place = ("served by" in plan.reasons[row], row)
         if old not in rank or place < rank[old]:
-            rank[old], found[old] = place, row
-    return found
+            rank[old], new_ids[old] = place, row
+    return new_ids
 
 
 def _translate(value: Any, successor: Mapping[int, int]) -> Any:

@@ -211,8 +211,8 @@ def _take_chat_template(directory: Path, before: Any, vocabulary: Vocabulary) ->
     if file.is_file() or not isinstance(template, str):
         return []
     written = {token for token in before.get_added_vocab() if writes_token(template, token)}
-    if lost := sorted(written - vocabulary.ids_by_surface.keys()):
-        return [f"the chat template is not taken over, as the new vocabulary lacks {', '.join(lost)}"]
+    if missing := sorted(written - vocabulary.ids_by_surface.keys()):
+        return [f"the chat template is not taken over, as the new vocabulary lacks {', '.join(missing)}"]
     file.write_text(template, "utf-8")
     return []
 
@@ -227,19 +227,23 @@ def _put_around(
     document = read_json(file)
     if document["model"].get("type") == "WordLevel":
         return []
-    template, lost = _template(pattern, successor, vocabulary.surfaces)
+    template, num_missing = _template(pattern, successor, vocabulary.surfaces)
     steps = [step for step in processing_steps(document.get("post_processor")) if "processors" not in step]
-    own = [step for step in steps if step.get("type") in ADDING_PROCESSORS]
-    present = {text for step in own for text in step.get("special_tokens") or {}}
+    adding_steps = [step for step in steps if step.get("type") in ADDING_PROCESSORS]
+    present = {text for step in adding_steps for text in step.get("special_tokens") or {}}
     in_roles = {vocabulary.surfaces[i] for i in vocabulary.roles.values()}
-    if own and not template["special_tokens"].keys() - in_roles - present:
+    if adding_steps and not template["special_tokens"].keys() - in_roles - present:
         return []
     if template["special_tokens"]:
-        kept = [step for step in steps if step not in own]
+        kept = [step for step in steps if step not in adding_steps]
         both = {"type": "Sequence", "processors": [*kept, template]}
         document["post_processor"] = both if kept else template
         _write_json(file, document)
-    return [f"special tokens around a sentence that the new tokenizer lacks: {lost}"] if lost else []
+    return (
+        [f"special tokens around a sentence that the new tokenizer lacks: {num_missing}"]
+        if num_missing
+        else []
+    )
 
 
 def processing_steps(part: Any) -> Iterable[Mapping[str, Any]]:
@@ -264,13 +268,13 @@ def _load(directory: Path) -> Any:
 
 def _pattern(tokenizer: Any) -> dict[str, list[dict[str, Any]]]:
     """List the special tokens that a tokenizer puts around one sentence and around two."""
-    found = {}
+    pattern = {}
     for name, texts in (("single", ("a",)), ("pair", ("a", "a"))):
         encoded = tokenizer(*texts, return_special_tokens_mask=True, return_token_type_ids=True)
         ids = encoded["input_ids"]
         types = encoded.get("token_type_ids", [0] * len(ids))
-        found[name] = _entries([*zip(ids, encoded["special_tokens_mask"], types, strict=True)])
-    return found
+        pattern[name] = _entries([*zip(ids, encoded["special_tokens_mask"], types, strict=True)])
+    return pattern
 
 
 def _entries(tokens: Sequence[tuple[int, int, int]]) -> list[dict[str, Any]]:
@@ -290,7 +294,7 @@ def _template(
     pattern: Mapping[str, Sequence[Mapping[str, Any]]], successor: Mapping[int, int], surfaces: Sequence[str]
 ) -> tuple[dict[str, Any], int]:
     used: dict[str, Any] = {}
-    lost: set[int] = set()
+    missing: set[int] = set()
     made: dict[str, list[dict[str, Any]]] = {"single": [], "pair": []}
     for name, entries in pattern.items():
         for entry in entries:
@@ -299,7 +303,7 @@ def _template(
             if kind == "SpecialToken":
                 new = successor.get(identity)
                 if new is None:
-                    lost.add(identity)
+                    missing.add(identity)
                     continue
                 identity = surfaces[new]
                 used[identity] = {"id": identity, "ids": [new], "tokens": [identity]}
@@ -307,4 +311,4 @@ def _template(
     # A tokenizer that does not separate the two sentences shows them as one run of text.
     if sum("Sequence" in entry for entry in made["pair"]) != 2:
         made["pair"] = [*made["single"], {"Sequence": {"id": "B", "type_id": 1}}]
-    return {"type": "TemplateProcessing", **made, "special_tokens": used}, len(lost)
+    return {"type": "TemplateProcessing", **made, "special_tokens": used}, len(missing)

@@ -69,16 +69,16 @@ def continue_merges(
 
 def _merged(tokens: Sequence[str], pair: Pair) -> list[str]:
     """Join every occurrence of a pair, from the left."""
-    found: list[str] = []
+    merged: list[str] = []
     index = 0
     while index < len(tokens):
         if tuple(tokens[index : index + 2]) == pair:
-            found.append("".join(pair))
+            merged.append("".join(pair))
             index += 2
         else:
-            found.append(tokens[index])
+            merged.append(tokens[index])
             index += 1
-    return found
+    return merged
 
 
 def extend_tokenizer(document: Mapping[str, Any], merges: Sequence[Pair]) -> dict[str, Any]:

@@ -79,14 +79,14 @@ def _seeds(words: Mapping[str, int], old: Scores, size: int, min_count: int) -> 
     counts: dict[str, int] = {}
     shorter: dict[str, int] = {}
     for length in range(1, MAX_PIECE_CHARACTERS + 1):
-        found: Counter[str] = Counter()
+        length_counts: Counter[str] = Counter()
         for word, count in words.items():
             for start in range(len(word) - length + 1):
                 piece = word[start : start + length]
                 # What is frequent has frequent parts; the others would fill the memory.
                 if length == 1 or (piece[:-1] in shorter and piece[1:] in shorter):
-                    found[piece] += count
-        shorter = {piece: count for piece, count in found.items() if count >= min_count}
+                    length_counts[piece] += count
+        shorter = {piece: count for piece, count in length_counts.items() if count >= min_count}
         counts |= shorter
     total = sum(count * len(word) for word, count in words.items())
     new = sorted(counts.keys() - {*old, MARK}, key=lambda piece: (-counts[piece] * len(piece), piece))
@@ -120,14 +120,14 @@ def expected_counts(words: Mapping[str, int], scores: Mapping[str, float]) -> di
 
 def _edges(text: str, end: int, scores: Mapping[str, float], unknown: float) -> list[tuple[int, float]]:
     """List start and score of the pieces of a text that end at a place."""
-    found = [
+    edges = [
         (start, score)
         for start in range(max(0, end - MAX_PIECE_CHARACTERS), end)
         if (score := scores.get(text[start:end])) is not None
     ]
     if end and text[end - 1 : end] not in scores:
-        found.append((end - 1, unknown))
-    return found
+        edges.append((end - 1, unknown))
+    return edges
 
 
 def _log_sum(values: Sequence[float]) -> float:

@@ -83,14 +83,14 @@ def _words(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> Counter[str
 def _spelled(
     tokenizer: tokenizers.Tokenizer, model: Mapping[str, Any], words: Mapping[str, int]
 ) -> Counter[tuple[str, ...]]:
-    """Count words as their tokens; one ends at tokens without text: unknown tokens and single bytes."""
-    found: Counter[tuple[str, ...]] = Counter()
+    """Count the runs of tokens that spell words; tokens without text (unknown, single bytes) end a run."""
+    run_counts: Counter[tuple[str, ...]] = Counter()
     for word, count in words.items():
         tokens = [token.value for token in tokenizer.model.tokenize(word)]
         for is_text, run in groupby(tokens, lambda token: not _is_no_text(token, model)):
             if is_text:
-                found[tuple(run)] += count
-    return found
+                run_counts[tuple(run)] += count
+    return run_counts
 
 
 def _is_no_text(token: str, model: Mapping[str, Any]) -> bool:

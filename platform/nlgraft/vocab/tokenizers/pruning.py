@@ -68,9 +68,9 @@ def prune_tokenizer(
     for piece in sorted(ids, key=lambda piece: (-counts[ids[piece]], ids[piece])):
         if piece in kept or counts[ids[piece]] < min_count:
             continue
-        wanted = {piece, *parts.of(piece)} - kept
-        if size is None or len(kept) + len(wanted) <= size:
-            kept |= wanted
+        needed = {piece, *parts.of(piece)} - kept
+        if size is None or len(kept) + len(needed) <= size:
+            kept |= needed
     old_ids = sorted({everything[piece] for piece in kept if piece in everything})
     new_ids = {old: new for new, old in enumerate(old_ids)}
     return Pruned(_renumbered(document, kept, new_ids, merges), tuple(old_ids))
@@ -102,15 +102,15 @@ class _Parts:
     def __init__(self, merges: Sequence[tuple[str, ...]], prefix: str) -> None:
         self._ranks: dict[tuple[str, str], int] = {}
         self._prefix = prefix
-        for left, right in merges:
-            self._ranks.setdefault((left, right), len(self._ranks))
-        self.results = {self._join(left, right) for left, right in merges}
+        for first, second in merges:
+            self._ranks.setdefault((first, second), len(self._ranks))
+        self.results = {self._join(first, second) for first, second in merges}
         self._made: dict[str, tuple[str, str]] = {}
-        for left, right in merges:
-            self._made.setdefault(self._join(left, right), (left, right))
+        for first, second in merges:
+            self._made.setdefault(self._join(first, second), (first, second))
 
-    def _join(self, left: str, right: str) -> str:
-        return left + right.removeprefix(self._prefix)
+    def _join(self, first: str, second: str) -> str:
+        return first + second.removeprefix(self._prefix)
 
     def of(self, piece: str) -> Iterator[str]:
         """Yield the symbols that stand for parts of a token while its text is merged, characters first."""
@@ -132,8 +132,8 @@ class _Parts:
         """Take a token apart by the merges that name it, down to what no merge makes."""
         if piece not in self._made:
             return [piece]
-        left, right = self._made[piece]
-        return [*self._characters(left), *self._characters(right)]
+        first, second = self._made[piece]
+        return [*self._characters(first), *self._characters(second)]
 
 
 def _renumbered(
@@ -152,9 +152,9 @@ def _renumbered(
     if "merges" in model:
         prefix = model.get("continuing_subword_prefix") or ""
         model["merges"] = [
-            own
-            for own, (left, right) in zip(model["merges"], merges, strict=True)
-            if {left, right, left + right.removeprefix(prefix)} <= kept
+            merge
+            for merge, (first, second) in zip(model["merges"], merges, strict=True)
+            if {first, second, first + second.removeprefix(prefix)} <= kept
         ]
     for entry in made.get("added_tokens") or []:
         entry["id"] = new_ids[entry["id"]]

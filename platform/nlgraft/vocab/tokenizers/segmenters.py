@@ -69,10 +69,10 @@ class GreedySegmenter:
         pieces: list[Piece] = []
         position = offset = 0
         while position < len(characters):
-            found = self._longest_match(tok, characters, position, is_whole_allowed)
-            if found is None:
+            match = self._longest_match(tok, characters, position, is_whole_allowed)
+            if match is None:
                 return []
-            identity, end = found
+            identity, end = match
             num_bytes = sum(size for _, size in characters[position:end])
             pieces.append(Piece(identity, offset, offset + num_bytes))
             position, offset = end, offset + num_bytes
@@ -204,8 +204,8 @@ class BpeSegmenter:
                 break
             # Of equal ranks the leftmost pair is merged first.
             _, index = min(ranked)
-            (left, left_bytes), (right, right_bytes) = symbols[index : index + 2]
-            symbols[index : index + 2] = [(self._join(left, right), left_bytes + right_bytes)]
+            (first, first_bytes), (second, second_bytes) = symbols[index : index + 2]
+            symbols[index : index + 2] = [(self._join(first, second), first_bytes + second_bytes)]
         return self._pieces(tok, symbols)
 
     def _initial(self, tok: Tok) -> list[tuple[str, int]]:
@@ -219,13 +219,13 @@ class BpeSegmenter:
             symbols[first:] = [(prefix + text, size) for text, size in symbols[first:]]
         return symbols
 
-    def _join(self, left: str, right: str) -> str:
-        return left + right.removeprefix(self._marking.continuation_prefix)
+    def _join(self, first: str, second: str) -> str:
+        return first + second.removeprefix(self._marking.continuation_prefix)
 
-    def _rank(self, left: str, right: str) -> float | None:
+    def _rank(self, first: str, second: str) -> float | None:
         if self._pair_ranks is not None:
-            return self._pair_ranks.get((left, right))
-        score = self._result_scores.get(left + right)
+            return self._pair_ranks.get((first, second))
+        score = self._result_scores.get(first + second)
         return None if score is None else -score
 
     def _pieces(self, tok: Tok, symbols: list[tuple[str, int]]) -> list[Piece]:

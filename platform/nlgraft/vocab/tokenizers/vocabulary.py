@@ -108,16 +108,16 @@ class Vocabulary:
         """
         best: tuple[int, int, int] | None = None
         for identity in self._by_core.get(tok.core, []):
-            own = self.tokens[identity]
-            assert own is not None
-            if not are_compatible(tok.starts_word, own.starts_word):
+            candidate = self.tokens[identity]
+            assert candidate is not None
+            if not are_compatible(tok.starts_word, candidate.starts_word):
                 continue
-            if not are_compatible(tok.ends_word, own.ends_word):
+            if not are_compatible(tok.ends_word, candidate.ends_word):
                 continue
-            num_equal = (tok.starts_word == own.starts_word) + (tok.ends_word == own.ends_word)
+            num_equal = (tok.starts_word == candidate.starts_word) + (tok.ends_word == candidate.ends_word)
             rank = (
-                num_equal + (own.kind is tok.kind),
-                bool(own.starts_word) + bool(own.ends_word),
+                num_equal + (candidate.kind is tok.kind),
+                bool(candidate.starts_word) + bool(candidate.ends_word),
                 -identity,
             )
             if best is None or rank > best:
@@ -141,7 +141,7 @@ class Vocabulary:
             offset += num_bytes
             # Without an entry of its own, a character is spelled in its UTF-8 bytes.
             parts = [part] if part in self._by_core else [bytes([byte]) for byte in part]
-            ids.extend(self._by_core[known][0] for known in parts if known in self._by_core)
+            ids.extend(self._by_core[core][0] for core in parts if core in self._by_core)
         return ids
 
     def segment(self, tok: Tok, *, is_whole_allowed: bool = True) -> list[Piece]:
@@ -161,9 +161,9 @@ class Vocabulary:
         return min(spelled, key=len) if spelled else []
 
 
-def are_compatible(one: bool | None, other: bool | None) -> bool:
+def are_compatible(first: bool | None, second: bool | None) -> bool:
     """Return False only when both boundary marks are known and differ."""
-    return one is None or other is None or one == other
+    return first is None or second is None or first == second
 
 
 def make_vocabulary(
