@@ -156,11 +156,11 @@ def _weight_problems(directory: Path) -> Iterator[str]:
     if not isinstance(index, dict) or not isinstance(index.get("weight_map"), dict):
         yield f"{path}: no list of weights (weight_map); download it again"
         return
-    names = set(map(str, index["weight_map"].values()))
-    foreign = sorted(str(name) for name in names if not is_inside(name))
+    foreign = sorted(str(name) for name in index["weight_map"].values() if not is_inside(name))
     if foreign:
         yield f"{path}: {foreign[0]!r} is no file of this directory; download the checkpoint again"
         return
+    names = set(index["weight_map"].values())
     for name in sorted(names):
         if (directory / name).is_file():
             yield from _file_problems(directory / name)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pipeline_stages import number
 
-from nlgraft.basics.errors import ContractError, StoreError
+from nlgraft.basics.errors import ContractError, PlaceError, StoreError
 from nlgraft.pipeline import integrity
 from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.store import ArtifactStore, Decision
@@ -197,10 +197,8 @@ def test_a_place_that_refuses_is_named_with_a_remedy(
 
 def test_a_place_below_a_file_is_named(tmp_path: Path):
     (tmp_path / "file").touch()
-    store = ArtifactStore.open(tmp_path / "file" / "store")
-    assert not store.has(number(1))
-    with pytest.raises(StoreError, match=rf"the store cannot write {tmp_path}/file.*: Not a directory"):
-        store.lock_study("x")
+    with pytest.raises(PlaceError, match=rf"storage {tmp_path}/file/store.*Not a directory"):
+        ArtifactStore.open(tmp_path / "file" / "store")
 
 
 def test_a_lease_is_judged_in_a_place_that_cannot_be_written(
