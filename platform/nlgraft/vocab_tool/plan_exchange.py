@@ -16,13 +16,11 @@ from nlgraft.vocab.methods.building import build_plan, donor_rows
 from nlgraft.vocab.methods.interface import Method, PlanChoices, PlanMaterial, TokenVectors
 from nlgraft.vocab.methods.registry import find_method
 from nlgraft.vocab.methods.similar import DEFAULT_CAP, Order
-from nlgraft.vocab.plans.moments import Array
-from nlgraft.vocab.plans.norms import norm_report
 from nlgraft.vocab.plans.plan_report import PlanReport, SpecialTokens, report_plan
-from nlgraft.vocab.plans.transfer_plan import NormMatch, TransferPlan
-from nlgraft.vocab.tokenizers.appending import append_tokens
+from nlgraft.vocab.plans.transfer_plan import Array, NormMatch, TransferPlan, norm_report
 from nlgraft.vocab.tokenizers.directories import find_tokenizer, save_tokenizer
 from nlgraft.vocab.tokenizers.encoding import Encoder, text_encoder
+from nlgraft.vocab.tokenizers.extension import append_tokens
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 from nlgraft.vocab_tool.outputs import TOKENIZER_DIRECTORY, refuse_used, written_at_once
