@@ -7,9 +7,11 @@ share the pretrained model; arms with the same vocabulary share its tokenizer an
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from nlgraft.nn.model_config import LlamaConfig
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.exchange_kinds import (
@@ -25,23 +27,26 @@ from nlgraft.stages.exchange_kinds import (
 )
 from nlgraft.stages.language_model_kinds import TrainLanguageModelInputs
 from nlgraft.stages.masked_lm_graph import CHECKPOINT_TOKENIZER
-from nlgraft.stages.released_graph import checkpoint_settings
+from nlgraft.stages.released_graph import CHECKPOINTS, CheckpointSettings, checkpoint_settings
 from nlgraft.stages.seq2seq_graph import TokenizedText
-from nlgraft.stages.stage_kind import NoSettings
+from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
 from nlgraft.stages.text_kinds import CorpusInputs, NoInputs, TokenizedInputs
+from nlgraft.stages.training_settings import TrainingSettings
+from nlgraft.text.corpus_config import SplitName
 from nlgraft.text.tokenizer_config import ByteTokenizerConfig
-from trainables.llm_vocabulary.config import EXTENDING, KEPT, PRUNING, WITH_NEW_ROWS, Config, ModelConfig
+from trainables.llm_vocabulary.config import (
+    EXTENDING,
+    KEPT,
+    PRUNING,
+    WITH_NEW_ROWS,
+    Config,
+    LoraConfig,
+    ModelConfig,
+    PackedTrainConfig,
+)
 
 if TYPE_CHECKING:
     from nlgraft.vocab.methods.interface import Method
-from dataclasses import dataclass, field
-
-from nlgraft.nn.model_config import LlamaConfig
-from nlgraft.stages.released_graph import CHECKPOINTS, CheckpointSettings
-from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
-from nlgraft.stages.training_settings import TrainingSettings
-from nlgraft.text.corpus_config import SplitName
-from trainables.llm_vocabulary.config import LoraConfig, PackedTrainConfig
 
 
 def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:

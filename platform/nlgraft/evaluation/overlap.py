@@ -6,6 +6,7 @@ function here returns the rows of all segments and the signature that pins how t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,6 @@ from nlgraft.evaluation.metric_config import BleuTokenizer, RougeTokenizer
 if TYPE_CHECKING:  # configs name the metrics, and reading them should not load the libraries
     from sacrebleu.metrics.base import Metric
     from sacrebleu.metrics.bleu import BLEU
-import re
 
 ROUGE_SIGNATURES: dict[RougeTokenizer, str] = {
     "english": "tok:a-z0-9|stem:porter",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from nlgraft.basics.errors import ClusterError
+from nlgraft.basics.errors import ClusterError, StageBusy
 from nlgraft.basics.wording import duration
 from nlgraft.execution.cluster import (
     DRIVER_SHARE,
@@ -29,7 +30,7 @@ from nlgraft.execution.stage_claims import LOOK_SHARE
 from nlgraft.execution.trial_queue import TrialQueue
 from nlgraft.execution.waiting import Wait, place_text, unplaced
 from nlgraft.execution.worker_group import WorkerGroup
-from nlgraft.pipeline.stage import StageGraph
+from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import one_line
 from nlgraft.study.data.design import Cell
@@ -38,11 +39,6 @@ from nlgraft.study.reading.system_import import load_system
 
 if TYPE_CHECKING:
     from nlgraft.execution.trainable import TrialSpec
-import logging
-from collections.abc import Iterable
-
-from nlgraft.basics.errors import StageBusy
-from nlgraft.pipeline.stage import Stage
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
-
-if TYPE_CHECKING:
-    from nlgraft.pipeline.stage import StageGraph
-import logging
-from typing import TYPE_CHECKING
 
 from nlgraft.basics.errors import NlgraftError
 

@@ -6,16 +6,25 @@ looks for are the cells.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
+import logging
+import math
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter, ValidationError
+
+from nlgraft.basics.errors import DataError
 from nlgraft.basics.wording import inert_markdown
+from nlgraft.pipeline.fingerprint import fingerprint
+from nlgraft.text.corpus_config import SPLITS, ConlangConfig, CorpusConfig, digest, further_tests
 from nlgraft.tracking.entries import (
     BestModel,
     CellLike,
@@ -25,6 +34,7 @@ from nlgraft.tracking.entries import (
     RunEntry,
     RunKey,
     Status,
+    TrackedDataset,
     TrialLike,
 )
 from nlgraft.tracking.naming import (
@@ -33,11 +43,13 @@ from nlgraft.tracking.naming import (
     END_REASON,
     FINGERPRINT,
     KIND,
+    MATTERED,
     NOTE,
     REGISTRATION,
     STATE,
     STUDY,
     STUDY_FINGERPRINT,
+    VERDICT,
     distinct_levels,
     flatten,
     metric_name,
@@ -49,19 +61,7 @@ from nlgraft.tracking.naming import (
 if TYPE_CHECKING:
     from nlgraft.pipeline.trial import TrialRecord
     from nlgraft.study.public import Study
-import base64
-import logging
-import math
-import zlib
-from collections.abc import Iterator
 
-from pydantic import TypeAdapter, ValidationError
-
-from nlgraft.basics.errors import DataError
-from nlgraft.pipeline.fingerprint import fingerprint
-from nlgraft.text.corpus_config import SPLITS, ConlangConfig, CorpusConfig, digest, further_tests
-from nlgraft.tracking.entries import TrackedDataset
-from nlgraft.tracking.naming import MATTERED, VERDICT
 
 _STATUS_OF_STATE: dict[str, Status] = {
     "finished": "FINISHED",

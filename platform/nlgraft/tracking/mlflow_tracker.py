@@ -6,6 +6,7 @@ Importing this module does not import mlflow; the writer thread does when the st
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -15,7 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nlgraft.basics.errors import StudyError
-from nlgraft.tracking.entries import CellLike, IsRead, Point, RunEntry, RunKey, TrialLike, copy_scored_files
+from nlgraft.tracking.entries import (
+    BestModel,
+    CellLike,
+    IsRead,
+    Point,
+    RunEntry,
+    RunKey,
+    TrialLike,
+    copy_scored_files,
+    find_model,
+)
 from nlgraft.tracking.layout import StudyLayout, now_ms
 from nlgraft.tracking.naming import END_REASON, STATE, metric_name, upstream_trainings
 from nlgraft.tracking.uri import check_uri, is_database, public_text
@@ -24,16 +35,8 @@ from nlgraft.tracking.writer import Backend, Writer
 if TYPE_CHECKING:
     from nlgraft.pipeline.store import ArtifactStore
     from nlgraft.pipeline.trial import TrialRecord
-    from nlgraft.study.public import Study
-import math
-from typing import TYPE_CHECKING
-
-from nlgraft.tracking.entries import BestModel, find_model
-
-if TYPE_CHECKING:
-    from nlgraft.pipeline.store import ArtifactStore
-    from nlgraft.pipeline.trial import TrialRecord
     from nlgraft.study.data.study import Objective
+    from nlgraft.study.public import Study
 
 
 _log = logging.getLogger("nlgraft.tracking")
