@@ -143,8 +143,7 @@ class LocalRay:
     def _start_head(self, directory: Path, node: str) -> Path:
         """Start the processes with a node's address; return the file that they write to."""
         output = directory / "output"
-        # -P: a module in the working directory stands for none of Ray's.
-        command = [sys.executable, "-P", "-c", _RAY_COMMAND, str(os.getpid()), "start", "--head", "--block"]
+        command = [sys.executable, "-c", _RAY_COMMAND, str(os.getpid()), "start", "--head", "--block"]
         shape = [f"--num-cpus={int(self._capacity['CPU'])}", f"--num-gpus={int(self._capacity['GPU'])}"]
         place = [f"--node-ip-address={node}", f"--temp-dir={directory}", "--include-dashboard=false"]
         with output.open("wb") as file:
