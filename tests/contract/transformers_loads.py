@@ -28,7 +28,7 @@ def _ours(directory: Path, lines: Sequence[str]) -> tuple[Any, TranslateSettings
     return (
         model,
         settings,
-        encoded_inputs(settings, Corpus([[*lines]] * roles), folders, model.config),
+        encoded_inputs(settings, Corpus([[*lines]] * roles), folders, model.room("source")),
         folders,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -105,7 +106,13 @@ def find_study(study: str, overrides: Sequence[str], storage: str | None) -> Stu
     """Read a study file, or a study that was run on the store by its name."""
     from nlgraft import api
 
-    return read_study(study, overrides, storage) if overrides else api.find_study(study, storage)
+    if overrides:
+        return read_study(study, overrides, storage)
+    here = str(Path.cwd())
+    # In the store of somebody else lies no system: see `reads_studies`.
+    if storage is not None and sys.path[-1] == here and Path(here).is_relative_to(os.path.realpath(storage)):
+        del sys.path[-1]
+    return api.find_study(study, storage)
 
 
 def print_json(document: Any) -> None:

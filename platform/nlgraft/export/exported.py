@@ -78,7 +78,7 @@ class ExportedModel:
             return []
         with _reading(self._directory):
             model, settings = self._seq2seq
-            inputs = encoded_inputs(settings, self._corpus(columns), self._tokenizers, model.config)
+            inputs = encoded_inputs(settings, self._corpus(columns), self._tokenizers, model.room("source"))
             target = open_tokenizer(self._tokenizers[settings.view.target.stream])
         lines = target.decode(search(model, inputs, settings).best)
         # Written and read, since a line break within a translation becomes a space in an artifact.

@@ -150,8 +150,8 @@ class HuggingFaceEncoder(nn.Module):
         if self.max_tokens is not None and length > self.max_tokens:
             raise DataError(
                 f"an input of {length} tokens, but {type(self.model).__name__} has positions for "
-                f"{self.max_tokens}: set the context's max_tokens to at most that, or data.max_tokens where "
-                "the model takes the place of the source embeddings"
+                f"{self.max_tokens}: set the context's max_tokens to at most that; where the model takes the "
+                "place of the source embeddings, leave longer lines out"
             )
         if not tokens.has_padding:
             return self._run(input_ids=tokens.ids, attention_mask=torch.ones_like(tokens.ids))

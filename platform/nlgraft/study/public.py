@@ -64,13 +64,13 @@ class Study(study.Study):
         return read_study(documents.from_values(document), overrides, environ, "study", cls, Path.cwd())
 
     @classmethod
-    def from_store(cls, name: str, store: ArtifactStore, environ: Mapping[str, str] | None = None) -> Self:
+    def from_store(cls, name: str, store: ArtifactStore) -> Self:
         """Read a study that was run on a store by its name, overrides included: see `variant`.
 
         Raises:
             StudyError: The store has no such study, or this version of nlgraft refuses it.
         """
-        return recorded_study(name, store, os.environ if environ is None else environ, cls)
+        return recorded_study(name, store, cls)
 
     def record(self, store: ArtifactStore) -> None:
         """Record the study in a store, for `from_store`; the newest one of a name is kept."""

@@ -8,13 +8,13 @@ import re
 import sqlite3
 import warnings
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from mlflow import MlflowClient, MlflowException
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
@@ -27,7 +27,7 @@ from nlgraft.tracking.uri import is_database, sqlite_path
 
 _log = logging.getLogger("nlgraft.tracking")
 
-_SCHEMA_LOCK_TIMEOUT_S = 120.0
+_PATIENCE_S = 60.0
 _REFUSALS = (401, 403)
 
 
@@ -95,10 +95,13 @@ def _refused(uri: str, experiment: str, error: MlflowException) -> StudyError:
 def _ensure_schema(database: Path) -> None:
     """Create a SQLite database in one step: racing or killed migrations would leave it half migrated.
 
-    It uses a write-ahead log, with which a commit costs a fraction of one with a rollback journal.
+    The lock only spares work: a process that is stopped while it holds the lock blocks nobody for long. The
+    database uses a write-ahead log, with which a commit costs a fraction of one with a rollback journal.
     """
     database.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{database}.lock", timeout=_SCHEMA_LOCK_TIMEOUT_S):
+    with ExitStack() as stack, suppress(FileExistsError):  # another was faster
+        with suppress(Timeout):
+            stack.enter_context(FileLock(f"{database}.lock", timeout=_PATIENCE_S))
         if database.exists() and database.stat().st_size > 0:
             return
         with TemporaryDirectory(prefix=".nlgraft-mlflow-", dir=database.parent) as folder:
@@ -106,7 +109,9 @@ def _ensure_schema(database: Path) -> None:
             MlflowClient(tracking_uri=f"sqlite:///{new}")
             with closing(sqlite3.connect(new)) as connection:
                 connection.execute("PRAGMA journal_mode=WAL")
-            new.replace(database)
+            if database.exists() and database.stat().st_size == 0:
+                database.unlink()
+            os.link(new, database)
 
 
 @cache

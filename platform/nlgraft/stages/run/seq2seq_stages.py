@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.evaluation.scores import Evaluation
@@ -28,7 +30,7 @@ from nlgraft.training.models import fresh_model, read_config, read_encoder, read
 from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.seeds import derive_seed
 from nlgraft.training.step import Training
-from nlgraft.training.train_config import View
+from nlgraft.training.train_config import Side, View
 from nlgraft.training.views import Encoded
 from nlgraft.training.weights import CarryReport, carry_over
 
@@ -104,7 +106,7 @@ def training_task(
 ) -> TrainingTask:
     """Set up the training of a given model, which is changed in place."""
     data, dev = (batches(split, settings, inputs, context) for split in ("train", "dev"))
-    check_positions(model.config, data)
+    check_positions(model, data, dev)
 
     def measure(model: Seq2Seq) -> Evaluation:
         rows = segment_losses(model, dev.in_order(), len(dev), context.device)
@@ -164,21 +166,25 @@ def masked_spans(
     return view.model_copy(update={"sources": (source,)}), masked
 
 
-def check_positions(config: TransformerConfig, data: Seq2SeqData) -> None:
-    """Refuse inputs longer than the position table.
+def check_positions(model: Seq2Seq, *splits: Seq2SeqData) -> None:
+    """Refuse inputs longer than the position table, or than that of an encoder in place of embeddings.
 
     Raises:
-        DataError: A sequence is longer.
+        DataError: A sequence of a split is longer.
     """
-    source, target = data.longest()
-    for side, positions, length in (
-        ("source", config.source_positions, source),
-        ("target", config.target_positions, target),
-    ):
-        if positions == "learned" and length > config.max_positions:
+    view = splits[0].view
+    sides: tuple[tuple[Literal["source", "target"], Sequence[Side]], ...]
+    sides = ("source", view.sources), ("target", [view.target])
+    longest = np.array([split.longest() for split in splits]).max(0)
+    for (name, read), length in zip(sides, longest, strict=True):
+        room = model.room(name)
+        if room is not None and length > room:
+            around = max(len(side.prefix) + len(side.suffix) for side in read)
+            way = f"set data.max_tokens to at most {room - around}"
+            if getattr(model.config, f"{name}_context") is not None:
+                way = "the encoder in place of the embeddings reads it whole: leave longer lines out"
             raise DataError(
-                f"{side} text has up to {length} tokens with its end, the model {config.max_positions} "
-                f"positions; set data.max_tokens to at most {config.max_positions - 1}"
+                f"{name} text has up to {length} tokens with its end, the model {room} positions; {way}"
             )
 
 

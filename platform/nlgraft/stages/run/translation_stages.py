@@ -29,7 +29,7 @@ from nlgraft.evaluation.scripts import TextTokenizers, choose_tokenizers
 from nlgraft.evaluation.translation import Translations
 from nlgraft.evaluation.translation import translate as decode
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
+from nlgraft.nn.model_config import GenerationConfig
 from nlgraft.nn.rereading import without_language_model_cache
 from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.pipeline.stage import StageContext
@@ -62,7 +62,7 @@ def translate(context: StageContext) -> None:
     settings, inputs = TRANSLATE.read(context)
     split = settings.split
     model = read_model(inputs.model).to(context.device)
-    prepared = model_inputs(settings, inputs, model.config)
+    prepared = model_inputs(settings, inputs, model.room("source"))
     if settings.foreign_source is not None:
         # A fixed seed, so that all trials translate the same mismatched sources.
         prepared = with_foreign_source(prepared, settings.foreign_source, seed=0)
@@ -89,28 +89,25 @@ def search(model: Seq2Seq, inputs: Inputs, settings: TranslateSettings) -> Trans
         return decode(model, inputs, settings.generation)
 
 
-def model_inputs(
-    settings: TranslateSettings, inputs: TranslateInputs[Path], config: TransformerConfig
-) -> Inputs:
+def model_inputs(settings: TranslateSettings, inputs: TranslateInputs[Path], room: int | None) -> Inputs:
     """Encode what the model reads of a split, see ``encoded_inputs``."""
     corpus = read_corpus(inputs.corpus / settings.split)
-    return encoded_inputs(settings, corpus, inputs.tokenizers, config)
+    return encoded_inputs(settings, corpus, inputs.tokenizers, room)
 
 
 def encoded_inputs(
     settings: TranslateSettings,
     corpus: Corpus,
     tokenizers: Mapping[str, Path],
-    config: TransformerConfig,
+    room: int | None,
 ) -> Inputs:
     """Encode what a model reads of a corpus.
 
-    Sources that are longer than in training, or than the model's position table, are cut and counted.
+    Sources that are longer than in training, or than the model has room for, are cut and counted.
     """
     view = settings.view
-    # Sinusoids have no last position.
-    if config.source_positions == "learned":
-        view = view.model_copy(update={"sources": tuple(_fitting(side, config) for side in view.sources)})
+    if room is not None:
+        view = view.model_copy(update={"sources": tuple(_fitting(side, room) for side in view.sources)})
     streams, num_cut = {}, Counter[str]()
     for side in (*view.sources, *view.contexts.values()):
         text = text_of(corpus, [settings.streams[side.stream]])
@@ -124,8 +121,8 @@ def encoded_inputs(
     return prepared
 
 
-def _fitting(side: Side, config: TransformerConfig) -> Side:
-    room = config.max_positions - len(side.prefix) - len(side.suffix)
+def _fitting(side: Side, room: int) -> Side:
+    room -= len(side.prefix) + len(side.suffix)
     return side.model_copy(update={"max_tokens": min(room, side.max_tokens or room)})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from importlib.metadata import entry_points
@@ -95,6 +96,8 @@ def database_fault(path: Path) -> str:
     What is no regular file is not opened: a pipe would wait for its writer.
     """
     try:
+        if Path(os.path.realpath(path)).is_symlink():
+            return f"{path} is a link that leads to itself; give a SQLite database or a new name"
         there = next(place for place in (path, *path.parents) if place.exists())
         if there != path:
             kind = "" if there.is_dir() else "directory"

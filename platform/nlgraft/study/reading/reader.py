@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,12 +81,11 @@ def forget_study(name: str, store: ArtifactStore) -> None:
     store.remove(f"records/{_KIND}/{fingerprint(name)}.json")
 
 
-def recorded_study(name: str, store: ArtifactStore, environ: Mapping[str, str], kind: type[StudyT]) -> StudyT:
+def recorded_study(name: str, store: ArtifactStore, kind: type[StudyT]) -> StudyT:
     """Read the study that was run under a variant's name.
 
     Args:
         name: E.g. ``demo`` or ``demo@tiny-1f0c6a2e``.
-        environ: Values of ``${env:NAME}``.
         kind: The class of the study.
 
     Raises:
@@ -100,10 +100,15 @@ def recorded_study(name: str, store: ArtifactStore, environ: Mapping[str, str], 
     values = {**found.study, "storage": {"path": store.uri}}
     if isinstance(resources := values.get("resources"), dict):
         values["resources"] = {key: resources[key] for key in resources.keys() - _REMOVED_RESOURCES}
+    # A run records values. The environment of who reads the store of somebody else is none of its business.
+    if "${env:" in json.dumps({key: value for key, value in values.items() if key != "scales"}):
+        raise StudyError(
+            [Problem("", "its record names a variable, which no run writes; run its file")], name
+        )
     directory = Path(found.directory)
     mirror = Path(store.uri) / INPUTS if store.is_local else None
     with looking_below(mirror):
-        study = read_study(documents.from_values(values), (), environ, name, kind, directory)
+        study = read_study(documents.from_values(values), (), {}, name, kind, directory)
     study._mirror = mirror
     study._overrides = Overrides(found.scales, found.overrides)
     return study

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
-from nlgraft.basics.errors import ContractError, Problem, StudyError, nearest
+from nlgraft.basics.errors import Problem, StudyError, nearest
 from nlgraft.basics.shipped import SYSTEMS_PACKAGE, system_names
 from nlgraft.evaluation.metric_config import TextMetric
 from nlgraft.study.data import paths
@@ -40,9 +40,6 @@ def system_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
         if meant not in system_names():
             return
         system = load_system(meant)
-    except ContractError as error:
-        yield Problem("system", str(error))
-        return
     system = system.of_study(draft.study.data, draft.study.base)
     yield from _metric_problems(draft, cells, system)
     unknown: set[str] = set()
