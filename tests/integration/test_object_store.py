@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from nlgraft.execution.cluster import connected
 from nlgraft.execution.events import Driver
 from nlgraft.execution.sweep import run_sweep
 from nlgraft.pipeline.store import ArtifactStore
@@ -28,13 +27,13 @@ def store_uri(s3_uri: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> s
     return s3_uri
 
 
+@pytest.mark.usefixtures("ray_cluster")
 def test_a_store_with_options_in_its_uri(toy_document: dict[str, Any], store_uri: str) -> None:
     study = Study.from_dict({**toy_document, "storage": {"path": store_uri}})
-    with connected(None, study.resources):
-        outcomes = [
-            run_sweep(study, ArtifactStore.open(store_uri), cells(study), Driver(lambda event: None))
-            for _ in range(2)
-        ]
+    outcomes = [
+        run_sweep(study, ArtifactStore.open(store_uri), cells(study), Driver(lambda event: None))
+        for _ in range(2)
+    ]
     assert [(outcome.num_run, outcome.num_reused, outcome.num_failed) for outcome in outcomes] == [
         (4, 0, 0),
         (0, 4, 0),
