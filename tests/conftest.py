@@ -48,6 +48,16 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> ArtifactStore:
 
 
 @pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with MLflow's schema: making one takes seconds, copying it none."""
+    from mlflow import MlflowClient
+
+    path = tmp_path_factory.mktemp("mlflow") / "empty.db"
+    MlflowClient(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
     """Host and port of an S3-compatible server on loopback."""
     from moto.server import ThreadedMotoServer

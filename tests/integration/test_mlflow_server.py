@@ -217,6 +217,7 @@ def test_a_server_that_is_away_from_start_to_end_is_told_by_the_next_run(recorde
     recorded.check(proxy.address)
 
 
+@pytest.mark.usefixtures("ray_cluster")
 def test_the_next_run_of_a_study_writes_what_mlflow_missed(toy_document, proxy):
     """The product path: launch() with MLflow unreachable, then launch() again with nothing left to run."""
     study = Study.from_dict(toy_document | {"name": "missed"})

@@ -136,16 +136,6 @@ def store(tmp_path):
     return ArtifactStore.open(tmp_path / "store")
 
 
-@pytest.fixture(scope="session")
-def empty_database(tmp_path_factory):
-    """A database with MLflow's schema: making one takes seconds, copying it none."""
-    from mlflow import MlflowClient
-
-    path = tmp_path_factory.mktemp("mlflow") / "empty.db"
-    MlflowClient(f"sqlite:///{path}")
-    return path
-
-
 @pytest.fixture
 def uri(tmp_path, empty_database):
     shutil.copy(empty_database, tmp_path / "mlflow.db")
