@@ -1,6 +1,5 @@
 import json
 import shutil
-import socket
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import SimpleNamespace
@@ -163,10 +162,3 @@ def open_tracker(uri, toy):
     yield open_one
     for tracker in opened:
         tracker.close()
-
-
-@pytest.fixture
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
