@@ -90,7 +90,7 @@ def ray_cluster() -> Iterator[Path]:
     Whatever runs a sweep in this process uses it. Its workers find the toy and have keys of the S3 server.
     """
     from nlgraft.execution.cluster import connected
-    from nlgraft.study.data.resources import Resources
+    from nlgraft.study.data.study import Resources
 
     directory = Path(tempfile.mkdtemp(prefix="nlg-t-"))
     cluster = connected(None, Resources())

@@ -50,7 +50,7 @@ def test_a_local_ray_has_the_environment_of_a_driver_that_uv_runs_and_ends_with_
     (project / "driver.py").write_text(
         "import os, time\n"
         "from nlgraft.execution.cluster import connected\n"
-        "from nlgraft.study.data.resources import Resources\n"
+        "from nlgraft.study.data.study import Resources\n"
         "with connected(None, Resources()):\n"
         "    import ray\n"
         "    command = ray.get_runtime_context().runtime_env.get('py_executable')\n"

@@ -21,7 +21,7 @@ from nlgraft.basics.errors import ClusterError, StoreError
 from nlgraft.execution import sweep, waiting
 from nlgraft.execution.cluster import local_capacity
 from nlgraft.execution.events import Driver, Event, LookTaken, Notice, TrialEnded, TrialStarted
-from nlgraft.execution.report_keys import OUTCOME, REASON, TRIAL_ID
+from nlgraft.execution.scheduling import OUTCOME, REASON, TRIAL_ID
 from nlgraft.execution.sweep import SweepOutcome, run_sweep
 from nlgraft.execution.sweep_board import SweepBoard
 from nlgraft.execution.trainable import TrialSpec, TuneReporter

@@ -13,7 +13,7 @@ import pytest
 
 from nlgraft.export.description import LaterFunction
 from nlgraft.study.public import Study
-from trainables.multi_source.kinds import LAST_SENTENCE
+from trainables.multi_source.graph import LAST_SENTENCE
 
 ROOT = Path(__file__).parents[2]
 CHOOSES_CODE = {

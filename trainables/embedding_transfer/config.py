@@ -18,12 +18,10 @@ from nlgraft.stages.config_parts import (
     VectorsConfig,
     defaulting,
 )
-from nlgraft.text.corpus_config import PairsConfig, as_corpus
+from nlgraft.text.corpus_config import PairsConfig, as_corpus, role_problem
 from nlgraft.text.files import InputPathOrName
-from nlgraft.text.roles import role_problem
 from nlgraft.text.tokenizer_config import SampledTokenizerConfig, TokenizerConfig
-from nlgraft.training.schedules import LrSchedule
-from nlgraft.training.train_config import OneOfSeveral, SmoothedTrainConfig
+from nlgraft.training.train_config import LrSchedule, OneOfSeveral, SmoothedTrainConfig
 from trainables.embedding_transfer.arms import (
     KEPT_METHODS,
     MASKED_LM_METHODS,

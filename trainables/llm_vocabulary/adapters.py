@@ -12,7 +12,7 @@ import warnings
 
 import torch
 
-from nlgraft.nn.causal_lms import TransformersCausalLM
+from nlgraft.nn.transformers_lms import TransformersCausalLM
 from nlgraft.training.rows_first import RowsFirst
 from trainables.llm_vocabulary.config import LoraConfig
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from nlgraft.basics.errors import DataError
 from nlgraft.basics.wording import is_inside
-from nlgraft.nn.conversion.architectures import REFUSED
+from nlgraft.nn.architectures import REFUSED
 from nlgraft.text.files import expand, read_json
 
 Reader = Literal["mbart", "multilingual", "marian", "bert", "masked_lm", "causal_lm", "encoder"]

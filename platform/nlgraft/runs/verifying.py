@@ -10,7 +10,7 @@ from typing import Any
 
 from nlgraft.basics.errors import Finding, StudyLockedError
 from nlgraft.basics.wording import count, size
-from nlgraft.execution.optuna_check import check_optuna
+from nlgraft.execution.optuna_study import check_optuna
 from nlgraft.execution.planned_trials import PlannedTrials, planned_trials
 from nlgraft.execution.study_lock import StudyLock
 from nlgraft.pipeline.credentials import without_credentials

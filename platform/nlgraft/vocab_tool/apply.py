@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from nlgraft.basics.errors import DataError
-from nlgraft.vocab.plans.norms import NormReport
-from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
+from nlgraft.vocab.plans.transfer_plan import NormReport, Provenance, TransferPlan
 from nlgraft.vocab.surgery.tensors import count_embedding_parameters, input_table
 from nlgraft.vocab.surgery.token_ids import (
     LISTS,

@@ -19,8 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nlgraft.basics.errors import DataError
-from nlgraft.vocab.plans.norms import NormReport, norm_report
-from nlgraft.vocab.plans.transfer_plan import TransferPlan
+from nlgraft.vocab.plans.transfer_plan import NormReport, TransferPlan, norm_report
 from nlgraft.vocab.surgery.changes import Change, check_positions, find_changes
 from nlgraft.vocab.surgery.exchange import build_model
 from nlgraft.vocab.surgery.tensors import TensorRows, find_vocabulary_tensors, input_table, named_tensors

@@ -17,7 +17,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 from nlgraft.basics.errors import DataError
 from nlgraft.basics.wording import is_inside
 from nlgraft.text.files import read_json
-from nlgraft.vocab.plans.moments import Array
+from nlgraft.vocab.plans.transfer_plan import Array
 from nlgraft.vocab.surgery.exchange import untie
 from nlgraft.vocab.surgery.tensors import find_vocabulary_tensors, input_table, named_tensors
 from nlgraft.vocab.surgery.token_ids import vocabulary_parts

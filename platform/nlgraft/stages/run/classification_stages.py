@@ -13,7 +13,7 @@ from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.nn.classifier import Classifier
 from nlgraft.nn.masked_lm_models import MaskedLM
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.kinds.classification_kinds import (
+from nlgraft.stages.classification_graph import (
     SCORE_CLASSIFIER,
     TRAIN_CLASSIFIER,
     ScoreClassifierInputs,
