@@ -56,12 +56,12 @@ class Claim:
         """Describe how a study's data differ from the paper's; empty if they are the same."""
         if not self.data:
             return "the claim does not state its data"
-        for path, wanted in self.data.items():
-            ours = paths.get(data, path)
-            if ours is paths.MISSING:
-                return f"{path} is missing, the paper's is {wanted}"
-            if not (same(ours, wanted) or fnmatchcase(str(ours), str(wanted))):
-                return f"{path} is {ours}, the paper's is {wanted}"
+        for path, published in self.data.items():
+            ours_ = paths.get(data, path)
+            if ours_ is paths.MISSING:
+                return f"{path} is missing, the paper's is {published}"
+            if not (same(ours_, published) or fnmatchcase(str(ours_), str(published))):
+                return f"{path} is {ours_}, the paper's is {published}"
         return ""
 
     @property
@@ -90,9 +90,9 @@ class Claim:
             amount = "no less" if self.margin else "more"
             text = f"{self.better} gains {amount} over {self.worse} than {first} over {second}"
         elif self.worse_metric is not None:
-            than = f"{self.worse}'s {self.worse_metric}"
+            other = f"{self.worse}'s {self.worse_metric}"
             better = "no worse" if self.margin else "better"
-            text = f"{self.better}'s {self.metric} {better} than {than}"
+            text = f"{self.better}'s {self.metric} {better} than {other}"
             return text + (f" by more than {self.margin:g}" if self.margin else "")
         elif self.is_ordering:
             text = f"{self.better} {'no worse' if self.margin else 'better'} than {self.worse}"
@@ -121,19 +121,19 @@ class Figures:
             (column, {find(text): figure for text, figure in column.values.items()}) for column in columns
         ]
 
-    def claims(self, stated: Statement) -> Iterator[Claim]:
+    def claims(self, statement: Statement) -> Iterator[Claim]:
         """Turn a statement into claims: none where no column has figures of all its cells."""
-        for names in stated.comparisons:
-            if stated.source is not None and len(names) > 1:
-                for metric in stated.metric:
-                    origin = {"metric": metric, "source": stated.source, "data": stated.data}
-                    yield _claim(stated, names, (), worse_metric=stated.worse_metric, **origin)
+        for names in statement.comparisons:
+            if statement.source is not None and len(names) > 1:
+                for metric in statement.metric:
+                    origin = {"metric": metric, "source": statement.source, "data": statement.data}
+                    yield _claim(statement, names, (), worse_metric=statement.worse_metric, **origin)
                 continue
             for column, figures in self._columns:
                 labels = [self._find(name) for name in names]
-                if column.metric in (stated.metric or [column.metric]) and figures.keys() >= set(labels):
+                if column.metric in (statement.metric or [column.metric]) and figures.keys() >= set(labels):
                     yield _claim(
-                        stated,
+                        statement,
                         names,
                         [figures[label] for label in labels],
                         metric=column.metric,
@@ -153,8 +153,8 @@ class Figures:
         return ()
 
 
-def _claim(stated: Statement, names: Sequence[str], figures: Sequence[float], **origin: Any) -> Claim:
-    margin = stated.margin or 0.0
+def _claim(statement: Statement, names: Sequence[str], figures: Sequence[float], **origin: Any) -> Claim:
+    margin = statement.margin or 0.0
     if len(names) == 1:
         return Claim(cell=names[0], value=figures[0], margin=margin, **origin)
     better, worse, *exceeds = names
@@ -165,4 +165,4 @@ def claims_of(study: Study) -> list[Claim]:
     """List the claims of a study in file order, with the figures of its published columns."""
     axes = axes_of(study)
     figures = Figures(study.published, label_finder(axes, axes.cells()))
-    return [claim for stated in study.claims for claim in figures.claims(stated)]
+    return [claim for statement in study.claims for claim in figures.claims(statement)]

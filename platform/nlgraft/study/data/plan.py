@@ -204,9 +204,9 @@ class StepTime:
         parts = self.parts(num_workers)
         total_s = sum(parts.values())
         named = ", ".join(f"{seconds:.3g} {name}" for name, seconds in parts.items())
-        two = "not timed with two workers" if self.two_s is None else f"{self.two_s:.3g} s with two"
+        on_two = "not timed with two workers" if self.two_s is None else f"{self.two_s:.3g} s with two"
         speed = f"{self.one_s / total_s:.2g} times as fast" if total_s else "no time"
-        return f"{total_s:.3g} s ({named}), {speed}; measured: {self.one_s:.3g} s with one worker, {two}"
+        return f"{total_s:.3g} s ({named}), {speed}; measured: {self.one_s:.3g} s with one worker, {on_two}"
 
     def to_json(self, num_workers: int) -> dict[str, object]:
         """Turn measured and modelled seconds into JSON values."""

@@ -145,9 +145,9 @@ class CategoricalDomain(_Domain):
 Domain: TypeAlias = Annotated[FloatDomain | IntDomain | CategoricalDomain, Field(discriminator="type")]
 
 
-def same(left: Any, right: Any) -> bool:
+def same(first: Any, second: Any) -> bool:
     """Return True when two JSON values are the same, types included (1 is neither 1.0 nor true)."""
-    return canonical_json(left) == canonical_json(right)
+    return canonical_json(first) == canonical_json(second)
 
 
 def look(value: Any) -> str:
@@ -169,9 +169,9 @@ def same_twice(value: Any, other: Any, name: str, first: int) -> str:
     return f"is the same as {name}[{first}]{alike}; write each value once"
 
 
-def alternatives(wanted: Any) -> list[Any]:
+def alternatives(condition: Any) -> list[Any]:
     """Return the values that meet one entry of a condition: a list's items, or the value alone."""
-    return wanted if isinstance(wanted, list) else [wanted]
+    return condition if isinstance(condition, list) else [condition]
 
 
 def holds(when: Mapping[str, Any] | None, values: Mapping[str, Any]) -> bool:
@@ -183,22 +183,22 @@ def holds(when: Mapping[str, Any] | None, values: Mapping[str, Any]) -> bool:
             without a value fails.
     """
     return all(
-        path in values and any(same(values[path], value) for value in alternatives(wanted))
-        for path, wanted in (when or {}).items()
+        path in values and any(same(values[path], value) for value in alternatives(condition))
+        for path, condition in (when or {}).items()
     )
 
 
 def whole_condition(path: str, space: Mapping[str, Domain]) -> dict[str, Any]:
     """Collect the conditions for a path to be sampled: its own, and those of the paths that they name."""
-    found: dict[str, Any] = {}
-    left = [path]
-    while left:
-        domain = space.get(left.pop())
-        for other, wanted in ((domain.when if domain else None) or {}).items():
-            if other not in found:
-                found[other] = wanted
-                left.append(other)
-    return found
+    conditions: dict[str, Any] = {}
+    queue = [path]
+    while queue:
+        domain = space.get(queue.pop())
+        for other, condition in ((domain.when if domain else None) or {}).items():
+            if other not in conditions:
+                conditions[other] = condition
+                queue.append(other)
+    return conditions
 
 
 def sampling_order(space: Mapping[str, Domain]) -> list[str]:
@@ -231,8 +231,8 @@ def corner(
     for path in sampling_order(space):
         domain = space[path]
         outside = {other: paths.get(config, other) for other in domain.when or {} if other not in space}
-        known = {other: value for other, value in outside.items() if value is not paths.MISSING}
-        if holds(domain.when, known | params):
+        config_values = {other: value for other, value in outside.items() if value is not paths.MISSING}
+        if holds(domain.when, config_values | params):
             params[path] = (fixed or {}).get(path, list(domain.probes().values())[end])
     return params
 
@@ -242,9 +242,9 @@ def space_problems(space: Mapping[str, Domain]) -> Iterator[Problem]:
     for path, domain in space.items():
         for problem in domain.problems():
             yield Problem(f"{path}.{problem.path}", problem.message)
-        for other, wanted in (domain.when or {}).items():
+        for other, condition in (domain.when or {}).items():
             if other in space and other != path:
-                for value in alternatives(wanted):
+                for value in alternatives(condition):
                     if value not in space[other]:
                         message = f"can never hold: {value!r} is not a value of the searched {other}"
                         yield Problem(f"{path}.when.{other}", message)

@@ -26,13 +26,13 @@ def capacity_problems(
     problems = []
     least = resources.min_workers
     for kind, amount in resources.of_workers(least).items():
-        has = capacity.get(kind, 0.0)
-        if amount > has + _TOLERANCE:
+        available = capacity.get(kind, 0.0)
+        if amount > available + _TOLERANCE:
             field = _FIELDS[kind]
             each = getattr(resources, field)
             workers = f"{'at least ' if least < resources.max_workers else ''}{count(least, 'worker')}"
             message = (
-                f"asks for {amount:g} {kind}s per trial ({workers} x {each:g}), {where} has {has:g}; "
+                f"asks for {amount:g} {kind}s per trial ({workers} x {each:g}), {where} has {available:g}; "
                 f"lower resources.workers or resources.{field}, or use a larger cluster"
             )
             problems.append(Problem(f"resources.{field}", message))
@@ -50,9 +50,9 @@ def max_concurrent(resources: Resources, capacity: Mapping[str, float]) -> int:
     """
     number = _num_fitting(resources.per_trial, capacity)
     if resources.min_workers < resources.max_workers:
-        held = {kind: number * amount for kind, amount in resources.per_trial.items()}
-        left = {kind: capacity.get(kind, 0.0) - amount for kind, amount in held.items()}
-        number += min(1, _num_fitting(resources.of_workers(resources.min_workers), left))
+        used = {kind: number * amount for kind, amount in resources.per_trial.items()}
+        free = {kind: capacity.get(kind, 0.0) - amount for kind, amount in used.items()}
+        number += min(1, _num_fitting(resources.of_workers(resources.min_workers), free))
     allowed = most_allowed(resources)
     return number if allowed is None else min(number, allowed)
 
@@ -70,7 +70,7 @@ def most_allowed(resources: Resources) -> int | None:
     return min(limits, default=None)
 
 
-def _fit(amount: float, has: float) -> int:
+def _fit(amount: float, available: float) -> int:
     if amount < 1:  # a fraction of a device lies on one device
-        return math.floor(has + _TOLERANCE) * math.floor(1 / amount + _TOLERANCE)
-    return math.floor(has / amount + _TOLERANCE)
+        return math.floor(available + _TOLERANCE) * math.floor(1 / amount + _TOLERANCE)
+    return math.floor(available / amount + _TOLERANCE)

@@ -55,23 +55,23 @@ def cost_of(
     unknown: dict[str, None] = {}
     has_training = False
     for stage, number in stages:
-        found = _measured(stage, costs) or estimated_cost(stage, resources)
-        if found is None:
+        cost = _measured(stage, costs) or estimated_cost(stage, resources)
+        if cost is None:
             unknown[stage.name] = None
             continue
         has_training |= stage.work is not None
         if stage.name not in costs:
             estimated[stage.name] = None
-        seconds += number * found[0]
-        num_bytes += number * found[1]
+        seconds += number * cost[0]
+        num_bytes += number * cost[1]
     names = (tuple(sorted(estimated)), tuple(sorted(unknown)))
     is_known = has_training or not unknown  # compared with trainings, what is left out matters little
     return Cost(seconds, num_bytes, *names) if is_known else Cost(None, None, *names)
 
 
 def _measured(stage: Stage, costs: Mapping[str, StageCost]) -> tuple[float, float] | None:
-    found = costs.get(stage.name)
-    return None if found is None else (found.mean_duration_s, found.mean_bytes)
+    mean = costs.get(stage.name)
+    return None if mean is None else (mean.mean_duration_s, mean.mean_bytes)
 
 
 def estimated_cost(stage: Stage, resources: Resources) -> tuple[float, float] | None:
@@ -91,15 +91,15 @@ def estimated_cost(stage: Stage, resources: Resources) -> tuple[float, float] | 
 
 def step_times(stages: Iterable[Stage], costs: Mapping[str, StageCost]) -> list[StepTime]:
     """Find how long a step of each training took that was timed with one worker, by the first of its name."""
-    found: dict[str, StepTime] = {}
+    by_name: dict[str, StepTime] = {}
     for stage in stages:
         timed = costs[stage.name].by_workers if stage.name in costs else {}
         steps = stage.work.num_steps if stage.work is not None and stage.is_distributed else None
-        if 1 in timed and steps and stage.name not in found:
+        if 1 in timed and steps and stage.name not in by_name:
             two_s = timed[2] / steps if 2 in timed else None
             line_s = 8 * BYTES_PER_WEIGHT * _num_parameters(stage) / BITS_PER_S
-            found[stage.name] = StepTime(stage.name, timed[1] / steps, two_s, line_s)
-    return [*found.values()]
+            by_name[stage.name] = StepTime(stage.name, timed[1] / steps, two_s, line_s)
+    return [*by_name.values()]
 
 
 def _num_parameters(stage: Stage) -> int:

@@ -70,11 +70,11 @@ def plan(
         StudyError: The design is too large, or a cell's config is refused by the system.
         DataError: A corpus is missing or unusable.
     """
-    chosen = cells(study)
-    resolved = [(cell, resolve_cell(study, cell)) for cell in chosen]
+    study_cells = cells(study)
+    resolved = [(cell, resolve_cell(study, cell)) for cell in study_cells]
     trials = [
-        PlannedTrial(cell, seed, {}, found.config, found.graph(seed))
-        for cell, found in resolved
+        PlannedTrial(cell, seed, {}, resolved_cell.config, resolved_cell.graph(seed))
+        for cell, resolved_cell in resolved
         for seed in study.seeds
     ]
     with looking_below(study.mirror):
@@ -84,12 +84,12 @@ def plan(
         stages.add(trial.graph)
     merged = idle_note(study)
     notes: list[str] = [merged] if merged is not None else []
-    notes += _looks_note(study, len(chosen))
+    notes += _looks_note(study, len(study_cells))
     num_search_trials = 0
     if study.search is not None:
-        num_search_trials = study.search.trials * len(chosen)
-        for cell, found in resolved:
-            stages.add_search(*_corners(study, study.search, cell, found.config), study.search.trials)
+        num_search_trials = study.search.trials * len(study_cells)
+        for cell, resolved_cell in resolved:
+            stages.add_search(*_corners(study, study.search, cell, resolved_cell.config), study.search.trials)
         notes.append(
             "stages of search trials are estimated from the two ends of the space, "
             "those of the replicates from the config without searched values"
@@ -104,7 +104,7 @@ def plan(
     notes += _cost_notes(cost) if store is not None or cost.estimated else []
     return Plan(
         study=study,
-        cells=chosen,
+        cells=study_cells,
         trials=trials,
         num_search_trials=num_search_trials,
         stages={
@@ -143,8 +143,8 @@ def _small_searches(study: Study, resolved: Sequence[tuple[Cell, ResolvedCell]])
     if study.search is None:
         return []
     small: dict[int, list[str]] = {}
-    for cell, found in resolved:
-        most = _most_distinct(study, study.search, cell, found.config)
+    for cell, resolved_cell in resolved:
+        most = _most_distinct(study, study.search, cell, resolved_cell.config)
         if most < study.search.trials:
             small.setdefault(int(most), []).append(cell.label)
     return [
@@ -244,13 +244,13 @@ def check_data(graphs: Iterable[StageGraph], store: ArtifactStore | None = None)
     """
     stages = {stage.fingerprint: stage for graph in graphs for stage in graph.stages}
     done = store.finished(stages) if store is not None else set()
-    asked: dict[str, list[Stage]] = {}
+    stages_by_check: dict[str, list[Stage]] = {}
     for key, stage in stages.items():
         if stage.check is not None and key not in done:
-            asked.setdefault(stage.check, []).append(stage)
+            stages_by_check.setdefault(stage.check, []).append(stage)
     findings = Findings([*stages.values()])
-    for path, named_by in asked.items():
-        load_function(named_by[0], path)(named_by, findings)
+    for path, checked_stages in stages_by_check.items():
+        load_function(checked_stages[0], path)(checked_stages, findings)
     if findings.problems:
         raise DataError("\n".join(dict.fromkeys(findings.problems)))
     findings.warnings = list(dict.fromkeys(findings.warnings))

@@ -53,8 +53,8 @@ def baseline_of(study: StudyT) -> StudyT:
     Raises:
         StudyError: It has seeds that belong to streams.
     """
-    if taken := [seed for seed in study.seeds if seed >= _FIRST_SEED]:
-        message = f"seed {taken[0]} belongs to streams of proposals; choose seeds below {_FIRST_SEED}"
+    if reserved := [seed for seed in study.seeds if seed >= _FIRST_SEED]:
+        message = f"seed {reserved[0]} belongs to streams of proposals; choose seeds below {_FIRST_SEED}"
         raise StudyError([Problem("seeds", message)], study.name)
     return _read(study, _document(study), [])
 
@@ -78,8 +78,8 @@ def proposed(study: StudyT, changes: Sequence[str]) -> tuple[StudyT, dict[str, J
     """
     if not changes:
         raise StudyError([Problem("", "a proposal is one or more key=value")], study.name)
-    found = _read(study, study.to_dict(), changes)
-    values = dict(found._overrides.values)
+    changed = _read(study, study.to_dict(), changes)
+    values = dict(changed._overrides.values)
     problems = [
         Problem(path, "what is measured stays the same in a stream; change it in the study, for a new one")
         for path in values
@@ -87,17 +87,17 @@ def proposed(study: StudyT, changes: Sequence[str]) -> tuple[StudyT, dict[str, J
     ]
     if problems:
         raise StudyError(problems, study.name)
-    return found, values
+    return changed, values
 
 
 def merged(first: Mapping[str, JsonValue], second: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Put overrides on top of others; a later one replaces what lies inside it."""
-    left = {
+    remaining = {
         path: value
         for path, value in first.items()
         if not any(later in paths.ancestors(path) for later in second)
     }
-    return {**left, **second}
+    return {**remaining, **second}
 
 
 def trial_graph(study: Study, seed: int) -> StageGraph:
@@ -150,41 +150,47 @@ def check_pair(kept: Study, proposal: Study) -> list[str]:
     Raises:
         StudyError: They make the same trials, or a stage that is trained once differs.
     """
-    (ours, ours_once), (theirs, theirs_once) = (_trained_once(study) for study in (proposal, kept))
-    if ours == theirs:
+    (proposal_trial, proposal_once), (kept_trial, kept_once) = (
+        _trained_once(study) for study in (proposal, kept)
+    )
+    if proposal_trial == kept_trial:
         raise StudyError([Problem("", "it makes the same trials as what is kept")], proposal.name)
-    differing = {(ours_once | theirs_once)[key] for key in ours_once.keys() ^ theirs_once.keys()}
+    differing = {(proposal_once | kept_once)[key] for key in proposal_once.keys() ^ kept_once.keys()}
     if differing:
         message = (
             f"{', '.join(sorted(differing))} is trained once for all seeds and differs between the two, so "
             "that no number of seeds decides; train it for every seed (is_per_seed: true)"
         )
         raise StudyError([Problem("", message)], proposal.name)
-    return sorted(set(ours_once.values()))
+    return sorted(set(proposal_once.values()))
 
 
 def _trained_once(study: Study) -> tuple[str, dict[str, str]]:
     """Return the fingerprint of a trial, and names by fingerprint of the random stages that seeds share."""
     first, second = (trial_graph(study, seed) for seed in (1, 2))
-    there = {stage.fingerprint for stage in second.stages}
-    shared = {s.fingerprint: s.name for s in first.stages if s.seed is not None and s.fingerprint in there}
+    second_fingerprints = {stage.fingerprint for stage in second.stages}
+    shared = {
+        s.fingerprint: s.name
+        for s in first.stages
+        if s.seed is not None and s.fingerprint in second_fingerprints
+    }
     return first.fingerprint, shared
 
 
 def _document(study: Study) -> dict[str, Any]:
     """Values of a study that holds another one's baseline alone."""
-    whole = nested_config(study.base, study.data, cells(study)[0].overrides, {})
-    data = whole.pop("data")
-    found = study.to_dict()
+    config = nested_config(study.base, study.data, cells(study)[0].overrides, {})
+    data = config.pop("data")
+    values = study.to_dict()
     places = ("resources", "budget", "storage", "tracking")
     return {
         **{
-            name: found[name]
+            name: values[name]
             for name in ("schema_version", "name", "description", "system", "seeds", *places)
         },
         "analysis": {"alpha": study.analysis.alpha},
         "data": data,
-        "base": whole,
+        "base": config,
         "objective": study.objectives[0].model_dump(mode="json"),
     }
 

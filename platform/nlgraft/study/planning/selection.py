@@ -121,8 +121,8 @@ def chosen_params(study: Study, cell: Cell, store: ArtifactStore) -> dict[str, A
 def chosen_of(study: Study, proposals: Iterable[Proposal]) -> dict[str, Any] | None:
     """Return the values that a search chose of its proposals; None before all its trials have ended."""
     assert study.search is not None
-    counted = [one for one in proposals if one.number < study.search.trials]
-    is_over = sum(one.has_ended for one in counted) == study.search.trials
+    counted = [proposal for proposal in proposals if proposal.number < study.search.trials]
+    is_over = sum(proposal.has_ended for proposal in counted) == study.search.trials
     best = best_proposal(study.objectives, counted) if is_over else None
     return None if best is None else dict(best.params)
 

@@ -84,9 +84,9 @@ def read_file(path: Path) -> Document:
 
 def _file_beside(path: Path) -> str:
     """Suggest a file of the same kind and a similar name in the same directory."""
-    beside = {one.stem: one.name for one in sorted(path.parent.glob(f"*{path.suffix}"))}
-    near = difflib.get_close_matches(path.stem, beside, n=1)
-    return f". Did you mean '{beside[near[0]]}'?" if near else ""
+    siblings = {sibling.stem: sibling.name for sibling in sorted(path.parent.glob(f"*{path.suffix}"))}
+    near = difflib.get_close_matches(path.stem, siblings, n=1)
+    return f". Did you mean '{siblings[near[0]]}'?" if near else ""
 
 
 def from_values(values: Mapping[str, Any]) -> Document:

@@ -118,15 +118,15 @@ def _read_list(values: Mapping[str, Any], name: str, reader: _Reader) -> Iterato
 
 
 def _read_search(values: Mapping[str, Any], reader: _Reader) -> Search:
-    given = values.get("space")
+    domains = values.get("space")
     space: dict[str, Domain] = {}
-    for path, value in given.items() if isinstance(given, dict) else ():
+    for path, value in domains.items() if isinstance(domains, dict) else ():
         part = reader.read({"search": {"trials": 1, "space": {path: value}}}, ("search", "space", path))
         space |= part.search.space if part and part.search else {}
-    rest = dict(values)
-    if isinstance(given, dict) and given:
-        rest["space"] = _BLANK_SPACE
-    part = reader.read({"search": rest}, ("search",))
+    settings = dict(values)
+    if isinstance(domains, dict) and domains:
+        settings["space"] = _BLANK_SPACE
+    part = reader.read({"search": settings}, ("search",))
     search = (
         part.search if part and part.search else Search.model_validate({"trials": 1, "space": _BLANK_SPACE})
     )
@@ -173,14 +173,14 @@ def _misspelt(faults: list[Fault]) -> dict[tuple[str | int, ...], tuple[str | in
     return pairs
 
 
-def _repair(values: dict[str, Any], fault: Fault, meant: tuple[str | int, ...] | None) -> None:
+def _repair(values: dict[str, Any], fault: Fault, required: tuple[str | int, ...] | None) -> None:
     node: Any = values
     for part in fault.parts[:-1]:
         node = node[part]
     if isinstance(node, dict):
         value = node.pop(fault.parts[-1], None)
-        if meant is not None:
-            node[meant[-1]] = value
+        if required is not None:
+            node[required[-1]] = value
 
 
 def _shifted(fault: Fault, where: tuple[str | int, ...]) -> Fault:

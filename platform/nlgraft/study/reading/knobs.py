@@ -49,10 +49,10 @@ def _own(model: type[Any]) -> dict[str, str]:
         source = inspect.getsource(model)
     except OSError:  # typed in a console, or a generic config with its parameter, which has no source
         return {}
-    found = ast.parse(textwrap.dedent(source)).body[0]
-    assert isinstance(found, ast.ClassDef)
+    class_node = ast.parse(textwrap.dedent(source)).body[0]
+    assert isinstance(class_node, ast.ClassDef)
     texts = {}
-    for field, below in zip(found.body, found.body[1:], strict=False):
+    for field, below in zip(class_node.body, class_node.body[1:], strict=False):
         if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
             continue
         if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
@@ -258,28 +258,28 @@ def miss(model: type[BaseModel], path: str) -> str | None:
         return str(error)
     place = Place.root(model)
     for index, part in enumerate(parts):
-        inside = place.step(part)
-        if not inside.variants:
+        child = place.step(part)
+        if not child.variants:
             before = ".".join(parts[:index])
             siblings = [paths.join(before, key) for key in place.keys]
             return f"the system's config has no {path!r}. {_suggest(model, path, parts, index, siblings)}"
-        place = inside
+        place = child
     return None
 
 
 def _suggest(model: type[BaseModel], path: str, parts: list[str], index: int, siblings: list[str]) -> str:
     """Name the setting of another part that is called so, or else the nearest one here, or anywhere."""
-    known = [knob.path for knob in knobs(model)]
+    valid_paths = [knob.path for knob in knobs(model)]
     ends = (".".join(parts[index:]), parts[-1])
-    elsewhere = [other for end in ends for other in known if f".{other}".endswith(f".{end}")]
-    beside = nearest(".".join(parts[: index + 1]), siblings)
-    if not elsewhere and "Did you mean" in beside:
-        return beside
-    whole = nearest(path, known).partition("? ")
-    if elsewhere or whole[1]:
-        meant = f"Did you mean '{elsewhere[0]}'" if elsewhere else whole[0]
-        return f"{meant}? Allowed here: {', '.join(siblings) or 'nothing'}"
-    return beside
+    elsewhere = [other for end in ends for other in valid_paths if f".{other}".endswith(f".{end}")]
+    nearby = nearest(".".join(parts[: index + 1]), siblings)
+    if not elsewhere and "Did you mean" in nearby:
+        return nearby
+    near_anywhere = nearest(path, valid_paths).partition("? ")
+    if elsewhere or near_anywhere[1]:
+        suggestion = f"Did you mean '{elsewhere[0]}'" if elsewhere else near_anywhere[0]
+        return f"{suggestion}? Allowed here: {', '.join(siblings) or 'nothing'}"
+    return nearby
 
 
 def _rows(place: Place, parent: str, defaults: Any, depth: int) -> Iterator[Knob]:
@@ -288,10 +288,10 @@ def _rows(place: Place, parent: str, defaults: Any, depth: int) -> Iterator[Knob
         return
     is_union = len(place.variants) > 1
     for schema in sorted(place.variants, key=lambda schema: not _agrees(schema, defaults)):
-        own = defaults if _agrees(schema, defaults) else {}
+        variant_defaults = defaults if _agrees(schema, defaults) else {}
         kinds = _kinds([schema], place.variants) if is_union else ()
         for name, field in schema.get("properties", {}).items():
-            default = own.get(name, field.get("default", REQUIRED))
+            default = variant_defaults.get(name, field.get("default", REQUIRED))
             rows = _field_rows(place.at([field]), paths.join(parent, name), default, field, depth)
             has_all = all(field == other.get("properties", {}).get(name) for other in place.variants)
             for knob in rows:
@@ -315,11 +315,13 @@ def _field_rows(place: Place, path: str, default: Any, field: Schema, depth: int
         yield Knob(path, leaf.type, default, leaf.allowed, field.get("description", ""))
 
 
-def _kinds(variants: Sequence[Schema], every: Sequence[Schema]) -> tuple[str, ...]:
+def _kinds(variants: Sequence[Schema], all_variants: Sequence[Schema]) -> tuple[str, ...]:
     """The choices by which some variants of a mapping differ from all others: ``corpus: files``."""
-    fields = [schema.get("properties", {}) for schema in every]
+    fields = [schema.get("properties", {}) for schema in all_variants]
     names = (
-        [name for name in fields[0] if all("const" in one.get(name, {}) for one in fields)] if fields else []
+        [name for name in fields[0] if all("const" in properties.get(name, {}) for properties in fields)]
+        if fields
+        else []
     )
     return tuple(f"{name}: {schema['properties'][name]['const']}" for schema in variants for name in names)
 
@@ -328,8 +330,8 @@ def _inner(schema: Schema) -> list[Schema]:
     """The schemas of a list's items, each once, or of the values of a mapping with any keys."""
     keyed = schema.get("patternProperties", {}).values()
     items = [*schema.get("prefixItems", []), schema.get("items"), schema.get("additionalProperties"), *keyed]
-    found = [item for item in items if isinstance(item, Mapping)]
-    return [item for index, item in enumerate(found) if item not in found[:index]]
+    schemas = [item for item in items if isinstance(item, Mapping)]
+    return [item for index, item in enumerate(schemas) if item not in schemas[:index]]
 
 
 def _choices(schema: Schema) -> list[Any]:
@@ -344,19 +346,21 @@ def _agrees(schema: Schema, value: Any) -> bool:
     return all(value[name] in (_choices(fields[name]) or [value[name]]) for name in value if name in fields)
 
 
-def _join(left: Knob, right: Knob) -> Knob:
-    def both(mine: str, theirs: str, separator: str) -> str:
+def _join(first: Knob, second: Knob) -> Knob:
+    def both(first_text: str, second_text: str, separator: str) -> str:
         return separator.join(
-            dict.fromkeys(text for text in (*mine.split(separator), *theirs.split(separator)) if text)
+            dict.fromkeys(
+                text for text in (*first_text.split(separator), *second_text.split(separator)) if text
+            )
         )
 
     return Knob(
-        left.path,
-        both(left.type, right.type, " or "),
-        right.default if left.default is REQUIRED else left.default,
-        both(left.allowed, right.allowed, ", "),
-        both(left.description, right.description, " / "),
-        tuple(dict.fromkeys((*left.kinds, *right.kinds))),
+        first.path,
+        both(first.type, second.type, " or "),
+        second.default if first.default is REQUIRED else first.default,
+        both(first.allowed, second.allowed, ", "),
+        both(first.description, second.description, " / "),
+        tuple(dict.fromkeys((*first.kinds, *second.kinds))),
     )
 
 

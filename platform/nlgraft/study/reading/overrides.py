@@ -81,7 +81,7 @@ def _apply_scale(values: dict[str, Any], text: str, document: Document) -> dict[
     scales = _scales(values)
     name = text.removeprefix("@")
     if name not in scales:
-        message = f"there is no scale {text!r}. {nearest(text, [f'@{known}' for known in scales])}"
+        message = f"there is no scale {text!r}. {nearest(text, [f'@{other}' for other in scales])}"
         document.problems.append(Problem("scales", message))
         return values
     scale = scales[name]
@@ -129,8 +129,10 @@ def _put_domain(values: dict[str, Any], path: str, value: Any) -> bool:
 
 def _forget_lines(document: Document, path: str) -> None:
     """Drop the lines of overridden values, which are no longer those of the file."""
-    inside = [known for known in document.lines if known.startswith((f"{path}.", f"{path}["))]
-    document.lines |= dict.fromkeys([path, *inside], 0)
+    inner_paths = [
+        line_path for line_path in document.lines if line_path.startswith((f"{path}.", f"{path}["))
+    ]
+    document.lines |= dict.fromkeys([path, *inner_paths], 0)
 
 
 def _interpolate(value: Any, path: str, environ: Mapping[str, str], problems: list[Problem]) -> Any:
@@ -143,13 +145,13 @@ def _interpolate(value: Any, path: str, environ: Mapping[str, str], problems: li
     if not isinstance(value, str) or "${" not in value:
         return value
 
-    def look_up(found: re.Match[str]) -> str:
-        name = found.group(1)
+    def look_up(match: re.Match[str]) -> str:
+        name = match.group(1)
         if name not in environ:
             message = f"the environment variable {name} is not set; export {name}=..."
             if message not in [problem.message for problem in problems]:  # one place stands for all
                 problems.append(Problem(path, message))
-            return found.group()
+            return match.group()
         return environ[name]
 
     for other in _LIKE_VARIABLE.findall(_VARIABLE.sub("", value)):

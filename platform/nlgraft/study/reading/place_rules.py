@@ -82,10 +82,10 @@ def _tracking_problems(study: Study) -> Iterator[Problem]:
 
 def sqlite_path(uri: str) -> Path | None:
     """Return the absolute path of a SQLite URI's file; None for other URIs and databases in memory."""
-    scheme, separator, rest = uri.partition(":///")
+    scheme, separator, location = uri.partition(":///")
     if scheme.split("+")[0] != "sqlite" or not separator:
         return None
-    name = rest.partition("?")[0]
+    name = location.partition("?")[0]
     return None if name in ("", ":memory:") else Path(name).absolute()
 
 
@@ -95,9 +95,9 @@ def database_fault(path: Path) -> str:
     What is no regular file is not opened: a pipe would wait for its writer.
     """
     try:
-        there = next(place for place in (path, *path.parents) if place.exists())
-        if there != path:
-            kind = "" if there.is_dir() else "directory"
+        existing = next(place for place in (path, *path.parents) if place.exists())
+        if existing != path:
+            kind = "" if existing.is_dir() else "directory"
         elif not path.is_file():
             kind = "regular file"
         else:
@@ -105,4 +105,4 @@ def database_fault(path: Path) -> str:
                 kind = "" if file.read(len(_SQLITE_HEAD)) in (b"", _SQLITE_HEAD) else "SQLite database"
     except OSError as error:
         return f"{path} cannot be read: {error.strerror}; give another path"
-    return kind and f"{there} is no {kind}; give a SQLite database or a new name"
+    return kind and f"{existing} is no {kind}; give a SQLite database or a new name"

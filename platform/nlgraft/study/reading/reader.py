@@ -72,7 +72,7 @@ def record_study(study: Study, store: ArtifactStore) -> None:
 
 def recorded_names(store: ArtifactStore) -> list[str]:
     """List the names under which studies were run on a store, sorted."""
-    return sorted(known.name for known in store.list_records(_KIND, _DEFINITION).values())
+    return sorted(definition.name for definition in store.list_records(_KIND, _DEFINITION).values())
 
 
 def forget_study(name: str, store: ArtifactStore) -> None:
@@ -91,21 +91,21 @@ def recorded_study(name: str, store: ArtifactStore, environ: Mapping[str, str], 
     Raises:
         StudyError: The store has no such study, or this version of nlgraft refuses it.
     """
-    found = store.read_record(_KIND, fingerprint(name), _DEFINITION)
-    if found is None:
+    definition = store.read_record(_KIND, fingerprint(name), _DEFINITION)
+    if definition is None:
         names = recorded_names(store)
-        there = nearest(name, names) if names else "No study was run there"
-        message = f"is neither a file nor a study of the store {store.uri}. {there}. For another: --storage"
+        hint = nearest(name, names) if names else "No study was run there"
+        message = f"is neither a file nor a study of the store {store.uri}. {hint}. For another: --storage"
         raise StudyError([Problem("", f"{name!r} {message}")], name)
-    values = {**found.study, "storage": {"path": store.uri}}
+    values = {**definition.study, "storage": {"path": store.uri}}
     if isinstance(resources := values.get("resources"), dict):
         values["resources"] = {key: resources[key] for key in resources.keys() - _REMOVED_RESOURCES}
-    directory = Path(found.directory)
+    directory = Path(definition.directory)
     mirror = Path(store.uri) / INPUTS if store.is_local else None
     with looking_below(mirror):
         study = read_study(documents.from_values(values), (), environ, name, kind, directory)
     study._mirror = mirror
-    study._overrides = Overrides(found.scales, found.overrides)
+    study._overrides = Overrides(definition.scales, definition.overrides)
     return study
 
 

@@ -65,23 +65,23 @@ class Resolver:
             values = nested_config(self._base, self._data, overrides, params)
         except ValueError as error:
             return None, [Fault((), str(error))]
-        found: dict[tuple[str | int, ...], Fault] = {}
+        by_parts: dict[tuple[str | int, ...], Fault] = {}
         for _ in range(_MAX_REPAIRS):
             try:
                 config = self._system.validate(values, self._directory)
-                return (None if found else config), list(found.values())
+                return (None if by_parts else config), list(by_parts.values())
             except ValidationError as error:
                 faults = faults_of(error, self._system.config_type, values)
-            found |= {fault.parts: fault for fault in faults if fault.parts not in found}
+            by_parts |= {fault.parts: fault for fault in faults if fault.parts not in by_parts}
             unknown = [fault for fault in faults if fault.is_unknown_key]
             if not unknown:
                 break
             # An unknown key hides the rules over several fields, which run last: look for those without it.
             values = _without(values, unknown)
-        has_rules = () in found
+        has_rules = () in by_parts
         context = {"directory": self._directory}
         hidden = [] if has_rules else hidden_problems(self._system.config_type, values, context)
-        return None, [*found.values(), *(Fault((), problem) for problem in hidden)]
+        return None, [*by_parts.values(), *(Fault((), problem) for problem in hidden)]
 
     def place(self, fault: Fault, cell: Cell, params: Mapping[str, Any]) -> Problem:
         """Find the origin of a fault in the study file.
@@ -97,8 +97,8 @@ class Resolver:
         setters = [setter for setter in cell.overrides if _contains(_parts(setter), parts)]
         if setters:
             setter = max(setters, key=len)
-            rest = path[len(setter) :]
-            return Problem(cell.origins.get(setter, setter) + rest, fault.message)
+            inner = path[len(setter) :]
+            return Problem(cell.origins.get(setter, setter) + inner, fault.message)
         for setter in cell.changed:
             if _contains(parts, _parts(setter)):
                 return Problem(cell.origins.get(setter, setter), fault.message + inside)
@@ -215,8 +215,8 @@ def hidden_problems(
         problems = [*getattr(config, "_problems", tuple)()]
     except Exception:  # rules may rely on what was refused, and then fail as they please
         return []
-    named = [re.compile(rf"(?<![\w.]){re.escape(path)}(?!\w)") for path in refused]
-    return [problem for problem in problems if not any(path.search(problem) for path in named)]
+    mentions = [re.compile(rf"(?<![\w.]){re.escape(path)}(?!\w)") for path in refused]
+    return [problem for problem in problems if not any(path.search(problem) for path in mentions)]
 
 
 def _built(
@@ -227,26 +227,26 @@ def _built(
     refused: set[str],
 ) -> BaseModel:
     """Build the part at a path, without its rules if they refuse it, and note the refused values' paths."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, field in model.model_fields.items():
         if name not in values:
-            found[name] = field.get_default(call_default_factory=True)
+            fields[name] = field.get_default(call_default_factory=True)
             continue
         try:
-            found[name] = _validated(field, values[name], context)
+            fields[name] = _validated(field, values[name], context)
         except ValidationError:
             part = next(_models(field.annotation), None)
             if part is not None and isinstance(values[name], Mapping):
-                found[name] = _built(part, values[name], paths.join(path, name), context, refused)
+                fields[name] = _built(part, values[name], paths.join(path, name), context, refused)
             else:
                 refused.add(paths.join(path, name))
-                found[name] = field.get_default(call_default_factory=True)
-    given = {name: found[name] for name in values if name in found}
-    given = {name: one for name, one in given.items() if paths.join(path, name) not in refused}
+                fields[name] = field.get_default(call_default_factory=True)
+    accepted = {name: fields[name] for name in values if name in fields}
+    accepted = {name: value for name, value in accepted.items() if paths.join(path, name) not in refused}
     try:
-        return model.model_validate(given, context=dict(context))  # defaults may depend on what is given
+        return model.model_validate(accepted, context=dict(context))  # defaults may depend on what is given
     except ValidationError:
-        return model.model_construct(**found)
+        return model.model_construct(**fields)
 
 
 def _validated(field: FieldInfo, value: Any, context: Mapping[str, Any]) -> Any:
@@ -263,6 +263,6 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     elif get_origin(annotation) in (Annotated, Union, UnionType):
-        found = [model for inner in get_args(annotation) for model in _models(inner)]
-        if len(found) == 1:
-            yield found[0]
+        parts = [model for inner in get_args(annotation) for model in _models(inner)]
+        if len(parts) == 1:
+            yield parts[0]

@@ -52,7 +52,10 @@ def _check_contract(path: str, module: ModuleType) -> System:
         faults.append("Config must refuse unknown keys (extra='forbid')")
     else:
         conditional = getattr(config_type, "READ_WHEN", {})
-        named = {*conditional, *(name for found in conditional.values() for one in found for name in one)}
+        named = {
+            *conditional,
+            *(name for conditions in conditional.values() for condition in conditions for name in condition),
+        }
         faults += [
             f"Config.READ_WHEN: {error}" for name in sorted(named) if (error := miss(config_type, name))
         ]

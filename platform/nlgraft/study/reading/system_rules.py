@@ -36,10 +36,10 @@ def system_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
         system = load_system(draft.study.system)
     except StudyError as error:
         yield from error.problems
-        meant = f"{SYSTEMS_PACKAGE}.{draft.study.system}"
-        if meant not in system_names():
+        shipped = f"{SYSTEMS_PACKAGE}.{draft.study.system}"
+        if shipped not in system_names():
             return
-        system = load_system(meant)
+        system = load_system(shipped)
     except ContractError as error:
         yield Problem("system", str(error))
         return
@@ -64,9 +64,13 @@ def system_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
 
 def _asked(draft: Draft) -> list[tuple[str, str]]:
     """The metrics of claims and objectives, after their places in the file."""
-    found = [(f"{path}.metric", metric) for path, stated in draft.claims for metric in stated.metric]
-    found += [(f"{path}.worse_metric", one.worse_metric) for path, one in draft.claims if one.worse_metric]
-    return found + [(f"{path}.metric", objective.metric) for path, objective in draft.objectives]
+    named = [(f"{path}.metric", metric) for path, statement in draft.claims for metric in statement.metric]
+    named += [
+        (f"{path}.worse_metric", statement.worse_metric)
+        for path, statement in draft.claims
+        if statement.worse_metric
+    ]
+    return named + [(f"{path}.metric", objective.metric) for path, objective in draft.objectives]
 
 
 def _config_paths(draft: Draft) -> Iterator[tuple[str, str]]:
@@ -91,20 +95,22 @@ def _config_paths(draft: Draft) -> Iterator[tuple[str, str]]:
 
 
 def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Iterator[Problem]:
-    known = list(system.metrics)
+    metric_names = list(system.metrics)
     named = [*((f"{path}.metric", column.metric) for path, column in draft.published), *_asked(draft)]
     if draft.can_use("analysis"):
         named += [(paths.join("analysis.margin", metric), metric) for metric in draft.study.analysis.margin]
-    tracked = [name for name in known if system.metrics[name].is_tracked and name.startswith("dev/")]
+    tracked = [name for name in metric_names if system.metrics[name].is_tracked and name.startswith("dev/")]
     scheduler = draft.study.search and draft.study.search.active_scheduler
     if scheduler is not None:
-        objectives = [one.metric for _, one in draft.objectives if one.metric in known]
+        objectives = [
+            objective.metric for _, objective in draft.objectives if objective.metric in metric_names
+        ]
         named += [(_STOPS_BY, name) for name in ([scheduler.metric] if scheduler.metric else objectives[:1])]
     for path, name in named:
         if name not in system.metrics:
-            yield Problem(path, f"{system.name} reports no metric {name!r}. {nearest(name, known)}")
+            yield Problem(path, f"{system.name} reports no metric {name!r}. {nearest(name, metric_names)}")
         elif system.metrics[name].split == "test" and not path.startswith(_REPORTED):
-            dev = [other for other in known if system.metrics[other].split == "dev"]
+            dev = [other for other in metric_names if system.metrics[other].split == "dev"]
             hint = nearest(name, dev)
             yield Problem(
                 path, f"{name!r} is computed on the test set, which nothing may be selected by. {hint}"
@@ -137,25 +143,25 @@ class _CellChecker:
     def problems(self) -> Iterator[Problem]:
         """All problems; one that the baseline has is not repeated for the other cells."""
         baseline = self._axes.cell({})
-        _, known = self._resolver.faults(baseline, {})
-        placed = [self._resolver.place(fault, baseline, {}) for fault in known]
+        _, baseline_faults = self._resolver.faults(baseline, {})
+        placed = [self._resolver.place(fault, baseline, {}) for fault in baseline_faults]
         strays = self._stray_baselines()
         yield from (problem for problem in placed if problem.path not in strays)
         cells = self._cells()
         for cell in cells:
-            yield from self._new_problems(cell, {}, list(known))
-        yield from self._space_problems(baseline, cells, known)
+            yield from self._new_problems(cell, {}, list(baseline_faults))
+        yield from self._space_problems(baseline, cells, baseline_faults)
 
     def text_metrics(self) -> set[str]:
         """The metrics of text that some cell computes; none where no config tells, or one is refused."""
-        found: set[str] = set()
+        text_metrics: set[str] = set()
         for cell in (self._axes.cell({}), *self._design_cells):
             config, _ = self._resolver.faults(cell, {})
             metrics = getattr(getattr(config, "score", None), "metrics", None)
             if metrics is None:
                 return set()
-            found.update(metrics)
-        return found
+            text_metrics.update(metrics)
+        return text_metrics
 
     def _stray_baselines(self) -> set[str]:
         """Places of baselines that are none of their factor's levels, which is their only problem."""
@@ -186,7 +192,9 @@ class _CellChecker:
                 seen.append(fault)
                 yield self._resolver.place(fault, cell, params)
 
-    def _space_problems(self, baseline: Cell, cells: list[Cell], known: list[Fault]) -> Iterator[Problem]:
+    def _space_problems(
+        self, baseline: Cell, cells: list[Cell], baseline_faults: list[Fault]
+    ) -> Iterator[Problem]:
         space = {
             path: domain
             for path, domain in (self._study.search.space if self._study.search else {}).items()
@@ -195,7 +203,7 @@ class _CellChecker:
         hosts = [baseline, *cells]
         configs = [self._resolver.faults(cell, {})[0] for cell in hosts] if space else []
         values = [config.model_dump(mode="json") if config is not None else None for config in configs]
-        seen = list(known)
+        seen = list(baseline_faults)
         low: dict[str, Any] = {}
         high: dict[str, Any] = {}
         for path, domain in space.items():
@@ -203,9 +211,9 @@ class _CellChecker:
             host = self._host(condition, space, hosts, values)
             if host is not None:
                 inside = {
-                    other: alternatives(wanted)[0]
-                    for other, wanted in condition.items()
-                    if other in space and alternatives(wanted)
+                    other: alternatives(levels)[0]
+                    for other, levels in condition.items()
+                    if other in space and alternatives(levels)
                 }
                 yield from self._domain_problems(path, domain, inside, host, seen)
             elif self._design_cells and None not in values and self._unknown.isdisjoint(condition):
@@ -226,12 +234,14 @@ class _CellChecker:
         values: list[dict[str, Any] | None],
     ) -> Cell | None:
         """The first cell that meets a domain's condition on the config; None where no cell does."""
-        outside = {path: wanted for path, wanted in condition.items() if path not in space}
+        outside = {path: level for path, level in condition.items() if path not in space}
         if not outside:
             return hosts[0]
         for cell, config in zip(hosts, values, strict=True):
-            known = {path: paths.get(config, path) for path in outside if path not in self._unknown}
-            if holds(outside, {path: value for path, value in known.items() if value is not paths.MISSING}):
+            config_values = {path: paths.get(config, path) for path in outside if path not in self._unknown}
+            if holds(
+                outside, {path: value for path, value in config_values.items() if value is not paths.MISSING}
+            ):
                 return cell
         return None
 
@@ -249,6 +259,6 @@ class _CellChecker:
 def _dead_conditions(
     path: str, condition: Mapping[str, Any], space: Mapping[str, Domain]
 ) -> Iterator[Problem]:
-    outside = {other: wanted for other, wanted in condition.items() if other not in space}
-    wanted = " and ".join(f"{other} = {wanted!r}" for other, wanted in outside.items())
-    yield Problem(f"search.space.{path}.when", f"can never hold: no cell has {wanted}")
+    outside = {other: level for other, level in condition.items() if other not in space}
+    level = " and ".join(f"{other} = {level!r}" for other, level in outside.items())
+    yield Problem(f"search.space.{path}.when", f"can never hold: no cell has {level}")
