@@ -208,11 +208,11 @@ class MlflowTracker:
             main_metric: The metric that is shown in its name.
         """
         layout = self._require_layout()
-        known = layout.find_cell(cell)
-        if known is None:
+        study_cell = layout.find_cell(cell)
+        if study_cell is None:
             _log.warning("the study has no cell %s; its results are not written to MLflow", cell)
             return
-        self._put(layout.cell_end(known, result, main_metric))
+        self._put(layout.cell_end(study_cell, result, main_metric))
 
     def finish_study(
         self, result: Mapping[str, Any], note: str, report_directory: Path | None = None

@@ -5,12 +5,12 @@ from pydantic import TypeAdapter
 
 from nlgraft.study.data.space import (
     Domain,
+    full_condition,
     holds,
     look,
     same,
     sampling_order,
     space_problems,
-    whole_condition,
 )
 
 DOMAIN = TypeAdapter(Domain)
@@ -150,6 +150,6 @@ def test_values_that_look_alike():
 def test_a_whole_condition_follows_the_paths_that_it_names():
     number = {"type": "int", "low": 0, "high": 1}
     domains = space(a=number | {"when": {"b": 1, "c": [2, 3]}}, b=number | {"when": {"d": "x"}})
-    assert whole_condition("a", domains) == {"b": 1, "c": [2, 3], "d": "x"}
-    assert whole_condition("a", space(a=number | {"when": {"a": 1}})) == {"a": 1}
-    assert whole_condition("c", domains) == {}
+    assert full_condition("a", domains) == {"b": 1, "c": [2, 3], "d": "x"}
+    assert full_condition("a", space(a=number | {"when": {"a": 1}})) == {"a": 1}
+    assert full_condition("c", domains) == {}

@@ -57,11 +57,11 @@ class Claim:
         if not self.data:
             return "the claim does not state its data"
         for path, published in self.data.items():
-            ours_ = paths.get(data, path)
-            if ours_ is paths.MISSING:
+            study_value = paths.get(data, path)
+            if study_value is paths.MISSING:
                 return f"{path} is missing, the paper's is {published}"
-            if not (same(ours_, published) or fnmatchcase(str(ours_), str(published))):
-                return f"{path} is {ours_}, the paper's is {published}"
+            if not (same(study_value, published) or fnmatchcase(str(study_value), str(published))):
+                return f"{path} is {study_value}, the paper's is {published}"
         return ""
 
     @property

@@ -183,7 +183,7 @@ class Axes:
                 matched.update(entries.get(_projection(levels, names), ()))
         return [index for index in range(len(self.exclude)) if index not in matched]
 
-    def settle(self, levels: Mapping[str, Any]) -> dict[str, Any]:
+    def canonical_levels(self, levels: Mapping[str, Any]) -> dict[str, Any]:
         """Complete a combination, with every factor at its baseline that is declared idle there."""
         levels = self.baseline | dict(levels)
         idle = [entry.factor for entry in self.design.idle if holds(entry.when, levels)]
@@ -196,7 +196,7 @@ class Axes:
         combinations = [
             self.baseline | levels for levels in self.combinations() if not self.is_excluded(levels)
         ]
-        settled = {canonical_json(self.settle(levels)) for levels in combinations}
+        settled = {canonical_json(self.canonical_levels(levels)) for levels in combinations}
         return len(set(map(canonical_json, combinations))) - len(settled)
 
     def cells(self) -> list[Cell]:
@@ -209,7 +209,7 @@ class Axes:
         count = self.num_combinations
         if count <= MAX_CELLS or ((self.exclude or self.design.idle) and not self.is_vast):
             combinations = [levels for levels in self.combinations() if not self.is_excluded(levels)]
-            settled = {canonical_json(levels): levels for levels in map(self.settle, combinations)}
+            settled = {canonical_json(levels): levels for levels in map(self.canonical_levels, combinations)}
             count = len(settled)
             if count <= MAX_CELLS:
                 return [self.cell(levels) for levels in settled.values()]
@@ -330,7 +330,9 @@ def select_cells(study: Study, conditions: Sequence[str]) -> list[Cell]:
             chosen = [cell for cell in chosen if cell.key == named.key]
         else:
             # a cell has all levels of a factor that is idle in it
-            chosen = [cell for cell in chosen if same(axes.settle({**cell.levels, **levels}), cell.levels)]
+            chosen = [
+                cell for cell in chosen if same(axes.canonical_levels({**cell.levels, **levels}), cell.levels)
+            ]
     if not chosen:
         message = (
             f"no cell meets {' and '.join(conditions)}. Cells: {', '.join(c.label for c in cells(study))}"
@@ -346,9 +348,9 @@ def name_cell(axes: Axes, design_cells: Sequence[Cell], text: str) -> Cell | str
     if text in by_label:
         return by_label[text]
     if text == "baseline" or (text == FULL and axes.components):
-        levels_: dict[str, Any] | str = {}
+        named_levels: dict[str, Any] | str = {}
     elif "=" in text or text.startswith(f"{WITHOUT} "):
-        levels_ = _parse_levels(axes, text)
+        named_levels = _parse_levels(axes, text)
     else:
         owners = [
             (name, level) for name in axes.factors for level in axes.levels[name] if level_text(level) == text
@@ -356,10 +358,12 @@ def name_cell(axes: Axes, design_cells: Sequence[Cell], text: str) -> Cell | str
         if len(owners) > 1:
             options = " or ".join(f"{name}={text}" for name, _ in owners)
             return f"{text!r} is a level of several factors; write {options}"
-        levels_ = dict(owners) if owners else f"there is no cell {text!r}. {nearest(text, list(by_label))}"
-    if isinstance(levels_, str):
-        return levels_
-    levels = axes.settle(levels_)
+        named_levels = (
+            dict(owners) if owners else f"there is no cell {text!r}. {nearest(text, list(by_label))}"
+        )
+    if isinstance(named_levels, str):
+        return named_levels
+    levels = axes.canonical_levels(named_levels)
     for cell in design_cells:
         if canonical_json(cell.levels) == canonical_json(levels):
             return cell

@@ -133,7 +133,7 @@ class CategoricalDomain(_Domain):
         seen: dict[str, int] = {}
         for index, choice in enumerate(self.choices):
             # Optuna compares choices as Python does: to it, true is 1.
-            shown = look(int(choice) if isinstance(choice, bool) else choice)
+            shown = table_text(int(choice) if isinstance(choice, bool) else choice)
             first = seen.setdefault(shown, index)
             if first != index:
                 yield Problem(f"choices[{index}]", same_twice(choice, self.choices[first], "choices", first))
@@ -150,14 +150,14 @@ def same(first: Any, second: Any) -> bool:
     return canonical_json(first) == canonical_json(second)
 
 
-def look(value: Any) -> str:
+def table_text(value: Any) -> str:
     """Reduce a JSON value to its appearance in a table, where 1, 1.0 and "1" look the same."""
     if isinstance(value, str):
         try:
             number = json.loads(value)
         except ValueError:
             return value
-        return look(number) if _is_number(number) else value
+        return table_text(number) if _is_number(number) else value
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return canonical_json(value)
@@ -188,7 +188,7 @@ def holds(when: Mapping[str, Any] | None, values: Mapping[str, Any]) -> bool:
     )
 
 
-def whole_condition(path: str, space: Mapping[str, Domain]) -> dict[str, Any]:
+def full_condition(path: str, space: Mapping[str, Domain]) -> dict[str, Any]:
     """Collect the conditions for a path to be sampled: its own, and those of the paths that they name."""
     conditions: dict[str, Any] = {}
     queue = [path]

@@ -53,7 +53,7 @@ def max_concurrent(resources: Resources, capacity: Mapping[str, float]) -> int:
         used = {kind: number * amount for kind, amount in resources.per_trial.items()}
         free = {kind: capacity.get(kind, 0.0) - amount for kind, amount in used.items()}
         number += min(1, _num_fitting(resources.of_workers(resources.min_workers), free))
-    allowed = most_allowed(resources)
+    allowed = max_allowed(resources)
     return number if allowed is None else min(number, allowed)
 
 
@@ -61,7 +61,7 @@ def _num_fitting(needs: Mapping[str, float], capacity: Mapping[str, float]) -> i
     return min(_fit(amount, capacity.get(kind, 0.0)) for kind, amount in needs.items() if amount > 0)
 
 
-def most_allowed(resources: Resources) -> int | None:
+def max_allowed(resources: Resources) -> int | None:
     """Compute how many trials at once the study allows on any cluster; None for any number."""
     needs = resources.per_trial
     caps = {kind: cap for kind, cap in resources.caps.items() if needs[kind] > 0}

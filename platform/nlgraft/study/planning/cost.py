@@ -55,23 +55,23 @@ def cost_of(
     unknown: dict[str, None] = {}
     has_training = False
     for stage, number in stages:
-        cost = _measured(stage, costs) or estimated_cost(stage, resources)
-        if cost is None:
+        seconds_and_bytes = _measured(stage, costs) or estimated_cost(stage, resources)
+        if seconds_and_bytes is None:
             unknown[stage.name] = None
             continue
         has_training |= stage.work is not None
         if stage.name not in costs:
             estimated[stage.name] = None
-        seconds += number * cost[0]
-        num_bytes += number * cost[1]
+        seconds += number * seconds_and_bytes[0]
+        num_bytes += number * seconds_and_bytes[1]
     names = (tuple(sorted(estimated)), tuple(sorted(unknown)))
     is_known = has_training or not unknown  # compared with trainings, what is left out matters little
     return Cost(seconds, num_bytes, *names) if is_known else Cost(None, None, *names)
 
 
 def _measured(stage: Stage, costs: Mapping[str, StageCost]) -> tuple[float, float] | None:
-    mean = costs.get(stage.name)
-    return None if mean is None else (mean.mean_duration_s, mean.mean_bytes)
+    stored = costs.get(stage.name)
+    return None if stored is None else (stored.mean_duration_s, stored.mean_bytes)
 
 
 def estimated_cost(stage: Stage, resources: Resources) -> tuple[float, float] | None:

@@ -19,7 +19,7 @@ from nlgraft.study.data.plan import ASSUMPTIONS, Plan, PlannedTrial, StepTime
 from nlgraft.study.data.space import corner
 from nlgraft.study.data.study import Search, Study
 from nlgraft.study.data.system import SEARCH_SPLITS, Findings
-from nlgraft.study.planning.capacity import capacity_problems, max_concurrent, most_allowed
+from nlgraft.study.planning.capacity import capacity_problems, max_allowed, max_concurrent
 from nlgraft.study.planning.cost import Cost, cost_of, step_times
 from nlgraft.study.planning.selection import search_seed
 from nlgraft.study.reading.resolving import ResolvedCell, resolve_cell
@@ -31,15 +31,15 @@ _NUM_NAMED = 3
 
 @dataclass
 class _Stages:
-    """Stages summed over trials: known ones by fingerprint, those of future proposals by an example."""
+    """Stages summed over trials: distinct ones by fingerprint, those of future proposals by an example."""
 
     num_planned: int = 0
-    known: dict[str, Stage] = field(default_factory=dict)
+    distinct: dict[str, Stage] = field(default_factory=dict)
     future: list[tuple[Stage, int]] = field(default_factory=list)
 
     def add(self, graph: StageGraph) -> None:
         self.num_planned += len(graph.stages)
-        self.known |= {stage.fingerprint: stage for stage in graph.stages}
+        self.distinct |= {stage.fingerprint: stage for stage in graph.stages}
 
     def add_search(self, low: StageGraph, high: StageGraph, num_trials: int) -> None:
         """Add trials with values between two corners; stages that both corners share, all trials share."""
@@ -47,7 +47,7 @@ class _Stages:
         self.num_planned += num_trials * len(low.stages)
         for stage in low.stages:
             if stage.fingerprint in shared:
-                self.known[stage.fingerprint] = stage
+                self.distinct[stage.fingerprint] = stage
             else:
                 self.future.append((stage, num_trials))
 
@@ -94,12 +94,12 @@ def plan(
             "stages of search trials are estimated from the two ends of the space, "
             "those of the replicates from the config without searched values"
         )
-    finished = store.finished(stages.known) if store is not None else set()
+    finished = store.finished(stages.distinct) if store is not None else set()
     durations = store.durations() if store is not None else {}
-    to_do = [(stage, 1) for key, stage in stages.known.items() if key not in finished]
+    to_do = [(stage, 1) for key, stage in stages.distinct.items() if key not in finished]
     with looking_below(study.mirror):  # released weights tell the size of a training
         cost = cost_of([*to_do, *stages.future], durations, study.resources)
-        steps = step_times(stages.known.values(), durations) if num_nodes is not None else []
+        steps = step_times(stages.distinct.values(), durations) if num_nodes is not None else []
     notes += _step_notes(steps, num_nodes) if num_nodes is not None else []
     notes += _cost_notes(cost) if store is not None or cost.estimated else []
     return Plan(
@@ -109,10 +109,10 @@ def plan(
         num_search_trials=num_search_trials,
         stages={
             "planned": stages.num_planned,
-            "distinct": len(stages.known) + sum(number for _, number in stages.future),
+            "distinct": len(stages.distinct) + sum(number for _, number in stages.future),
             "finished": len(finished),
         },
-        max_concurrent=_at_once(study, capacity),
+        max_concurrent=_num_concurrent(study, capacity),
         problems=capacity_problems(study.resources, capacity) if capacity is not None else [],
         warnings=warnings(study)
         + _small_searches(study, resolved)
@@ -170,8 +170,8 @@ def _most_distinct(study: Study, search: Search, cell: Cell, config: BaseModel) 
     return math.prod(sizes)
 
 
-def _at_once(study: Study, capacity: Mapping[str, float] | None) -> int | None:
-    return most_allowed(study.resources) if capacity is None else max_concurrent(study.resources, capacity)
+def _num_concurrent(study: Study, capacity: Mapping[str, float] | None) -> int | None:
+    return max_allowed(study.resources) if capacity is None else max_concurrent(study.resources, capacity)
 
 
 def _step_notes(steps: Sequence[StepTime], num_nodes: int) -> list[str]:

@@ -56,7 +56,7 @@ def baseline_of(study: StudyT) -> StudyT:
     if reserved := [seed for seed in study.seeds if seed >= _FIRST_SEED]:
         message = f"seed {reserved[0]} belongs to streams of proposals; choose seeds below {_FIRST_SEED}"
         raise StudyError([Problem("seeds", message)], study.name)
-    return _read(study, _document(study), [])
+    return _read(study, _baseline_document(study), [])
 
 
 def with_overrides(study: StudyT, overrides: Mapping[str, JsonValue]) -> StudyT:
@@ -67,7 +67,7 @@ def with_overrides(study: StudyT, overrides: Mapping[str, JsonValue]) -> StudyT:
     return _read(study, values, [])
 
 
-def proposed(study: StudyT, changes: Sequence[str]) -> tuple[StudyT, dict[str, JsonValue]]:
+def with_changes(study: StudyT, changes: Sequence[str]) -> tuple[StudyT, dict[str, JsonValue]]:
     """Put ``key=value`` texts into a study that has one cell.
 
     Returns:
@@ -90,7 +90,7 @@ def proposed(study: StudyT, changes: Sequence[str]) -> tuple[StudyT, dict[str, J
     return changed, values
 
 
-def merged(first: Mapping[str, JsonValue], second: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+def merge_overrides(first: Mapping[str, JsonValue], second: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Put overrides on top of others; a later one replaces what lies inside it."""
     remaining = {
         path: value
@@ -114,7 +114,7 @@ def data_key(study: Study) -> str:
     return fingerprint(study.data)
 
 
-def pair_of(kept: StudyT, proposal: Study, name: str, seeds: Sequence[int], first: int) -> StudyT:
+def comparison_study(kept: StudyT, proposal: Study, name: str, seeds: Sequence[int], first: int) -> StudyT:
     """Build the study of a proposal beside what is kept.
 
     Args:
@@ -141,7 +141,7 @@ def pair_of(kept: StudyT, proposal: Study, name: str, seeds: Sequence[int], firs
     return _read(kept, values, [])
 
 
-def check_pair(kept: Study, proposal: Study) -> list[str]:
+def check_comparable(kept: Study, proposal: Study) -> list[str]:
     """Check that two configs can be compared seed by seed.
 
     Returns:
@@ -177,7 +177,7 @@ def _trained_once(study: Study) -> tuple[str, dict[str, str]]:
     return first.fingerprint, shared
 
 
-def _document(study: Study) -> dict[str, Any]:
+def _baseline_document(study: Study) -> dict[str, Any]:
     """Values of a study that holds another one's baseline alone."""
     config = nested_config(study.base, study.data, cells(study)[0].overrides, {})
     data = config.pop("data")

@@ -115,10 +115,10 @@ def save_proposal(study: Study, cell: Cell, store: ArtifactStore, proposal: Prop
 
 def chosen_params(study: Study, cell: Cell, store: ArtifactStore) -> dict[str, Any] | None:
     """Return the values that a cell's finished search chose; empty without a search, None before its end."""
-    return {} if study.search is None else chosen_of(study, load_proposals(study, cell, store))
+    return {} if study.search is None else best_params(study, load_proposals(study, cell, store))
 
 
-def chosen_of(study: Study, proposals: Iterable[Proposal]) -> dict[str, Any] | None:
+def best_params(study: Study, proposals: Iterable[Proposal]) -> dict[str, Any] | None:
     """Return the values that a search chose of its proposals; None before all its trials have ended."""
     assert study.search is not None
     counted = [proposal for proposal in proposals if proposal.number < study.search.trials]

@@ -31,11 +31,13 @@ def claim_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
         if cells and not wrong:
             named = _named_cells(path, statement)
             # With a metric of its own a cell may be compared with itself.
-            groups = [named] if statement.worse_metric is None else [[cell_name] for cell_name in named]
+            groups = (
+                [named] if statement.worse_metric is None else [[place_and_text] for place_and_text in named]
+            )
             wrong += [problem for group in groups for problem in _named_twice(axes, cells, group)]
             if not wrong and draft.can_use("published"):
-                wrong += _figureless(path, statement, figures)
-                wrong += _unsigned(path, statement, figures)
+                wrong += _missing_figures(path, statement, figures)
+                wrong += _missing_signatures(path, statement, figures)
         yield from wrong
 
 
@@ -71,7 +73,7 @@ def _named_twice(axes: Axes, cells: Sequence[Cell], named: Sequence[tuple[str, s
             yield Problem(place, f"{text!r} and {seen[cell.label]!r} are the same cell, {cell.label!r}")
 
 
-def _figureless(path: str, statement: Statement, figures: Figures) -> Iterator[Problem]:
+def _missing_figures(path: str, statement: Statement, figures: Figures) -> Iterator[Problem]:
     for names in statement.comparisons:
         for metric in statement.metric or [None]:
             claim = statement.model_copy(update={"worse": names[1:2], "metric": [metric] if metric else []})
@@ -84,7 +86,7 @@ def _figureless(path: str, statement: Statement, figures: Figures) -> Iterator[P
                 yield Problem(path, message)
 
 
-def _unsigned(path: str, statement: Statement, figures: Figures) -> Iterator[Problem]:
+def _missing_signatures(path: str, statement: Statement, figures: Figures) -> Iterator[Problem]:
     for claim in figures.claims(statement):
         if statement.cell is not None and claim.signature is None:
             message = (
@@ -121,7 +123,9 @@ def _figures(draft: Draft, axes: Axes, cells: Sequence[Cell]) -> Figures:
     return Figures((column for _, column in draft.published), label_finder(axes, cells))
 
 
-def upside_down(draft: Draft, cells: Sequence[Cell], metrics: Mapping[str, Metric]) -> Iterator[Problem]:
+def contradicted_orderings(
+    draft: Draft, cells: Sequence[Cell], metrics: Mapping[str, Metric]
+) -> Iterator[Problem]:
     """Find orderings that their own published figures contradict."""
     figures = _figures(draft, axes_of(draft.study), cells)
     for path, statement in draft.claims:
@@ -139,7 +143,7 @@ def upside_down(draft: Draft, cells: Sequence[Cell], metrics: Mapping[str, Metri
                 yield Problem(path, message)
 
 
-def unlike_metrics(draft: Draft, metrics: Mapping[str, Metric]) -> Iterator[Problem]:
+def incomparable_metrics(draft: Draft, metrics: Mapping[str, Metric]) -> Iterator[Problem]:
     """Find claims that compare metrics of different units or directions."""
     for path, statement in draft.claims:
         pair = [*statement.metric[:1], statement.worse_metric]
@@ -149,7 +153,7 @@ def unlike_metrics(draft: Draft, metrics: Mapping[str, Metric]) -> Iterator[Prob
             yield Problem(f"{path}.worse_metric", message)
 
 
-def idle_margins(study: Study) -> Iterator[str]:
+def unused_margins(study: Study) -> Iterator[str]:
     """Warn of margins on metrics about which nothing is decided."""
     claimed = {claim.metric for claim in claims_of(study)}
     deciding = {

@@ -105,9 +105,11 @@ class _Twins:
 
     def _explain(self, names: Sequence[str], pairs: Sequence[tuple[Cell, Cell]]) -> str:
         twin, cell = pairs[0]
-        labels = [repr(each.label) for each in (twin, *(other for first, other in pairs if first is twin))]
+        labels = [
+            repr(same_cell.label) for same_cell in (twin, *(other for first, other in pairs if first is twin))
+        ]
         cells = f"cells {', '.join(labels[:-1])} and {labels[-1]}"
-        num_others = len({each.label for pair in pairs for each in pair}) - len(labels)
+        num_others = len({same_cell.label for pair in pairs for same_cell in pair}) - len(labels)
         changed = [path for path in {**twin.overrides, **cell.overrides} if not _agree(twin, cell, path)]
         if self._config(twin) == self._config(cell):
             return f"{cells} have the same config; keep one"
@@ -130,16 +132,16 @@ class _Twins:
     def _conditions(self, names: Sequence[str], pairs: Sequence[tuple[Cell, Cell]]) -> dict[str, list[Any]]:
         """The levels of another factor without which the twins would differ."""
         for name, levels in self._axes.levels.items():
-            telling: list[Any] = []
+            needed: list[Any] = []
             for twin, cell in pairs if name not in names else ():
                 moved = [
                     [self._axes.cell({**same_cell.levels, name: level}) for same_cell in (twin, cell)]
                     for level in levels
                 ]
                 if any(self._are_apart(*map(self._identity, pair)) for pair in moved):
-                    telling += [cell.levels[name]] if cell.levels[name] not in telling else []
-            if telling:
-                return {name: telling}
+                    needed += [cell.levels[name]] if cell.levels[name] not in needed else []
+            if needed:
+                return {name: needed}
         return {}
 
     def _setting(self, twin: Cell, cell: Cell, changed: Sequence[str]) -> str | None:
@@ -154,7 +156,9 @@ class _Twins:
                 place = place.step(part)
             choices = place.choices or ([True, False] if place.type == "true or false" else [])
             for choice in choices if path not in changed else ():
-                if self._are_apart(*(self._identity(either, {path: choice}) for either in (twin, cell))):
+                if self._are_apart(
+                    *(self._identity(same_cell, {path: choice}) for same_cell in (twin, cell))
+                ):
                     return f"{path} is {level_text(values[path])}"
         return None
 
@@ -239,13 +243,13 @@ def _covers(target: str, path: str) -> bool:
     return inner[: len(outer)] == outer
 
 
-def _explain(study: Study, path: str, value: Any, wanted: Any, owners: Sequence[str]) -> str:
+def _explain(study: Study, path: str, value: Any, baseline_value: Any, owners: Sequence[str]) -> str:
     name = owners[0].removeprefix("factors.")  # a factor's: the baseline leaves no component out
     factor = study.factors[name]
     has_level = factor.target == path and any(same(level, value) for level in factor.level_values)
     level = level_text(value if has_level else factor.baseline)
     verb = "sets" if len(owners) == 1 else "set"
-    there = "its default" if wanted is paths.MISSING else level_text(wanted)
+    there = "its default" if baseline_value is paths.MISSING else level_text(baseline_value)
     return (
         f"no cell reads this value: {' and '.join(owners)} {verb} {path} in each (baseline: {there}). Leave "
         f"it out; change {owners[0]}.levels or .baseline, or run chosen levels: --only {name}={level}"

@@ -40,11 +40,11 @@ class DescribedSchema(GenerateJsonSchema):
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
     """Return the docstrings below the fields of a config by field, those of its bases included."""
     bases = [base for base in reversed(model.__mro__) if issubclass(base, StrictConfig)]
-    return {name: text for base in bases for name, text in _own(base).items()}
+    return {name: text for base in bases for name, text in _field_docstrings(base).items()}
 
 
 @cache
-def _own(model: type[Any]) -> dict[str, str]:
+def _field_docstrings(model: type[Any]) -> dict[str, str]:
     try:
         source = inspect.getsource(model)
     except OSError:  # typed in a console, or a generic config with its parameter, which has no source
@@ -132,7 +132,7 @@ class _WithDefaults(GenerateJsonSchema):
         return factory() if factory and not takes_data else super().get_default_value(schema)
 
 
-class _Described(_WithDefaults, DescribedSchema):
+class _DescribedWithDefaults(_WithDefaults, DescribedSchema):
     pass
 
 
@@ -152,7 +152,9 @@ class Place:
     @lru_cache(maxsize=64)
     def root(cls, model: type[BaseModel], *, is_described: bool = False) -> Place:
         """Return the place of a whole config, with the descriptions of its settings if wanted."""
-        schema = model.model_json_schema(schema_generator=_Described if is_described else _WithDefaults)
+        schema = model.model_json_schema(
+            schema_generator=_DescribedWithDefaults if is_described else _WithDefaults
+        )
         return cls([], schema.get("$defs", {})).at([schema])
 
     def at(self, schemas: Sequence[Schema]) -> Place:
@@ -250,7 +252,7 @@ def knobs(model: type[BaseModel], *, is_by_kind: bool = False) -> list[Knob]:
     return list(rows.values())
 
 
-def miss(model: type[BaseModel], path: str) -> str | None:
+def path_problem(model: type[BaseModel], path: str) -> str | None:
     """Return why a config has no such path, with the nearest valid path; None when it has."""
     try:
         parts = paths.split(path)
@@ -347,7 +349,7 @@ def _agrees(schema: Schema, value: Any) -> bool:
 
 
 def _join(first: Knob, second: Knob) -> Knob:
-    def both(first_text: str, second_text: str, separator: str) -> str:
+    def joined(first_text: str, second_text: str, separator: str) -> str:
         return separator.join(
             dict.fromkeys(
                 text for text in (*first_text.split(separator), *second_text.split(separator)) if text
@@ -356,10 +358,10 @@ def _join(first: Knob, second: Knob) -> Knob:
 
     return Knob(
         first.path,
-        both(first.type, second.type, " or "),
+        joined(first.type, second.type, " or "),
         second.default if first.default is REQUIRED else first.default,
-        both(first.allowed, second.allowed, ", "),
-        both(first.description, second.description, " / "),
+        joined(first.allowed, second.allowed, ", "),
+        joined(first.description, second.description, " / "),
         tuple(dict.fromkeys((*first.kinds, *second.kinds))),
     )
 

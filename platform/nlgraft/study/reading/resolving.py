@@ -77,7 +77,7 @@ class Resolver:
             if not unknown:
                 break
             # An unknown key hides the rules over several fields, which run last: look for those without it.
-            values = _without(values, unknown)
+            values = _remove_keys(values, unknown)
         has_rules = () in by_parts
         context = {"directory": self._directory}
         hidden = [] if has_rules else hidden_problems(self._system.config_type, values, context)
@@ -181,7 +181,7 @@ def _contains(outer: list[str], inner: list[str]) -> bool:
     return inner[: len(outer)] == outer
 
 
-def _without(values: dict[str, Any], unknown: list[Fault]) -> dict[str, Any]:
+def _remove_keys(values: dict[str, Any], unknown: list[Fault]) -> dict[str, Any]:
     values = copy.deepcopy(values)
     for fault in unknown:
         node: Any = values
@@ -211,7 +211,7 @@ def hidden_problems(
     """
     refused: set[str] = set()
     try:
-        config = _built(model, values, "", context, refused)
+        config = _build_without_rules(model, values, "", context, refused)
         problems = [*getattr(config, "_problems", tuple)()]
     except Exception:  # rules may rely on what was refused, and then fail as they please
         return []
@@ -219,7 +219,7 @@ def hidden_problems(
     return [problem for problem in problems if not any(path.search(problem) for path in mentions)]
 
 
-def _built(
+def _build_without_rules(
     model: type[BaseModel],
     values: Mapping[str, Any],
     path: str,
@@ -235,9 +235,11 @@ def _built(
         try:
             fields[name] = _validated(field, values[name], context)
         except ValidationError:
-            part = next(_models(field.annotation), None)
+            part = next(_single_part(field.annotation), None)
             if part is not None and isinstance(values[name], Mapping):
-                fields[name] = _built(part, values[name], paths.join(path, name), context, refused)
+                fields[name] = _build_without_rules(
+                    part, values[name], paths.join(path, name), context, refused
+                )
             else:
                 refused.add(paths.join(path, name))
                 fields[name] = field.get_default(call_default_factory=True)
@@ -258,11 +260,11 @@ def _validated(field: FieldInfo, value: Any, context: Mapping[str, Any]) -> Any:
     return TypeAdapter(annotation).validate_json(canonical_json(value), strict=True, context=dict(context))
 
 
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+def _single_part(annotation: Any) -> Iterator[type[BaseModel]]:
     """The one part that an annotation allows, besides null; none where there are several."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     elif get_origin(annotation) in (Annotated, Union, UnionType):
-        parts = [model for inner in get_args(annotation) for model in _models(inner)]
+        parts = [model for inner in get_args(annotation) for model in _single_part(inner)]
         if len(parts) == 1:
             yield parts[0]

@@ -16,14 +16,14 @@ from nlgraft.study.data.part import MAX_NAME_LENGTH
 from nlgraft.study.data.space import (
     FloatDomain,
     alternatives,
-    look,
     same,
     same_twice,
     sampling_order,
     space_problems,
+    table_text,
 )
 from nlgraft.study.data.study import Factor, Search, Study
-from nlgraft.study.reading.claim_rules import idle_margins
+from nlgraft.study.reading.claim_rules import unused_margins
 from nlgraft.study.reading.draft import Draft
 from nlgraft.study.reading.faults import describe
 from nlgraft.study.reading.overrides import scale_problems
@@ -86,7 +86,7 @@ def warnings(study: Study) -> list[str]:
                 )
     if len(study.seeds) == 1:
         sentences.append("seeds: one seed does not show the spread between trainings; give three or more")
-    sentences += idle_margins(study)
+    sentences += unused_margins(study)
     for index, column in enumerate(study.published):
         if column.signature is None:
             sentences.append(f"published[{index}]: figures without a signature are not printed beside ours")
@@ -117,7 +117,7 @@ def _factor_problems(factor: Factor) -> Iterator[Problem]:
         return
     seen: dict[str, int] = {}
     for index, level in enumerate(levels):
-        first = seen.setdefault(look(level), index)
+        first = seen.setdefault(table_text(level), index)
         if first != index:
             yield Problem(f"levels[{index}]", same_twice(level, levels[first], "levels", first))
         if isinstance(level, str) and (len(level) > MAX_NAME_LENGTH or not level.isprintable() or not level):
@@ -127,7 +127,7 @@ def _factor_problems(factor: Factor) -> Iterator[Problem]:
             yield Problem(f"levels[{index}]", reason)
     if not any(same(factor.baseline, level) for level in levels):
         texts = [level_text(level) for level in levels]
-        alike = [level for level in levels if look(level) == look(factor.baseline)]
+        alike = [level for level in levels if table_text(level) == table_text(factor.baseline)]
         hint = f"Did you mean {alike[0]!r}?" if alike else nearest(level_text(factor.baseline), texts)
         yield Problem("baseline", f"{factor.baseline!r} is not among the levels. {hint}")
 

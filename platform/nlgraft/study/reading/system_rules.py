@@ -10,12 +10,12 @@ from nlgraft.basics.shipped import SYSTEMS_PACKAGE, system_names
 from nlgraft.evaluation.metric_config import TextMetric
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import MAX_CELLS, Axes, Cell, axes_of
-from nlgraft.study.data.space import Domain, alternatives, holds, same, whole_condition
+from nlgraft.study.data.space import Domain, alternatives, full_condition, holds, same
 from nlgraft.study.data.system import System
-from nlgraft.study.reading.claim_rules import unlike_metrics, upside_down
+from nlgraft.study.reading.claim_rules import contradicted_orderings, incomparable_metrics
 from nlgraft.study.reading.draft import Draft
 from nlgraft.study.reading.faults import Fault
-from nlgraft.study.reading.knobs import miss
+from nlgraft.study.reading.knobs import path_problem
 from nlgraft.study.reading.resolving import Resolver
 from nlgraft.study.reading.system_import import load_system
 
@@ -47,7 +47,7 @@ def system_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
     yield from _metric_problems(draft, cells, system)
     unknown: set[str] = set()
     for place, path in _config_paths(draft):
-        reason = miss(system.config_type, path)
+        reason = path_problem(system.config_type, path)
         if reason is not None:
             unknown.add(path)
             yield Problem(place, reason)
@@ -56,13 +56,13 @@ def system_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
     checker = _CellChecker(draft, cells, system, unknown)
     yield from checker.problems()
     computed = checker.text_metrics()
-    for path, name in _asked(draft) if computed else ():
+    for path, name in _named_metrics(draft) if computed else ():
         text_metric = name.partition("/")[2]
         if name in system.metrics and text_metric in get_args(TextMetric) and text_metric not in computed:
             yield Problem(path, f"{name} is not computed: add {text_metric} to base.score.metrics")
 
 
-def _asked(draft: Draft) -> list[tuple[str, str]]:
+def _named_metrics(draft: Draft) -> list[tuple[str, str]]:
     """The metrics of claims and objectives, after their places in the file."""
     named = [(f"{path}.metric", metric) for path, statement in draft.claims for metric in statement.metric]
     named += [
@@ -96,7 +96,7 @@ def _config_paths(draft: Draft) -> Iterator[tuple[str, str]]:
 
 def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Iterator[Problem]:
     metric_names = list(system.metrics)
-    named = [*((f"{path}.metric", column.metric) for path, column in draft.published), *_asked(draft)]
+    named = [*((f"{path}.metric", column.metric) for path, column in draft.published), *_named_metrics(draft)]
     if draft.can_use("analysis"):
         named += [(paths.join("analysis.margin", metric), metric) for metric in draft.study.analysis.margin]
     tracked = [name for name in metric_names if system.metrics[name].is_tracked and name.startswith("dev/")]
@@ -126,8 +126,8 @@ def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Ite
         if metric is not None and metric.direction != objective.direction:
             message = f"{objective.metric} is a metric to {metric.direction}, not to {objective.direction}"
             yield Problem(f"{path}.direction", message)
-    yield from upside_down(draft, cells, system.metrics)
-    yield from unlike_metrics(draft, system.metrics)
+    yield from contradicted_orderings(draft, cells, system.metrics)
+    yield from incomparable_metrics(draft, system.metrics)
 
 
 class _CellChecker:
@@ -207,7 +207,7 @@ class _CellChecker:
         low: dict[str, Any] = {}
         high: dict[str, Any] = {}
         for path, domain in space.items():
-            condition = whole_condition(path, space)
+            condition = full_condition(path, space)
             host = self._host(condition, space, hosts, values)
             if host is not None:
                 inside = {
