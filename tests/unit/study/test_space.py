@@ -7,10 +7,10 @@ from nlgraft.study.data.space import (
     Domain,
     full_condition,
     holds,
-    look,
     same,
     sampling_order,
     space_problems,
+    table_text,
 )
 
 DOMAIN = TypeAdapter(Domain)
@@ -137,12 +137,13 @@ def test_membership_is_exact_about_types():
 
 
 def test_values_that_look_alike():
-    assert look(1) == look(1.0) == look("1") == look("1.0")
-    assert look(1e-4) == look("0.0001")
+    assert table_text(1) == table_text(1.0) == table_text("1") == table_text("1.0")
+    assert table_text(1e-4) == table_text("0.0001")
     assert (
-        len({look(value) for value in (1, True, None, "true", "", [1], {"a": 1}, 2**53, 2**53 + 1)}) == 9 - 1
+        len({table_text(value) for value in (1, True, None, "true", "", [1], {"a": 1}, 2**53, 2**53 + 1)})
+        == 9 - 1
     )
-    assert look(True) == look("true")
+    assert table_text(True) == table_text("true")
     assert not same(1, 1.0)
     assert same({"a": [1]}, {"a": [1]})
 
