@@ -198,7 +198,8 @@ def export_model(
     seed: int | None = None,
 ) -> Export:
     """Write a study's model as a directory; see `nlgraft.export.exporting.write_export`."""
-    from nlgraft.export.exporting import write_export  # loads torch
+    # Loads torch.
+    from nlgraft.export.exporting import write_export
 
     return write_export(load(study), Path(out), cell, seed)
 
@@ -219,7 +220,8 @@ def log_export(study: Study, exported: Export, tracking_uri: str | None = None) 
 
 def load_model(directory: str | os.PathLike[str]) -> ExportedModel:
     """Open a model that ``nlgraft export`` wrote; see `nlgraft.export.exported.ExportedModel`."""
-    from nlgraft.export.exported import ExportedModel  # loads torch
+    # Loads torch.
+    from nlgraft.export.exported import ExportedModel
 
     return ExportedModel(Path(directory))
 

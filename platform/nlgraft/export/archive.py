@@ -95,8 +95,11 @@ def pack(study: Study, store: ArtifactStore, out: Path, *, has_models: bool = Tr
         weights = _copy(study, store, root / _STORE)
         study.record(copied)
         packed_files = {
-            path for path in root.rglob("*") if path.is_file()
-        }  # tables enter the copy's ledger, too
+            path
+            for path in root.rglob("*")
+            if path.is_file()
+            # Tables enter the copy's ledger, too.
+        }
         _write_tables(study.variant, copied, root / _TABLES)
         description = {"format": 1, "study": study.variant, "has_models": has_models}
         (root / _DESCRIPTION).write_text(json.dumps(description) + "\n", "utf-8")
@@ -108,7 +111,8 @@ def pack(study: Study, store: ArtifactStore, out: Path, *, has_models: bool = Tr
                 for key in weights if has_models else ():
                     _add(file, f"{_STORE}/{key}", _read(store, key))
                 num_files = len(file.namelist())
-                file.comment = b" " * _LENGTH  # room for the digest, which covers all before it
+                # Room for the digest, which covers all before it.
+                file.comment = b" " * _LENGTH
             digest = _digest(partial)
             with partial.open("r+b") as raw:
                 raw.seek(-_LENGTH, 2)
@@ -138,7 +142,8 @@ def unpack(path: Path, directory: Path) -> Archive:
         try:
             _write_store(path, directory)
         except BaseException:
-            shutil.rmtree(directory.resolve(), ignore_errors=True)  # nothing was in it before
+            # Nothing was in it before.
+            shutil.rmtree(directory.resolve(), ignore_errors=True)
             raise
     except OSError as error:
         raise DataError(f"--out {directory}: cannot be written ({error}); give another directory") from error
@@ -197,7 +202,8 @@ def _keys(study: Study, store: ArtifactStore, records: Mapping[str, TrialRecord]
     stages = {(stage["name"], stage["fingerprint"]) for record in records.values() for stage in record.stages}
     for name, fingerprint in sorted(stages):
         manifest = store.manifest(fingerprint)
-        if manifest is not None:  # of a trial that failed, not every stage has one
+        if manifest is not None:
+            # Of a trial that failed, not every stage has one.
             folder = f"artifacts/{name}/{fingerprint}"
             yield f"{folder}/{MANIFEST}"
             yield from (f"{folder}/{manifest.location}/{file}" for file in sorted(manifest.files))

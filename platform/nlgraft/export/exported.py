@@ -111,7 +111,8 @@ class ExportedModel:
             ids = MaskingIds.of(load_vocabulary(tokenizer))
         if not lines:
             return labels, np.zeros((0, len(labels)))
-        classes = np.zeros(len(lines), dtype=np.int64)  # unknown, and not looked at
+        # Unknown, and not looked at.
+        classes = np.zeros(len(lines), dtype=np.int64)
         data = LabelledData(encoded.ids, classes, ids, batch_tokens=_BATCH_TOKENS)
         return labels, class_probabilities(model, data, len(labels))
 

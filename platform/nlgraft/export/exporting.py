@@ -51,7 +51,12 @@ class Export:
         }
 
 
-def write_export(result: StudyResult, out: Path, cell: str | None = None, seed: int | None = None) -> Export:
+def write_export(
+    result: StudyResult,
+    out: Path,
+    cell: str | None = None,
+    seed: int | None = None,
+) -> Export:
     """Write the model of a study's best cell, or of another one, with its card.
 
     Args:
@@ -93,7 +98,11 @@ _LICENCE = re.compile(r"^license:\s*[\"']?([\w.+-]+)", re.MULTILINE)
 
 
 def write_card(
-    choice: Choice, task: str, columns: tuple[str, ...], forms: Mapping[str, str], out: Path
+    choice: Choice,
+    task: str,
+    columns: tuple[str, ...],
+    forms: Mapping[str, str],
+    out: Path,
 ) -> None:
     """Write ``README.md`` of an exported directory."""
     study = choice.result.study
@@ -303,7 +312,12 @@ def _why_none(result: StudyResult) -> str:
     return "no trial has finished; run the study first"
 
 
-def _choose_seed(cell: CellResult, metric: str, sign: float, seed: int | None) -> tuple[TrialResult, str]:
+def _choose_seed(
+    cell: CellResult,
+    metric: str,
+    sign: float,
+    seed: int | None,
+) -> tuple[TrialResult, str]:
     measured = cell.measured(metric)
     finished = {trial.seed: trial for trial in cell.trials if trial.seed in measured}
     if not finished:

@@ -145,7 +145,8 @@ def _checkpoint(source: ExportSource, fetched: Mapping[str, Path], out: Path) ->
     vocabulary = load_vocabulary(folder)
     try:
         ids = MaskingIds.of(vocabulary)
-    except DataError:  # a causal model's, which puts nothing around a line
+    except DataError:
+        # A causal model's, which puts nothing around a line.
         save_tokenizer(folder, vocabulary, out)
     else:
         write_tokenizer(folder, out, Side(stream=TEXT, prefix=(ids.begin,), suffix=(ids.end,)), None)

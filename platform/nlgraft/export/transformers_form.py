@@ -72,7 +72,12 @@ def write_seq2seq(
 
 
 def write_classifier(
-    model: Classifier, labels: Sequence[str], folder: Path, limit: int, lines: Sequence[str], out: Path
+    model: Classifier,
+    labels: Sequence[str],
+    folder: Path,
+    limit: int,
+    lines: Sequence[str],
+    out: Path,
 ) -> None:
     """Write a classifier of sequences with its tokenizer.
 
@@ -133,7 +138,12 @@ def write_tokenizer(folder: Path, directory: Path, side: Side, max_tokens: int |
         path.write_text(json.dumps(config, ensure_ascii=False, indent=1) + "\n", "utf-8")
 
 
-def _compare(directory: Path, lines: Sequence[str], side: Side, native_ids: Iterable[Iterable[int]]) -> None:
+def _compare(
+    directory: Path,
+    lines: Sequence[str],
+    side: Side,
+    native_ids: Iterable[Iterable[int]],
+) -> None:
     tokenizer = tokenizers.Tokenizer.from_file(str(directory / TOKENIZER_FILE))
     exported_ids = [encoding.ids for encoding in tokenizer.encode_batch([*lines])]
     num_other = sum(

@@ -64,7 +64,12 @@ class Study(study.Study):
         return read_study(documents.from_values(document), overrides, environ, "study", cls, Path.cwd())
 
     @classmethod
-    def from_store(cls, name: str, store: ArtifactStore, environ: Mapping[str, str] | None = None) -> Self:
+    def from_store(
+        cls,
+        name: str,
+        store: ArtifactStore,
+        environ: Mapping[str, str] | None = None,
+    ) -> Self:
         """Read a study that was run on a store by its name, overrides included: see `variant`.
 
         Raises:

@@ -169,7 +169,8 @@ class MlflowBackend:
         """Note in the study's run which ended trials the store holds; called when all entries are written."""
         study = self._find(RunKey("study", "", self._study_fingerprint))
         if study is None or True not in self._runs:
-            return  # without the index, nothing was written since it was noted
+            # Without the index, nothing was written since it was noted.
+            return
         ended = {key: run for key, run in self._runs[True].items() if run.status != "RUNNING"}
         held = held_digest((key, run.digest) for key, run in ended.items() if run.digest)
         self.client.set_tag(study.run_id, HELD, held)
@@ -178,7 +179,8 @@ class MlflowBackend:
         """Tell if the store responds at all, by reading the experiment."""
         try:
             self.client.get_experiment(self.experiment_id)
-        except Exception as error:  # whatever the store's driver raises, it does not respond
+        except Exception as error:
+            # Whatever the store's driver raises, it does not respond.
             _log.debug("probe of the tracking store failed: %s", error)
             return False
         return True
@@ -453,7 +455,8 @@ def _git(directory: Path, *arguments: str) -> str | None:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container user without a name
+    except (KeyError, OSError):
+        # A container user without a name.
         return str(os.getuid())
 
 

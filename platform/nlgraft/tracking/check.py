@@ -43,7 +43,8 @@ def check_runs(
         return [Finding("MLflow", f"{database} is missing", RUN_AGAIN)]
     try:
         runs = _read(uri, experiment, fingerprint, store_id)
-    except Exception as error:  # whatever a server, a network or a database driver raises
+    except Exception as error:
+        # Whatever a server, a network or a database driver raises.
         remedy = "check that it runs and can be reached from here, and verify again"
         reason = f"{public_text(uri)} cannot be read: {public_text(str(error))}"
         return [Finding("MLflow", reason, remedy)]

@@ -135,7 +135,8 @@ def _experiment_id(client: MlflowClient, name: str, location: str | None, tags: 
             return client.create_experiment(name, artifact_location=location, tags=tags)
         except MlflowException:
             experiment = client.get_experiment_by_name(name)
-            if experiment is None:  # no other process has created it, so the error is a real one
+            if experiment is None:
+                # No other process has created it, so the error is a real one.
                 raise
     if experiment.lifecycle_stage == "deleted":
         _log.warning(

@@ -215,7 +215,8 @@ class StudyLayout:
             tags["nlgraft.params"] = tag_value(json.dumps(dict(trial.params), default=str))
         params, texts = split_params(self._factor_params(trial.cell) | self._settings(trial.config))
         datasets = self._datasets(json.dumps(trial.config.get("data"), sort_keys=True))
-        if trial.kind == "search":  # scored on dev only
+        if trial.kind == "search":
+            # Scored on dev only.
             datasets = tuple(dataset for dataset in datasets if not dataset.context.startswith("test"))
         return RunEntry(
             key=key,
@@ -259,7 +260,8 @@ class StudyLayout:
             texts=started.texts
             | {
                 "config.json": pretty(record.config),
-                "record.json": pretty(record.to_json()),  # scores with signatures
+                # Scores with signatures.
+                "record.json": pretty(record.to_json()),
             },
             files=files,
         )
@@ -342,7 +344,8 @@ class StudyLayout:
         params = {"system": self._study.system, "seeds": value_text(list(self._study.seeds))}
         if self._study.overrides:
             params["overrides"] = " ".join(self._study.overrides)
-        return split_params(params)[0]  # those that are too long stand in study.yaml
+        # Those that are too long stand in study.yaml.
+        return split_params(params)[0]
 
     def _tags(self, key: RunKey) -> dict[str, str]:
         tags = {
@@ -399,7 +402,8 @@ def now_ms() -> int:
 
 VIEW = "mlflow.sharedViewState.cells"
 """A view of the experiment's page, offered by its menu *Views* and opened by ``?viewStateShareKey=cells``."""
-_SHOWN = ("mean", "difference", "ci_low", "ci_high", "p_holm")  # as many as fit; the name has the deviation
+# As many as fit; the name has the deviation.
+_SHOWN = ("mean", "difference", "ci_low", "ci_high", "p_holm")
 _DIGITS = 4
 _COMPARED = ("difference", "p", "p_holm", "p_equal", "p_equal_holm", "smallest_detectable")
 

@@ -91,7 +91,8 @@ def save_predictor(target: Path, directory: Path, inputs: list[str], identity: M
     example = {name: ["a text"] for name in inputs} if inputs else ["a text"]
     try:
         requirement = f"nlgraft=={importlib.metadata.version('nlgraft')}"
-    except importlib.metadata.PackageNotFoundError:  # a Ray job that has the source tree on its path
+    except importlib.metadata.PackageNotFoundError:
+        # A Ray job that has the source tree on its path.
         requirement = "nlgraft"
     with tempfile.TemporaryDirectory(prefix="nlgraft-code-") as name:
         code = shutil.copy(Path(__file__).with_name("served_model.py"), name)

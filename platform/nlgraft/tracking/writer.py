@@ -177,12 +177,15 @@ class Writer:
 
     def _run(self) -> None:
         # Made before the store is open, since the first entries are to be taken before they get their ends.
-        with ThreadPool(self._num_at_once) as pool:  # of daemons: a write that hangs keeps no process alive
+        with ThreadPool(self._num_at_once) as pool:
+            # Of daemons: a write that hangs keeps no process alive.
             try:
                 self._open()
             except StudyError:
-                return  # for `start` to raise
-            except Exception as error:  # as in _attempt
+                # For `start` to raise.
+                return
+            except Exception as error:
+                # As in _attempt.
                 self._pause_for_outage(error)
             self._write_all(pool)
 
@@ -205,7 +208,8 @@ class Writer:
         try:
             if self._backend is not None and not self._set_aside and self._may_write():
                 self._backend.note_held()
-        except Exception as error:  # as in _write; the next run then looks at every trial
+        except Exception as error:
+            # As in _write; the next run then looks at every trial.
             _log.debug("%s did not note what it holds: %s", self._name, error)
 
     def _sort_out_earlier(self) -> None:
@@ -216,7 +220,8 @@ class Writer:
             return
         try:
             is_held = self._open().holds(entries)
-        except Exception as error:  # as in _write, which will find out if the store is away
+        except Exception as error:
+            # As in _write, which will find out if the store is away.
             _log.debug("%s does not tell what it holds: %s", self._name, error)
             is_held = False
         with self._changed:
@@ -277,7 +282,8 @@ class Writer:
                     self._due_s.pop(entry.key, None)
             self._writing = set()
         if failed:
-            return self._handle_failure(*next(iter(failed.items())))  # the others are tried again
+            # The others are tried again.
+            return self._handle_failure(*next(iter(failed.items())))
         if self._num_outages:
             self._num_outages = 0
             if self._is_warned:
@@ -291,7 +297,8 @@ class Writer:
                 self._open().write(entry)
             else:
                 self.abandon()
-        except Exception as error:  # of the network, the disk or a database driver: training must go on
+        except Exception as error:
+            # Of the network, the disk or a database driver: training must go on.
             return error
         return None
 
@@ -320,7 +327,8 @@ class Writer:
             self._pause_for_outage(error)
             return False
         with self._changed:
-            if key in self._pending:  # unless all was abandoned
+            if key in self._pending:
+                # Unless all was abandoned.
                 self._retry_later(self._pending.pop(key), error)
         self._is_closing.wait(self._first_pause_s)
         return True
@@ -345,4 +353,5 @@ class Writer:
                 public_text(str(error)),
             )
         pause_s = min(_LONGEST_PAUSE_S, self._first_pause_s * 2 ** (self._num_outages - 1))
-        self._is_closing.wait(pause_s)  # rather than sleep, so that `close` ends the pause
+        # Rather than sleep, so that `close` ends the pause.
+        self._is_closing.wait(pause_s)

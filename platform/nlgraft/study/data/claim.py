@@ -25,7 +25,7 @@ class Claim:
         metric: A metric of the system.
         worse_metric: The metric of ``worse`` where it is another.
         source: Table, figure or section of the paper.
-        figures: Published figures of the cells of an ordering; empty where the paper prints none.
+        figures: Published figures of an ordering's cells; empty where the paper prints none.
         signature: How the paper computed the metric.
         data: The data that the paper used: values or patterns of the study's data, by dotted path.
         margin: Difference that does not matter: the most by which ``better`` may be worse, or by which our
@@ -131,7 +131,9 @@ class Figures:
                 continue
             for column, figures in self._columns:
                 labels = [self._find(name) for name in names]
-                if column.metric in (statement.metric or [column.metric]) and figures.keys() >= set(labels):
+                # A statement without a metric is about every column that has all of its cells.
+                is_meant = not statement.metric or column.metric in statement.metric
+                if is_meant and figures.keys() >= set(labels):
                     yield _claim(
                         statement,
                         names,
@@ -148,12 +150,18 @@ class Figures:
             return claim.figures
         labels = [self._find(text) for text in claim.cells]
         for column, figures in self._columns:
-            if (column.metric, column.data) == (claim.metric, claim.data) and figures.keys() >= set(labels):
+            is_same = (column.metric, column.data) == (claim.metric, claim.data)
+            if is_same and figures.keys() >= set(labels):
                 return [figures[label] for label in labels]
         return ()
 
 
-def _claim(statement: Statement, names: Sequence[str], figures: Sequence[float], **origin: Any) -> Claim:
+def _claim(
+    statement: Statement,
+    names: Sequence[str],
+    figures: Sequence[float],
+    **origin: Any,
+) -> Claim:
     margin = statement.margin or 0.0
     if len(names) == 1:
         return Claim(cell=names[0], value=figures[0], margin=margin, **origin)

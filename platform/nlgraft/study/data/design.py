@@ -56,7 +56,7 @@ class Axes:
     Attributes:
         factors: Factors by name.
         components: Components by name.
-        design: The combinations wanted.
+        design: Which combinations become cells.
         exclude: Combinations of levels to drop.
     """
 
@@ -85,17 +85,19 @@ class Axes:
         """Build the cell of a combination; factors and components not named stay at their baseline."""
         baseline = self.baseline
         levels = baseline | dict(levels)
-        off = [name for name in levels if not same(levels[name], baseline[name])]
+        changed_factors = [name for name in levels if not same(levels[name], baseline[name])]
         overrides: dict[str, Any] = {}
         origins: dict[str, str] = {}
         changed: list[str] = []
         # Components come last: what is removed stays removed whatever level a factor has.
         for name in (*self.factors, *self.components):
             for path, (value, origin) in self._settings(name, levels[name]).items():
-                overrides[path], origins[path] = value, origin
-                changed += [path] if name in off else []
-        label = ", ".join(self.departure(name, levels[name]) for name in off)
-        return Cell(levels, overrides, not off, label or "baseline", origins, changed)
+                overrides[path] = value
+                origins[path] = origin
+                if name in changed_factors:
+                    changed.append(path)
+        label = ", ".join(self.departure(name, levels[name]) for name in changed_factors)
+        return Cell(levels, overrides, not changed_factors, label or "baseline", origins, changed)
 
     def departure(self, name: str, level: Any) -> str:
         """Write a level off its baseline as in a label: ``generator=att``, ``without segment_embedding``."""
@@ -145,10 +147,12 @@ class Axes:
     @property
     def num_combinations(self) -> int:
         """Number of combinations of the design, before anything is excluded."""
-        sizes = [len(choices) for choices in self.levels.values()]
         if self.design.kind == "cells":
             return 1 + len(self.design.cells)
-        return math.prod(sizes) if self.design.kind == "full" else 1 + sum(size - 1 for size in sizes)
+        sizes = [len(choices) for choices in self.levels.values()]
+        if self.design.kind == "full":
+            return math.prod(sizes)
+        return 1 + sum(size - 1 for size in sizes)
 
     @property
     def is_vast(self) -> bool:
@@ -170,7 +174,8 @@ class Axes:
         for index, entry in enumerate(self.exclude):
             if entry and entry.keys() <= self.levels.keys():
                 names = tuple(sorted(entry))
-                indices.setdefault(names, {}).setdefault(_projection(entry, names), []).append(index)
+                by_levels = indices.setdefault(names, {})
+                by_levels.setdefault(_projection(entry, names), []).append(index)
         return indices
 
     @property
@@ -231,7 +236,7 @@ def level_text(level: Any) -> str:
 
 
 def conditions_text(levels: Mapping[str, Any]) -> str:
-    """Write wanted levels by factor: ``method is avg_eg or mean and sides is both``."""
+    """Write a condition on factors as text: ``method is avg_eg or mean and sides is both``."""
     return " and ".join(
         f"{name} is {' or '.join(map(level_text, alternatives(level)))}" for name, level in levels.items()
     )
@@ -270,14 +275,15 @@ def gain_cells(study: Study, design_cells: Sequence[Cell]) -> dict[str, list[tup
         for level in choices:
             if over is None or name == over or same(level, axes.baseline[name]):
                 continue
+            label = axes.departure(name, level)
             for context in axes.levels[over]:
-                pair = [
-                    by_levels.get(canonical_json({**axes.baseline, over: context, **gain}))
-                    for gain in ({name: level}, {})
-                ]
-                if pair[0] is not None and pair[1] is not None:
-                    label = axes.departure(name, level)
-                    gains.setdefault(label, []).append((level_text(context), pair[0], pair[1]))
+                reference = {**axes.baseline, over: context}
+                with_level = by_levels.get(canonical_json({**reference, name: level}))
+                without_level = by_levels.get(canonical_json(reference))
+                if with_level is not None and without_level is not None:
+                    pair = (level_text(context), with_level, without_level)
+                    gains.setdefault(label, []).append(pair)
+    # A gain at one level alone shows no trend.
     return {label: pairs for label, pairs in gains.items() if len(pairs) > 1}
 
 
@@ -329,7 +335,7 @@ def select_cells(study: Study, conditions: Sequence[str]) -> list[Cell]:
             named = find_cell(study, text)
             chosen = [cell for cell in chosen if cell.key == named.key]
         else:
-            # a cell has all levels of a factor that is idle in it
+            # A cell stands for all levels of a factor that is idle in it.
             chosen = [
                 cell for cell in chosen if same(axes.canonical_levels({**cell.levels, **levels}), cell.levels)
             ]

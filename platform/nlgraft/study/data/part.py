@@ -56,7 +56,8 @@ def parse_duration(value: Any) -> float:
         amounts = [float(amount) if amount else 0.0 for amount in match.groups()] if match else []
         if not match or not any(match.groups()):
             raise ValueError(f"{value!r} is not a duration; {allowed}")
-        seconds = sum(amount * unit for amount, unit in zip(amounts, _UNITS_S.values(), strict=True))
+        units = _UNITS_S.values()
+        seconds = sum(amount * unit for amount, unit in zip(amounts, units, strict=True))
     else:
         seconds = float(value)
     if not math.isfinite(seconds) or seconds <= 0:

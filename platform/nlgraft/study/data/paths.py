@@ -96,13 +96,14 @@ def expand(mapping: Mapping[str, Any]) -> dict[str, Any]:
         try:
             parts = split(key)
         except ValueError:
-            nested[key] = value  # no path at all: the system's config will refuse the key
+            # No path at all: the system's config will refuse the key.
+            nested[key] = value
             continue
         for part in reversed(parts[1:]):
             value = {part: value}
-        twice = _first_shared(nested, {parts[0]: value}, "")
-        if twice is not None:
-            raise ValueError(f"{twice!r} is set twice, once by {key!r}; set it once")
+        duplicate = _first_shared(nested, {parts[0]: value}, "")
+        if duplicate is not None:
+            raise ValueError(f"{duplicate!r} is set twice, once by {key!r}; set it once")
         nested = merge(nested, {parts[0]: value})
     return nested
 
@@ -121,7 +122,7 @@ def leaves(mapping: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, 
 
 
 def ancestors(path: str) -> Iterator[str]:
-    """Yield a path as problems print it, then its parents up to the first part."""
+    """Yield a path, as problems print it, and then its parents up to the first part."""
     while path:
         yield path
         path = path[: max(path.rfind("."), path.rfind("["), 0)]

@@ -136,7 +136,8 @@ class CategoricalDomain(_Domain):
             shown = table_text(int(choice) if isinstance(choice, bool) else choice)
             first = seen.setdefault(shown, index)
             if first != index:
-                yield Problem(f"choices[{index}]", same_twice(choice, self.choices[first], "choices", first))
+                message = duplicate_message(choice, self.choices[first], "choices", first)
+                yield Problem(f"choices[{index}]", message)
 
     def __contains__(self, value: object) -> bool:
         return any(same(value, choice) for choice in self.choices)
@@ -163,7 +164,7 @@ def table_text(value: Any) -> str:
     return canonical_json(value)
 
 
-def same_twice(value: Any, other: Any, name: str, first: int) -> str:
+def duplicate_message(value: Any, other: Any, name: str, first: int) -> str:
     """Describe the problem of a value that looks like an earlier one, ``name[first]``."""
     alike = "" if same(value, other) else f": {other!r} and {value!r} cannot be told apart in a table"
     return f"is the same as {name}[{first}]{alike}; write each value once"
@@ -178,9 +179,9 @@ def holds(when: Mapping[str, Any] | None, values: Mapping[str, Any]) -> bool:
     """Return True when a condition holds; None always does.
 
     Args:
-        when: Wanted value, or list of values of which one is wanted, by path.
-        values: Known values by path: sampled parameters, and the config's for paths outside the space. A path
-            without a value fails.
+        when: By path, the value that meets the condition, or a list of such values.
+        values: Values by path: sampled parameters, and the config's for paths outside the space. A path
+            without a value does not meet its condition.
     """
     return all(
         path in values and any(same(values[path], value) for value in alternatives(condition))
@@ -210,13 +211,17 @@ def sampling_order(space: Mapping[str, Domain]) -> list[str]:
     graph = {path: [other for other in domain.when or {} if other in space] for path, domain in space.items()}
     depth: dict[str, int] = {}
     for path in graphlib.TopologicalSorter(graph).static_order():
-        depth[path] = 1 + max((depth[other] for other in graph[path]), default=-1)
+        depths_above = [depth[other] for other in graph[path]]
+        depth[path] = 1 + max(depths_above, default=-1)
     # By depth and then in file order, which the sorter alone does not keep.
     return sorted(space, key=depth.__getitem__)
 
 
 def corner(
-    space: Mapping[str, Domain], config: Mapping[str, Any], end: int, fixed: Mapping[str, Any] | None = None
+    space: Mapping[str, Domain],
+    config: Mapping[str, Any],
+    end: int,
+    fixed: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Choose one end of every domain whose condition holds; values by path.
 
@@ -227,13 +232,16 @@ def corner(
         fixed: Values to choose instead, by path.
     """
     params: dict[str, Any] = {}
+    fixed = fixed or {}
     # In sampling order, because a condition may name a value that is chosen here.
     for path in sampling_order(space):
         domain = space[path]
-        outside = {other: paths.get(config, other) for other in domain.when or {} if other not in space}
-        config_values = {other: value for other, value in outside.items() if value is not paths.MISSING}
+        outside = [other for other in domain.when or {} if other not in space]
+        looked_up = {other: paths.get(config, other) for other in outside}
+        config_values = {other: value for other, value in looked_up.items() if value is not paths.MISSING}
         if holds(domain.when, config_values | params):
-            params[path] = (fixed or {}).get(path, list(domain.probes().values())[end])
+            ends = list(domain.probes().values())
+            params[path] = fixed.get(path, ends[end])
     return params
 
 
@@ -263,7 +271,13 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _range_problems(low: float, high: float, *, is_log: bool, step: float | None) -> Iterator[Problem]:
+def _range_problems(
+    low: float,
+    high: float,
+    *,
+    is_log: bool,
+    step: float | None,
+) -> Iterator[Problem]:
     if low == high:
         yield Problem("low", f"low and high are both {low}; a fixed value belongs in base")
     elif low > high:

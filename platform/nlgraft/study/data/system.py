@@ -44,7 +44,13 @@ class System:
     paper: str
     build: Callable[..., StageGraph]
 
-    def stage_graph(self, config: BaseModel, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
+    def stage_graph(
+        self,
+        config: BaseModel,
+        *,
+        seed: int,
+        splits: tuple[str, ...],
+    ) -> StageGraph:
         """Build the stage graph of a trial; no model is read and nothing is trained.
 
         Where the test split is scored, the further test sets of the data are, too.
@@ -65,7 +71,7 @@ class System:
         except DataError as error:
             from nlgraft.text.corpus_checks import data_problems
 
-            # The error names one file; there may be more.
+            # The error names one file; the user should see every problem of the data at once.
             problems = data_problems(dict(config)["data"])
             other_lines = [
                 line for line in str(error).split("\n") if not any(line in problem for problem in problems)
@@ -85,7 +91,9 @@ class System:
             base: The study's ``base``, which may name learned metrics (``score.learned``).
         """
         metrics = {**self.metrics, **learned_metrics(base)}
-        metrics |= further_metrics(metrics, tests) if (tests := further_tests(data)) else {}
+        tests = further_tests(data)
+        if tests:
+            metrics |= further_metrics(metrics, tests)
         return self if metrics == self.metrics else replace(self, metrics=metrics)
 
     def conditions(self, path: str) -> tuple[Condition, ...]:
@@ -97,14 +105,18 @@ class System:
         combined: tuple[Condition, ...] = ()
         for declared in _declarations(self.config_type):
             matching = [name for name in declared if path == name or path.startswith(f"{name}.")]
-            if matching and (conditions := declared[max(matching, key=len)]):
+            if not matching:
+                continue
+            conditions = declared[max(matching, key=len)]
+            if conditions:
+                # Every class has a say, so that each of its conditions meets each of the earlier ones.
                 combined = tuple(
                     {**earlier, **condition} for earlier in combined or ({},) for condition in conditions
                 )
         return combined
 
     def is_read(self, path: str, config: Mapping[str, Any]) -> bool:
-        """Tell if a setting has an effect in a config, as far as the system declares it.
+        """Return True if a setting has an effect in a config, as far as the system declares it.
 
         Args:
             path: Dotted path of the setting.
@@ -256,7 +268,7 @@ def on_split(name: str, split: str) -> str:
     return f"{split}/{metric}" if first == "test" else f"{first}/{split}{metric.removeprefix('test')}"
 
 
-# What checks find out about the data of a study before anything runs.
+# Findings of the checks that look at the data of a study before anything runs.
 
 
 @dataclass
@@ -267,9 +279,9 @@ class Findings:
         stages: All stages of the study, inputs first, those that the store holds among them.
         corpora: Counts of each split, of text in local files and constructed text, by the name of the corpus
             stage; a number from 2 follows it where cells read different corpora by that name.
-        warnings: What is allowed but likely a mistake.
-        problems: What cannot be used.
-        read: What a check has read, by the fingerprint of its stage, for the checks of later stages.
+        warnings: Descriptions of data that are allowed but probably a mistake.
+        problems: Descriptions of data that cannot be used.
+        read: Content that a check has read, by the fingerprint of its stage, for checks of later stages.
     """
 
     stages: Sequence[Stage] = ()

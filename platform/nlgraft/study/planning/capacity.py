@@ -16,7 +16,7 @@ _FIELDS = {"CPU": "cpus_per_worker", "GPU": "gpus_per_worker"}
 def capacity_problems(
     resources: Resources, capacity: Mapping[str, float], where: str = "the cluster"
 ) -> list[Problem]:
-    """Find needs of a trial that the cluster can never meet, for which Ray itself would wait for ever.
+    """Find needs of a trial that the cluster can never meet; Ray itself would wait for them forever.
 
     Args:
         resources: The needs of one trial.
@@ -42,7 +42,8 @@ def capacity_problems(
 def max_concurrent(resources: Resources, capacity: Mapping[str, float]) -> int:
     """Compute how many trials fit at once, no more than the study allows; 0 when not even one fits.
 
-    Trials with a range of workers have their most, but for one that takes what is left if that is enough.
+    Of trials with a range of workers, all get the maximum but one, which takes the remaining workers if they
+    are enough.
 
     Args:
         resources: The needs of one trial.
@@ -66,11 +67,13 @@ def max_allowed(resources: Resources) -> int | None:
     needs = resources.per_trial
     caps = {kind: cap for kind, cap in resources.caps.items() if needs[kind] > 0}
     limits = [math.floor(cap / needs[kind] + _TOLERANCE) for kind, cap in caps.items()]
-    limits += [] if resources.max_concurrent is None else [resources.max_concurrent]
+    if resources.max_concurrent is not None:
+        limits.append(resources.max_concurrent)
     return min(limits, default=None)
 
 
 def _fit(amount: float, available: float) -> int:
-    if amount < 1:  # a fraction of a device lies on one device
+    if amount < 1:
+        # Ray places a fraction on one device, so that remainders of several do not add up.
         return math.floor(available + _TOLERANCE) * math.floor(1 / amount + _TOLERANCE)
     return math.floor(available / amount + _TOLERANCE)

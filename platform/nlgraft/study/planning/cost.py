@@ -50,7 +50,8 @@ def cost_of(
         costs: Mean costs of stored ones by name.
         resources: The shape of a trial, whose workers, as many as it may have, share a training.
     """
-    seconds, num_bytes = 0.0, 0.0
+    seconds = 0.0
+    num_bytes = 0.0
     estimated: dict[str, None] = {}
     unknown: dict[str, None] = {}
     has_training = False
@@ -62,10 +63,12 @@ def cost_of(
         has_training |= stage.work is not None
         if stage.name not in costs:
             estimated[stage.name] = None
-        seconds += number * seconds_and_bytes[0]
-        num_bytes += number * seconds_and_bytes[1]
+        stage_s, stage_bytes = seconds_and_bytes
+        seconds += number * stage_s
+        num_bytes += number * stage_bytes
     names = (tuple(sorted(estimated)), tuple(sorted(unknown)))
-    is_known = has_training or not unknown  # compared with trainings, what is left out matters little
+    # Trainings dominate the cost: if they are known, the stages left out matter little.
+    is_known = has_training or not unknown
     return Cost(seconds, num_bytes, *names) if is_known else Cost(None, None, *names)
 
 
@@ -90,7 +93,7 @@ def estimated_cost(stage: Stage, resources: Resources) -> tuple[float, float] | 
 
 
 def step_times(stages: Iterable[Stage], costs: Mapping[str, StageCost]) -> list[StepTime]:
-    """Find how long a step of each training took that was timed with one worker, by the first of its name."""
+    """Return the step times of trainings that were timed with one worker, one for each name of a stage."""
     by_name: dict[str, StepTime] = {}
     for stage in stages:
         timed = costs[stage.name].by_workers if stage.name in costs else {}

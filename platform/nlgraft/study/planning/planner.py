@@ -97,7 +97,8 @@ def plan(
     finished = store.finished(stages.distinct) if store is not None else set()
     durations = store.durations() if store is not None else {}
     to_do = [(stage, 1) for key, stage in stages.distinct.items() if key not in finished]
-    with looking_below(study.mirror):  # released weights tell the size of a training
+    with looking_below(study.mirror):
+        # The size of a training is estimated from its released weights.
         cost = cost_of([*to_do, *stages.future], durations, study.resources)
         steps = step_times(stages.distinct.values(), durations) if num_nodes is not None else []
     notes += _step_notes(steps, num_nodes) if num_nodes is not None else []
@@ -128,10 +129,16 @@ def plan(
     )
 
 
-def _corners(study: Study, search: Search, cell: Cell, config: BaseModel) -> tuple[StageGraph, StageGraph]:
+def _corners(
+    study: Study,
+    search: Search,
+    cell: Cell,
+    config: BaseModel,
+) -> tuple[StageGraph, StageGraph]:
     values = config.model_dump(mode="json")
-    low, high = (_search_graph(study, cell, corner(search.space, values, end)) for end in (0, -1))
-    return low, high
+    low = corner(search.space, values, 0)
+    high = corner(search.space, values, -1)
+    return _search_graph(study, cell, low), _search_graph(study, cell, high)
 
 
 def _search_graph(study: Study, cell: Cell, params: Mapping[str, Any]) -> StageGraph:
@@ -158,14 +165,16 @@ def _most_distinct(study: Study, search: Search, cell: Cell, config: BaseModel) 
     """Count the combinations of searched values that change a stage of a cell's trials."""
     values = config.model_dump(mode="json")
 
-    def identity(end: int, fixed: Mapping[str, Any]) -> str:
-        return _search_graph(study, cell, corner(search.space, values, end, fixed)).fingerprint
+    def has_effect(path: str, probes: Iterable[Any], end: int) -> bool:
+        corners = (corner(search.space, values, end, {path: value}) for value in probes)
+        trials = {_search_graph(study, cell, params).fingerprint for params in corners}
+        return len(trials) > 1
 
     sizes = [1.0]
     for path, domain in search.space.items():
         # At both ends of the others: a domain may be read only under the values of another.
-        tried = domain.probes().values()
-        if any(len({identity(end, {path: value}) for value in tried}) > 1 for end in (0, -1)):
+        probes = domain.probes().values()
+        if has_effect(path, probes, 0) or has_effect(path, probes, -1):
             sizes.append(domain.num_values)
     return math.prod(sizes)
 
@@ -191,7 +200,9 @@ def _cost_notes(cost: Cost) -> list[str]:
             "steps; the first run measures them"
         )
     if cost.unknown:
-        named = ", ".join(cost.unknown[:_NUM_NAMED]) + (", ..." if len(cost.unknown) > _NUM_NAMED else "")
+        named = ", ".join(cost.unknown[:_NUM_NAMED])
+        if len(cost.unknown) > _NUM_NAMED:
+            named += ", ..."
         notes.append(
             f"time and size leave out {count(len(cost.unknown), 'kind')} of stages that were never timed: "
             f"{named}"
@@ -225,7 +236,8 @@ def _short_budget(study: Study, num_trials: int) -> list[str]:
 def check_cells(study: Study, cells: Iterable[Cell], store: ArtifactStore | None = None) -> Findings:
     """Check the data of some cells; see `check_data`."""
     with looking_below(study.mirror):
-        return check_data((resolve_cell(study, cell).graph(study.seeds[0]) for cell in cells), store)
+        graphs = (resolve_cell(study, cell).graph(study.seeds[0]) for cell in cells)
+        return check_data(graphs, store)
 
 
 def check_data(graphs: Iterable[StageGraph], store: ArtifactStore | None = None) -> Findings:
@@ -236,7 +248,7 @@ def check_data(graphs: Iterable[StageGraph], store: ArtifactStore | None = None)
 
     Args:
         graphs: Stage graphs.
-        store: What it holds has been checked; None checks everything.
+        store: Stages that it holds were checked before and are skipped; None checks everything.
 
     Raises:
         ContractError: A stage names a check that does not exist.

@@ -1,4 +1,4 @@
-"""Proposals as studies: a study's baseline alone, with overrides, and two configs beside each other."""
+"""Proposals as studies: a study's baseline alone, with overrides, and two configs compared as two cells."""
 
 from __future__ import annotations
 
@@ -20,31 +20,32 @@ from nlgraft.study.reading.reader import read_study
 from nlgraft.study.reading.resolving import nested_config, resolve_cell
 
 PROPOSAL = "proposal"
-"""Name of the factor whose baseline is what is kept."""
+"""Name of the factor whose baseline is the kept config."""
 
 _KEPT = "kept"
 _FIRST_SEED = 3_000_000_000
 _SEEDS_PER_BLOCK = 100
 _MEASURING = ("data", "score")
-"""Fields of a system's config that say on what, and how, its output is scored."""
+"""Fields of a system's config that determine on which data, and by which metrics, output is scored."""
 
 StudyT = TypeVar("StudyT", bound=Study)
 
 
 def seeds_of(number: int, num_seeds: int) -> list[int]:
-    """Return the seeds of what is compared with a kept proposal, far from those that people choose."""
+    """Return the seeds of a comparison with a kept proposal, far from those that people choose."""
     start = _FIRST_SEED + _SEEDS_PER_BLOCK * number
     return list(range(start, start + num_seeds))
 
 
 def split_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split overrides into those that choose the study, scales and places, and those that are proposed."""
+    """Split overrides into those that select a study (scales, storage ...) and those that are proposed."""
     chosen = [text for text in overrides if _is_choice(text)]
     return chosen, [text for text in overrides if text not in chosen]
 
 
 def _is_choice(text: str) -> bool:
-    return text.startswith("@") or text.partition("=")[0].partition(".")[0] in NOT_IN_VARIANT
+    field = text.partition("=")[0].partition(".")[0]
+    return text.startswith("@") or field in NOT_IN_VARIANT
 
 
 def baseline_of(study: StudyT) -> StudyT:
@@ -74,7 +75,7 @@ def with_changes(study: StudyT, changes: Sequence[str]) -> tuple[StudyT, dict[st
         The study, and the values by path in the study file.
 
     Raises:
-        StudyError: Lists all problems: of the study, nothing proposed, data or metric changed.
+        StudyError: Lists all problems: nothing is proposed, data or metrics are changed, or the study's own.
     """
     if not changes:
         raise StudyError([Problem("", "a proposal is one or more key=value")], study.name)
@@ -114,25 +115,33 @@ def data_key(study: Study) -> str:
     return fingerprint(study.data)
 
 
-def comparison_study(kept: StudyT, proposal: Study, name: str, seeds: Sequence[int], first: int) -> StudyT:
-    """Build the study of a proposal beside what is kept.
+def comparison_study(
+    kept: StudyT,
+    proposal: Study,
+    name: str,
+    seeds: Sequence[int],
+    first: int,
+) -> StudyT:
+    """Build the study that compares a proposal with the kept config.
 
     Args:
-        kept: What is kept, a study that has one cell.
-        proposal: The proposal, likewise.
+        kept: The kept config, a study that has one cell.
+        proposal: The proposed config, likewise.
         name: Name of the proposal's level.
-        seeds: Seeds at most.
-        first: Seeds before the first look; all of them without looks.
+        seeds: All seeds that the comparison may use.
+        first: Number of seeds before the first look; all of them without looks.
     """
     arms = {_KEPT: kept.base, name: proposal.base}
     # Whole sections: a proposal may replace one, and a level can set values but remove none.
-    same = {key: value for key, value in kept.base.items() if proposal.base.get(key, paths.MISSING) == value}
+    shared = {
+        key: value for key, value in kept.base.items() if proposal.base.get(key, paths.MISSING) == value
+    }
     levels = {
-        arm: {key: value for key, value in base.items() if key not in same} for arm, base in arms.items()
+        arm: {key: value for key, value in base.items() if key not in shared} for arm, base in arms.items()
     }
     values = kept.to_dict() | {
         "name": f"{kept.name}-stream",
-        "base": same,
+        "base": shared,
         "factors": {PROPOSAL: {"levels": levels, "baseline": _KEPT}},
         "seeds": list(seeds),
     }
@@ -169,10 +178,11 @@ def _trained_once(study: Study) -> tuple[str, dict[str, str]]:
     """Return the fingerprint of a trial, and names by fingerprint of the random stages that seeds share."""
     first, second = (trial_graph(study, seed) for seed in (1, 2))
     second_fingerprints = {stage.fingerprint for stage in second.stages}
+    # A stage with a seed that is in both graphs is random, but its seed is not the trial's.
     shared = {
-        s.fingerprint: s.name
-        for s in first.stages
-        if s.seed is not None and s.fingerprint in second_fingerprints
+        stage.fingerprint: stage.name
+        for stage in first.stages
+        if stage.seed is not None and stage.fingerprint in second_fingerprints
     }
     return first.fingerprint, shared
 

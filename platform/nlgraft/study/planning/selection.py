@@ -80,7 +80,7 @@ def search_key(study: Study, cell: Cell) -> str:
     """Fingerprint of everything that determines the proposals of a cell, except their number."""
     assert study.search is not None
     search = study.search.model_dump(mode="json")
-    # Left out, so that a search given more trials goes on with its own proposals.
+    # Left out, so that a search that is given more trials continues with its own proposals.
     search.pop("trials")
     return fingerprint(
         {

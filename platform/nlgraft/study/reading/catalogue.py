@@ -1,4 +1,4 @@
-"""What there is to choose from: systems, their settings and metrics, studies that come with nlgraft."""
+"""The catalogue: systems, their settings and metrics, and the studies that come with nlgraft."""
 
 from __future__ import annotations
 
@@ -50,8 +50,9 @@ def settings_of(system: System, prefix: str = "", *, is_essential: bool = False)
     chosen = [knob for knob in all_knobs if not prefix or f"{knob.path}.".startswith(f"{prefix}.")]
     if not chosen:
         valid_paths = dict.fromkeys(path for knob in all_knobs for path in paths.ancestors(knob.path))
-        parts = ", ".join(dict.fromkeys(knob.path.partition(".")[0] for knob in all_knobs))
-        hint = " ".join(filter(None, (did_you_mean(prefix, [*valid_paths]), f"Its parts: {parts}")))
+        top_level = dict.fromkeys(knob.path.partition(".")[0] for knob in all_knobs)
+        parts = f"Its parts: {', '.join(top_level)}"
+        hint = " ".join(filter(None, (did_you_mean(prefix, [*valid_paths]), parts)))
         raise DataError(f"{system.name} has no setting {prefix!r}. {hint}")
     usual = _usual_paths(system)
     return [
@@ -101,7 +102,8 @@ def _usual_paths(system: System) -> set[str]:
     shipped = [values for _, values in _documents(system.name)]
     for values in shipped:
         counts.update({path for part in _parts(values) for path, _ in paths.leaves(part)})
-    return {path for path, number in counts.items() if number >= max(1, _USUAL * len(shipped))}
+    least = max(1, _USUAL * len(shipped))
+    return {path for path, number in counts.items() if number >= least}
 
 
 def _parts(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -118,6 +120,6 @@ def _parts(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _is_set(knob: Knob, usual: set[str]) -> bool:
-    """Tell if usual paths have a setting: items of lists count as their list, ``<key>`` is any key."""
+    """Return True if usual paths set a knob; items of a list count as the list, ``<key>`` is any key."""
     pattern = re.escape(knob.path.partition("[]")[0]).replace("<key>", "[^.]+")
     return any(re.fullmatch(pattern, path) for path in usual)

@@ -42,7 +42,7 @@ def claim_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
 
 
 def _analysis_problems(draft: Draft, axes: Axes, cells: Sequence[Cell]) -> Iterator[Problem]:
-    """A family without claims; a factor that does not exist, or with which no other is crossed."""
+    """Find a family without claims, and a ``gains_over`` that is no factor or is crossed with none."""
     if draft.study.analysis.family == "claims" and not draft.claims and draft.can_use("claims"):
         yield Problem("analysis.family", "is 'claims', but there are none; use all_cells")
     over = draft.study.analysis.gains_over
@@ -63,7 +63,7 @@ def _named_cells(path: str, statement: Statement) -> list[tuple[str, str]]:
 
 
 def _named_twice(axes: Axes, cells: Sequence[Cell], named: Sequence[tuple[str, str]]) -> Iterator[Problem]:
-    """Names that are no cell of the design, or a cell that another name stands for."""
+    """Find names of cells that the design lacks, and two names of the same cell."""
     seen: dict[str, str] = {}
     for place, text in named:
         cell = name_cell(axes, cells, text)
@@ -76,7 +76,9 @@ def _named_twice(axes: Axes, cells: Sequence[Cell], named: Sequence[tuple[str, s
 def _missing_figures(path: str, statement: Statement, figures: Figures) -> Iterator[Problem]:
     for names in statement.comparisons:
         for metric in statement.metric or [None]:
-            claim = statement.model_copy(update={"worse": names[1:2], "metric": [metric] if metric else []})
+            # Each comparison alone, since the statement as a whole may have figures of another one.
+            part = {"worse": names[1:2], "metric": [metric] if metric else []}
+            claim = statement.model_copy(update=part)
             if not any(True for _ in figures.claims(claim)):
                 of_metric = f"{metric} of " if metric else ""
                 message = (
@@ -154,7 +156,7 @@ def incomparable_metrics(draft: Draft, metrics: Mapping[str, Metric]) -> Iterato
 
 
 def unused_margins(study: Study) -> Iterator[str]:
-    """Warn of margins on metrics about which nothing is decided."""
+    """Warn of margins on metrics that are neither the objective's nor a claim's."""
     claimed = {claim.metric for claim in claims_of(study)}
     deciding = {
         f"{split}/{objective.metric.partition('/')[2]}"

@@ -1,4 +1,4 @@
-"""Explaining pydantic's errors: the path, the value, what is allowed, the nearest name."""
+"""Explanations of pydantic's errors: the path, the value, what is allowed, the nearest name."""
 
 from __future__ import annotations
 
@@ -50,8 +50,10 @@ def faults_of(error: ValidationError, model: type[BaseModel], values: Any) -> li
     """
     by_path: dict[tuple[str | int, ...], Fault] = {}
     for details in error.errors(include_url=False):
-        if details["type"] == "too_short" and len(details["input"]) >= details.get("ctx", {})["min_length"]:
-            continue  # pydantic does not count the items that it refuses, and names each of them besides
+        least = details.get("ctx", {}).get("min_length")
+        if details["type"] == "too_short" and len(details["input"]) >= least:
+            # Pydantic does not count the items that it refuses, and reports each of them besides.
+            continue
         fault = _fault(details, model, values)
         if details["type"] in _RULES or fault.parts not in by_path:
             by_path[fault.parts] = fault
@@ -81,7 +83,8 @@ def _fault(details: ErrorDetails, model: type[BaseModel], values: Any) -> Fault:
     for position, part in enumerate(location):
         if kind in ("extra_forbidden", "missing") and position == len(location) - 1:
             parts.append(part)
-        elif (child := _child(node, part)) is not paths.MISSING:  # else the part names a union's variant
+        elif (child := _child(node, part)) is not paths.MISSING:
+            # A part that leads nowhere names a variant of a union, which the file does not mention.
             parts.append(part)
             place, node = place.fitting(node).step(part), child
     if kind == "extra_forbidden":

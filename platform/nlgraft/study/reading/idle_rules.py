@@ -76,8 +76,11 @@ class _Twins:
         for index, idle in enumerate(self._study.design.idle):
             for idle_levels in itertools.product(*map(alternatives, idle.when.values())):
                 where = dict(zip(idle.when, idle_levels, strict=True))
-                cells = [self._axes.cell({**where, idle.factor: x}) for x in self._axes.levels[idle.factor]]
-                if len({identity for cell in cells if (identity := self._identity(cell))}) > 1:
+                levels = self._axes.levels[idle.factor]
+                cells = [self._axes.cell({**where, idle.factor: level}) for level in levels]
+                identities = {self._identity(cell) for cell in cells}
+                # Cells whose config is refused have the identity (): they differ from none.
+                if len(identities - {()}) > 1:
                     message = f"{idle.factor} has an effect where {conditions_text(where)}; remove the entry"
                     yield Problem(f"design.idle[{index}]", message)
 
@@ -99,21 +102,27 @@ class _Twins:
         config = self._config(cell)
         if self._study.search is None or config is None:
             return [{}]
-        space, values = self._study.search.space, config.model_dump(mode="json")
-        single = [{path: value} for path, domain in space.items() for value in domain.probes().values()]
-        return [corner(space, values, 0, params) for params in single] + [corner(space, values, -1)]
+        space = self._study.search.space
+        values = config.model_dump(mode="json")
+        low_corners = [
+            corner(space, values, 0, {path: value})
+            for path, domain in space.items()
+            for value in domain.probes().values()
+        ]
+        return [*low_corners, corner(space, values, -1)]
 
     def _explain(self, names: Sequence[str], pairs: Sequence[tuple[Cell, Cell]]) -> str:
         twin, cell = pairs[0]
-        labels = [
-            repr(same_cell.label) for same_cell in (twin, *(other for first, other in pairs if first is twin))
-        ]
+        same_cells = [twin, *(other for first, other in pairs if first is twin)]
+        labels = [repr(same_cell.label) for same_cell in same_cells]
         cells = f"cells {', '.join(labels[:-1])} and {labels[-1]}"
         num_others = len({same_cell.label for pair in pairs for same_cell in pair}) - len(labels)
-        changed = [path for path in {**twin.overrides, **cell.overrides} if not _agree(twin, cell, path)]
+        overridden = {**twin.overrides, **cell.overrides}
+        changed = [path for path in overridden if not _agree(twin, cell, path)]
         if self._config(twin) == self._config(cell):
             return f"{cells} have the same config; keep one"
-        where, remedies = "", ["keep one of them"]
+        where = ""
+        remedies = ["keep one of them"]
         if conditions := self._conditions(names, pairs):
             where = f" where {conditions_text(conditions)}"
             if len(names) == 1 and self._study.design.kind == "full":
@@ -168,7 +177,8 @@ class _Twins:
 
     @staticmethod
     def _differing(first: Cell, second: Cell) -> tuple[str, ...]:
-        return tuple(name for name, level in first.levels.items() if not same(level, second.levels[name]))
+        levels = first.levels.items()
+        return tuple(name for name, level in levels if not same(level, second.levels[name]))
 
 
 def _agree(first: Cell, second: Cell, path: str) -> bool:
@@ -176,11 +186,11 @@ def _agree(first: Cell, second: Cell, path: str) -> bool:
     return both and same(first.overrides[path], second.overrides[path])
 
 
-# Rules about values of ``base`` and ``data`` that no trial reads: a factor or the search sets them.
+# Rules about values of ``base`` and ``data`` that no trial reads, since a factor or the search replaces them.
 
 
 def shadow_problems(draft: Draft, cells: Sequence[Cell], overrides: Overrides) -> Iterator[Problem]:
-    """Find values that factors set otherwise in every cell, and overrides of what the search proposes.
+    """Find values that factors replace in every cell, and overrides of searched values.
 
     Such a value looks like a setting of the study and changes none of its trials; as an override, it would
     make a variant that runs the cells of the study itself. The file may repeat the baseline's value, so that
@@ -197,34 +207,38 @@ def shadow_problems(draft: Draft, cells: Sequence[Cell], overrides: Overrides) -
     study = draft.study
     try:
         reference = nested_config(study.base, study.data, cells[0].overrides, {}) if cells else {}
-    except ValueError:  # a path through a value without parts; reported with the cell that has it
+    except ValueError:
+        # A path leads through a value without parts; reported with the cell that has it.
         return
     set_values = [(f"base.{path}", path, value) for path, value in paths.leaves(study.base)]
-    set_values += [(path, path, value) for path, value in paths.leaves({"data": study.data})]
+    data = paths.leaves({"data": study.data})
+    set_values += [(path, path, value) for path, value in data]
     for place, path, value in set_values:
-        domain, owners = _domain(study, path), _owners(study, cells, path)
+        domain = _domain(study, path)
+        owners = _owners(study, cells, path)
         if domain and not overrides.values.keys().isdisjoint(paths.ancestors(place)):
             yield Problem(
                 place, f"no trial reads this value: {domain} is searched; override the domain instead"
             )
-        elif owners and (
-            (baseline_value := paths.get(reference, path)) is paths.MISSING or not same(value, baseline_value)
-        ):
-            yield Problem(place, _explain(study, path, value, baseline_value, owners))
+        elif owners:
+            baseline_value = paths.get(reference, path)
+            if baseline_value is paths.MISSING or not same(value, baseline_value):
+                yield Problem(place, _explain(study, path, value, baseline_value, owners))
 
 
 def _domain(study: Study, path: str) -> str | None:
     """The domain that proposes a value in every trial; None where there is none or it has a condition."""
     space = study.search.space if study.search else {}
-    domains = (target for target, domain in space.items() if _covers(target, path) and not domain.when)
-    return next((f"search.space.{target}" for target in domains), None)
+    for target, domain in space.items():
+        if _covers(target, path) and not domain.when:
+            return f"search.space.{target}"
+    return None
 
 
 def _owners(study: Study, cells: Sequence[Cell], path: str) -> list[str]:
     """What replaces a value, the baseline's factor first; nothing where some cell reads it."""
-    names = [f"factors.{name}" for name in study.factors] + [
-        f"components.{name}" for name in study.components
-    ]
+    names = [f"factors.{name}" for name in study.factors]
+    names += [f"components.{name}" for name in study.components]
     owners: dict[str, None] = {}
     for cell in cells:
         origins = [origin for target, origin in cell.origins.items() if _covers(target, path)]
@@ -238,13 +252,21 @@ def _covers(target: str, path: str) -> bool:
     """Return True when setting a target replaces the whole value at a path."""
     try:
         outer, inner = paths.split(target), paths.split(path)
-    except ValueError:  # no path at all; reported with the config's own paths
+    except ValueError:
+        # Not a path; reported with the config's own paths.
         return False
     return inner[: len(outer)] == outer
 
 
-def _explain(study: Study, path: str, value: Any, baseline_value: Any, owners: Sequence[str]) -> str:
-    name = owners[0].removeprefix("factors.")  # a factor's: the baseline leaves no component out
+def _explain(
+    study: Study,
+    path: str,
+    value: Any,
+    baseline_value: Any,
+    owners: Sequence[str],
+) -> str:
+    # The first owner is a factor, since the baseline leaves no component out.
+    name = owners[0].removeprefix("factors.")
     factor = study.factors[name]
     has_level = factor.target == path and any(same(level, value) for level in factor.level_values)
     level = level_text(value if has_level else factor.baseline)

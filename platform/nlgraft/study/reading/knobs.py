@@ -47,7 +47,8 @@ def descriptions(model: type[BaseModel]) -> dict[str, str]:
 def _field_docstrings(model: type[Any]) -> dict[str, str]:
     try:
         source = inspect.getsource(model)
-    except OSError:  # typed in a console, or a generic config with its parameter, which has no source
+    except OSError:
+        # A class typed in a console, or a generic config with its parameter, has no source.
         return {}
     class_node = ast.parse(textwrap.dedent(source)).body[0]
     assert isinstance(class_node, ast.ClassDef)
@@ -179,7 +180,8 @@ class Place:
         """Follow a key or an index."""
         reached: list[Schema] = []
         for schema in self.variants:
-            others = schema.get("additionalProperties", not schema)  # an empty schema allows anything
+            # An empty schema allows anything.
+            others = schema.get("additionalProperties", not schema)
             named = [
                 inner
                 for pattern, inner in schema.get("patternProperties", {}).items()
@@ -198,7 +200,8 @@ class Place:
     @property
     def keys(self) -> list[str]:
         """The keys that a mapping has here, in order."""
-        return list(dict.fromkeys(key for schema in self.variants for key in schema.get("properties", {})))
+        fields = (schema.get("properties", {}) for schema in self.variants)
+        return list(dict.fromkeys(key for properties in fields for key in properties))
 
     @property
     def choices(self) -> list[Any]:
@@ -213,7 +216,8 @@ class Place:
     @property
     def allowed(self) -> str:
         """Choices and bounds in words, joined by commas."""
-        return ", ".join(dict.fromkeys(text for schema in self.variants for text in self._limits(schema)))
+        limits = [text for schema in self.variants for text in self._limits(schema)]
+        return ", ".join(dict.fromkeys(limits))
 
     @property
     def text(self) -> str:
@@ -227,7 +231,8 @@ class Place:
         """Choices and bounds of a value, or of a list and its items."""
         choices = _choices(schema) or self.at(_inner(schema)).choices
         words = [str(choice).lower() if isinstance(choice, bool) else str(choice) for choice in choices]
-        return words + [text.format(schema[name]) for name, text in _BOUNDS.items() if name in schema]
+        bounds = [text.format(schema[name]) for name, text in _BOUNDS.items() if name in schema]
+        return words + bounds
 
     def _type(self, schema: Schema) -> str:
         if _choices(schema):
@@ -269,8 +274,14 @@ def path_problem(model: type[BaseModel], path: str) -> str | None:
     return None
 
 
-def _suggest(model: type[BaseModel], path: str, parts: list[str], index: int, siblings: list[str]) -> str:
-    """Name the setting of another part that is called so, or else the nearest one here, or anywhere."""
+def _suggest(
+    model: type[BaseModel],
+    path: str,
+    parts: list[str],
+    index: int,
+    siblings: list[str],
+) -> str:
+    """Suggest the setting of that name in another part, or the nearest one here, or the nearest of all."""
     valid_paths = [knob.path for knob in knobs(model)]
     ends = (".".join(parts[index:]), parts[-1])
     elsewhere = [other for end in ends for other in valid_paths if f".{other}".endswith(f".{end}")]
@@ -295,13 +306,21 @@ def _rows(place: Place, parent: str, defaults: Any, depth: int) -> Iterator[Knob
         for name, field in schema.get("properties", {}).items():
             default = variant_defaults.get(name, field.get("default", REQUIRED))
             rows = _field_rows(place.at([field]), paths.join(parent, name), default, field, depth)
-            has_all = all(field == other.get("properties", {}).get(name) for other in place.variants)
+            # A field that every variant has in the same form belongs to none of them in particular.
+            others = [other.get("properties", {}).get(name) for other in place.variants]
+            is_common = all(field == other for other in others)
             for knob in rows:
-                is_apart = kinds and not knob.kinds and "const" not in field and not has_all
+                is_apart = kinds and not knob.kinds and "const" not in field and not is_common
                 yield replace(knob, kinds=kinds) if is_apart else knob
 
 
-def _field_rows(place: Place, path: str, default: Any, field: Schema, depth: int) -> Iterator[Knob]:
+def _field_rows(
+    place: Place,
+    path: str,
+    default: Any,
+    field: Schema,
+    depth: int,
+) -> Iterator[Knob]:
     nested = [schema for schema in place.variants if "properties" in schema]
     yield from _rows(place.at(nested), path, default, depth + 1)
     leaves: list[Schema] = []
@@ -320,11 +339,8 @@ def _field_rows(place: Place, path: str, default: Any, field: Schema, depth: int
 def _kinds(variants: Sequence[Schema], all_variants: Sequence[Schema]) -> tuple[str, ...]:
     """The choices by which some variants of a mapping differ from all others: ``corpus: files``."""
     fields = [schema.get("properties", {}) for schema in all_variants]
-    names = (
-        [name for name in fields[0] if all("const" in properties.get(name, {}) for properties in fields)]
-        if fields
-        else []
-    )
+    first = fields[0] if fields else {}
+    names = [name for name in first if all("const" in properties.get(name, {}) for properties in fields)]
     return tuple(f"{name}: {schema['properties'][name]['const']}" for schema in variants for name in names)
 
 
@@ -345,7 +361,8 @@ def _agrees(schema: Schema, value: Any) -> bool:
     if not isinstance(value, Mapping) or schema.get("type", "object") != "object":
         return False
     fields = schema.get("properties", {})
-    return all(value[name] in (_choices(fields[name]) or [value[name]]) for name in value if name in fields)
+    choices = {name: _choices(fields[name]) for name in value if name in fields}
+    return all(not allowed or value[name] in allowed for name, allowed in choices.items())
 
 
 def _join(first: Knob, second: Knob) -> Knob:
@@ -393,7 +410,8 @@ def system_schema(system: System) -> dict[str, Any]:
         name for name, metric in system.metrics.items() if metric.split != "test" and not metric.is_derived
     ]
     parts["Objective"]["properties"]["metric"] = {"enum": selecting}
-    parts["Factor"]["properties"]["target"] = {"anyOf": [path, {"type": "null"}], "default": None}
+    optional_path = {"anyOf": [path, {"type": "null"}], "default": None}
+    parts["Factor"]["properties"]["target"] = optional_path
     parts["Search"]["properties"]["space"]["propertyNames"] = path
     fields = schema["properties"]
     fields["system"] = {"const": system.path, "description": system.description}

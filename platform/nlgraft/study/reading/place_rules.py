@@ -90,11 +90,12 @@ def sqlite_path(uri: str) -> Path | None:
 
 
 def database_fault(path: Path) -> str:
-    """Say why a path can hold no SQLite database; empty if it holds one, or if nothing is there yet.
+    """Return why a path can hold no SQLite database; empty if it holds one, or if nothing is there yet.
 
     What is no regular file is not opened: a pipe would wait for its writer.
     """
     try:
+        # MLflow creates missing directories, so the nearest that exists decides.
         existing = next(place for place in (path, *path.parents) if place.exists())
         if existing != path:
             kind = "" if existing.is_dir() else "directory"

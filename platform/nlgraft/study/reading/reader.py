@@ -32,7 +32,7 @@ INPUTS = "inputs"
 """Folder of an unpacked store with the input files of its studies, by the places that they came from."""
 
 _REMOVED_RESOURCES = {"priority", "use_idle_cpus"}
-"""Settings that records of earlier versions hold, with their defaults; none decided what trials compute."""
+"""Settings that records of earlier versions hold; none of them changed what trials compute."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,12 @@ def forget_study(name: str, store: ArtifactStore) -> None:
     store.remove(f"records/{_KIND}/{fingerprint(name)}.json")
 
 
-def recorded_study(name: str, store: ArtifactStore, environ: Mapping[str, str], kind: type[StudyT]) -> StudyT:
+def recorded_study(
+    name: str,
+    store: ArtifactStore,
+    environ: Mapping[str, str],
+    kind: type[StudyT],
+) -> StudyT:
     """Read the study that was run under a variant's name.
 
     Args:
@@ -151,13 +156,15 @@ def read_study(
         document.problems += claim_problems(draft, cells)
         document.problems += system_problems(draft, cells)
         document.problems += shadow_problems(draft, cells, applied)
+        # Building stage graphs takes the longest, and needs cells in which nothing else is wrong.
         if not any(problem.path.startswith(_OF_CELLS) for problem in document.problems):
             document.problems += idle_problems(draft.study)
     if document.problems:
         raise StudyError(_in_file_order(document), source)
     try:
         study = kind.model_validate(document.values)
-    except ValidationError as error:  # problems that only show when the parts are put together
+    except ValidationError as error:
+        # Some problems only show when the parts are put together.
         faults = faults_of(error, Study, document.values)
         raise StudyError([Problem(fault.path, fault.message) for fault in faults], source) from error
     study._directory = str(directory.absolute())
@@ -182,9 +189,13 @@ def _in_file_order(document: Document) -> list[Problem]:
     """Sort by line, drop repetitions, and add the line where the message lacks it."""
     placed: dict[tuple[str, str], tuple[int, Problem]] = {}
     for problem in document.problems:
-        line = next((document.lines[p] for p in paths.ancestors(problem.path) if p in document.lines), 0)
+        # A value that an override added has no line; its nearest ancestor in the file has.
+        ancestors = [path for path in paths.ancestors(problem.path) if path in document.lines]
+        line = document.lines[ancestors[0]] if ancestors else 0
         message = problem.message
         if line and not message.startswith("line "):
             message = f"{message} (line {line})"
-        placed.setdefault((problem.path, problem.message), (line, Problem(problem.path, message)))
-    return [problem for _, problem in sorted(placed.values(), key=lambda entry: entry[0])]
+        key = (problem.path, problem.message)
+        placed.setdefault(key, (line, Problem(problem.path, message)))
+    by_line = sorted(placed.values(), key=lambda entry: entry[0])
+    return [problem for _, problem in by_line]

@@ -89,7 +89,8 @@ class Resolver:
         The problem is placed at the search space, the level, the data or the base that set the value; a rule
         over several values is placed at the one that the cell changed.
         """
-        path, parts = fault.path, [str(part) for part in fault.parts]
+        path = fault.path
+        parts = [str(part) for part in fault.parts]
         inside = f" (in cell {cell.label!r})" if not cell.is_baseline else ""
         for param in params:
             if _contains(_parts(param), parts) or _contains(parts, _parts(param)):
@@ -108,7 +109,10 @@ class Resolver:
 
 
 def nested_config(
-    base: Mapping[str, Any], data: Mapping[str, Any], overrides: Mapping[str, Any], params: Mapping[str, Any]
+    base: Mapping[str, Any],
+    data: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    params: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Put together the values of a config; the result shares nothing with the arguments.
 
@@ -128,7 +132,11 @@ def nested_config(
 
 
 def resolve_config(
-    study: Study, cell: Cell, params: Mapping[str, Any] | None = None, *, has_absolute_paths: bool = True
+    study: Study,
+    cell: Cell,
+    params: Mapping[str, Any] | None = None,
+    *,
+    has_absolute_paths: bool = True,
 ) -> BaseModel:
     """Build the config of a cell's trial.
 
@@ -161,7 +169,8 @@ class ResolvedCell:
 
     def graph(self, seed: int, splits: tuple[str, ...] = REPLICATE_SPLITS) -> StageGraph:
         """Build the stage graph of the trial with this seed, scored on these splits."""
-        with looking_below(self.mirror):  # its stages are named by the digests of input files
+        with looking_below(self.mirror):
+            # Fingerprints of its stages include the digests of input files.
             return self.system.stage_graph(self.config, seed=seed, splits=splits)
 
 
@@ -173,7 +182,8 @@ def resolve_cell(study: Study, cell: Cell, params: Mapping[str, Any] | None = No
 def _parts(path: str) -> list[str]:
     try:
         return paths.split(path)
-    except ValueError:  # no path at all: a key that no config has
+    except ValueError:
+        # Not a path: a key that no config has.
         return [path]
 
 
@@ -199,7 +209,7 @@ def hidden_problems(
 ) -> list[str]:
     """Apply a system's own rules to a config of which some values are refused.
 
-    Refused values count as their defaults; what a rule says of these is left out, as it may be due to that.
+    Refused values count as their defaults; messages about them are left out, as they may be due to that.
 
     Args:
         model: The system's config; it has rules if it has ``_problems``, as `SystemConfig`.
@@ -213,7 +223,8 @@ def hidden_problems(
     try:
         config = _build_without_rules(model, values, "", context, refused)
         problems = [*getattr(config, "_problems", tuple)()]
-    except Exception:  # rules may rely on what was refused, and then fail as they please
+    except Exception:
+        # A rule that relies on a refused value may raise anything.
         return []
     mentions = [re.compile(rf"(?<![\w.]){re.escape(path)}(?!\w)") for path in refused]
     return [problem for problem in problems if not any(path.search(problem) for path in mentions)]
@@ -226,7 +237,10 @@ def _build_without_rules(
     context: Mapping[str, Any],
     refused: set[str],
 ) -> BaseModel:
-    """Build the part at a path, without its rules if they refuse it, and note the refused values' paths."""
+    """Build the part at a path, and add the paths of refused values to ``refused``.
+
+    If the part's own rules refuse it, it is built without them.
+    """
     fields: dict[str, Any] = {}
     for name, field in model.model_fields.items():
         if name not in values:
@@ -243,10 +257,12 @@ def _build_without_rules(
             else:
                 refused.add(paths.join(path, name))
                 fields[name] = field.get_default(call_default_factory=True)
-    accepted = {name: fields[name] for name in values if name in fields}
-    accepted = {name: value for name, value in accepted.items() if paths.join(path, name) not in refused}
+    accepted = {
+        name: fields[name] for name in values if name in fields and paths.join(path, name) not in refused
+    }
     try:
-        return model.model_validate(accepted, context=dict(context))  # defaults may depend on what is given
+        # Validated again as a whole, since defaults may depend on the values given.
+        return model.model_validate(accepted, context=dict(context))
     except ValidationError:
         return model.model_construct(**fields)
 

@@ -16,8 +16,8 @@ from nlgraft.study.data.part import MAX_NAME_LENGTH
 from nlgraft.study.data.space import (
     FloatDomain,
     alternatives,
+    duplicate_message,
     same,
-    same_twice,
     sampling_order,
     space_problems,
     table_text,
@@ -119,12 +119,16 @@ def _factor_problems(factor: Factor) -> Iterator[Problem]:
     for index, level in enumerate(levels):
         first = seen.setdefault(table_text(level), index)
         if first != index:
-            yield Problem(f"levels[{index}]", same_twice(level, levels[first], "levels", first))
-        if isinstance(level, str) and (len(level) > MAX_NAME_LENGTH or not level.isprintable() or not level):
-            reason = (
-                f"must be 1 to {MAX_NAME_LENGTH} printable characters; use named levels for longer values"
-            )
-            yield Problem(f"levels[{index}]", reason)
+            message = duplicate_message(level, levels[first], "levels", first)
+            yield Problem(f"levels[{index}]", message)
+        if isinstance(level, str):
+            is_name = 0 < len(level) <= MAX_NAME_LENGTH and level.isprintable()
+            # Labels of cells, and so the names of MLflow's runs, consist of levels.
+            if not is_name:
+                reason = (
+                    f"must be 1 to {MAX_NAME_LENGTH} printable characters; use named levels for longer values"
+                )
+                yield Problem(f"levels[{index}]", reason)
     if not any(same(factor.baseline, level) for level in levels):
         texts = [level_text(level) for level in levels]
         alike = [level for level in levels if table_text(level) == table_text(factor.baseline)]
@@ -162,8 +166,7 @@ def _setter_problems(study: Study) -> Iterator[Problem]:
             if kind != "search" and not is_ambiguous:
                 continue
             for path in sorted(own_paths):
-                clash = next((p for p in sorted(other_paths) if _overlap(path, p)), None)
-                if clash is not None:
+                if any(_overlap(path, other_path) for other_path in other_paths):
                     verb = "searches" if kind == "search" else "sets"
                     yield Problem(place, f"{verb} {path}, which {other} sets too; one path has one owner")
                     break
@@ -172,7 +175,8 @@ def _setter_problems(study: Study) -> Iterator[Problem]:
 def _overlap(first: str, second: str) -> bool:
     try:
         return paths.overlap(first, second)
-    except ValueError:  # no path at all; reported with the config's own paths
+    except ValueError:
+        # Not a path; reported with the config's own paths.
         return False
 
 
@@ -258,7 +262,8 @@ def _exclude_problems(axes: Axes) -> Iterator[Problem]:
 
 def _search_problems(search: Search, num_objectives: int) -> Iterator[Problem]:
     if not search.space:
-        return  # an empty space was refused when it was read
+        # An empty space was refused when it was read.
+        return
     for problem in space_problems(search.space):
         yield Problem(f"search.space.{problem.path}", problem.message)
     name = search.sampler.name
@@ -319,13 +324,15 @@ def _look_problems(draft: Draft, num_cells: int) -> Iterator[Problem]:
     planned, num_seeds = draft.study.planned_looks, len(draft.study.seeds)
     if planned is None:
         return
-    looks, place = planned.looks, "sequential.looks"
+    looks = planned.looks
+    place = "sequential.looks"
     for index, (before, after) in enumerate(itertools.pairwise(looks), start=1):
         if after <= before:
             yield Problem(f"{place}[{index}]", f"{after} is not above {before}; looks ascend")
     if looks[-1] != num_seeds:
         yield Problem(f"{place}[{len(looks) - 1}]", f"{looks[-1]} is not the number of seeds, {num_seeds}")
-    least, most = num_cells * looks[0], num_cells * looks[-1]
+    least = num_cells * looks[0]
+    most = num_cells * looks[-1]
     if planned.replicates is not None and num_cells and not least <= planned.replicates <= most:
         message = (
             f"{planned.replicates} is not between {least} and {most}: {num_cells} cells with "
@@ -335,9 +342,10 @@ def _look_problems(draft: Draft, num_cells: int) -> Iterator[Problem]:
 
 
 def value_problems(values: Any, path: str = "") -> Iterator[Problem]:
-    """Find whole numbers too large for 64 bits, and names and prose that would disturb a terminal."""
+    """Find integers too large for 64 bits, and text with characters that control a terminal."""
     if isinstance(values, (dict, list)):
-        for key, value in values.items() if isinstance(values, dict) else enumerate(values):
+        entries = values.items() if isinstance(values, dict) else enumerate(values)
+        for key, value in entries:
             for text in (key, value if key in _PROSE else ""):
                 if isinstance(text, str) and visible(text) != text:
                     message = f"{ascii(text)[:60]} has characters that control a terminal; leave them out"

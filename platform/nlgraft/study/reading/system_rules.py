@@ -20,8 +20,8 @@ from nlgraft.study.reading.resolving import Resolver
 from nlgraft.study.reading.system_import import load_system
 
 _REPORTED = ("published", "claims", "analysis")
-_STOPS_BY = "search.trial_scheduler.metric"
 """Fields whose metrics are reported and select nothing."""
+_STOPS_BY = "search.trial_scheduler.metric"
 
 
 def system_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
@@ -96,7 +96,8 @@ def _config_paths(draft: Draft) -> Iterator[tuple[str, str]]:
 
 def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Iterator[Problem]:
     metric_names = list(system.metrics)
-    named = [*((f"{path}.metric", column.metric) for path, column in draft.published), *_named_metrics(draft)]
+    named = [(f"{path}.metric", column.metric) for path, column in draft.published]
+    named += _named_metrics(draft)
     if draft.can_use("analysis"):
         named += [(paths.join("analysis.margin", metric), metric) for metric in draft.study.analysis.margin]
     tracked = [name for name in metric_names if system.metrics[name].is_tracked and name.startswith("dev/")]
@@ -105,7 +106,8 @@ def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Ite
         objectives = [
             objective.metric for _, objective in draft.objectives if objective.metric in metric_names
         ]
-        named += [(_STOPS_BY, name) for name in ([scheduler.metric] if scheduler.metric else objectives[:1])]
+        stopping = [scheduler.metric] if scheduler.metric else objectives[:1]
+        named += [(_STOPS_BY, name) for name in stopping]
     for path, name in named:
         if name not in system.metrics:
             yield Problem(path, f"{system.name} reports no metric {name!r}. {nearest(name, metric_names)}")
@@ -118,7 +120,7 @@ def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Ite
         elif system.metrics[name].is_derived and not path.startswith(_REPORTED):
             yield Problem(path, f"{name!r} is known only when all trials have ended; name it in claims")
         elif path == _STOPS_BY and tracked and name not in tracked:
-            # Nothing would ever be stopped.
+            # With any other metric nothing would ever be stopped.
             message = f"{name!r} is not reported while a trial trains; reported: {', '.join(tracked)}"
             yield Problem(path, message)
     for path, objective in draft.objectives:
@@ -133,7 +135,13 @@ def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Ite
 class _CellChecker:
     """Validates the config of every cell, and the ends of every searched domain."""
 
-    def __init__(self, draft: Draft, cells: Sequence[Cell], system: System, unknown: set[str]) -> None:
+    def __init__(
+        self,
+        draft: Draft,
+        cells: Sequence[Cell],
+        system: System,
+        unknown: set[str],
+    ) -> None:
         self._study = draft.study
         self._axes: Axes = axes_of(draft.study)
         self._resolver = Resolver(system, draft.study.base, draft.study.data, unknown)
@@ -183,9 +191,13 @@ class _CellChecker:
         return [cell for cell in by_key.values() if not self._axes.is_excluded(cell.levels)]
 
     def _new_problems(
-        self, cell: Cell, params: Mapping[str, Any], seen: list[Fault], usual: Sequence[Fault] = ()
+        self,
+        cell: Cell,
+        params: Mapping[str, Any],
+        seen: list[Fault],
+        usual: Sequence[Fault] = (),
     ) -> Iterator[Problem]:
-        """Problems of a cell that were neither seen before nor are usual; they are added to ``seen``."""
+        """Yield the problems of a cell that are in neither ``seen`` nor ``usual``; they are added to ``seen``."""
         _, faults = self._resolver.faults(cell, params)
         for fault in faults:
             if fault not in seen and fault not in usual:
@@ -193,13 +205,13 @@ class _CellChecker:
                 yield self._resolver.place(fault, cell, params)
 
     def _space_problems(
-        self, baseline: Cell, cells: list[Cell], baseline_faults: list[Fault]
+        self,
+        baseline: Cell,
+        cells: list[Cell],
+        baseline_faults: list[Fault],
     ) -> Iterator[Problem]:
-        space = {
-            path: domain
-            for path, domain in (self._study.search.space if self._study.search else {}).items()
-            if path not in self._unknown
-        }
+        domains = self._study.search.space if self._study.search else {}
+        space = {path: domain for path, domain in domains.items() if path not in self._unknown}
         hosts = [baseline, *cells]
         configs = [self._resolver.faults(cell, {})[0] for cell in hosts] if space else []
         values = [config.model_dump(mode="json") if config is not None else None for config in configs]
@@ -246,7 +258,12 @@ class _CellChecker:
         return None
 
     def _domain_problems(
-        self, path: str, domain: Domain, condition: Mapping[str, Any], host: Cell, seen: list[Fault]
+        self,
+        path: str,
+        domain: Domain,
+        condition: Mapping[str, Any],
+        host: Cell,
+        seen: list[Fault],
     ) -> Iterator[Problem]:
         """Try both ends or every choice, with the domain's own condition met."""
         where = f"search.space.{path}"
