@@ -197,7 +197,7 @@ class _CellChecker:
         seen: list[Fault],
         usual: Sequence[Fault] = (),
     ) -> Iterator[Problem]:
-        """Yield the problems of a cell that are in neither ``seen`` nor ``usual``; they are added to ``seen``."""
+        """Yield the problems of a cell in neither ``seen`` nor ``usual``, and add them to ``seen``."""
         _, faults = self._resolver.faults(cell, params)
         for fault in faults:
             if fault not in seen and fault not in usual:
