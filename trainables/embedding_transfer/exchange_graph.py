@@ -28,14 +28,17 @@ from nlgraft.stages.seq2seq_graph import TrainInputs, TrainSettings
 from nlgraft.stages.stage_kind import Inputs, NoSettings, StageKind, T
 from nlgraft.stages.training_settings import TrainingSettings
 from nlgraft.training.train_config import MaskingConfig, SmoothedTrainConfig, View
-from trainables.embedding_transfer.arms import (
+from trainables.embedding_transfer.config import (
+    CUT_EDGES,
     GENERATOR_KINDS,
+    NEW_MASK_RATE,
     PRODUCERS,
     STREAMS,
     TRAINED_METHODS,
     VECTOR_METHODS,
+    Config,
+    SegmentationRates,
 )
-from trainables.embedding_transfer.config import CUT_EDGES, NEW_MASK_RATE, Config, SegmentationRates
 
 
 @dataclass(frozen=True, kw_only=True)

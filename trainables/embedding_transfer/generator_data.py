@@ -20,7 +20,7 @@ from nlgraft.training.masked_text import Masker, labels_of
 from nlgraft.training.seeds import generator_for
 from nlgraft.training.train_config import View
 from nlgraft.training.views import Encoded, IntArray
-from trainables.embedding_transfer.arms import STREAMS
+from trainables.embedding_transfer.config import STREAMS
 from trainables.embedding_transfer.generator_training import NO_WORD, ChangedBatch
 from trainables.embedding_transfer.new_tokens import BatchNumbering, ChangeOptions, Shard
 from trainables.embedding_transfer.perturbation import ChangedSentence, Perturber

@@ -28,13 +28,14 @@ from nlgraft.stages.released_graph import MarianSide, Released, language_view, r
 from nlgraft.stages.seq2seq_graph import DecodingSettings, EncodedText, TrainSettings
 from nlgraft.text.corpus_config import EOS
 from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig, View
-from trainables.embedding_transfer.arms import (
+from trainables.embedding_transfer.config import (
     KEPT_METHODS,
+    MASK_RATES,
     PRETRAINED_VOCABULARIES,
     STREAMS,
     UNTRAINED_METHODS,
+    Config,
 )
-from trainables.embedding_transfer.config import MASK_RATES, Config
 from trainables.embedding_transfer.exchange_graph import NEW_LAYERS, NewLayersSettings, VocabularyExchange
 from trainables.embedding_transfer.metrics import REPORT_STEPS
 

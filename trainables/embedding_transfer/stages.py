@@ -29,7 +29,7 @@ from nlgraft.training.views import Encoded
 from nlgraft.training.weights import carry_over, load_model, save_model
 from nlgraft.vocab.methods.interface import Method
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
-from trainables.embedding_transfer.arms import STREAMS
+from trainables.embedding_transfer.config import STREAMS
 from trainables.embedding_transfer.exchange_graph import (
     GENERATED_PLAN,
     GENERATOR,

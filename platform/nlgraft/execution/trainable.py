@@ -38,9 +38,8 @@ from nlgraft.execution.scheduling import (
     VALUE,
 )
 from nlgraft.execution.worker_group import StallWatch, WorkerGroup
-from nlgraft.pipeline.execute import THREADS
+from nlgraft.pipeline.execute import THREADS, RecordingReporter
 from nlgraft.pipeline.stage import KillReason, Stage, StageGraph
-from nlgraft.pipeline.stage_outputs import RecordingReporter
 from nlgraft.pipeline.store import ArtifactStore, StorePlace
 from nlgraft.pipeline.trial import one_line, run_trial
 

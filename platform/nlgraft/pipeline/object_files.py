@@ -25,7 +25,7 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import ObjectStore, S3Store, from_url
 
 from nlgraft.basics.errors import PlaceError, StoreError, nearest
-from nlgraft.pipeline.credentials import without_credentials
+from nlgraft.basics.wording import without_credentials
 from nlgraft.pipeline.integrity import (
     ArtifactDamaged,
     FileEntry,

@@ -13,11 +13,10 @@ from typing import Any, Literal
 from pydantic import TypeAdapter
 
 from nlgraft.basics.errors import ContractError, StageBusy, StoreError, TrialFailed
-from nlgraft.pipeline.credentials import without_credentials
-from nlgraft.pipeline.execute import execute_stage
+from nlgraft.basics.wording import without_credentials
+from nlgraft.pipeline.execute import RecordingReporter, TrialResults, collect_results, execute_stage
 from nlgraft.pipeline.runner import StageRunner, fault_of_host, is_store_fault, one_line
 from nlgraft.pipeline.stage import KillReason, Reporter, Stage, StageGraph, TrialStopped
-from nlgraft.pipeline.stage_outputs import RecordingReporter, TrialResults, collect_results
 from nlgraft.pipeline.store import ArtifactStore, Decision
 
 __all__ = [

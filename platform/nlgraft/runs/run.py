@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from nlgraft.basics.errors import ClusterError, StudyLockedError
+from nlgraft.basics.wording import without_credentials
 from nlgraft.execution.events import Driver, Event, Notice, Observer, TrialEnded, TrialProgress, TrialStarted
-from nlgraft.pipeline.credentials import without_credentials
 from nlgraft.pipeline.integrity import explained
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell

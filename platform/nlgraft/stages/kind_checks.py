@@ -20,7 +20,7 @@ from nlgraft.stages.seq2seq_graph import LEARNED_SCORE, SCORE
 from nlgraft.stages.text_kinds import TOKENIZER
 from nlgraft.study.data.system import Findings
 from nlgraft.text.conlang.tasks import generate
-from nlgraft.text.corpora import Corpus, SplitReport, corpus_report, report_json
+from nlgraft.text.corpora import Corpus, SplitReport, check_labels, corpus_report, report_json
 from nlgraft.text.corpus_checks import (
     check_corpus,
     is_swapped,
@@ -29,7 +29,6 @@ from nlgraft.text.corpus_checks import (
     vocabulary_warning,
 )
 from nlgraft.text.corpus_config import SPLITS, ConlangConfig, CorpusConfig, Split
-from nlgraft.text.labels import check_labels
 
 _CORPUS: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
 _NUM_REFERENCES = 1000

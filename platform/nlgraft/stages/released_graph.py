@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nlgraft.basics.errors import DataError
-from nlgraft.nn.checkpoint_files import HUB_NAME, LanguagePlace, Reader, language_place
-from nlgraft.nn.identity import checkpoint_identity
+from nlgraft.nn.checkpoint_files import HUB_NAME, LanguagePlace, Reader, checkpoint_identity, language_place
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.seq2seq_graph import TARGET
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.metric_config import BleuTokenizer, RougeTokenizer, TextMetric
-from nlgraft.nn.identity import checkpoint_identity
+from nlgraft.nn.checkpoint_files import checkpoint_identity
 from nlgraft.nn.model_config import BeamSearchConfig, GenerationConfig, TransformerConfig
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.config_parts import (

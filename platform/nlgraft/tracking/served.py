@@ -16,7 +16,7 @@ from mlflow.models import Model, ModelSignature
 from mlflow.types.schema import ColSpec, Schema, TensorSpec
 
 from nlgraft.basics.errors import NlgraftError
-from nlgraft.pipeline.credentials import without_credentials
+from nlgraft.basics.wording import without_credentials
 from nlgraft.tracking.entries import PREDICTOR
 from nlgraft.tracking.naming import FINGERPRINT
 from nlgraft.tracking.uri import check_uri

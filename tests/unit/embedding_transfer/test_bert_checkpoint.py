@@ -26,7 +26,7 @@ from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizers import SentencePiece
-from nlgraft.text.wordpiece import WordPiece
+from nlgraft.text.word_tokenizers import WordPiece
 from nlgraft.training.masked_lm_training import read_masked_lm
 from nlgraft.training.masked_text import Masker, MaskingIds
 from nlgraft.training.models import read_model

@@ -20,7 +20,7 @@ from nlgraft.stages.classification_graph import (
     TrainClassifierInputs,
 )
 from nlgraft.stages.run.text_stages import read_encoded, text_of, training_budget
-from nlgraft.stages.run.training_task import TrainingTask, write_split
+from nlgraft.stages.run.training_task import SampledLines, TrainingTask, write_split
 from nlgraft.text.batches import LengthBatches
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.tokenizer_config import WordSampling
@@ -36,7 +36,6 @@ from nlgraft.training.classification_training import (
 )
 from nlgraft.training.loop import TrainOutcome
 from nlgraft.training.masked_text import TEXT, MaskingIds
-from nlgraft.training.sampled_lines import SampledLines
 from nlgraft.training.step import Training
 from nlgraft.training.views import Encoded
 from nlgraft.vocab.tokenizers.loading import load_vocabulary

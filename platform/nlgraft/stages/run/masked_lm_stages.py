@@ -32,7 +32,13 @@ from nlgraft.stages.masked_lm_graph import (
 )
 from nlgraft.stages.run.new_rows import new_rows_of_one_table
 from nlgraft.stages.run.text_stages import REPORT_FILE, read_encoded, text_of, training_budget
-from nlgraft.stages.run.training_task import TrainingTask, evaluate_statistics, write_scores, write_split
+from nlgraft.stages.run.training_task import (
+    SampledLines,
+    TrainingTask,
+    evaluate_statistics,
+    write_scores,
+    write_split,
+)
 from nlgraft.text.batches import LengthBatches
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.corpus_config import SPLITS
@@ -59,7 +65,6 @@ from nlgraft.training.masked_text import (
 )
 from nlgraft.training.models import fresh_model, write_model
 from nlgraft.training.rows_first import RowsFirst
-from nlgraft.training.sampled_lines import SampledLines
 from nlgraft.training.seeds import derive_seed
 from nlgraft.training.step import TrainData, Training
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, MaskedScoringConfig

@@ -22,7 +22,7 @@ from nlgraft.text.corpora import Corpus, corpus_report, load_corpus, read_corpus
 from nlgraft.text.corpus_checks import round_trip_warning
 from nlgraft.text.corpus_config import ConlangConfig, CorpusConfig
 from nlgraft.text.tokenizers import SentencePiece, Tokenizer, length_report, train_sentencepiece
-from nlgraft.text.wordpiece import ContextTokenizer, WordPiece
+from nlgraft.text.word_tokenizers import ContextTokenizer, WordPiece
 from nlgraft.training.train_config import TrainConfig
 from nlgraft.training.views import Encoded
 

@@ -15,8 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, JsonValue, PrivateAttr, Tag, WithJsonSchema
 
-from nlgraft.basics.wording import count
-from nlgraft.pipeline.credentials import without_credentials
+from nlgraft.basics.wording import count, without_credentials
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.study.data.part import Duration, Name, Part
 from nlgraft.study.data.space import Domain
