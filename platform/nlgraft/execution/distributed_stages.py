@@ -29,6 +29,7 @@ from nlgraft.pipeline.execute import THREADS, RecordingReporter, execute_stage
 from nlgraft.pipeline.runner import fault_of_host, is_store_fault, one_line
 from nlgraft.pipeline.stage import KillReason, Reporter, Stage, TrialStopped, Worker
 from nlgraft.pipeline.store import ArtifactStore, StorePlace
+from nlgraft.study.planning.capacity import num_fitting
 
 _log = logging.getLogger(__name__)
 
@@ -251,11 +252,8 @@ def run_on_workers(
 
 def _has_place(group: WorkerGroup, without: Collection[str]) -> bool:
     """Tell if the other nodes hold a group, whatever else is on them now."""
-    num_places = sum(
-        min(int(node["Resources"].get(name, 0) / amount) for name, amount in group.shape.items() if amount)
-        for node in ray.nodes()
-        if node["Alive"] and node["NodeID"] not in without
-    )
+    nodes = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in without]
+    num_places = sum(num_fitting(group.shape, node["Resources"]) for node in nodes)
     return num_places >= (group.least_workers or group.num_workers)
 
 
@@ -294,7 +292,7 @@ def _new_trainer(
     place: StorePlace,
     group: WorkerGroup,
     mailbox: Any,
-    num_losses: int,
+    losses: int,
     faulty: Collection[str],
 ) -> TorchTrainer:
     resources = {"CPU": group.cpus_per_worker}
@@ -321,7 +319,7 @@ def _new_trainer(
         ),
         run_config=RunConfig(
             # Train resumes implicitly by run name: the fingerprint lets a stage resume only itself.
-            name=f"{stage.name}-{stage.fingerprint[:16]}-{num_losses + len(faulty)}",
+            name=f"{stage.name}-{stage.fingerprint[:16]}-{losses + len(faulty)}",
             storage_path=group.run_directory,
             failure_config=FailureConfig(max_failures=0, max_preemption_failures=0),
         ),

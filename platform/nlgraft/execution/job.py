@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,7 +104,9 @@ def _packed(request: JobRequest) -> tuple[str, JobPackage, dict[str, Any]]:
 def _named_in(study: Study, directory: Path) -> Iterator[str]:
     """Yield what lies in a directory of the files, systems and metrics that a study names."""
     document, schema = study.to_dict(), load_system(study.system).config_type.model_json_schema()
-    choices = {word for part in _parts(schema) for word in _choices(part)}
+    # Words that a setting allows name no files.
+    settings = [part for part in _parts(schema) if isinstance(part, Mapping)]
+    choices = {word for part in settings for word in (*part.get("enum", ()), part.get("const"))}
     words = {value for key in _NAMING for value in _parts(document[key]) if isinstance(value, str)} - choices
     modules = {re.split("[.:]", path)[0] for path in (study.system, *(word for word in words if ":" in word))}
     for name in sorted(words | modules | {f"{module}.py" for module in modules}):
@@ -120,11 +122,6 @@ def _parts(document: Any) -> Iterator[Any]:
     if isinstance(document, Mapping | list):
         for value in document.values() if isinstance(document, Mapping) else document:
             yield from _parts(value)
-
-
-def _choices(schema: Any) -> Iterable[Any]:
-    """Return the words that a part of a JSON schema allows, which name no files."""
-    return (*schema.get("enum", ()), schema.get("const")) if isinstance(schema, Mapping) else ()
 
 
 def _values(variables: Sequence[str]) -> dict[str, str]:

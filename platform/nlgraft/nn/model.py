@@ -216,9 +216,9 @@ class Seq2Seq(nn.Module):
         bank = [concatenate(encoding.bank)] if is_joint else encoding.bank
         return bank, list(encoding.contexts.values()) if is_fused else []
 
-    def room(self, side: Literal["source", "target"]) -> int | None:
+    def room(self, side: str) -> int | None:
         """Look up the longest input of a side that has a position for every token; None: any."""
-        embedding = self.source_embedding if side == "source" else self.target_embedding
+        embedding = getattr(self, f"{side}_embedding")
         is_learned = getattr(self.config, f"{side}_positions") == "learned"
         rooms = [self.config.max_positions] if is_learned else []
         if isinstance(embedding, ContextualEmbedding) and embedding.max_tokens is not None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from nlgraft.training.models import fresh_model, read_config, read_encoder, read
 from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.seeds import derive_seed
 from nlgraft.training.step import Training
-from nlgraft.training.train_config import Side, View
+from nlgraft.training.train_config import View
 from nlgraft.training.views import Encoded
 from nlgraft.training.weights import CarryReport, carry_over
 
@@ -173,13 +173,11 @@ def check_positions(model: Seq2Seq, *splits: Seq2SeqData) -> None:
         DataError: A sequence of a split is longer.
     """
     view = splits[0].view
-    sides: tuple[tuple[Literal["source", "target"], Sequence[Side]], ...]
-    sides = ("source", view.sources), ("target", [view.target])
-    longest = np.array([split.longest() for split in splits]).max(0)
-    for (name, read), length in zip(sides, longest, strict=True):
+    source, target = np.max([split.longest() for split in splits], axis=0)
+    for name, sides, length in (("source", view.sources, source), ("target", (view.target,), target)):
         room = model.room(name)
         if room is not None and length > room:
-            around = max(len(side.prefix) + len(side.suffix) for side in read)
+            around = max(len(side.prefix) + len(side.suffix) for side in sides)
             way = f"set data.max_tokens to at most {room - around}"
             if getattr(model.config, f"{name}_context") is not None:
                 way = "the encoder in place of the embeddings reads it whole: leave longer lines out"

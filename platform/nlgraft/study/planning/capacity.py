@@ -49,16 +49,17 @@ def max_concurrent(resources: Resources, capacity: Mapping[str, float]) -> int:
         resources: The needs of one trial.
         capacity: Capacity of the cluster, by Ray's resource names.
     """
-    number = _num_fitting(resources.per_trial, capacity)
+    number = num_fitting(resources.per_trial, capacity)
     if resources.min_workers < resources.max_workers:
         used = {kind: number * amount for kind, amount in resources.per_trial.items()}
         free = {kind: capacity.get(kind, 0.0) - amount for kind, amount in used.items()}
-        number += min(1, _num_fitting(resources.of_workers(resources.min_workers), free))
+        number += min(1, num_fitting(resources.of_workers(resources.min_workers), free))
     allowed = max_allowed(resources)
     return number if allowed is None else min(number, allowed)
 
 
-def _num_fitting(needs: Mapping[str, float], capacity: Mapping[str, float]) -> int:
+def num_fitting(needs: Mapping[str, float], capacity: Mapping[str, float]) -> int:
+    """Count how often needs fit a capacity, both by Ray's resource names."""
     return min(_fit(amount, capacity.get(kind, 0.0)) for kind, amount in needs.items() if amount > 0)
 
 
