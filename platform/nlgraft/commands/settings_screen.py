@@ -154,7 +154,10 @@ def show_studies(studies: Sequence[Mapping[str, Any]]) -> None:
 def show_new_study(written: NewStudy) -> None:
     """Print what was written, how long each scale takes, and what to run next."""
     examples = ", ".join(f"{number:,} {split}" for split, number in written.num_examples.items())
-    click.echo(f"{written.path}: a study; {written.folder}/: its text, {examples}\n")
+    click.echo(f"{written.path}: a study; {written.folder}/: its text, {examples}")
+    for note in written.notes:
+        click.echo(f"  {note}")
+    click.echo()
     for scale, plan in written.plans.items():
         on_gpu = plan.study.resources.gpus_per_worker > 0
         seconds = written.seconds[scale]
