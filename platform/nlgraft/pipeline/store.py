@@ -368,8 +368,9 @@ class ArtifactStore:
     def durations(self) -> dict[str, StageCost]:
         """Return mean costs by stage name, over at most 64 artifacts each (16 in an object store)."""
         costs = {}
-        for name in self._files.names("artifacts"):
-            stored = self._known.of(name)
+        by_name = {name: self._known.of(name) for name in self._files.names("artifacts")}
+        manifests = {one.fingerprint: one for stored in by_name.values() for one in stored}
+        for name, stored in by_name.items():
             if stored:
                 by_workers: dict[int, float] = {
                     number: fmean(one.duration_s for one in stored if one.num_workers == number)
@@ -377,7 +378,8 @@ class ArtifactStore:
                     if number is not None
                 }
                 seconds, num_bytes = (one.duration_s for one in stored), (one.bytes for one in stored)
-                costs[name] = StageCost(fmean(seconds), fmean(num_bytes), len(stored), by_workers)
+                runs = tuple(TimedRun(one, text_bytes(one, manifests)) for one in stored)
+                costs[name] = StageCost(fmean(seconds), fmean(num_bytes), len(stored), by_workers, runs)
         return costs
 
     def remove_abandoned(self) -> None:
@@ -468,9 +470,45 @@ class StageCost:
         mean_bytes: Mean size of an artifact.
         count: Number of artifacts in the means.
         by_workers: Mean time by number of workers, of artifacts that know theirs.
+        runs: The artifacts in the means.
     """
 
     mean_duration_s: float
     mean_bytes: float
     count: int
     by_workers: Mapping[int, float] = field(default_factory=dict)
+    runs: tuple[TimedRun, ...] = ()
+
+
+@dataclass(frozen=True)
+class TimedRun:
+    """One run of a stage.
+
+    Attributes:
+        manifest: Its artifact.
+        text_bytes: Size of the text below it; None where that is not known.
+    """
+
+    manifest: Manifest
+    text_bytes: int | None
+
+
+def text_bytes(manifest: Manifest, manifests: Mapping[str, Manifest]) -> int | None:
+    """Add up the corpora below an artifact, of the split alone that it names; None where one is not known."""
+    seen: dict[str, Manifest | None] = {manifest.fingerprint: manifest}
+    waiting = [manifest]
+    while waiting:
+        for fingerprint in waiting.pop().inputs.values():
+            if fingerprint not in seen:
+                below = seen[fingerprint] = manifests.get(fingerprint)
+                waiting += [below] if below is not None else []
+    total = 0
+    for below in seen.values():
+        if below is None:
+            return None
+        if not below.inputs:
+            folders = {name.rpartition("/")[0] for name in below.files if name.endswith("/corpus.json")}
+            folders &= {manifest.config.get("split", name) for name in folders}
+            files = (file.bytes for name, file in below.files.items() if name.rpartition("/")[0] in folders)
+            total += sum(files)
+    return total

@@ -1,11 +1,10 @@
 """Plans: cells, trials, stages and costs of a run."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from nlgraft.basics.errors import StudyError
 from nlgraft.pipeline.stage import Stage, Work
+from nlgraft.pipeline.store import StageCost
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Resources
 from nlgraft.study.planning.cost import cost_of
@@ -27,10 +26,7 @@ class StoreStub:
         return self._finished & set(fingerprints)
 
     def durations(self):
-        return {
-            name: SimpleNamespace(mean_duration_s=seconds, mean_bytes=size, count=1)
-            for name, (seconds, size) in self._costs.items()
-        }
+        return {name: StageCost(seconds, size, 1) for name, (seconds, size) in self._costs.items()}
 
 
 COSTS = {
@@ -235,7 +231,7 @@ def test_trainings_that_no_store_has_are_estimated_from_their_size():
     assert found.seconds == pytest.approx(4 * seconds)
     assert found.num_bytes == 4 * 4 * 10**7
     assert (found.estimated, found.unknown) == (("finetuned", "upstream"), ("transfer",))
-    timed = {"upstream": SimpleNamespace(mean_duration_s=7.0, mean_bytes=1.0)}
+    timed = {"upstream": StageCost(7.0, 1.0, 1)}
     assert cost_of(stages, timed, Resources(cpus_per_worker=2)).seconds == pytest.approx(7 + 3 * seconds)
     two_workers = cost_of(stages, {}, Resources(workers=2, cpus_per_worker=2))
     assert two_workers.seconds == pytest.approx(4 * (100 * 0.02 + one_worker_s / 2))
