@@ -35,6 +35,8 @@ from nlgraft.text.word_tokenizers import required_tokens
 
 SCALES = ("minutes", "evening", "gpu")
 TEMPLATE = "init.yaml.j2"
+_START_S, _TRIAL_S = 15.0, 4.0
+"""Time of Ray's start, and of a small trial's stages that train nothing."""
 _TARGET_S = {"minutes": 300.0, "evening": 4 * 3600.0}
 """Time that all trials of a scale may take on this machine, by a rough estimate."""
 _TRAIN = {"evening": 200_000, "gpu": None}
@@ -531,7 +533,9 @@ def _write_fitting(template: str, system: System, values: Mapping[str, Any], out
 
 def plan_s(plan: Plan) -> float | None:
     """Estimate the time of a planned run on this machine, whose workers share it, in seconds."""
-    return None if plan.cost_s is None else plan.cost_s / max(1, plan.max_concurrent or 1)
+    if plan.cost_s is None:
+        return None
+    return _START_S + (plan.cost_s + _TRIAL_S * len(plan.trials)) / max(1, plan.max_concurrent or 1)
 
 
 def _in_words(seconds: float | None) -> str:

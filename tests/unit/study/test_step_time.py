@@ -84,10 +84,10 @@ def manifest_of(stage: Stage, seconds: float, *, inputs=(), files=None, workers=
     [
         ({}, 1.0),
         ({"num_steps": 6000}, 60.0),
-        # 100 steps of 0.02 s and 6 * 1e6 * 1000 / 5e10 = 0.12 s
-        ({"tokens_per_step": 3000}, 0.38 / 0.14),
-        ({"num_parameters": 2_000_000}, 0.26 / 0.14),
-        ({"max_workers": 2}, 0.08 / 0.14),
+        # 100 steps of 0.02 s and 6 * 1.6e6 * 1000 / 1e11 = 0.096 s
+        ({"tokens_per_step": 3000}, 0.308 / 0.116),
+        ({"num_parameters": 2_000_000}, 0.176 / 0.116),
+        ({"max_workers": 2}, 0.068 / 0.116),
     ],
 )
 def test_a_training_is_scaled_by_steps_tokens_weights_and_workers(changes, factor):

@@ -19,8 +19,11 @@ from nlgraft.text.files import expand, read_json
 
 _FLOP = 6
 """Per parameter and token: two forward, four backward (Kaplan et al. 2020, section 2.1)."""
-_FLOPS_PER_CPU = 5e10
-"""A core at d_model 256 (benchmarks/results/2026-11-22.md: 1,390 tokens/s of 7.6 million parameters)."""
+_FLOPS_PER_CPU = 1e11
+"""A core: between 7e10 (benchmarks/results/2026-11-22.md: 1,390 tokens/s of 7.6 million parameters) and the
+1.2e11 to which the CPU time of five trainings of .2 to 3.8 million parameters fits within 15 % (2026-11-27)."""
+_BESIDE_WEIGHTS = 600_000
+"""Parameters that would take as long as what a token costs beside the weights: attention, losses, norms."""
 _FLOPS_PER_GPU = 3e13
 """About a third of what recent GPUs do in fp32 tensor formats; not measured."""
 _STEP_S = 0.02
@@ -183,7 +186,8 @@ def _training_s(work: Work, resources: Resources, num_workers: int | None) -> fl
         rate = resources.gpus_per_worker * _FLOPS_PER_GPU
     # Workers divide the tokens of a step among themselves, not its overhead.
     rate *= num_workers or resources.max_workers
-    return work.num_steps * (_STEP_S + _FLOP * (work.num_parameters or 0) * work.tokens_per_step / rate)
+    parameters = _BESIDE_WEIGHTS + (work.num_parameters or 0)
+    return work.num_steps * (_STEP_S + _FLOP * parameters * work.tokens_per_step / rate)
 
 
 def step_times(stages: Iterable[Stage], costs: Mapping[str, StageCost]) -> list[StepTime]:
