@@ -158,7 +158,7 @@ def write_study(
     try:
         folder.mkdir(parents=True)
     except OSError as error:
-        raise DataError(f"--out {out}: cannot be written ({error}); give another") from error
+        raise DataError(f"--out {out}: cannot be written ({error.strerror}); give another") from error
     values = {
         **_text_values(folder, splits, pretraining),
         "name": out.stem,

@@ -20,8 +20,8 @@ from nlgraft.text.files import expand, read_json
 _FLOP = 6
 """Per parameter and token: two forward, four backward (Kaplan et al. 2020, section 2.1)."""
 _FLOPS_PER_CPU = 1e11
-"""A core: between 7e10 (benchmarks/results/2026-11-22.md: 1,390 tokens/s of 7.6 million parameters) and the
-1.2e11 to which the CPU time of five trainings of .2 to 3.8 million parameters fits within 15 % (2026-11-27)."""
+"""A core: between 7e10 (benchmarks/results/2026-11-22.md: 1,390 tokens/s of 7.6 million parameters) and
+1.2e11, to which the CPU time of five trainings of .2 to 3.8 million parameters fits within 15 %."""
 _BESIDE_WEIGHTS = 600_000
 """Parameters that would take as long as what a token costs beside the weights: attention, losses, norms."""
 _FLOPS_PER_GPU = 3e13
@@ -31,8 +31,8 @@ _STEP_S = 0.02
 
 _START_S = 0.3
 """Time of a stage that reads almost nothing."""
-_PARAMETER_POWER = 0.5
-"""A model of four times the weights reads text about twice as slowly: small ones wait for their own calls."""
+_CALLS = 2_000_000
+"""Parameters that would take as long as the calls of a small model that reads or writes text."""
 _ALIKE = 0.05
 """Logarithm of the ratio up to which sizes count as the same."""
 
@@ -141,7 +141,8 @@ def _ratio(stage: Stage, run: TimedRun, resources: Resources, text_bytes: int | 
         return 1.0
     if stage.work is None:
         in_text = text_bytes / run.text_bytes if text_bytes and run.text_bytes else 1.0
-        return in_text * _weights(stage, manifest) ** _PARAMETER_POWER
+        before, now = (size.num_parameters or 0 for size in (manifest.size, stage.size))
+        return in_text * ((now + _CALLS) / (before + _CALLS) if now and before else 1.0)
     planned_s = _training_s(replace(stage.work, num_parameters=_num_parameters(stage)), resources, None)
     run_s = _training_s(manifest.size, resources, manifest.num_workers)
     return planned_s / run_s if planned_s and run_s else 1.0
