@@ -149,8 +149,15 @@ class Results:
         Raises:
             StudyError: The text names no cell of the study.
         """
-        label = cell.label if isinstance(cell, Cell) else find_cell(self.study, cell).label
-        return next(found for found in self.cells if found.cell.label == label)
+        text = cell.label if isinstance(cell, Cell) else cell
+        if text not in self._by_text:
+            self._by_text[text] = self._by_text[find_cell(self.study, text).label]
+        return self._by_text[text]
+
+    @cached_property
+    def _by_text(self) -> dict[str, CellResult]:
+        """The cells by label, and by any other text that has named them."""
+        return {cell.cell.label: cell for cell in self.cells}
 
     def best(self, cell: str | Cell | None = None) -> TrialResult | None:
         """Find the replicate, of one cell or of all, with the best value of the first objective.

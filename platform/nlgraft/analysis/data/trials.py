@@ -147,6 +147,7 @@ class CellResult:
     search: tuple[TrialResult, ...] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    _measured: dict[str, dict[int, Measured]] = field(default_factory=dict, repr=False, init=False)
 
     @property
     def state(self) -> State:
@@ -184,9 +185,11 @@ class CellResult:
 
     def measured(self, metric: str, seeds: Sequence[int] | None = None) -> dict[int, Measured]:
         """Return a metric of the finished replicates, all or those of ``seeds``, in the study's order."""
-        wanted = [trial for trial in self.trials if seeds is None or trial.seed in seeds]
-        found = {trial.seed: trial.measured(metric) for trial in wanted}
-        return {seed: measured for seed, measured in found.items() if measured is not None}
+        if metric not in self._measured:
+            pairs = [(trial.seed, trial.measured(metric)) for trial in self.trials]
+            self._measured[metric] = {seed: score for seed, score in pairs if score is not None}
+        scores = self._measured[metric]
+        return {seed: score for seed, score in scores.items() if seeds is None or seed in seeds}
 
     def lacks(self, metric: str) -> bool:
         """True if replicates have finished and none of them reports the metric, not even as NaN."""

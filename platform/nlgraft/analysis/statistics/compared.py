@@ -62,8 +62,10 @@ class ComparedResults(Results):
             NlgraftError: The system has no such metric.
             StudyError: The study has no such cell.
         """
-        found = self._ask(Question(self._known(metric), (self.cell(a).cell.label, self.cell(b).cell.label)))
-        return self.judged(found)
+        question = Question(self._known(metric), (self.cell(a).cell.label, self.cell(b).cell.label))
+        if question not in self._judged:
+            self._judged[question] = self.judged(self._ask(question))
+        return self._judged[question]
 
     def effects(self, metric: str | None = None) -> list[Effect]:
         """Estimate the main effect of each level and the interactions of two.
@@ -245,6 +247,10 @@ class ComparedResults(Results):
                 terms = list(zip(SIGNS, measured, strict=True))
                 return self._comparer.contrast(metric, f"{a} over {b}", f"{c} over {d}", terms, null)
         raise ValueError(question.cells)
+
+    @cached_property
+    def _judged(self) -> dict[Question, Comparison]:
+        return {}
 
     @cached_property
     def _answers(self) -> dict[Question, Comparison]:

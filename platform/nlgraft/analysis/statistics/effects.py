@@ -79,6 +79,8 @@ def contrasts(axes: Axes, cells: Sequence[Cell]) -> list[Contrast]:
         Main effects, then interactions of two, in the study's order; empty where no two factors are crossed,
         because the effects are then the comparisons with the baseline.
     """
+    if len(axes.levels) < 2:
+        return []
     known = {canonical_json(cell.levels): cell for cell in cells}
     baseline = axes.baseline
     off = [

@@ -8,6 +8,9 @@ test's level.
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
+
 import numpy as np
 from scipy.special import chdtri, ndtr, ndtri, stdtr, stdtrit
 
@@ -52,16 +55,25 @@ def power(
 
 def smallest_detectable(seed_variance: float, segment_variance: float, num_seeds: int, level: float) -> float:
     """Find the true difference that n >= 2 seeds detect with probability 0.8; 0 when nothing varies."""
-    if seed_variance + segment_variance == 0:
+    total = seed_variance + segment_variance
+    if total == 0:
         return 0.0
-    variance = np.array(seed_variance)
-    low, high = 0.0, np.sqrt(seed_variance + segment_variance)
+    # In units of the noise, so that comparisons of the same number of seeds share the answer.
+    scaled = _smallest_detectable(float(f"{segment_variance / total:.6g}"), num_seeds, level)
+    return scaled * math.sqrt(total)
+
+
+@lru_cache(maxsize=4096)
+def _smallest_detectable(segment_share: float, num_seeds: int, level: float) -> float:
+    """Find the difference where both variances add up to 1, of which segments have a share."""
+    variance = np.array(1 - segment_share)
+    low, high = 0.0, 1.0
     # Doubled until it brackets the answer, then bisected: the power increases with the difference.
-    while power(high, variance, segment_variance, num_seeds, level) < POWER:
+    while power(high, variance, segment_share, num_seeds, level) < POWER:
         low, high = high, 2 * high
     for _ in range(40):
         middle = (low + high) / 2
-        is_enough = power(middle, variance, segment_variance, num_seeds, level) >= POWER
+        is_enough = power(middle, variance, segment_share, num_seeds, level) >= POWER
         low, high = (low, middle) if is_enough else (middle, high)
     return float(high)
 
@@ -136,6 +148,7 @@ def predictive_power(
     return np.where(inner >= limit, 1.0, above + below + np.maximum(ends[0] - ends[1], 0.0))
 
 
+@lru_cache(maxsize=256)
 def _chi_squared(dof: int) -> Array:
     """Return evenly spaced quantiles of a chi-squared variable over its degrees of freedom."""
     return chdtri(dof, 1 - _GRID) / dof

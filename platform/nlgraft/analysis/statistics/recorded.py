@@ -61,6 +61,11 @@ class Analysis:
         budget.add(self.past.last + 1, self.entry)
         return budget
 
+    @cached_property
+    def hypotheses(self) -> set[tuple[object, ...]]:
+        """What it asks."""
+        return {one.hypothesis for one in self.entry.asked}
+
     def has(self, cells: Sequence[str]) -> bool:
         """True if it asks about these cells."""
         return any(sorted(one.cells) == sorted(cells) for one in self.entry.asked)
@@ -139,7 +144,7 @@ class RecordedResults(ComparedResults):
     def _analysis_of(self, asked: Asked) -> Analysis | None:
         """Find the analysis that a question belongs to; a pair of cells that no report shows is entered."""
         for one in self.analyses.values():
-            if asked.hypothesis in {known.hypothesis for known in one.entry.asked}:
+            if asked.hypothesis in one.hypotheses:
                 return one
         found = next((one for one in self.analyses.values() if asked.metric in one.entry.metrics), None)
         if found is None or found.has(asked.cells):
