@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nlgraft.analysis.data.trials import Array
-from nlgraft.analysis.statistics.proposals import (
+from nlgraft.analysis.policy.proposals import (
     FIRST_SEEDS,
     FRESH_SEEDS,
     FUTILE,

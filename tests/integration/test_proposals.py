@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from nlgraft.analysis.statistics.proposals import FRESH_SEEDS, stream_level
+from nlgraft.analysis.policy.proposals import FRESH_SEEDS, stream_level
 
 
 def start(*arguments: str | Path) -> subprocess.Popen[str]:

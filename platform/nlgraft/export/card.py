@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nlgraft.analysis.statistics.comparer import Comparer
+from nlgraft.analysis.estimates.comparer import Comparer
 from nlgraft.basics.wording import count, inert_markdown
 from nlgraft.export.choice import Choice
 from nlgraft.study.reading.documents import masked, write_yaml

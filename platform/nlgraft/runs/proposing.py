@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from nlgraft.analysis.data.pairs import read_pairs
 from nlgraft.analysis.data.stream import BASELINE, Proposal, Step, Stream, append, read_stream
-from nlgraft.analysis.statistics.answer import Answer, Gain, Judgement, first_gain, gain_again, judge
-from nlgraft.analysis.statistics.proposals import FIRST_SEEDS, FRESH_SEEDS, LIMIT, stream_level
-from nlgraft.analysis.statistics.seen_on_dev import enter_seen
+from nlgraft.analysis.policy.answer import Answer, Gain, Judgement, first_gain, gain_again, judge
+from nlgraft.analysis.policy.proposals import FIRST_SEEDS, FRESH_SEEDS, LIMIT, stream_level
+from nlgraft.analysis.policy.seen_on_dev import enter_seen
 from nlgraft.basics.wording import count
 from nlgraft.execution.events import Event, Observer, SweepStarted
 from nlgraft.pipeline.fingerprint import fingerprint

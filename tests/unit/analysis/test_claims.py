@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from nlgraft.analysis.statistics import claims
-from nlgraft.analysis.statistics.claims import signatures_differ
-from nlgraft.analysis.statistics.comparison import Comparison
+from nlgraft.analysis.estimates.comparison import Comparison
+from nlgraft.analysis.policy import claims
+from nlgraft.analysis.policy.claims import signatures_differ
 from nlgraft.study.data.claim import Claim
 
 OURS = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"

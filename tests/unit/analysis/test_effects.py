@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from nlgraft.analysis.data.trials import Measured
-from nlgraft.analysis.statistics.comparer import Comparer
-from nlgraft.analysis.statistics.effects import contrasts
-from nlgraft.analysis.statistics.resampling import holm
+from nlgraft.analysis.estimates.comparer import Comparer
+from nlgraft.analysis.estimates.effects import contrasts
+from nlgraft.analysis.estimates.resampling import holm
 from nlgraft.study.data.design import axes_of
 
 ARM = {"target": "arm", "levels": ["random_init", "avg_eg", "patt_eg"], "baseline": "random_init"}

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from nlgraft.analysis.data.trials import CellResult, TrialResult
+from nlgraft.analysis.estimates.expected_best import expected_best, expected_maximum
 from nlgraft.analysis.rendering.search_tables import expected_best_table
-from nlgraft.analysis.statistics.expected_best import expected_best, expected_maximum
 from nlgraft.pipeline.trial import TrialRecord
 
 

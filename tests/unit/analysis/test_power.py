@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from nlgraft.analysis.statistics.power import (
+from nlgraft.analysis.estimates.power import (
     MAX_SEEDS,
     detectable_interval,
     power,

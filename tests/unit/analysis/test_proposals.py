@@ -9,7 +9,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from nlgraft.analysis.statistics.proposals import LIMIT, decide, log_evidence_of_gain, stream_level
+from nlgraft.analysis.policy.proposals import LIMIT, decide, log_evidence_of_gain, stream_level
 
 
 @pytest.mark.parametrize("gains", [[1.0, 2.0], [0.3, -0.2, 0.9, 0.5], [-1.0, -0.4, -2.0]])

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nlgraft.analysis.statistics.stability import interquartile_mean
+from nlgraft.analysis.estimates.stability import interquartile_mean
 from nlgraft.evaluation.classification import evaluate_labels
 from nlgraft.evaluation.sufficient import aggregate, segment_rows
 

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.streams import Setting, _run, simulate
 from benchmarks.validity import WAYS, rates
 from nlgraft.analysis.data.trials import Array
-from nlgraft.analysis.statistics.proposals import FIRST_SEEDS, LIMIT, decide
+from nlgraft.analysis.policy.proposals import FIRST_SEEDS, LIMIT, decide
 
 
 @pytest.mark.parametrize("way", ["seeds 1-3, ..., 13-15", "worst seed replaced, three times", "5 variants"])

@@ -17,6 +17,7 @@ from nlgraft.study.data.metric import Metric
 from nlgraft.study.data.space import Domain
 from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import System
+from nlgraft.study.planning.looks import read_granted
 from nlgraft.study.reading.system_import import load_system
 
 if TYPE_CHECKING:
@@ -96,7 +97,10 @@ class Results:
     def read(cls, study: Study, store: ArtifactStore) -> Self:
         """Read what the store holds of a study; trials that have not ended are planned or running."""
         busy = store.leases.busy()
-        found = with_early_learning([load_cell(study, cell, store, busy) for cell in cells(study)])
+        granted = read_granted(study, store)
+        found = with_early_learning(
+            [load_cell(study, cell, store, busy, granted.get(cell.key, 0)) for cell in cells(study)]
+        )
         trials = [trial for cell in found for trial in (*cell.search, *cell.trials)]
         return cls(
             study,
@@ -136,7 +140,7 @@ class Results:
 
     @property
     def granted(self) -> dict[str, int]:
-        """Seeds that planned looks grant each cell so far, by the cell's key; empty without planned looks."""
+        """Seeds that looks grant each cell so far, by the cell's key; empty without planned looks."""
         return {
             found.cell.key: self.stops[found.cell.label].num_seeds
             for found in self.cells

@@ -40,7 +40,7 @@ class Step:
         config: Digest of the proposal's config without its seed.
         against: Number of the kept proposal that it would replace; `BASELINE` for the study's baseline.
         overrides: All values in which it differs from the study's baseline, by path in the study file.
-        level: Its level, see `nlgraft.analysis.statistics.proposals`.
+        level: Its level, see `nlgraft.analysis.policy.proposals`.
         decision: What was decided.
         reason: Why, where the evidence is not the reason.
         arm: The arm that lost a seed.

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nlgraft.analysis.data.ledger import scored_lines
 from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Objective
@@ -111,13 +110,6 @@ class TrialResult:
         """The recorded, resolved config."""
         return {} if self.record is None else self.record.config
 
-    def scored_lines(self, split: str) -> list[str]:
-        """Read what a split was scored on, source and reference of each line; empty if it is not stored."""
-        texts = self.read_texts(split)
-        if texts is None:
-            return []
-        return scored_lines(self.read_stream(split, "source 0") or [], texts[1])
-
     def measured(self, metric: str) -> Measured | None:
         """Return one metric with its statistics; None unless the trial finished with a finite value of it."""
         value = self.metrics.get(metric, math.nan)
@@ -162,6 +154,11 @@ class CellResult:
         return any(trial.state != "planned" for trial in (*self.search, *self.trials))
 
     @property
+    def finished(self) -> list[TrialResult]:
+        """The replicates that have finished."""
+        return [trial for trial in self.trials if trial.state == "finished"]
+
+    @property
     def reasons(self) -> list[str]:
         """Why replicates are not finished, each reason once."""
         texts = [f"seed {trial.seed}: {trial.reason}" for trial in self.trials if trial.reason]
@@ -173,7 +170,7 @@ class CellResult:
 
         No interval over seeds includes the variance that they cause. Empty below two finished replicates.
         """
-        finished = [trial.seeded for trial in self.trials if trial.state == "finished"]
+        finished = [trial.seeded for trial in self.finished]
         if len(finished) < 2:
             return {}
         return {stage: name for stage, name in finished[0].items() if all(stage in one for one in finished)}
@@ -193,7 +190,7 @@ class CellResult:
 
     def lacks(self, metric: str) -> bool:
         """True if replicates have finished and none of them reports the metric, not even as NaN."""
-        finished = [trial for trial in self.trials if trial.state == "finished"]
+        finished = self.finished
         return bool(finished) and not any(metric in trial.metrics for trial in finished)
 
     def lost(self, metric: str) -> list[int]:

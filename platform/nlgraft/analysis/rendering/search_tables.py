@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from nlgraft.analysis.estimates.expected_best import expected_best
+from nlgraft.analysis.policy.compared import ComparedResults
 from nlgraft.analysis.rendering.tables import cell_entry
 from nlgraft.analysis.rendering.typesetting import (
     NO_BREAK,
@@ -17,8 +19,6 @@ from nlgraft.analysis.rendering.typesetting import (
     num_decimals,
     number,
 )
-from nlgraft.analysis.statistics.compared import ComparedResults
-from nlgraft.analysis.statistics.expected_best import expected_best
 from nlgraft.study.data.space import Domain
 
 

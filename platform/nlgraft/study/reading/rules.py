@@ -316,15 +316,13 @@ def _objective_problems(draft: Draft) -> Iterator[Problem]:
 
 
 def _look_problems(draft: Draft, num_cells: int) -> Iterator[Problem]:
-    planned, num_seeds = draft.study.planned_looks, len(draft.study.seeds)
+    planned = draft.study.sequential
     if planned is None:
         return
     looks, place = planned.looks, "sequential.looks"
     for index, (before, after) in enumerate(itertools.pairwise(looks), start=1):
         if after <= before:
             yield Problem(f"{place}[{index}]", f"{after} is not above {before}; looks ascend")
-    if looks[-1] != num_seeds:
-        yield Problem(f"{place}[{len(looks) - 1}]", f"{looks[-1]} is not the number of seeds, {num_seeds}")
     least, most = num_cells * looks[0], num_cells * looks[-1]
     if planned.replicates is not None and num_cells and not least <= planned.replicates <= most:
         message = (

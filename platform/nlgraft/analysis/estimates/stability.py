@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from nlgraft.analysis.data.trials import CellResult
-from nlgraft.analysis.statistics.comparison import rounded
+from nlgraft.analysis.estimates.comparison import rounded
 from nlgraft.study.data.metric import Metric
 
 _LEAST = 5.0

@@ -8,19 +8,20 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Self
 
+from nlgraft.analysis.data.ledger import Plan
 from nlgraft.analysis.data.results import Results
 from nlgraft.analysis.data.trials import CellResult
-from nlgraft.analysis.statistics.claims import ClaimResult, judge, signatures_differ
-from nlgraft.analysis.statistics.comparer import Comparer
-from nlgraft.analysis.statistics.comparison import Comparison, Standing
-from nlgraft.analysis.statistics.effects import Contrast, Effect, GainCurve, contrasts
-from nlgraft.analysis.statistics.limits import Term, limited
-from nlgraft.analysis.statistics.planned import last_level, over_looks
-from nlgraft.analysis.statistics.question import SIGNS, Question
-from nlgraft.analysis.statistics.resampling import holm_either
-from nlgraft.analysis.statistics.searched_settings import CellSettings, searched_settings
-from nlgraft.analysis.statistics.stability import Stability, stability
-from nlgraft.analysis.statistics.trivial import Trivial, has_learned, trivial_output
+from nlgraft.analysis.estimates.comparer import Comparer
+from nlgraft.analysis.estimates.comparison import Comparison, Standing
+from nlgraft.analysis.estimates.effects import Contrast, Effect, GainCurve, contrasts
+from nlgraft.analysis.estimates.limits import Term, limited
+from nlgraft.analysis.estimates.question import SIGNS, Question
+from nlgraft.analysis.estimates.searched_settings import CellSettings, searched_settings
+from nlgraft.analysis.estimates.stability import Stability, stability
+from nlgraft.analysis.estimates.trivial import Trivial, has_learned, trivial_output
+from nlgraft.analysis.policy.claims import ClaimResult, judge, signatures_differ
+from nlgraft.analysis.policy.planned import over_looks, with_levels
+from nlgraft.analysis.policy.rules import FIRST, corrected
 from nlgraft.basics.errors import NlgraftError, nearest
 from nlgraft.study.data.claim import Claim, claims_of
 from nlgraft.study.data.design import Cell, axes_of, gain_cells
@@ -84,12 +85,7 @@ class ComparedResults(Results):
         known = contrasts(axes_of(self.study), [found.cell for found in self.cells])
         trials = [trial for found in self.cells for trial in found.measured(metric).values()]
         self._comparer.prepare(metric, trials)
-        compared = []
-        for contrast in known:
-            terms = [Term(weight, self.cell(cell), metric) for weight, cell in contrast.terms]
-            test = partial(self._effect, metric, contrast)
-            found = replace(test(), margin=self.margin(metric))
-            compared.append(self._limited(over_looks(self.study, found, test), terms))
+        compared = [self._effect_compared(metric, contrast) for contrast in known]
         if self.is_corrected:
             compared = self._corrected(compared)
         return [Effect(contrast, self.judged(found)) for contrast, found in zip(known, compared, strict=True)]
@@ -112,6 +108,12 @@ class ComparedResults(Results):
             for label, known in pairs.items()
         ]
 
+    def _effect_compared(self, metric: str, contrast: Contrast) -> Comparison:
+        terms = [Term(weight, self.cell(cell), metric) for weight, cell in contrast.terms]
+        test = partial(self._effect, metric, contrast)
+        plan = self._plan_of([cell.label for _, cell in contrast.terms], metric)
+        return self._limited(over_looks(plan, test, self.margin(metric), float), terms)
+
     def _effect(self, metric: str, contrast: Contrast, seeds: Sequence[int] | None = None) -> Comparison:
         return self._comparer.contrast(
             metric,
@@ -127,6 +129,8 @@ class ComparedResults(Results):
 
     def standing(self, found: Comparison) -> Standing:
         """Read a comparison as a verdict on its first cell: a difference comes before its smallness."""
+        if not (found.looks or found.is_exact):
+            return "open"
         alpha = self.study.analysis.alpha
         if found.difference is None or not found.is_significant(alpha, is_corrected=self.is_corrected):
             return "equal" if self._is_equal(found) else "open"
@@ -166,6 +170,7 @@ class ComparedResults(Results):
                 p_holm=one.p_holm,
                 p_equal_holm=one.p_equal_holm,
                 level=one.level,
+                later_levels=one.later_levels,
                 family=one.family,
             )
         if self.is_corrected and found.p is not None:
@@ -179,10 +184,20 @@ class ComparedResults(Results):
             for metric in {*question.metrics}:
                 trials = [trial for cell in self.cells for trial in cell.measured(metric).values()]
                 self._comparer.prepare(metric, trials)
-            terms, test = self._terms(question), partial(self._tested, question)
-            found = replace(test(), margin=self.margin(question.metric) if question.has_margin else None)
-            self._answers[question] = self._limited(over_looks(self.study, found, test), terms)
+            margin = self.margin(question.metric) if question.has_margin else None
+            plan = self._plan_of(question.cells, question.metric)
+            found = over_looks(plan, partial(self._tested, question), margin, question.side)
+            self._answers[question] = self._limited(found, self._terms(question))
         return self._answers[question]
+
+    @cached_property
+    def own_plan(self) -> Plan:
+        """When the study's own questions are answered."""
+        return Plan(seeds=self.study.look_seeds, looks=self.study.looks)
+
+    def _plan_of(self, labels: Sequence[str], metric: str) -> Plan:
+        """Say when a question about some cells is answered."""
+        return self.own_plan
 
     def _terms(self, question: Question) -> list[Term]:
         """The question's cells, one, two or four, with their weights and metrics."""
@@ -218,7 +233,7 @@ class ComparedResults(Results):
 
     @cached_property
     def searched_settings(self) -> list[CellSettings]:
-        """Which searched settings mattered, by cell; a description, see `statistics.searched_settings`."""
+        """Which searched settings mattered, by cell; a description, see `estimates.searched_settings`."""
         found = [searched_settings(self, cell) for cell in self.cells]
         return [one for one in found if one is not None]
 
@@ -233,6 +248,17 @@ class ComparedResults(Results):
         return [one for one in found if one is not None]
 
     def _tested(self, question: Question, seeds: Sequence[int] | None = None) -> Comparison:
+        """Compare over some seeds, or over all that have finished, as is asked again and again."""
+        key = (question, None if seeds is None else tuple(seeds))
+        if key not in self._tests:
+            self._tests[key] = self._test(question, seeds)
+        return self._tests[key]
+
+    @cached_property
+    def _tests(self) -> dict[tuple[Question, tuple[int, ...] | None], Comparison]:
+        return {}
+
+    def _test(self, question: Question, seeds: Sequence[int] | None) -> Comparison:
         metric, null = question.metric, question.null
         asked = zip(question.metrics, question.cells, strict=True)
         measured = [self.cell(label).measured(name, seeds) for name, label in asked]
@@ -321,18 +347,22 @@ class ComparedResults(Results):
         A question that is unfinished, or whose cells failed, counts as p = 1: the family is what was asked,
         not what has finished. Certain differences need no test and do not count.
         """
-        adjusted = holm_either([one.either for one in family])
         alpha = self.study.analysis.alpha
-        # Holm tests the smallest of m open questions at alpha / m; power is stated at that level.
+        level = FIRST * alpha
+        adjusted = corrected([one.either for one in family], level, alpha)
+        # Holm tests the smallest of m open questions at its level / m; power is stated at that level.
         num_open = sum(p is not None and max(p, equal or 0.0) > alpha for p, equal in adjusted)
-        size = (sum(not one.is_exact for one in family), sum(one.p is not None for one in family))
+        size = (sum(not one.is_exact for one in family), sum(bool(one.looks) for one in family))
         return [
-            replace(
-                one,
-                p_holm=None if one.p is None else p,
-                p_equal_holm=None if one.p_equal is None else p_equal,
-                level=last_level(self.study, alpha / max(1, num_open)),
-                family=size,
+            with_levels(
+                replace(
+                    one,
+                    p_holm=p if one.looks else None,
+                    p_equal_holm=p_equal if one.looks and one.p_equal is not None else None,
+                    family=size,
+                ),
+                self.own_plan.looks,
+                level / max(1, num_open),
             )
             for one, (p, p_equal) in zip(family, adjusted, strict=True)
         ]

@@ -8,16 +8,17 @@ comparison has the effect that the study, as declared, finds in four of five cas
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from nlgraft.analysis.statistics.simulated_store import Judge, SimulatedStore, StudyFile
-from nlgraft.analysis.statistics.simulated_studies import RANDOM_SEED, Design, SimulatedStudies, Trouble
+from nlgraft.analysis.data.trials import Array
+from nlgraft.analysis.policy.simulated_store import Judge, SimulatedStore, StudyFile, Trouble
 
+RANDOM_SEED = 20261122
 _JUDGES: tuple[Judge, ...] = ("file", "ledger")
 _Z = 1.96
 _FEW = 2
@@ -25,6 +26,55 @@ _LEAST = 1e-9
 
 Way = Callable[[SimulatedStore, StudyFile, int], None]
 """Reports a study with so many seeds, or several of its kind."""
+
+
+@dataclass(frozen=True)
+class Design:
+    """What a simulation needs to know of a study.
+
+    Attributes:
+        weights: Weights of the cells in each comparison, shape (comparisons, cells), the baseline first.
+        looks: Numbers of seeds at which results are tested.
+        num_seeds: Seeds of the study.
+        alpha: Level.
+        is_corrected: True with Holm's correction.
+        seed_variance: Variance between the seeds' differences of two cells.
+        segment_variance: Variance of the difference of two cells from the choice of segments.
+        is_assumed: True if the variances are assumed.
+        fall: Distance from a cell's mean to the score of a collapsed seed.
+        has_margin: True if the study declares a difference too small to matter, which is not simulated.
+    """
+
+    weights: Array
+    looks: tuple[int, ...]
+    num_seeds: int
+    alpha: float
+    is_corrected: bool
+    seed_variance: float
+    segment_variance: float
+    is_assumed: bool
+    fall: float = 20.0
+    has_margin: bool = False
+
+    @property
+    def changed(self) -> int:
+        """Index of the cell that has the effect: of the first comparison, and not the baseline."""
+        return 1 + int(np.flatnonzero(self.weights[0, 1:])[0])
+
+    @property
+    def run_looks(self) -> list[int]:
+        """The looks that a run takes."""
+        return [look for look in self.looks if look <= self.num_seeds] or [self.num_seeds]
+
+    def store(self, rng: np.random.Generator, trouble: Trouble) -> SimulatedStore:
+        """Make an empty store in which no cell differs."""
+        return SimulatedStore(
+            rng,
+            # The design has the variance of a difference between two cells; each cell carries half of it.
+            seed_variance=max(self.seed_variance, _LEAST * self.segment_variance) / 2,
+            segment_variance=self.segment_variance / 2,
+            trouble=trouble,
+        )
 
 
 @dataclass(frozen=True)
@@ -110,24 +160,86 @@ class Outcome:
         }
 
 
-def outcomes(design: Design, num: int, effect: float, departure: Departure | None) -> list[Outcome]:
-    """Simulate the courses of events that a design allows, the declared one first.
+@dataclass(frozen=True)
+class Declared:
+    """Studies that are run as declared.
+
+    Attributes:
+        outcome: What happens to them.
+        power: Share of studies that find the effect, by its size.
+        single: Share of comparisons, where nothing differs, that are decided.
+        mean_seeds: Seeds at which a comparison is decided, or the last, on average.
+    """
+
+    outcome: Outcome
+    power: Mapping[float, float]
+    single: float
+    mean_seeds: float
+
+
+def run_as_declared(
+    design: Design, num: int, effects: Sequence[float], course: Course, trouble: Trouble | None = None
+) -> Declared:
+    """Simulate studies that are run as they are declared, in stores of their own.
+
+    Args:
+        design: The design.
+        num: Number of simulated studies.
+        effects: Sizes of the effect of one cell, that of the outcome first.
+        course: What the outcome is called.
+        trouble: What goes wrong with trainings.
+    """
+    file, rng = study_file(design), np.random.default_rng(RANDOM_SEED)
+    first, changed = file.questions[0], f"cell{design.changed}"
+    erring = np.zeros(num)
+    decided, covered, seeds = (np.zeros((num, len(file.questions))) for _ in range(3))
+    finds = np.zeros((num, len(effects)))
+    for index in range(num):
+        store = design.store(rng, trouble or Trouble())
+        for look in design.run_looks:
+            is_open = decided[index] == 0
+            covered[index] = [_covers_zero(one.ci) for one in store.report(file, range(look))]
+            seeds[index, is_open] = look
+            decided[index] = [cells in store.verdicts["ledger"] for cells in file.questions]
+        erring[index] = store.has_erred("ledger")
+        for place, effect in enumerate(effects):
+            other = store.twin({changed: effect})
+            for look in design.run_looks:
+                other.report(file, range(look))
+            finds[index, place] = other.has_found("ledger", first)
+    shares = finds.mean(axis=0)
+    outcome = Outcome(
+        course,
+        dict.fromkeys(_JUDGES, Rate(float(erring.mean()), num)),
+        dict.fromkeys(_JUDGES, Rate(float(shares[0]), num)),
+        Rate(float(covered.mean()), num),
+    )
+    power = dict(zip(effects, map(float, shares), strict=True))
+    return Declared(outcome, power, float(decided.mean()), float(seeds.mean()))
+
+
+def _covers_zero(ends: tuple[float, float] | None) -> bool:
+    return ends is None or ends[0] <= 0 <= ends[1]
+
+
+def outcomes(design: Design, num: int, effect: float, departure: Departure) -> list[Outcome]:
+    """Simulate the courses of events beside the declared one that a design allows.
 
     Args:
         design: The design.
         num: Number of simulated studies of each kind.
         effect: Size of the effect, in the unit of the scores.
-        departure: How far the study departs; None for the declared course alone.
+        departure: How far the study departs.
     """
-    declared = _with_trouble(design, num, effect, Course("as declared", "run once, as declared"), Trouble())
-    if departure is None:
-        return [declared]
-    trainings = [_with_trouble(design, num, effect, *one) for one in _troubles(departure)]
+    trainings = [
+        run_as_declared(design, num, [effect], course, trouble).outcome
+        for course, trouble in _troubles(design, departure)
+    ]
     ways = [_repeated(design, num, effect, *one) for one in _ways(design, departure.tries)]
-    return [declared, *ways, *trainings]
+    return [*ways, *trainings]
 
 
-def _troubles(departure: Departure) -> list[tuple[Course, Trouble]]:
+def _troubles(design: Design, departure: Departure) -> list[tuple[Course, Trouble]]:
     return [
         (
             Course(
@@ -135,7 +247,7 @@ def _troubles(departure: Departure) -> list[tuple[Course, Trouble]]:
                 f"{100 * departure.collapse:g} % of the seeds collapse to a trivial score",
                 "a report names the seeds that diverged; where cells are unstable, plan more seeds",
             ),
-            Trouble(collapse=departure.collapse),
+            Trouble(collapse=departure.collapse, fall=design.fall),
         ),
         (
             Course(
@@ -144,35 +256,22 @@ def _troubles(departure: Departure) -> list[tuple[Course, Trouble]]:
                 f"(variance {departure.pretraining:g} times the seeds')",
                 "a report says 'for this one pretraining'; with is_per_seed: true every seed has its own",
             ),
-            Trouble(pretraining=departure.pretraining),
+            Trouble(pretraining=departure.pretraining * design.seed_variance / 2),
         ),
     ]
 
 
-def _with_trouble(design: Design, num: int, effect: float, course: Course, trouble: Trouble) -> Outcome:
-    nothing, something = (SimulatedStudies(design, num, size, trouble) for size in (0.0, effect))
-    errs = Rate(float(nothing.is_significant.any(axis=1).mean()), num)
-    finds = Rate(float(something.is_significant[:, 0].mean()), num)
-    # A study that is analysed once, as declared, keeps its p-values over the ledger.
-    coverage = Rate(float(nothing.is_covered.mean()), num)
-    return Outcome(course, dict.fromkeys(_JUDGES, errs), dict.fromkeys(_JUDGES, finds), coverage)
-
-
 def _repeated(design: Design, num: int, effect: float, course: Course, walk: Way) -> Outcome:
     """Let somebody report studies in a way through the tool, each in a store of its own."""
-    file, num_seeds = study_file(design), design.looks[-1]
+    file = study_file(design)
     first = file.questions[0]
     errors, hits = dict.fromkeys(_JUDGES, 0), dict.fromkeys(_JUDGES, 0)
     rng = np.random.default_rng(RANDOM_SEED)
     for _ in range(num):
-        nothing = SimulatedStore(
-            rng,
-            seed_variance=max(design.seed_variance, _LEAST * design.segment_variance) / 2,
-            segment_variance=design.segment_variance / 2,
-        )
-        walk(nothing, file, num_seeds)
+        nothing = design.store(rng, Trouble())
+        walk(nothing, file, design.num_seeds)
         something = nothing.twin({f"cell{design.changed}": effect})
-        walk(something, file, num_seeds)
+        walk(something, file, design.num_seeds)
         for judge in _JUDGES:
             errors[judge] += nothing.has_erred(judge)
             hits[judge] += something.has_found(judge, first)
@@ -192,12 +291,10 @@ def study_file(design: Design) -> StudyFile:
             for sign in (1, -1)
         )
         questions.append((added[0], *subtracted, *added[1:]))
-    is_planned = len(design.looks) > 1 and not design.is_anytime
     return StudyFile(
         questions=tuple(questions),
         baseline="cell0",
-        looks=design.looks if is_planned else (),
-        is_anytime=design.is_anytime,
+        looks=design.looks,
         is_corrected=design.is_corrected,
         alpha=design.alpha,
     )
@@ -221,14 +318,21 @@ def _ways(design: Design, tries: int) -> Iterator[tuple[Course, Way]]:
             ),
             _added,
         )
-    seeds = ", ".join(str(design.looks[-1] * number) for number in range(1, tries + 1))
+    if following := [look for look in design.looks if look > design.num_seeds]:
+        yield (
+            Course(
+                "next looks",
+                f"undecided questions gone on with (--next-look): {', '.join(map(str, following))} seeds",
+                "what a study should do that is undecided",
+            ),
+            partial(_next_looks, following),
+        )
+    seeds = ", ".join(str(design.num_seeds + number) for number in range(1, tries + 1))
     yield (
         Course(
             "more seeds",
-            f"seeds added after looking: {seeds}",
-            "allowed, its tests hold at every number of seeds"
-            if design.is_anytime
-            else "plan looks, or use sequential: {kind: anytime}, which allows it",
+            f"seeds added after looking, beside the looks: {seeds}",
+            "only seeds of a look count; run --next-look takes them",
         ),
         partial(_more_seeds, tries),
     )
@@ -258,10 +362,15 @@ def _added(store: SimulatedStore, file: StudyFile, num_seeds: int) -> None:
             store.report(replace(file, questions=questions), range(num_seeds))
 
 
+def _next_looks(following: Sequence[int], store: SimulatedStore, file: StudyFile, num_seeds: int) -> None:
+    for number in (num_seeds, *following):
+        store.report(file, range(number))
+
+
 def _more_seeds(tries: int, store: SimulatedStore, file: StudyFile, num_seeds: int) -> None:
-    for number in range(1, tries + 1):
-        looks = tuple(range(2 * num_seeds, number * num_seeds + 1, num_seeds)) if file.looks else ()
-        store.report(replace(file, looks=(*file.looks, *looks)), range(number * num_seeds))
+    """Write the number of seeds into the file each time, as if nothing had been planned."""
+    for number in range(num_seeds, num_seeds + tries + 1):
+        store.report(replace(file, looks=()), range(number))
 
 
 def _variants(tries: int, store: SimulatedStore, file: StudyFile, num_seeds: int) -> None:

@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from nlgraft.analysis.data.results import Stop
-from nlgraft.analysis.statistics.power import predictive_power
-from nlgraft.analysis.statistics.question import Question
-from nlgraft.analysis.statistics.recorded import RecordedResults
+from nlgraft.analysis.estimates.power import predictive_power
+from nlgraft.analysis.estimates.question import Question
+from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.study import Study
+from nlgraft.study.planning.looks import read_granted
 
 FUTILE = 0.1
 """A comparison is given up when it becomes significant by the last look with a lower probability."""
@@ -31,13 +32,40 @@ class SequentialResults(RecordedResults):
     @classmethod
     def read(cls, study: Study, store: ArtifactStore) -> Self:
         """Read what the store holds; replicates that planned looks made unnecessary are left out."""
-        found = super().read(study, store)
-        if study.planned_looks is None:
-            return found
-        stops = found.replay()
-        result = found._up_to({label: stop.num_seeds for label, stop in stops.items()}, has_finished=True)
+        result = super().read(study, store)
+        if study.sequential is None:
+            return result
+        stops = result.replay()
+        # A run with --next-look may have granted more.
+        granted = {cell.cell.label: read_granted(study, store).get(cell.cell.key, 0) for cell in result.cells}
+        stops |= {
+            label: Stop(granted[label], "") for label, one in stops.items() if granted[label] > one.num_seeds
+        }
+        result = result._up_to({label: stop.num_seeds for label, stop in stops.items()}, has_finished=True)
         result.stops = stops
         return result
+
+    def next_look(self) -> dict[str, int]:
+        """Say how many seeds each cell gets at the next look of its undecided questions, by the cell's key.
+
+        Returns:
+            Only cells that get more than they have; empty if everything is decided, or no look is left.
+        """
+        granted: dict[str, int] = {}
+        for question in self._asked:
+            answer = self.judged(self._ask(question))
+            if answer.standing != "open" or answer.open_because or not answer.later_levels:
+                continue
+            following = min(answer.later_levels)
+            for cell in map(self.cell, question.cells):
+                if following > len(cell.trials):
+                    granted[cell.cell.key] = max(following, granted.get(cell.cell.key, 0))
+        return granted
+
+    @property
+    def run_looks(self) -> list[int]:
+        """The looks that a run takes by itself."""
+        return [look for look in self.study.looks if look <= len(self.study.seeds)]
 
     def replay(self) -> dict[str, Stop]:
         """Take the planned looks one after the other, each on the seeds that the earlier ones granted.
@@ -47,12 +75,12 @@ class SequentialResults(RecordedResults):
         Returns:
             By label the seeds that each cell gets now.
         """
-        planned = self.study.planned_looks
+        planned = self.study.sequential
         assert planned is not None
         limit = math.inf if planned.replicates is None else planned.replicates
-        granted = {found.cell.label: planned.looks[0] for found in self.cells}
+        granted = {cell.cell.label: self.study.first_seeds for cell in self.cells}
         reasons = dict.fromkeys(granted, "")
-        for look, following in itertools.pairwise(planned.looks):
+        for look, following in itertools.pairwise(self.run_looks):
             view = self._up_to(granted)
             due = {cell.cell.label for cell in view.cells if granted[cell.cell.label] == look}
             due -= {cell.cell.label for cell in view.cells if cell.state != "finished"}
@@ -84,14 +112,15 @@ class SequentialResults(RecordedResults):
             )
             for found in self.cells
         )
-        view = replace(self, cells=cells)
+        # The study's own p-values decide who gets more seeds.
+        view = self if has_finished else replace(self, store=None)
+        view = replace(view, cells=cells)
         view._comparer = self._comparer  # its resamples are the same
         return view
 
     def _chances(self) -> dict[Question, float]:
         """Return the comparisons that looks may settle, with the predicted power of those still open."""
-        assert self.study.planned_looks is not None
-        last, alpha = self.study.planned_looks.looks[-1], self.study.analysis.alpha
+        last, alpha = self.run_looks[-1], self.study.analysis.alpha
         chances = {}
         for question in self._asked:
             found = self._declared(question)
@@ -105,7 +134,7 @@ class SequentialResults(RecordedResults):
                     found.segment_variance,
                     found.num_seeds,
                     last,
-                    found.level,
+                    found.later_levels.get(last, found.level),
                     found.margin,
                 )
                 chances[question] = float(power)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from nlgraft.analysis.data.trials import CellResult
-from nlgraft.analysis.statistics.comparison import Comparison
+from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.study.data.metric import Metric
 
 _CANCELLED = 1e-9

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from nlgraft.analysis.data.ledger import Asked, Entry, segments_of
-from nlgraft.analysis.data.loading import load_dev_lines
-from nlgraft.analysis.statistics.answer import Gain
-from nlgraft.analysis.statistics.budget import record
+from nlgraft.analysis.data.ledger import VERSION, Asked, Entry, Plan, history, record
+from nlgraft.analysis.data.loading import load_dev_trial
+from nlgraft.analysis.data.segments import scored_lines_of
+from nlgraft.analysis.policy.answer import Gain
 from nlgraft.basics.wording import timestamp
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Study
-from nlgraft.study.planning.looks import cell_key
+from nlgraft.study.planning.looks import cell_digest, cell_key
 from nlgraft.study.reading.system_import import load_system
 
 
@@ -31,28 +31,29 @@ def enter_seen(pair: Study, variant: str, gain: Gain, store: ArtifactStore) -> N
     objective = pair.objectives[0]
     metrics = load_system(pair.system).metrics
     scored = [name for name, one in metrics.items() if name.startswith("dev/") and not one.is_time]
-    keys = {cell.label: cell_key(pair, cell, {}) for cell in (kept, proposal)}
+    keys = {cell.label: cell_digest(pair, cell) for cell in (kept, proposal)}
     asked = Asked(
         metric=objective.metric,
         cells=(keys[proposal.label], keys[kept.label]),
         labels=(proposal.label, "kept"),
         seeds=gain.seeds,
-        is_complete=False,
         is_judged=False,
         difference=gain.mean if objective.direction == "maximize" else -gain.mean,
     )
-    lines = load_dev_lines(pair, kept, gain.seeds[0], store)
+    lines = scored_lines_of([load_dev_trial(pair, kept, gain.seeds[0], store)], ["dev"], pair.data)
     entry = Entry(
+        version=VERSION,
         time=timestamp(),
         study=pair.name.removesuffix("-stream"),
         variant=variant,
         system=pair.system,
-        segments=segments_of(lines, "dev", pair.data),
+        segments=lines.segments,
         baseline=keys[kept.label],
         cells=tuple(keys.values()),
         metrics=tuple(dict.fromkeys([objective.metric, *scored])),
-        plan="a stream of proposals",
+        plan=Plan(seeds=gain.seeds, looks=()),
         alpha=pair.analysis.alpha,
         asked=(asked,),
+        configs={keys[cell.label]: cell_key(pair, cell, {}) for cell in (kept, proposal)},
     )
-    record(store, entry)
+    record(store, entry, history(store, lines.segments))

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from nlgraft.analysis.data.trials import Measured
-from nlgraft.analysis.statistics.comparer import Comparer
-from nlgraft.analysis.statistics.comparison import Comparison, Standing, rounded
-from nlgraft.analysis.statistics.resampling import holm
+from nlgraft.analysis.estimates.comparer import Comparer
+from nlgraft.analysis.estimates.comparison import Comparison, Standing, rounded
+from nlgraft.analysis.estimates.resampling import holm
 from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.scores import Score, evaluate_text
 from nlgraft.text.files import has_text, read_lines

@@ -34,6 +34,10 @@ class Question:
         """True if the study's margin of the metric applies: to differences that are tested against zero."""
         return len(self.cells) > 1 and self.null == 0 and self.second_metric is None
 
+    def side(self, difference: float) -> float:
+        """Say by its sign on which side of the null hypothesis a difference lies."""
+        return self.margin - abs(difference) if len(self.cells) == 1 else difference - self.null
+
     @property
     def metrics(self) -> tuple[str, ...]:
         """The metric of each cell."""

@@ -16,8 +16,8 @@ from operator import itemgetter
 from typing import Literal
 
 from nlgraft.analysis.data.trials import Measured, TrialResult, by_document
-from nlgraft.analysis.statistics.compared import ComparedResults
-from nlgraft.analysis.statistics.comparison import Standing
+from nlgraft.analysis.estimates.comparison import Standing
+from nlgraft.analysis.policy.compared import ComparedResults
 from nlgraft.evaluation.metric_config import BleuTokenizer
 from nlgraft.evaluation.overlap import RowsFunction, bleu_rows, chrf_rows
 from nlgraft.evaluation.sufficient import aggregate

@@ -1,16 +1,11 @@
-"""Group-sequential tests: the level of each planned look, and one p-value for all looks so far.
+"""Tests at several looks: the level of each planned look, and one p-value for all looks so far.
 
-The level is spent after Lan and DeMets (1983) by their function of O'Brien and Fleming's type, half of it on
-each side as in their program (Reboussin et al. 2000): up to the share t of the seeds
-
-    spent(t) = 4 - 4 Phi(z / sqrt(t)),   z the 1 - level/4 quantile of the normal.
-
-What a look may spend fixes its level by a recursion as that of Armitage, McPherson and Rowe (1969), over the
-t statistic of so few seeds (`t_process`) and not over the Brownian motion that it becomes with many: levels
-from the latter reject too often, by .007 for eight looks at 3 to 10 seeds. Since the levels of all looks grow
-with the overall level, the smallest overall level at which any look so far rejects is a p-value (Liu and
-Anderson 2008), and Holm's procedure holds for such p-values (Maurer and Bretz 2013), whatever made the study
-stop after a planned look.
+The first look spends `FIRST_LOOK` of the level, the later ones equal parts of the rest, so that most studies
+end at the first and the others can be gone on with. What a look may spend fixes its level by a recursion as
+that of Armitage, McPherson and Rowe (1969), over the t statistic of so few seeds (`t_process`) and not over
+the Brownian motion that it becomes with many. Since the levels of all looks grow with the overall level, the
+smallest overall level at which any look so far rejects is a p-value (Liu and Anderson 2008), and Holm's
+procedure holds for such p-values (Maurer and Bretz 2013), whatever made the study stop after a planned look.
 """
 
 from __future__ import annotations
@@ -20,10 +15,13 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import log_ndtr, ndtr, ndtri_exp
+from scipy.special import log_ndtr, ndtri_exp
 
 from nlgraft.analysis.data.trials import Array
-from nlgraft.analysis.statistics.t_process import EDGES, first_masses, transition
+from nlgraft.analysis.estimates.t_process import EDGES, first_masses, transition
+
+FIRST_LOOK = 0.8
+"""Share of the level that is spent at the first of several looks."""
 
 _SMALLEST = 1e-12
 _TINY = np.finfo(float).tiny
@@ -68,17 +66,17 @@ def _levels(looks: tuple[int, ...], level: float) -> tuple[float, ...]:
 
 def _log_levels(looks: Sequence[int], log_levels: Array) -> Array:
     """Return the logarithms of the looks' levels for each overall level, shape (levels, looks)."""
-    times = np.array(looks) / looks[-1]
-    scaled = -ndtri_exp(log_levels - np.log(4))[:, None] / np.sqrt(times)
-    spent = 4 * ndtr(-scaled)
-    found = [np.log(4) + log_ndtr(-scaled[:, 0])]
+    num = len(looks)
+    shares = np.array([FIRST_LOOK] + [(1 - FIRST_LOOK) / (num - 1)] * (num - 1)) if num > 1 else np.ones(1)
+    spent = np.exp(log_levels)[:, None] * shares
+    found = [log_levels + np.log(shares[0])]
     masses = np.tile(first_masses(looks[0]), (len(log_levels), 1)) if len(looks) > 1 else np.empty(0)
     for index, (before, look) in enumerate(itertools.pairwise(looks), 1):
         masses = _not_ended(masses, _boundary(found[-1]))
         # Between looks nothing is tested: the surviving paths only spread, one seed at a time.
         for number in range(before, look):
             masses = masses @ transition(number)
-        found.append(_spend(spent[:, index] - spent[:, index - 1], masses))
+        found.append(_spend(spent[:, index], masses))
     return np.stack(found, axis=1)
 
 

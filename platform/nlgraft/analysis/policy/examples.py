@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nlgraft.analysis.data.trials import TrialResult
-from nlgraft.analysis.statistics.compared import ComparedResults
+from nlgraft.analysis.policy.compared import ComparedResults
 from nlgraft.evaluation.metric_config import SCORED
 from nlgraft.evaluation.sufficient import aggregate
 

@@ -27,9 +27,9 @@ import numpy as np
 from scipy.special import stdtrit
 
 from nlgraft.analysis.data.trials import Array, Measured
-from nlgraft.analysis.statistics import resampling
-from nlgraft.analysis.statistics.comparison import ONE_SEED, Comparison
-from nlgraft.analysis.statistics.resampling import Score, Spread
+from nlgraft.analysis.estimates import resampling
+from nlgraft.analysis.estimates.comparison import ONE_SEED, Comparison
+from nlgraft.analysis.estimates.resampling import Score, Spread
 from nlgraft.evaluation.sufficient import aggregate
 
 _ROUNDED = 1e-12

@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from nlgraft.analysis.statistics.comparison import Comparison, rounded
-from nlgraft.analysis.statistics.power import MAX_SEEDS
+from nlgraft.analysis.estimates.comparison import Comparison, rounded
+from nlgraft.analysis.estimates.power import MAX_SEEDS
 from nlgraft.study.data.claim import Claim
 
 Verdict = Literal[

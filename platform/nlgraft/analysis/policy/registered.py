@@ -11,7 +11,7 @@ from nlgraft.analysis.data.ledger import Entry, History
 from nlgraft.analysis.data.registration import Registration, open_registrations
 from nlgraft.analysis.data.results import Results
 from nlgraft.analysis.data.trials import CellResult
-from nlgraft.analysis.statistics.deviations import Deviation, Matching, deviations_of, listed
+from nlgraft.analysis.policy.deviations import Deviation, Matching, deviations_of, listed
 from nlgraft.basics.errors import DataError
 from nlgraft.basics.wording import count
 from nlgraft.pipeline.store import ArtifactStore
@@ -196,13 +196,14 @@ def _seen_seeds(
     registered: Content, results: Results, keys: Mapping[str, str], entries: Mapping[int, Entry]
 ) -> Iterator[Deviation]:
     """List seeds that finished and were shown, but are neither registered nor in the file any more."""
-    own = {*registered.seeds, *results.study.seeds}
+    own = {*registered.seeds, *results.study.look_seeds}
     names = {key: label for label, key in keys.items()}
     found: dict[str, set[int]] = {}
     for entry in entries.values():
-        for one in entry.asked:
-            for key in set(one.cells) & names.keys():
-                found.setdefault(names[key], set()).update(set(one.seeds) - own)
+        shown = [(cell, one.seeds) for one in entry.asked for cell in one.cells]
+        for cell, seeds in (*shown, *entry.scores.items()):
+            if label := names.get(entry.configs.get(cell, cell)):
+                found.setdefault(label, set()).update(set(seeds) - own)
     for label, seeds in found.items():
         if seeds:
             what = f"seeds {listed(sorted(seeds))} of {label}"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from nlgraft.analysis.data.ledger import Basis
-from nlgraft.analysis.statistics import power
+from nlgraft.analysis.data.ledger import Basis, Look
+from nlgraft.analysis.estimates import power
 from nlgraft.basics.wording import count
 
 Standing = Literal["better", "worse", "equal", "open"]
@@ -42,8 +43,10 @@ class Comparison:
         p_equal: p-value of a difference of at least the margin: a small one says that the two are equal.
         p_equal_holm: The same, adjusted as ``p_holm`` is.
         family: Size of the family that ``p_holm`` is adjusted for, and how many of its questions were tested.
-        level: Level that a p-value must reach to decide: alpha, or alpha over the open part of the family.
-        basis: What a verdict rests on over the store's ledger; None without a ledger.
+        level: Level that a p-value must reach at the last look to decide, by what the family leaves open.
+        looks: Answers by number of seeds, at the looks that were taken.
+        later_levels: Levels of the looks that were not taken yet, by number of seeds.
+        basis: Whether the question was declared; None without a ledger.
         seed_variance: Variance between the seeds' differences; None below two seeds or for constants.
         segment_variance: Variance of ``difference`` from the choice of segments.
         scope: Sources of variation in the interval and the p-value.
@@ -75,6 +78,8 @@ class Comparison:
     p_equal_holm: float | None = None
     family: tuple[int, int] = (0, 0)
     level: float = 0.05
+    looks: Mapping[int, Look] = field(default_factory=dict)
+    later_levels: Mapping[int, float] = field(default_factory=dict)
     basis: Basis | None = None
     seed_variance: float | None = None
     segment_variance: float = 0.0
@@ -114,6 +119,8 @@ class Comparison:
             return f"{' '.join(filter(None, (self.standing, self.condition)))}{within}"
         if self.standing == "equal":
             return " ".join(filter(None, (f"equal within {self._amount(self.margin)}", self.condition)))
+        if self.basis == "exploratory":
+            return "exploratory"
         lacking = self._lacking
         return f"{'undecided' if self.margin is None else 'not known yet'}{lacking and f' ({lacking})'}"
 
@@ -132,8 +139,8 @@ class Comparison:
             parts.append(f"equal within {self._amount(self.equal_within)}")
         if self.seeds_more is not None:
             parts.append(_more(self.seeds_more))
-        elif self.seed_variance is not None and not parts:
-            parts.append(f"more than {power.MAX_SEEDS:,} seeds needed")
+        elif self.looks and not parts:
+            parts.append("its looks will hardly decide it")
         return "; ".join(parts)
 
     def _amount(self, value: float | None) -> str:
@@ -141,10 +148,25 @@ class Comparison:
 
     @property
     def seeds_more(self) -> int | None:
-        """Further seeds that an open verdict lacks, if the observed difference is the true one."""
-        if self.open_because or self.seeds_needed is None:
+        """Further seeds up to the first look that decides with a probability of 0.8; None if no look does.
+
+        The probability is predicted from what the seeds show, at the level that the look will have.
+        """
+        if self.open_because or self.basis == "exploratory" or self.difference is None:
             return None
-        return max(1, self.seeds_needed - self.num_seeds)
+        first = min(self.later_levels, default=None)
+        if not self.looks or self.seed_variance is None:
+            return first - self.num_seeds if first is not None and first > self.num_seeds else None
+        noise = (self.seed_variance, self.segment_variance, self.num_seeds)
+        shift = self.difference - self.null
+        return next(
+            (
+                look - self.num_seeds
+                for look, level in self.later_levels.items()
+                if power.predictive_power(shift, *noise, look, level, self.margin) >= power.POWER
+            ),
+            None,
+        )
 
     @property
     def equal_within(self) -> float | None:
@@ -187,8 +209,9 @@ class Comparison:
         """The p-values with which it counts in a family, see `resampling.holm_either`; 1 for missing ones."""
         if self.is_exact:
             return None, None
-        p = 1.0 if self.p is None else self.p
-        return p, None if self.margin is None else 1.0 if self.p_equal is None else self.p_equal
+        p = self.p if self.looks else None
+        p_equal = self.p_equal if self.looks else None
+        return 1.0 if p is None else p, None if self.margin is None else 1.0 if p_equal is None else p_equal
 
     @cached_property
     def smallest_detectable(self) -> float | None:
@@ -272,6 +295,8 @@ class Comparison:
             "basis": self.basis,
             "smallest_detectable": rounded(self.smallest_detectable),
             "detectable_ci": _rounded_ends(self.detectable_ci),
+            "looks": {number: rounded(look.p) for number, look in self.looks.items()},
+            "seeds_more": self.seeds_more,
             "seeds_needed": self.seeds_needed,
             "equal_within": rounded(self.equal_within),
             "num_seeds": self.num_seeds,

@@ -12,7 +12,7 @@ from scipy.stats import t
 
 from nlgraft.analysis.data.pairs import Pairs
 from nlgraft.analysis.data.stream import Arm, Proposal, Step
-from nlgraft.analysis.statistics.proposals import FIRST_SEEDS, LIMIT, Decision, decide, log_evidence_of_gain
+from nlgraft.analysis.policy.proposals import FIRST_SEEDS, LIMIT, Decision, decide, log_evidence_of_gain
 from nlgraft.basics.wording import count
 
 _FEW = 2

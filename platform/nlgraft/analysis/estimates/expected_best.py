@@ -23,7 +23,7 @@ import numpy as np
 
 from nlgraft.analysis.data.results import Results
 from nlgraft.analysis.data.trials import Array, CellResult, TrialResult
-from nlgraft.analysis.statistics.comparison import rounded
+from nlgraft.analysis.estimates.comparison import rounded
 
 RANDOM_SEED = 20261122
 _NUM_SAMPLES = 1000

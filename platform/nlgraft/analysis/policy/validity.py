@@ -7,7 +7,6 @@ that deviation.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,14 +14,20 @@ from typing import Any
 import numpy as np
 
 from nlgraft.analysis.data.trials import Array
-from nlgraft.analysis.statistics.anytime import half_width
-from nlgraft.analysis.statistics.compared import ComparedResults
-from nlgraft.analysis.statistics.departures import Departure, Outcome, Rate, outcomes
-from nlgraft.analysis.statistics.power import smallest_detectable
-from nlgraft.analysis.statistics.question import SIGNS
-from nlgraft.analysis.statistics.simulated_studies import Design, SimulatedStudies
-from nlgraft.analysis.statistics.spending import look_levels
-from nlgraft.basics.wording import count
+from nlgraft.analysis.estimates.power import smallest_detectable
+from nlgraft.analysis.estimates.question import SIGNS
+from nlgraft.analysis.estimates.spending import look_levels
+from nlgraft.analysis.policy.compared import ComparedResults
+from nlgraft.analysis.policy.departures import (
+    Course,
+    Departure,
+    Design,
+    Outcome,
+    Rate,
+    outcomes,
+    run_as_declared,
+)
+from nlgraft.analysis.policy.rules import FIRST
 from nlgraft.study.data.claim import claims_of
 from nlgraft.study.data.study import Study
 
@@ -66,7 +71,7 @@ class Validity:
     @property
     def notes(self) -> list[str]:
         """What the simulation leaves out, and reasons why the design can decide nothing."""
-        design, num_seeds = self.design, self.design.looks[-1]
+        design = self.design
         notes = []
         if design.has_margin:
             notes.append(
@@ -78,11 +83,6 @@ class Validity:
                 "collapsed seeds lose nothing here: no cell scores better than a trivial output, so train "
                 "longer before you rely on this simulation"
             )
-        num_open = len(design.weights) if design.is_corrected else 1
-        level = math.log(design.alpha / num_open)
-        if design.is_anytime and not np.isfinite(half_width(num_seeds, 1.0, 0.0, level)):
-            questions = count(num_open, "question")
-            notes.append(f"{num_seeds} seeds are too few for any verdict at any time on {questions}")
         return notes
 
     def to_json(self) -> dict[str, Any]:
@@ -91,7 +91,6 @@ class Validity:
         return {
             "comparisons": len(self.design.weights),
             "is_corrected": self.design.is_corrected,
-            "is_anytime": self.design.is_anytime,
             "looks": list(self.design.looks),
             "alpha": self.design.alpha,
             "seed_variance": self.design.seed_variance,
@@ -120,22 +119,17 @@ def design_of(result: ComparedResults) -> Design:
     found = [result.compare(cell.cell, metric=metric) for cell in result.cells[1:] if result.metrics]
     known = [(one.seed_variance, one.segment_variance) for one in found if one.seed_variance is not None]
     seed_variance, segment_variance = np.mean(known, axis=0) if known else (1.0, 0.0)
-    looks = (len(study.seeds),)
-    if study.is_anytime:
-        looks = tuple(range(_FEW, len(study.seeds) + 1))
-    elif study.planned_looks is not None:
-        looks = tuple(study.planned_looks.looks)
     return Design(
-        _weights(result),
-        looks,
-        study.analysis.alpha,
-        result.is_corrected,
-        float(seed_variance),
-        float(segment_variance),
-        not known,
-        _fall(result) if known else _FALL,
-        study.is_anytime,
-        bool(study.analysis.margin),
+        weights=_weights(result),
+        looks=study.looks,
+        num_seeds=len(study.seeds),
+        alpha=study.analysis.alpha,
+        is_corrected=result.is_corrected,
+        seed_variance=float(seed_variance),
+        segment_variance=float(segment_variance),
+        is_assumed=not known,
+        fall=_fall(result) if known else _FALL,
+        has_margin=bool(study.analysis.margin),
     )
 
 
@@ -150,27 +144,31 @@ def estimate_validity(design: Design, num_simulations: int, departure: Departure
     Raises:
         ValueError: The design has no comparison, fewer than two seeds, or scores that do not vary.
     """
-    if not len(design.weights) or not design.looks or design.looks[0] < _FEW:
+    if not len(design.weights) or design.num_seeds < _FEW:
         raise ValueError("nothing to simulate: give at least two cells and two seeds")
     if design.seed_variance + design.segment_variance == 0:
         raise ValueError("nothing to simulate: the scores of the main metric do not vary")
-    level = design.alpha / (len(design.weights) if design.is_corrected else 1)
-    if not design.is_anytime:
-        level = look_levels(design.looks, level)[-1]
-    detectable = smallest_detectable(design.seed_variance, design.segment_variance, design.looks[-1], level)
-    nothing = SimulatedStudies(design, num_simulations, 0.0)
-    powers = {}
-    for factor in (0.5, 1.0, 1.5, 2.0):
-        found = SimulatedStudies(design, num_simulations, factor * detectable)
-        powers[factor * detectable] = float(found.is_significant[:, 0].mean())
+    level = FIRST * design.alpha / (len(design.weights) if design.is_corrected else 1)
+    levels = dict(zip(design.looks, look_levels(design.looks, level), strict=True))
+    last = design.run_looks[-1]
+    detectable = smallest_detectable(
+        design.seed_variance, design.segment_variance, last, levels.get(last, level)
+    )
+    declared = run_as_declared(
+        design,
+        num_simulations,
+        [factor * detectable for factor in (1.0, 0.5, 1.5, 2.0)],
+        Course("as declared", "run once, as declared"),
+    )
+    others = [] if departure is None else outcomes(design, num_simulations, detectable, departure)
     return Validity(
         design,
         num_simulations,
-        float(nothing.is_significant.mean()),
-        powers,
+        declared.single,
+        dict(sorted(declared.power.items())),
         detectable,
-        float(nothing.num_seeds.mean()),
-        tuple(outcomes(design, num_simulations, detectable, departure)),
+        declared.mean_seeds,
+        (declared.outcome, *others),
     )
 
 

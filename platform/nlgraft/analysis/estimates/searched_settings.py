@@ -22,7 +22,7 @@ import numpy as np
 
 from nlgraft.analysis.data.results import Importance, Results
 from nlgraft.analysis.data.trials import CellResult
-from nlgraft.analysis.statistics.comparison import rounded
+from nlgraft.analysis.estimates.comparison import rounded
 from nlgraft.study.data.space import Domain
 
 MANY = 30

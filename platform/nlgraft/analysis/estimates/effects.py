@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nlgraft.analysis.statistics.comparison import Comparison
+from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.study.data.design import Axes, Cell
 from nlgraft.study.data.space import same

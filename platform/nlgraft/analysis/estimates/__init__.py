@@ -1,0 +1,1 @@
+"""Differences and how certain they are: pure functions of scores."""
