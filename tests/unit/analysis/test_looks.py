@@ -1,140 +1,72 @@
-"""Planned looks: which cells get more seeds, on what grounds, and what p-values say then."""
+"""Levels of looks, by drawing the seeds of studies."""
+
+from __future__ import annotations
+
+from functools import cache
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from nlgraft.analysis.rendering import prose, tables
-from nlgraft.analysis.statistics.spending import overall_p
-from nlgraft.analysis.study_result import StudyResult
-from nlgraft.study.data.design import cells
-from nlgraft.study.planning.looks import KIND, cell_key, read_granted, record_granted
+from nlgraft.analysis.estimates.looks import FIRST, look_levels, p_over_looks
 
-ARMS = ["random_init", "avg_eg", "att_eg", "patt_eg"]
-NOISE = np.array([0.3, -0.1, 0.2, -0.4, 0.1, 0.0, -0.3, 0.35, 0.05, -0.2])
-OTHER = np.roll(NOISE, 3)[::-1]
-UNCLEAR = 0.5 + np.array([-0.6, 1.2, 0.1, 0.9, -0.4, 0.7, 0.2, 1.3, 0.4, 0.6])
+PLANS = [(3, 6, 12), (2, 4, 8), (5, 10), (2, 3, 4, 5)]
 
 
-@pytest.fixture
-def make_planned(make_study):
-    def build(looks=(3, 5, 10), arms=ARMS, **settings):
-        return make_study(
-            factors={"arm": {"target": "arm", "levels": arms, "baseline": "random_init"}},
-            seeds=list(range(looks[-1])),
-            sequential={"looks": list(looks), **settings},
-            claims=[],
-            published=[],
-        )
-
-    return build
-
-
-def scores(study, gaps, base=20.0):
-    """Scores of each cell as differences from the baseline, which is constant up to its own noise."""
-    baseline = base + OTHER
-    rows = {cell.label: baseline + gaps.get(cell.levels["arm"], 0.0) for cell in cells(study)}
-    return {label: {"test/accuracy": row} for label, row in rows.items()}
+@cache
+def p_values(looks: tuple[int, ...], prior_df: float, effect: float = 0.0) -> dict[int, np.ndarray]:
+    """Moderated t tests of 200,000 studies at each look; the prior is a variance that was seen before."""
+    rng = np.random.default_rng(20261127)
+    gains = rng.standard_normal((200_000, looks[-1])) + effect
+    earlier = 2 * rng.standard_gamma(prior_df / 2, 200_000) if prior_df else 0.0
+    tests = {}
+    for look in looks:
+        seen = gains[:, :look]
+        df = prior_df + look - 1
+        variance = (earlier + (look - 1) * seen.var(axis=1, ddof=1)) / df
+        tests[look] = 2 * stats.t.sf(np.abs(seen.mean(axis=1)) / np.sqrt(variance / look), df)
+    return tests
 
 
-def result_of(study, scored, gaps):
-    study = study.model_copy(
-        update={"objective": study.objectives[0].model_copy(update={"metric": "test/accuracy"})}
-    )
-    return scored(study, scores(study, gaps))
+@pytest.mark.parametrize("looks", PLANS)
+@pytest.mark.parametrize("prior_df", [0.0, 5.0])
+@pytest.mark.parametrize("level", [0.5, 0.05, 0.0125])
+def test_all_looks_together_err_at_their_level(looks: tuple[int, ...], prior_df: float, level: float) -> None:
+    tests = p_values(looks, prior_df)
+    levels = look_levels(looks, level, prior_df)
+    assert levels[0] == pytest.approx(FIRST * level)
+    assert len(set(levels[1:])) == 1
+    errs = np.any([tests[look] <= at for look, at in zip(looks, levels, strict=True)], axis=0)
+    assert errs.mean() == pytest.approx(level, abs=3 * (level / 200_000) ** 0.5)
 
 
-GAPS = {"avg_eg": 5 + NOISE / 20, "att_eg": UNCLEAR, "patt_eg": NOISE / 10}
+@pytest.mark.parametrize("looks", PLANS)
+def test_the_p_value_is_the_smallest_level_that_rejects(looks: tuple[int, ...]) -> None:
+    tests = {look: p[:300] for look, p in p_values(looks, 5.0, 1.0).items()}
+    p = p_over_looks(tests, looks, 5.0)
+    for level in (0.2, 0.05, 0.001):
+        levels = look_levels(looks, level, 5.0)
+        rejects = np.any([tests[look] <= at for look, at in zip(looks, levels, strict=True)], axis=0)
+        near = np.abs(np.log(p / level)) < 1e-3
+        assert (rejects == (p <= level))[~near].all()
 
 
-def test_decided_and_hopeless_cells_stop_and_the_others_go_on(make_planned, scored):
-    stops = result_of(make_planned(), scored, GAPS).replay()
-    assert stops["arm=avg_eg"].num_seeds == 3
-    assert stops["arm=avg_eg"].reason == "decided"
-    assert stops["arm=att_eg"].num_seeds == 10
-    assert stops["arm=patt_eg"].num_seeds == 5
-    assert "probability of at most 0.0" in stops["arm=patt_eg"].reason
-    assert stops["baseline"].num_seeds == 10
-    assert stops["baseline"].reason == ""
+def test_levels_grow_with_the_level_and_no_more_is_taken_than_was_seen() -> None:
+    levels = np.array([look_levels((3, 6, 12), level) for level in np.geomspace(1e-7, 0.99, 60)])
+    assert (np.diff(levels, axis=0) > 0).all()
+    first = float(p_over_looks({3: 0.03}, (3, 6, 12)))
+    assert first == pytest.approx(0.03 / FIRST)
+    assert float(p_over_looks({3: 0.03, 6: 0.5}, (3, 6, 12))) == first
+    assert float(p_over_looks({3: 0.9, 6: 1e-9, 12: 0.5}, (3, 6, 12))) < 1e-7
+    assert float(p_over_looks({3: 0.9}, (3, 6, 12))) == 1.0
 
 
-def test_equal_scores_stop_since_more_seeds_decide_nothing(make_planned, scored):
-    stops = result_of(make_planned(), scored, {**GAPS, "patt_eg": 0.0}).replay()
-    assert (stops["arm=patt_eg"].num_seeds, stops["arm=patt_eg"].reason) == (3, "more seeds decide nothing")
+def test_one_look_is_a_test_like_any_other() -> None:
+    assert look_levels((4,), 0.05, 3.0) == [0.05]
+    assert float(p_over_looks({4: 0.2}, (4,), 3.0)) == 0.2
 
 
-def test_replicates_that_are_left_go_to_what_is_likeliest_to_be_decided(make_planned, scored):
-    # 4 cells x 3 seeds, then two cells more for two seeds: the likeliest one and the baseline
-    stops = result_of(make_planned(replicates=16), scored, GAPS | {"patt_eg": UNCLEAR / 2}).replay()
-    assert sum(stop.num_seeds for stop in stops.values()) <= 16
-    spent = [label for label, stop in stops.items() if stop.reason == "all 16 replicates are spent"]
-    assert spent
-
-
-def test_a_look_waits_for_all_of_its_replicates(make_planned, scored):
-    found = result_of(make_planned(), scored, GAPS)
-    for cell in found.cells:
-        for trial in cell.trials[2:]:
-            object.__setattr__(trial, "state", "planned")
-    assert {stop.num_seeds for stop in found.replay().values()} == {3}
-    assert found.compare("arm=avg_eg", metric="test/accuracy").p is None
-    assert (
-        "looks taken: none, the first is at 3 seeds"
-        in found.compare("arm=avg_eg", metric="test/accuracy").notes
-    )
-
-
-def test_p_is_the_overall_level_of_the_looks_taken(make_planned, scored):
-    found = result_of(make_planned(), scored, GAPS)
-    compared = found.compare("arm=att_eg", metric="test/accuracy")
-    p_values = {look: stats.ttest_1samp(UNCLEAR[:look], 0.0).pvalue for look in (3, 5, 10)}
-    assert compared.p == pytest.approx(overall_p((3, 5, 10), p_values), rel=1e-6)
-    assert compared.p_holm >= compared.p
-    assert compared.level < 0.05
-
-
-def test_an_early_decision_stands_beside_later_seeds_of_the_same_sign(make_planned, scored):
-    gaps = {"avg_eg": np.array([5.0, 5.01, 5.02, 5.0, 5.01, -9, 14, -7, 13, 3])}
-    found = result_of(make_planned(), scored, gaps)
-    assert found.standing(found.compare("arm=avg_eg", metric="test/accuracy")) == "better"
-
-
-def test_reports_say_what_was_planned_and_where_cells_stopped(make_planned, scored):
-    found = result_of(make_planned(), scored, GAPS)
-    found.stops = found.replay()
-    rows = tables.looks_table(found).plain()
-    assert ["arm=avg_eg", "3", "decided"] in rows
-    text = " ".join(prose.method(found))
-    assert "tested at 3, 5, 10 seeds" in text
-    assert "8.5e-05, 0.003, 0.048" in text
-    assert found.to_json()["looks"]["arm=avg_eg"] == {"num_seeds": 3, "stopped_because": "decided"}
-    for kind in ("md", "html"):
-        assert "decided" in found.render(kind)
-
-
-def test_granted_seeds_are_read_by_planned_looks_only(make_study, make_planned, store):
-    record_granted(make_planned(), store, {"cell": 5})
-    assert read_granted(make_planned(), store) == {"cell": 5}
-    unplanned = make_planned().model_copy(update={"sequential": None})
-    assert read_granted(unplanned, store) == {}
-    assert read_granted(make_study(), store) == {}
-
-
-def test_studies_with_one_baseline_keep_their_own_granted_seeds(make_planned, store):
-    first, second = make_planned(arms=ARMS[:2]), make_planned(arms=ARMS[:3])
-    old_key = cell_key(first, cells(first)[0], {})
-    store.write_record(KIND, f"{old_key}/granted", {"cell": 3})
-    assert read_granted(first, store) == read_granted(second, store) == {"cell": 3}, "as 0.1.0 wrote it"
-    record_granted(first, store, {"cell": 10})
-    record_granted(second, store, {"cell": 5})
-    assert read_granted(first, store) == {"cell": 10}
-
-
-def test_a_whole_study_reads_only_what_looks_grant(make_planned, run, store):
-    study = make_planned(looks=(3, 4), arms=ARMS[:2])
-    skipped = [(cell.label, 3) for cell in cells(study)]
-    found = run(study, store, skip=skipped)
-    assert isinstance(found, StudyResult)
-    counts = {cell.cell.label: len(cell.trials) for cell in found.cells}
-    assert counts == {label: stop.num_seeds for label, stop in found.stops.items()}
-    assert found.granted == {cell.key: found.stops[cell.label].num_seeds for cell in cells(study)}
+def test_very_small_levels_of_few_seeds_leave_no_more_than_larger_ones() -> None:
+    """Where tails are heavy the share of later looks is that of Bonferroni, within a factor of two."""
+    for level in (1e-4, 1e-6):
+        assert look_levels((2, 4, 8), level)[1] / level < 2 * (1 - FIRST) / 2
