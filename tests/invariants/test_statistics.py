@@ -13,6 +13,7 @@ from nlgraft.analysis.data.trials import Measured, by_document
 from nlgraft.analysis.estimates.comparer import Comparer
 from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.estimates.equivalence import equal_p
+from nlgraft.analysis.estimates.looks import p_over_looks
 from nlgraft.analysis.estimates.power import seeds_needed, smallest_detectable
 from nlgraft.analysis.estimates.resampling import (
     bootstrap_scores,
@@ -23,7 +24,6 @@ from nlgraft.analysis.estimates.resampling import (
     p_value,
     spread,
 )
-from nlgraft.analysis.estimates.spending import overall_p
 from nlgraft.analysis.policy.departures import Design
 from nlgraft.analysis.policy.rules import p_of_looks
 from nlgraft.analysis.policy.validity import estimate_validity
@@ -257,7 +257,7 @@ def test_planned_looks_reject_no_more_often_than_alpha():
     p_values = np.stack(
         [stats.ttest_1samp(differences[..., :look], 0.0, axis=-1).pvalue for look in LOOKS], axis=-1
     )
-    planned = [[overall_p(LOOKS, dict(zip(LOOKS, arm, strict=True))) for arm in one] for one in p_values]
+    planned = [[p_over_looks(dict(zip(LOOKS, arm, strict=True)), LOOKS) for arm in one] for one in p_values]
     familywise = np.mean([min(holm(one)) <= 0.05 for one in planned])
     unplanned = np.mean(np.min(p_values[:, 0], axis=-1) <= 0.05)
     assert familywise <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / studies)
@@ -329,7 +329,7 @@ def test_advised_seeds_have_the_promised_power_with_pretraining_noise_and_looks(
         differences[0] += shift
         looks = (advised // 2, advised) if is_planned else (advised,)
         p_values = {look: stats.ttest_1samp(differences[:, :look], 0.0, axis=1).pvalue for look in looks}
-        p = overall_p(looks, p_values) if is_planned else p_values[advised]
+        p = p_over_looks(p_values, looks) if is_planned else p_values[advised]
         found += holm(list(p))[0] <= 0.05
     assert 0.72 <= found / studies <= 0.88
 

@@ -201,7 +201,12 @@ class Entry:
     @property
     def has_shown(self) -> bool:
         """True unless there was nothing to see yet."""
-        return any(self.scores.values()) or any(one.difference is not None for one in self.asked)
+        return any(self.scores.values()) or self.has_compared
+
+    @property
+    def has_compared(self) -> bool:
+        """True if it is more than a declaration."""
+        return any(one.difference is not None for one in self.asked)
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Differences and how certain they are: pure functions of scores."""
+"""Estimates: differences, their p-values and noise as pure functions of scores."""

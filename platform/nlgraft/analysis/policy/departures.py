@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from nlgraft.analysis.data.trials import Array
+from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.policy.simulated_store import Judge, SimulatedStore, StudyFile, Trouble
 
 RANDOM_SEED = 20261122
@@ -198,7 +199,7 @@ def run_as_declared(
         store = design.store(rng, trouble or Trouble())
         for look in design.run_looks:
             is_open = decided[index] == 0
-            covered[index] = [_covers_zero(one.ci) for one in store.report(file, range(look))]
+            covered[index] = [_covers_zero(one, design.alpha) for one in store.report(file, range(look))]
             seeds[index, is_open] = look
             decided[index] = [cells in store.verdicts["ledger"] for cells in file.questions]
         erring[index] = store.has_erred("ledger")
@@ -218,8 +219,10 @@ def run_as_declared(
     return Declared(outcome, power, float(decided.mean()), float(seeds.mean()))
 
 
-def _covers_zero(ends: tuple[float, float] | None) -> bool:
-    return ends is None or ends[0] <= 0 <= ends[1]
+def _covers_zero(compared: Comparison, alpha: float) -> bool:
+    """True if the interval at the last look contains zero, which its p-value says."""
+    p = compared.looks[max(compared.looks)].p if compared.looks else None
+    return p is None or p > alpha
 
 
 def outcomes(design: Design, num: int, effect: float, departure: Departure) -> list[Outcome]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from nlgraft.analysis.data.ledger import Look, Plan
 from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.estimates.equivalence import equal_p
-from nlgraft.analysis.estimates.spending import look_levels
+from nlgraft.analysis.estimates.looks import look_levels
 from nlgraft.analysis.policy.rules import p_of_looks
 
 Test = Callable[[Sequence[int] | None], Comparison]

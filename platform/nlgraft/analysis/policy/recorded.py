@@ -6,7 +6,7 @@ asked already, with the same answers, is not entered again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -66,7 +66,7 @@ class Analysis:
         for number, one in self.past.entries.items():
             if replace(one, time=self.entry.time) == self.entry:
                 break
-            if any(asked.difference is not None for asked in one.asked):  # more than a declaration
+            if one.has_compared:
                 entries[number] = one
         return entries
 
@@ -184,10 +184,12 @@ class RecordedResults(ComparedResults):
     def _renewed(self) -> set[str]:
         """Digests of the cells whose settings were seen before, with other text or versions of stages."""
         past = self._past_of(self.main_metric).entries.values()
-        seen = {cell: config for entry in past for cell, config in entry.configs.items()}
-        seen_configs = {*seen.values()}
+        first: dict[str, str] = {}
+        for entry in past:
+            for cell, config in entry.configs.items():
+                first.setdefault(config, cell)
         pairs = [(self._keys[label], config) for label, config in self._configs.items()]
-        return {key for key, config in pairs if key not in seen and config in seen_configs}
+        return {key for key, config in pairs if first.get(config, key) != key}
 
     def _enter(self, entry: Entry) -> Analysis:
         assert self.store is not None
@@ -276,18 +278,24 @@ class RecordedResults(ComparedResults):
         same.
         """
         keys = {cell.cell.label: self._searched(cell_digest(self.study, cell.cell)) for cell in self.cells}
-        main, seen = self.main_metric, self._rules_of(self.main_metric).seen
-        scores = {
-            cell: values
+        main, own = self.main_metric, {*keys.values()}
+        scores = [
+            (cell, values, entry.configs.get(cell))
             for entry in self._past_of(main).entries.values()
             if entry.metrics[0] == main
             for cell, values in entry.scores.items()
-        }
-        for cell in self.cells:
-            if keys[cell.cell.label] not in seen and scores:
-                values = {seed: one.value for seed, one in cell.measured(main).items()}
-                same = (key for key, other in scores.items() if _are_same(values, other))
-                keys[cell.cell.label] = next(same, keys[cell.cell.label])
+            if cell not in own
+        ]
+        for cell in self.cells if scores else ():
+            values = {seed: one.value for seed, one in cell.measured(main).items()}
+            config = self._configs[cell.cell.label]
+            # One score may tie by chance, between cells of unlike settings.
+            same = (
+                key
+                for key, others, settings in scores
+                if _num_same(values, others) >= (1 if settings == config else _FEW)
+            )
+            keys[cell.cell.label] = next(same, keys[cell.cell.label])
         return keys
 
     def _searched(self, key: str) -> str:
@@ -368,9 +376,10 @@ class RecordedResults(ComparedResults):
         return {}
 
 
-def _are_same(scores: dict[int, float], others: Any) -> bool:
+def _num_same(scores: Mapping[int, float], others: Mapping[int, float]) -> int:
+    """Count the common seeds if the scores of all of them are the same; else 0."""
     common = scores.keys() & others.keys()
-    return len(common) >= _FEW and all(scores[seed] == others[seed] for seed in common)
+    return len(common) if all(scores[seed] == others[seed] for seed in common) else 0
 
 
 def _labels(contrast: Contrast) -> list[str]:

@@ -132,7 +132,14 @@ def conformance_of(
         number=own.index(found) + 1,
         num_registrations=len(own),
         variant=study.variant,
-        seen=tuple(sorted({*found.analyses, *(n for n in past.entries if n <= found.num_analyses)})),
+        seen=tuple(
+            sorted(
+                {
+                    *found.analyses,
+                    *(n for n, one in past.entries.items() if n <= found.num_analyses and one.has_compared),
+                }
+            )
+        ),
         deviations=(
             *unreadable,
             *(() if now is None else deviations_of(found.content, now)),
@@ -196,7 +203,7 @@ def _seen_seeds(
     registered: Content, results: Results, keys: Mapping[str, str], entries: Mapping[int, Entry]
 ) -> Iterator[Deviation]:
     """List seeds that finished and were shown, but are neither registered nor in the file any more."""
-    own = {*registered.seeds, *results.study.look_seeds}
+    own = {*registered.seeds, *(trial.seed for cell in results.cells for trial in cell.trials)}
     names = {key: label for label, key in keys.items()}
     found: dict[str, set[int]] = {}
     for entry in entries.values():

@@ -20,8 +20,8 @@ from functools import cached_property
 from typing import Literal
 
 from nlgraft.analysis.data.ledger import VERSION, Asked, Basis, Entry, Hypothesis, Look, Plan
+from nlgraft.analysis.estimates.looks import p_over_looks
 from nlgraft.analysis.estimates.resampling import Either, holm_either
-from nlgraft.analysis.estimates.spending import overall_p
 
 ALPHA = 0.05
 """Level that all declarations on a set of segments share, unless the first declares a higher one."""
@@ -70,8 +70,8 @@ def p_of_looks(plan: Plan, looks: Mapping[int, Look]) -> tuple[float | None, flo
     # The levels of looks are two-sided; of the two one-sided tests the larger p-value counts.
     equal = {number: min(1.0, 2 * look.p_equal) for number, look in looks.items() if look.p_equal is not None}
     return (
-        float(overall_p(plan.looks, p_values)) if p_values else None,
-        float(overall_p(plan.looks, equal)) / 2 if equal else None,
+        float(p_over_looks(p_values, plan.looks)) if p_values else None,
+        float(p_over_looks(equal, plan.looks)) / 2 if equal else None,
     )
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from nlgraft.analysis.data.trials import Array
+from nlgraft.analysis.estimates.looks import look_levels
 from nlgraft.analysis.estimates.power import smallest_detectable
 from nlgraft.analysis.estimates.question import SIGNS
-from nlgraft.analysis.estimates.spending import look_levels
 from nlgraft.analysis.policy.compared import ComparedResults
 from nlgraft.analysis.policy.departures import (
     Course,
@@ -148,7 +148,7 @@ def estimate_validity(design: Design, num_simulations: int, departure: Departure
         raise ValueError("nothing to simulate: give at least two cells and two seeds")
     if design.seed_variance + design.segment_variance == 0:
         raise ValueError("nothing to simulate: the scores of the main metric do not vary")
-    level = FIRST * design.alpha / (len(design.weights) if design.is_corrected else 1)
+    level = FIRST * design.alpha / len(design.weights)  # the rules correct, whatever the file says
     levels = dict(zip(design.looks, look_levels(design.looks, level), strict=True))
     last = design.run_looks[-1]
     detectable = smallest_detectable(

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from nlgraft.analysis.estimates.comparison import Comparison
-from nlgraft.analysis.estimates.spending import look_levels
+from nlgraft.analysis.estimates.looks import look_levels
 from nlgraft.analysis.estimates.trivial import NEAR
 from nlgraft.analysis.policy.compared import ComparedResults
 from nlgraft.analysis.policy.rules import FIRST

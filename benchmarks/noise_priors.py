@@ -1,0 +1,185 @@
+"""Error and power of tests that borrow seed noise from earlier studies.
+
+``python -m benchmarks.noise_priors --num 10000`` simulates studies without any effect on a grid: how noise
+differs, from how many studies the prior comes, seeds, arms, and noise of the test set; then, with effects,
+what the prior and its fall-back find. A study errs when it says of any arm that it differs. Priors, tests and
+fall-back are the platform's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+
+from nlgraft.analysis.data.trials import Array
+from nlgraft.analysis.estimates.noise_prior import NoisePrior, StudyVariance, tail
+
+ALPHA = 0.05
+RANDOM_SEED = 20261127
+MAX_ARMS = 8
+SEEDS = (3, 5, 10)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How seeds vary.
+
+    Attributes:
+        name: How it is called in tables.
+        studies: Deviation of the logarithm of the seeds' deviation between studies.
+        cells: The same between cells of a study.
+        df: Degrees of freedom of Student's distribution of the seeds; normal if infinite.
+        collapsed: Share of seeds that end 20 deviations lower.
+    """
+
+    name: str
+    studies: float = 0.0
+    cells: float = 0.0
+    df: float = np.inf
+    collapsed: float = 0.0
+
+    def draw(self, rng: np.random.Generator, num: int, arms: int, seeds: int) -> tuple[Array, Array]:
+        """Draw studies without effects.
+
+        Returns:
+            Differences from the baseline, shape (num, arms, seeds), and the deviation of each between seeds,
+            leaving out collapses, shape (num, arms).
+        """
+        logs = self.studies * rng.standard_normal((num, 1, 1))
+        scale = np.exp(logs + self.cells * rng.standard_normal((num, arms + 1, 1)))
+        shape = (num, arms + 1, seeds)
+        is_normal = np.isinf(self.df)
+        scores = rng.standard_normal(shape) if is_normal else rng.standard_t(self.df, shape) / 2**0.5
+        scores = scores * scale
+        if self.collapsed:
+            scores -= 20 * scale * (rng.random(shape) < self.collapsed)
+        return scores[:, 1:] - scores[:, :1], np.hypot(scale[:, 1:, 0], scale[:, :1, 0])
+
+
+KINDS = (
+    Noise("equal"),
+    Noise("studies differ by .7", studies=0.7, cells=0.3),
+    Noise("cells differ by .7", cells=0.7),
+    Noise("t with 4 df", df=4.0),
+    Noise("5 % collapsed", collapsed=0.05),
+)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One design.
+
+    Attributes:
+        noise: How seeds vary.
+        studies: Number of earlier studies; without any there is no prior.
+        seeds: Seeds of the study that is judged.
+        arms: Its arms.
+        segments: Variance of a mean difference from the test set, in units of the variance between seeds.
+        prior_arms: Arms of every earlier study; 1 to 8 at random with 0.
+        prior_seeds: Their seeds; 3, 5 or 10 at random with 0.
+        shrunk: Factor of the earlier studies' deviations.
+        level: Level of the fall-back; none with 0.
+    """
+
+    noise: Noise
+    studies: int
+    seeds: int
+    arms: int
+    segments: float = 0.0
+    prior_arms: int = 0
+    prior_seeds: int = 0
+    shrunk: float = 1.0
+    level: float = 0.1
+
+    def error(self, num: int) -> float:
+        """Simulate stores in which nothing differs; return the share of studies that say otherwise."""
+        return float((self._p_values(num, 0.0).min(axis=1) <= ALPHA / self.arms).mean())
+
+    def power(self, num: int, effect: float) -> float:
+        """Return the share of studies that find an effect in their first arm, by Bonferroni's inequality."""
+        return float((self._p_values(num, effect)[:, 0] <= ALPHA / self.arms).mean())
+
+    def _p_values(self, num: int, effect: float) -> Array:
+        """Simulate studies, effects in standard deviations; return p-values, shape (num, arms)."""
+        rng = np.random.default_rng([RANDOM_SEED, self.seeds, self.arms])
+        differences, deviations = self.noise.draw(rng, num, self.arms, self.seeds)
+        segments = self.segments * 2.0
+        differences += rng.standard_normal((num, self.arms, 1)) * segments**0.5
+        priors = _priors(self.noise, self.studies, self.prior_arms, self.prior_seeds, num)
+        variances = differences.var(axis=2, ddof=1)
+        df_of_study = StudyVariance.of(differences[0]).df
+        before = np.zeros((num, 2, 1))
+        for store, (prior, variance) in enumerate(zip(priors, variances.mean(axis=1), strict=True)):
+            scaled = None if prior is None else replace(prior, variance=prior.variance * self.shrunk**2)
+            if scaled and (not self.level or scaled.fits(StudyVariance(variance, df_of_study), self.level)):
+                before[store, :, 0] = scaled.df, scaled.variance
+        df = before[:, 0] + self.seeds - 1
+        moderated = (before[:, 0] * before[:, 1] + (self.seeds - 1) * variances) / df
+        differences[:, 0] += effect * deviations[:, :1]
+        gaps = np.abs(differences.mean(axis=2))
+        return 2 * tail(gaps, moderated / self.seeds, df, segments)
+
+
+@cache
+def _priors(noise: Noise, studies: int, arms: int, seeds: int, num: int) -> list[NoisePrior | None]:
+    """Fit a prior for each of so many stores."""
+    rng = np.random.default_rng([RANDOM_SEED, studies])
+    stores: list[list[StudyVariance]] = [[] for _ in range(num)]
+    for _ in range(studies):
+        differences, _ = noise.draw(rng, num, arms or MAX_ARMS, seeds or int(rng.choice(SEEDS)))
+        counts = rng.integers(1, MAX_ARMS + 1, num) if not arms else np.full(num, arms)
+        dfs = {count: StudyVariance.of(differences[0, :count]).df for count in range(1, MAX_ARMS + 1)}
+        pooled = np.cumsum(differences.var(axis=2, ddof=1), axis=1)[np.arange(num), counts - 1] / counts
+        for store, variance, count in zip(stores, pooled, counts, strict=True):
+            store.append(StudyVariance(variance, dfs[count]))
+    return [NoisePrior.of(store) for store in stores]
+
+
+def grid() -> Iterator[Setting]:
+    """List the designs without effects, for one arm."""
+    for noise, studies, seeds, segments in itertools.product(KINDS, (1, 2, 3, 10), SEEDS, (0.0, 0.3)):
+        yield Setting(noise, studies, seeds, 1, segments)
+
+
+def report(num: int) -> Iterator[str]:
+    """Yield Markdown tables."""
+    yield f"{num} studies each, level {ALPHA}; nothing differs; test-set noise in units of the seeds'."
+    yield ""
+    yield "| noise | earlier studies | seeds | test set | 1 arm | 4 arms | 8 arms |"
+    yield "|---|---|---|---|---|---|---|"
+    for setting in grid():
+        rates = [replace(setting, arms=arms).error(num) for arms in (1, 4, 8)]
+        name = f"{setting.noise.name} | {setting.studies} | {setting.seeds} | {setting.segments}"
+        yield f"| {name} | " + " | ".join(f"{rate:.3f}" for rate in rates) + " |"
+    yield ""
+    yield "Four arms, three seeds, earlier studies alike; effects in standard deviations."
+    yield ""
+    yield "| noise of studies differs by | earlier studies | error | found at 1 | found at 2 |"
+    yield "|---|---|---|---|---|"
+    for spread, studies in itertools.product((0.0, 0.3, 0.7), (0, 1, 2, 3, 5)):
+        setting = Setting(Noise("", spread, 0.3), studies, 3, 4, prior_arms=4, prior_seeds=3)
+        rates = [setting.error(num), *(setting.power(num, effect) for effect in (1.0, 2.0))]
+        yield f"| {spread} | {studies} | " + " | ".join(f"{rate:.3f}" for rate in rates) + " |"
+    yield ""
+    yield "The same after five studies whose deviation is half of the truth, by level of the fall-back."
+    yield ""
+    for level in (0.0, 0.1, 0.25, 0.5):
+        setting = Setting(KINDS[0], 5, 3, 4, prior_arms=4, prior_seeds=3, shrunk=0.5, level=level)
+        yield f"- {level:g}: error {setting.error(num):.3f}"
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.noise_priors", description=__doc__)
+    parser.add_argument("--num", type=int, default=10_000, help="studies of each design")
+    for line in report(parser.parse_args().num):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
