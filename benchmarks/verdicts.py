@@ -18,7 +18,7 @@ from nlgraft.pipeline.stage import NullReporter, Stage, StageContext, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.study.data.design import cells
-from nlgraft.study.data.metric import Metric
+from nlgraft.study.data.system import Metric
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_cell
 

@@ -24,7 +24,7 @@ def test_holm_goes_over_all_cells_and_claims_of_a_metric(result):
     assert [one.level for one in family] == pytest.approx([0.032 / num_open] * 6)
     outside = result.compare("avg_eg", "att_eg")
     assert outside.basis == "exploratory"
-    assert any("not in the family 'all_cells'" in note for note in outside.notes)
+    assert any("the study does not declare it" in note for note in outside.notes)
 
 
 def test_the_family_of_claims_leaves_other_cells_uncorrected(make_study, result):

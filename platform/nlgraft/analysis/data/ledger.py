@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from nlgraft.pipeline.dotted import dotted
+from nlgraft.pipeline.fingerprint import dotted
 from nlgraft.pipeline.journal import Journal
 from nlgraft.pipeline.store import ArtifactStore
 

@@ -34,8 +34,7 @@ from nlgraft.analysis.policy.registered import Conformance, conformance_of
 from nlgraft.analysis.policy.rules import Answer, Rules, answered
 from nlgraft.basics.errors import StoreError
 from nlgraft.basics.wording import timestamp
-from nlgraft.pipeline.dotted import dotted
-from nlgraft.pipeline.fingerprint import fingerprint
+from nlgraft.pipeline.fingerprint import dotted, fingerprint
 from nlgraft.study.data.design import gain_cells
 from nlgraft.study.planning.looks import cell_digest, cell_key
 
@@ -289,10 +288,11 @@ class RecordedResults(ComparedResults):
         for cell in self.cells if scores else ():
             values = {seed: one.value for seed, one in cell.measured(main).items()}
             config = self._configs[cell.cell.label]
+            alike = sorted(scores, key=lambda seen: seen[2] != config)
             # One score may tie by chance, between cells of unlike settings.
             same = (
                 key
-                for key, others, settings in scores
+                for key, others, settings in alike
                 if _num_same(values, others) >= (1 if settings == config else _FEW)
             )
             keys[cell.cell.label] = next(same, keys[cell.cell.label])

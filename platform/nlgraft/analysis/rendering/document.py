@@ -15,7 +15,7 @@ from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.rendering.ledger_tables import ledger_document
 from nlgraft.analysis.rendering.registration_tables import registration_document
 from nlgraft.analysis.rendering.settings_tables import which_setting
-from nlgraft.pipeline.credentials import without_credentials
+from nlgraft.basics.wording import without_credentials
 
 
 def result_document(result: RecordedResults) -> dict[str, Any]:
