@@ -74,7 +74,7 @@ def p_over_looks(p_values: Mapping[int, Array | float], looks: Sequence[int], pr
     return np.minimum(np.minimum.reduce(over), 1.0)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)
 def _table(looks: tuple[int, ...], quarters: int) -> tuple[Array, Array]:
     """Tabulate the logarithms of levels, ascending, and of the level that each leaves for later looks."""
     df = quarters / _STEPS
