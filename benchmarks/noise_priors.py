@@ -18,8 +18,9 @@ import numpy as np
 from scipy.special import ndtr
 
 from nlgraft.analysis.data.trials import Array
-from nlgraft.analysis.estimates.looks import p_over_looks
-from nlgraft.analysis.estimates.noise_prior import NoisePrior, StudyVariance, tail
+from nlgraft.analysis.estimates.looks import look_levels, p_over_looks
+from nlgraft.analysis.estimates.noise_prior import NoisePrior, StudyVariance, moderated, tail
+from nlgraft.analysis.estimates.seeds_needed import seeds_needed
 
 ALPHA = 0.05
 RANDOM_SEED = 20261127
@@ -209,6 +210,42 @@ def report(num: int) -> Iterator[str]:
     for level in (0.0, 0.1, 0.25, 0.5):
         setting = Setting(KINDS[0], 5, (3,), 4, prior_arms=4, prior_seeds=3, shrunk=0.5, level=level)
         yield f"- {level:g}: error {setting.error(num):.3f}"
+    yield ""
+    yield "| effects of deviation | prior df | level | seeds now | given a number | decided by it |"
+    yield "|---|---|---|---|---|---|"
+    for scale, prior_df, level, now in itertools.product((1.0, 2.0), (0.0, 4.0), (0.05, 0.0125), LOOKS[:-1]):
+        rates = seeds_named(scale, prior_df, level, now, num // 4)
+        yield _row(f"{scale} | {prior_df} | {level} | {now}", rates)
+
+
+def seeds_named(scale: float, prior_df: float, level: float, now: int, num: int) -> tuple[float, float]:
+    """Ask undecided studies of one arm how many seeds they need.
+
+    Args:
+        scale: Deviation of true effects, in deviations between seeds.
+        prior_df: Degrees of freedom of a true prior; 0 for none.
+        level: Level of the question.
+        now: Seeds so far, one of `LOOKS`.
+        num: Studies.
+
+    Returns:
+        The share of the undecided that are given a number, and the share of those that it decides.
+    """
+    rng = np.random.default_rng(RANDOM_SEED)
+    prior = NoisePrior(prior_df, 1.0, 1) if prior_df else None
+    levels = dict(zip(LOOKS, look_levels(LOOKS, level, prior_df), strict=True))
+    advised, decided = [], []
+    for _ in range(num):
+        deviation = (prior_df / rng.chisquare(prior_df)) ** 0.5 if prior_df else 1.0
+        gains = deviation * (rng.normal(0.0, scale) + rng.standard_normal(LOOKS[-1]))
+        tests = {look: moderated(gains[:look], prior) for look in LOOKS}
+        rejected = [look for look in LOOKS if (tests[look].p or 0.0) <= levels[look]]
+        if not rejected or min(rejected) > now:
+            needed = seeds_needed(tests[now], LOOKS, level, prior)
+            advised.append(needed is not None)
+            if needed is not None:
+                decided.append(bool(rejected) and min(rejected) <= needed)
+    return float(np.mean(advised)), float(np.mean(decided)) if decided else np.nan
 
 
 def main() -> None:

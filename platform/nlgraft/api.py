@@ -150,12 +150,12 @@ def propose(
         CapacityError: A trial can never fit the cluster; nothing was started.
         StudyLockedError: Another driver runs this proposal on this store.
     """
-    from nlgraft.analysis.statistics.proposals import FIRST_SEEDS, LIMIT
+    from nlgraft.analysis.statistics.proposals import LOOKS
     from nlgraft.runs.proposing import Place, Trying
 
-    most = LIMIT if max_seeds is None else max_seeds
-    if not FIRST_SEEDS <= most <= LIMIT:
-        raise NlgraftError(f"max_seeds: {most} given; a proposal gets {FIRST_SEEDS} to {LIMIT} seeds")
+    most = LOOKS[-1] if max_seeds is None else max_seeds
+    if not LOOKS[0] <= most <= LOOKS[-1]:
+        raise NlgraftError(f"max_seeds: {most} given; a proposal gets {LOOKS[0]} to {LOOKS[-1]} seeds")
     place = Place(open_store(study), address, tracking_uri, on_event)
     return Trying(study, changes, against, place).answer(most)
 
