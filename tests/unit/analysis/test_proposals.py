@@ -10,18 +10,17 @@ import pytest
 from scipy import stats
 
 from nlgraft.analysis.data.stream import Proposal, Step
-from nlgraft.analysis.estimates.looks import FIRST
 from nlgraft.analysis.estimates.noise_prior import NoisePrior
 from nlgraft.analysis.statistics.proposals import LOOKS, decide, noise_of, p_of_gain, stream_level
 
 STEP = Step(kind="decided", stream="s", decision="DISCARD")
 
 
-def test_the_first_look_is_a_one_sided_t_test_at_its_share() -> None:
+def test_the_first_look_is_a_one_sided_t_test_at_half_of_the_level() -> None:
     gains = [0.4, 1.1, 0.7]
     p = stats.ttest_1samp(gains, 0.0, alternative="greater").pvalue
-    assert p_of_gain(gains, None) == pytest.approx(p / FIRST)
-    assert p_of_gain([100 * gain for gain in gains], None) == pytest.approx(p / FIRST)
+    assert p_of_gain(gains, None) == pytest.approx(2 * p)
+    assert p_of_gain([100 * gain for gain in gains], None) == pytest.approx(2 * p)
     assert p_of_gain([*gains, -5.0, -5.0], None) == p_of_gain(gains, None)
     assert p_of_gain(gains[:2], None) == 1.0
     assert p_of_gain([-gain for gain in gains], None) >= 0.5
@@ -31,7 +30,7 @@ def test_known_noise_makes_a_gain_clearer_unless_it_does_not_fit() -> None:
     gains = [0.4, 1.1, 0.7]
     quiet = NoisePrior(6.0, 0.1, 8)
     error = math.sqrt((6 * 0.1 + 2 * np.var(gains, ddof=1)) / 8 / 3)
-    assert p_of_gain(gains, quiet) == pytest.approx(stats.t.sf(np.mean(gains) / error, 8) / FIRST)
+    assert p_of_gain(gains, quiet) == pytest.approx(stats.t.sf(np.mean(gains) / error, 8) * 2)
     assert p_of_gain(gains, replace(quiet, variance=1e-4)) == p_of_gain(gains, None)
 
 
