@@ -86,15 +86,15 @@ def test_what_gains_is_kept_and_measured_again_and_then_compared_with(study: Stu
 
 
 def test_a_proposal_has_one_level_and_one_answer(study: Study, tmp_path: Path) -> None:
-    first = api.propose(study, ["gain=1.0", "noise=4"], max_seeds=3)
+    first = api.propose(study, ["gain=1.0", "noise=8"], max_seeds=3)
     assert first.decision == "MORE"
     assert len(first.first.seeds) == 3
-    further = api.propose(study, ["gain=1.0", "noise=4"], max_seeds=4)
+    further = api.propose(study, ["gain=1.0", "noise=8"], max_seeds=4)
     assert (further.number, further.level, len(further.first.seeds)) == (1, first.level, 4)
-    kept = api.propose(study, ["gain=1.0", "noise=4"])
+    kept = api.propose(study, ["gain=1.0", "noise=8"])
     assert (kept.decision, kept.number, len(kept.first.seeds)) == ("KEEP", 1, 12)
     trained = num_lines(tmp_path / "log", "training")
-    for texts, against in ((["base.gain=1.0", "noise=4"], "baseline"), (["noise=4", "gain=1.0"], None)):
+    for texts, against in ((["base.gain=1.0", "noise=8"], "baseline"), (["noise=8", "gain=1.0"], None)):
         again = api.propose(study, texts, against=against)
         assert again.is_repeated
         assert (again.decision, again.first, again.again) == ("KEEP", kept.first, kept.again)
@@ -302,7 +302,7 @@ def test_the_answer_for_people(study: Study) -> None:
     assert "measured again on 5 fresh seeds: +10" in text
     assert "1 proposal so far, 1 kept" in text
     assert text.endswith("next: try another change of proposal 1; nlgraft ledger lists the stream")
-    assert "goes on" in repr(api.propose(study, ["steps=4", "noise=4"], max_seeds=3))
+    assert "goes on" in repr(api.propose(study, ["steps=4", "noise=8"], max_seeds=3))
 
 
 def test_a_report_on_dev_comes_after_what_a_stream_saw_and_one_on_test_does_not(
