@@ -10,19 +10,23 @@ from __future__ import annotations
 
 import argparse
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
+from scipy.special import ndtr
 
 from nlgraft.analysis.data.trials import Array
-from nlgraft.analysis.estimates.noise_prior import NoisePrior, StudyVariance, tail
+from nlgraft.analysis.estimates.looks import look_levels, p_over_looks
+from nlgraft.analysis.estimates.noise_prior import NoisePrior, StudyVariance, moderated, tail
+from nlgraft.analysis.estimates.seeds_needed import seeds_needed
 
 ALPHA = 0.05
 RANDOM_SEED = 20261127
 MAX_ARMS = 8
 SEEDS = (3, 5, 10)
+LOOKS = (3, 6, 12)
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ class Setting:
     Attributes:
         noise: How seeds vary.
         studies: Number of earlier studies; without any there is no prior.
-        seeds: Seeds of the study that is judged.
+        looks: Numbers of seeds at which the study is judged.
         arms: Its arms.
         segments: Variance of a mean difference from the test set, in units of the variance between seeds.
         prior_arms: Arms of every earlier study; 1 to 8 at random with 0.
@@ -88,7 +92,7 @@ class Setting:
 
     noise: Noise
     studies: int
-    seeds: int
+    looks: tuple[int, ...]
     arms: int
     segments: float = 0.0
     prior_arms: int = 0
@@ -98,31 +102,60 @@ class Setting:
 
     def error(self, num: int) -> float:
         """Simulate stores in which nothing differs; return the share of studies that say otherwise."""
-        return float((self._p_values(num, 0.0).min(axis=1) <= ALPHA / self.arms).mean())
+        return float((self._p_values(num, 0.0)[-1].min(axis=1) <= ALPHA / self.arms).mean())
 
-    def power(self, num: int, effect: float) -> float:
-        """Return the share of studies that find an effect in their first arm, by Bonferroni's inequality."""
-        return float((self._p_values(num, effect)[:, 0] <= ALPHA / self.arms).mean())
+    def power(self, num: int, effect: float) -> list[float]:
+        """Return the share of studies that find an effect in their first arm by each look.
 
-    def _p_values(self, num: int, effect: float) -> Array:
-        """Simulate studies, effects in standard deviations; return p-values, shape (num, arms)."""
-        rng = np.random.default_rng([RANDOM_SEED, self.seeds, self.arms])
-        differences, deviations = self.noise.draw(rng, num, self.arms, self.seeds)
+        It is tested as Holm's procedure tests the smallest p-value.
+        """
+        decided = [p[:, 0] <= ALPHA / self.arms for p in self._p_values(num, effect)]
+        return [float(by_look.mean()) for by_look in decided]
+
+    def _p_values(self, num: int, effect: float) -> list[Array]:
+        """Simulate studies, effects in deviations; return p-values after each look, shape (num, arms)."""
+        rng = np.random.default_rng([RANDOM_SEED, self.looks[-1], self.arms])
+        differences, deviations = self.noise.draw(rng, num, self.arms, self.looks[-1])
         segments = self.segments * 2.0
         differences += rng.standard_normal((num, self.arms, 1)) * segments**0.5
+        shifts = np.zeros((num, self.arms))
+        shifts[:, 0] = effect * deviations[:, 0]
         priors = _priors(self.noise, self.studies, self.prior_arms, self.prior_seeds, num)
-        variances = differences.var(axis=2, ddof=1)
-        df_of_study = StudyVariance.of(differences[0]).df
-        before = np.zeros((num, 2, 1))
-        for store, (prior, variance) in enumerate(zip(priors, variances.mean(axis=1), strict=True)):
-            scaled = None if prior is None else replace(prior, variance=prior.variance * self.shrunk**2)
-            if scaled and (not self.level or scaled.fits(StudyVariance(variance, df_of_study), self.level)):
-                before[store, :, 0] = scaled.df, scaled.variance
-        df = before[:, 0] + self.seeds - 1
-        moderated = (before[:, 0] * before[:, 1] + (self.seeds - 1) * variances) / df
-        differences[:, 0] += effect * deviations[:, :1]
-        gaps = np.abs(differences.mean(axis=2))
-        return 2 * tail(gaps, moderated / self.seeds, df, segments)
+        scale = self.shrunk**2
+        df = np.array([0.0 if prior is None else prior.df for prior in priors])
+        variance = np.array([1.0 if prior is None else prior.variance for prior in priors])
+        taken, answers = {}, []
+        for look in self.looks:
+            seen = differences[:, :, :look]
+            variances = seen.var(axis=2, ddof=1)
+            fits = np.ones(num, bool)
+            if self.level:
+                df_of_study = StudyVariance.of(seen[0]).df
+                studies = [StudyVariance(one / scale, df_of_study) for one in variances.mean(axis=1)]
+                pairs = zip(priors, studies, strict=True)
+                fits = np.array([prior is not None and prior.fits(one, self.level) for prior, one in pairs])
+            weight = (df * fits)[:, None]
+            total = weight + look - 1
+            moderated = (weight * scale * variance[:, None] + (look - 1) * variances) / total
+            gaps = np.abs(seen.mean(axis=2) + shifts)
+            p = 2 * ndtr(-gaps / np.sqrt(moderated / look + segments))  # never above the exact one
+            at = p <= ALPHA
+            dfs = np.broadcast_to(total, p.shape)[at]
+            p[at] = 2 * tail(gaps[at], moderated[at] / look, dfs, segments)
+            taken[look] = p
+            answers.append(_combined(taken, self.looks, df))
+        return answers
+
+
+def _combined(p_values: Mapping[int, Array], looks: Sequence[int], df: Array) -> Array:
+    """Combine looks at the degrees of freedom of each store's prior."""
+    combined = np.ones_like(p_values[looks[0]])
+    places = np.round(4 * df) / 4
+    for place in np.unique(places):
+        rows = places == place
+        taken = {look: p[rows] for look, p in p_values.items()}
+        combined[rows] = p_over_looks(taken, looks, float(place))
+    return combined
 
 
 @cache
@@ -141,36 +174,78 @@ def _priors(noise: Noise, studies: int, arms: int, seeds: int, num: int) -> list
 
 
 def grid() -> Iterator[Setting]:
-    """List the designs without effects, for one arm."""
+    """List the designs without effects, for one arm and one look."""
     for noise, studies, seeds, segments in itertools.product(KINDS, (1, 2, 3, 10), SEEDS, (0.0, 0.3)):
-        yield Setting(noise, studies, seeds, 1, segments)
+        yield Setting(noise, studies, (seeds,), 1, segments)
+
+
+def _row(name: str, rates: Iterable[float]) -> str:
+    return f"| {name} | " + " | ".join(f"{rate:.3f}" for rate in rates) + " |"
 
 
 def report(num: int) -> Iterator[str]:
     """Yield Markdown tables."""
     yield f"{num} studies each, level {ALPHA}; nothing differs; test-set noise in units of the seeds'."
     yield ""
-    yield "| noise | earlier studies | seeds | test set | 1 arm | 4 arms | 8 arms |"
-    yield "|---|---|---|---|---|---|---|"
+    looks = "looks at n, 2n, 4n: "
+    yield f"| noise | earlier studies | n seeds | test set | 1 arm | 4 arms | 8 arms | {looks}1 | 4 | 8 |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
     for setting in grid():
-        rates = [replace(setting, arms=arms).error(num) for arms in (1, 4, 8)]
-        name = f"{setting.noise.name} | {setting.studies} | {setting.seeds} | {setting.segments}"
-        yield f"| {name} | " + " | ".join(f"{rate:.3f}" for rate in rates) + " |"
+        seeds = setting.looks[0]
+        plans = [(seeds,), (seeds, 2 * seeds, 4 * seeds)]
+        rates = [replace(setting, arms=n, looks=plan).error(num) for plan in plans for n in (1, 4, 8)]
+        yield _row(f"{setting.noise.name} | {setting.studies} | {seeds} | {setting.segments}", rates)
     yield ""
-    yield "Four arms, three seeds, earlier studies alike; effects in standard deviations."
+    yield "Looks at 3, 6, 12 seeds, earlier studies of four arms and three seeds; effects in deviations."
     yield ""
-    yield "| noise of studies differs by | earlier studies | error | found at 1 | found at 2 |"
-    yield "|---|---|---|---|---|"
-    for spread, studies in itertools.product((0.0, 0.3, 0.7), (0, 1, 2, 3, 5)):
-        setting = Setting(Noise("", spread, 0.3), studies, 3, 4, prior_arms=4, prior_seeds=3)
-        rates = [setting.error(num), *(setting.power(num, effect) for effect in (1.0, 2.0))]
-        yield f"| {spread} | {studies} | " + " | ".join(f"{rate:.3f}" for rate in rates) + " |"
+    yield "| arms | studies differ | earlier | error | 1 found at 3 | by 6 | by 12 | 2 at 3 | by 6 | by 12 |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    for arms, spread, studies in itertools.product((4, 1), (0.0, 0.3, 0.7), (0, 1, 2, 3, 5)):
+        setting = Setting(Noise("", spread, 0.3), studies, LOOKS, arms, prior_arms=4, prior_seeds=3)
+        powers = [power for effect in (1.0, 2.0) for power in setting.power(num, effect)]
+        yield _row(f"{arms} | {spread} | {studies}", [setting.error(num), *powers])
     yield ""
-    yield "The same after five studies whose deviation is half of the truth, by level of the fall-back."
+    yield "Four arms of three seeds after five studies whose deviation is half of the truth, by fall-back:"
     yield ""
     for level in (0.0, 0.1, 0.25, 0.5):
-        setting = Setting(KINDS[0], 5, 3, 4, prior_arms=4, prior_seeds=3, shrunk=0.5, level=level)
+        setting = Setting(KINDS[0], 5, (3,), 4, prior_arms=4, prior_seeds=3, shrunk=0.5, level=level)
         yield f"- {level:g}: error {setting.error(num):.3f}"
+    yield ""
+    yield "| effects of deviation | prior df | level | seeds now | given a number | decided by it |"
+    yield "|---|---|---|---|---|---|"
+    for scale, prior_df, level, now in itertools.product((1.0, 2.0), (0.0, 4.0), (0.05, 0.0125), LOOKS[:-1]):
+        rates = seeds_named(scale, prior_df, level, now, num // 4)
+        yield _row(f"{scale} | {prior_df} | {level} | {now}", rates)
+
+
+def seeds_named(scale: float, prior_df: float, level: float, now: int, num: int) -> tuple[float, float]:
+    """Ask undecided studies of one arm how many seeds they need.
+
+    Args:
+        scale: Deviation of true effects, in deviations between seeds.
+        prior_df: Degrees of freedom of a true prior; 0 for none.
+        level: Level of the question.
+        now: Seeds so far, one of `LOOKS`.
+        num: Studies.
+
+    Returns:
+        The share of the undecided that are given a number, and the share of those that it decides.
+    """
+    rng = np.random.default_rng(RANDOM_SEED)
+    prior = NoisePrior(prior_df, 1.0, 1) if prior_df else None
+    levels = dict(zip(LOOKS, look_levels(LOOKS, level, prior_df), strict=True))
+    advised, decided = [], []
+    for _ in range(num):
+        deviation = (prior_df / rng.chisquare(prior_df)) ** 0.5 if prior_df else 1.0
+        gains = deviation * (rng.normal(0.0, scale) + rng.standard_normal(LOOKS[-1]))
+        tests = {look: moderated(gains[:look], prior) for look in LOOKS}
+        rejected = [look for look in LOOKS if (tests[look].p or 0.0) <= levels[look]]
+        if not rejected or min(rejected) > now:
+            needed = seeds_needed(tests[now], LOOKS, level, prior)
+            advised.append(needed is not None)
+            if needed is not None:
+                decided.append(bool(rejected) and min(rejected) <= needed)
+    return float(np.mean(advised)), float(np.mean(decided)) if decided else np.nan
 
 
 def main() -> None:

@@ -157,12 +157,12 @@ def propose(
         CapacityError: A trial can never fit the cluster; nothing was started.
         StudyLockedError: Another driver runs this proposal on this store.
     """
-    from nlgraft.analysis.policy.proposals import FIRST_SEEDS, LIMIT
+    from nlgraft.analysis.policy.proposals import LOOKS
     from nlgraft.runs.proposing import Place, Trying
 
-    limit = LIMIT if max_seeds is None else max_seeds
-    if not FIRST_SEEDS <= limit <= LIMIT:
-        raise NlgraftError(f"max_seeds: {limit} given; a proposal gets {FIRST_SEEDS} to {LIMIT} seeds")
+    limit = LOOKS[-1] if max_seeds is None else max_seeds
+    if not LOOKS[0] <= limit <= LOOKS[-1]:
+        raise NlgraftError(f"max_seeds: {limit} given; a proposal gets {LOOKS[0]} to {LOOKS[-1]} seeds")
     place = Place(open_store(study), address, tracking_uri, on_event)
     return Trying(study, changes, against, place).answer(limit)
 

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from nlgraft.analysis.data.ledger import Basis, Look
 from nlgraft.analysis.estimates import power
+from nlgraft.analysis.estimates.noise_prior import Estimate
+from nlgraft.analysis.estimates.seeds_needed import PROBABILITY, decided_by
 from nlgraft.basics.wording import count
 
 Standing = Literal["better", "worse", "equal", "open"]
@@ -157,16 +159,20 @@ class Comparison:
         first = min(self.later_levels, default=None)
         if not self.looks or self.seed_variance is None:
             return first - self.num_seeds if first is not None and first > self.num_seeds else None
-        noise = (self.seed_variance, self.segment_variance, self.num_seeds)
-        shift = self.difference - self.null
-        return next(
-            (
-                look - self.num_seeds
-                for look, level in self.later_levels.items()
-                if power.predictive_power(shift, *noise, look, level, self.margin) >= power.POWER
-            ),
-            None,
-        )
+        likely = (look for look in self.later_levels if self._decided_by(look) >= PROBABILITY)
+        return next((look - self.num_seeds for look in likely), None)
+
+    def _decided_by(self, look: int) -> float:
+        """Predict the probability of a verdict at a later look."""
+        assert self.difference is not None
+        assert self.seed_variance is not None
+        num, shift, variance = self.num_seeds, self.difference - self.null, self.seed_variance
+        level, segments = self.later_levels[look], self.segment_variance
+        if self.margin is not None:
+            decided = power.predictive_power(shift, variance, segments, num, look, level, self.margin)
+            return float(decided)
+        lines = math.inf if self.num_segments is None else self.num_segments
+        return decided_by(Estimate(shift, num, variance, variance, num - 1, segments, lines), look, level)
 
     @property
     def equal_within(self) -> float | None:

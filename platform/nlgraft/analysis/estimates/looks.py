@@ -30,7 +30,7 @@ from scipy.special import ndtr, roots_jacobi, stdtr, stdtrit
 from nlgraft.analysis.data.trials import Array
 
 FIRST = 0.8
-"""Share of the level that the first look has."""
+"""Share of the level that the first look has unless another one is given."""
 
 _EDGES = np.linspace(0.0, 6.0, 151)
 _P_VALUES = 2 * ndtr(-_EDGES)
@@ -42,40 +42,49 @@ _STEPS = 4
 """Prior degrees of freedom are rounded to a fourth."""
 
 
-def look_levels(looks: Sequence[int], level: float, prior_df: float = 0.0) -> list[float]:
+def look_levels(
+    looks: Sequence[int], level: float, prior_df: float = 0.0, first: float = FIRST
+) -> list[float]:
     """Compute the two-sided level of each look.
 
     Args:
         looks: Ascending numbers of seeds, from 2.
         level: Level of all looks together.
         prior_df: Degrees of freedom of the prior of the variance.
+        first: Share of the first look.
     """
     if len(looks) == 1:
         return [level]
-    later = math.exp(_shift(math.log(level), *_table(tuple(looks), round(prior_df * _STEPS))))
-    return [FIRST * level, *[later] * (len(looks) - 1)]
+    later = math.exp(_shift(math.log(level), *_table(tuple(looks), round(prior_df * _STEPS), first)))
+    return [first * level, *[later] * (len(looks) - 1)]
 
 
-def p_over_looks(p_values: Mapping[int, Array | float], looks: Sequence[int], prior_df: float = 0.0) -> Array:
+def p_over_looks(
+    p_values: Mapping[int, Array | float],
+    looks: Sequence[int],
+    prior_df: float = 0.0,
+    first: float = FIRST,
+) -> Array:
     """Combine the p-values of the looks taken so far: the smallest level at which one of them rejects.
 
     Args:
         p_values: Two-sided p-values by number of seeds, of any shape; at least one.
         looks: All looks that are declared, as in `look_levels`.
         prior_df: Degrees of freedom of the prior of the variance.
+        first: Share of the first look.
     """
     if len(looks) == 1:
         return np.asarray(p_values[looks[0]])
-    levels, later = _table(tuple(looks), round(prior_df * _STEPS))
+    levels, later = _table(tuple(looks), round(prior_df * _STEPS), first)
     over = [
-        p / FIRST if look == looks[0] else np.exp(_shift(np.log(np.maximum(p, _TINY)), later, levels))
+        p / first if look == looks[0] else np.exp(_shift(np.log(np.maximum(p, _TINY)), later, levels))
         for look, p in p_values.items()
     ]
     return np.minimum(np.minimum.reduce(over), 1.0)
 
 
-@lru_cache(maxsize=64)
-def _table(looks: tuple[int, ...], quarters: int) -> tuple[Array, Array]:
+@lru_cache(maxsize=512)
+def _table(looks: tuple[int, ...], quarters: int, first: float) -> tuple[Array, Array]:
     """Tabulate the logarithms of levels, ascending, and of the level that each leaves for later looks."""
     df = quarters / _STEPS
     chains = [_transition(before, look, df) for before, look in itertools.pairwise(looks)]
@@ -84,10 +93,10 @@ def _table(looks: tuple[int, ...], quarters: int) -> tuple[Array, Array]:
         staying = np.diff(chain, axis=1) @ np.triu(staying, 1)
     crossing = np.cumsum(-np.diff(_P_VALUES)[:, None] * (1 - staying), axis=0)
     # what has not crossed at the first look, up to each of its edges, against what later looks may spend
-    excess = np.pad(crossing, ((1, 0), (0, 0))) - _P_VALUES[:, None] * (1 / FIRST - 1)
-    first = np.array([np.interp(0.0, column, _EDGES) for column in excess.T])
+    excess = np.pad(crossing, ((1, 0), (0, 0))) - _P_VALUES[:, None] * (1 / first - 1)
+    ends = np.array([np.interp(0.0, column, _EDGES) for column in excess.T])
     is_inside = excess[-1] > 0
-    levels = np.log(2 * ndtr(-first[is_inside]) / FIRST)
+    levels = np.log(2 * ndtr(-ends[is_inside]) / first)
     # the share of later looks falls with the level; few nodes overestimate it where tails are heavy
     shares = np.minimum.accumulate(np.log(_P_VALUES[is_inside]) - levels)
     return levels[::-1], (levels + shares)[::-1]

@@ -1,4 +1,4 @@
-"""The answer to a proposal: what was decided, on what evidence, and what it gains."""
+"""The answer to a proposal: what was decided, why, and what it gains."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from scipy.stats import t
 
 from nlgraft.analysis.data.pairs import Pairs
 from nlgraft.analysis.data.stream import Arm, Proposal, Step
-from nlgraft.analysis.policy.proposals import FIRST_SEEDS, LIMIT, Decision, decide, log_evidence_of_gain
+from nlgraft.analysis.estimates.noise_prior import NoisePrior
+from nlgraft.analysis.policy.proposals import LOOKS, Decision, decide, p_of_gain
 from nlgraft.basics.wording import count
 
 _FEW = 2
@@ -52,20 +53,20 @@ class Judgement:
 
     Attributes:
         decision: The decision.
-        reason: Why, where the evidence is not the reason.
+        reason: Why, where the gains are not the reason.
         lost: Arms and seeds that failed now, and that are run once more before they count as lost.
         gain: The gains so far.
-        evidence: Natural logarithm of the evidence that something is gained.
+        p: The p-value of no gain.
     """
 
     decision: Decision
     reason: str
     lost: tuple[tuple[Arm, int], ...]
     gain: Gain
-    evidence: float
+    p: float
 
 
-def judge(found: Pairs, level: float, lost: Collection[tuple[Arm, int]], is_last: bool) -> Judgement:
+def judge(found: Pairs, entered: Step, lost: Collection[tuple[Arm, int]], is_last: bool) -> Judgement:
     """Decide on a proposal.
 
     A seed lost by what is kept is left out, which flatters what is kept. A proposal that loses a seed on
@@ -74,17 +75,18 @@ def judge(found: Pairs, level: float, lost: Collection[tuple[Arm, int]], is_last
 
     Args:
         found: The seeds so far.
-        level: The proposal's level.
+        entered: The proposal with its level and the noise that was expected.
         lost: Arms and seeds that failed before.
         is_last: True if there are no more seeds.
     """
     gains = [found.gains[seed] for seed in found.gains]
     gain = Gain.of(list(found.gains), gains)
-    evidence = float(log_evidence_of_gain(np.array(gains, dtype=float)))
+    prior = NoisePrior(entered.prior_df, entered.prior_variance, 0) if entered.prior_df else None
+    p = p_of_gain(gains, prior)
     failed_now = tuple(one for one in found.failed if one not in lost)
 
     def verdict(decision: Decision, reason: str = "", now: tuple[tuple[Arm, int], ...] = ()) -> Judgement:
-        return Judgement(decision, reason, now, gain, evidence)
+        return Judgement(decision, reason, now, gain, p)
 
     if found.why_not:
         return verdict("DISCARD", found.why_not)
@@ -99,10 +101,10 @@ def judge(found: Pairs, level: float, lost: Collection[tuple[Arm, int]], is_last
         return verdict("MORE", reason, failed_now)
     if found.open:
         return verdict("MORE", f"not ended yet: {count(len(found.open), 'seed')}")
-    if len(gains) >= FIRST_SEEDS and not any(gains):
+    if len(gains) >= LOOKS[0] and not any(gains):
         return verdict("DISCARD", f"it changes nothing: equal values with all {len(gains)} seeds")
-    limit = len(gains) if is_last else max(LIMIT, len(gains) + 1)
-    return verdict(decide(np.array(gains, dtype=float), level, limit))
+    limit = len(gains) if is_last else max(LOOKS[-1], len(gains) + 1)
+    return verdict(decide(gains, entered.level, prior, limit))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +113,7 @@ class Answer:
 
     Attributes:
         decision: ``KEEP``, ``DISCARD``, or ``MORE``: not decided yet.
-        reason: Why, where the evidence is not the reason.
+        reason: Why, where the gains are not the reason.
         study: Name of the study, with its scales.
         number: Number of the proposal in its stream.
         changes: What was proposed, as ``key=value``.
@@ -120,8 +122,7 @@ class Answer:
         metric: The metric that decides.
         unit: Its unit.
         level: The proposal's level.
-        evidence: How much likelier the gains are with a gain than without.
-        needed: Evidence that keeps it: 1 / level.
+        p: The p-value of no gain, which keeps it where it is at most the level; None in old streams.
         first: Gain on the seeds that decided; of what is kept, it flatters.
         again: Gain on fresh seeds, of what is kept; None before they were run.
         num_proposals: Proposals of the stream so far.
@@ -142,8 +143,7 @@ class Answer:
     metric: str
     unit: str
     level: float
-    evidence: float
-    needed: float
+    p: float | None
     first: Gain
     again: Gain | None
     num_proposals: int
@@ -168,10 +168,8 @@ class Answer:
         lines = [f"{self.decision}: {named}, against {what}{before}"]
         if self.first.mean is not None:
             seeds = count(len(self.first.seeds), "seed")
-            lines.append(
-                f"  {self.metric}: {self.first.mean:+.3g} {self.unit} over {seeds}; "
-                f"evidence of a gain {self.evidence:,.3g}, {self.needed:,.0f} needed to keep it"
-            )
+            p = "" if self.p is None else f"; p {self.p:.2g}, kept at {self.level:.2g} or less"
+            lines.append(f"  {self.metric}: {self.first.mean:+.3g} {self.unit} over {seeds}{p}")
         if self.again is not None and self.again.mean is not None:
             interval = self.again.interval
             ends = "" if interval is None else f" [{interval[0]:+.3g}, {interval[1]:+.3g}]"
@@ -190,11 +188,11 @@ class Answer:
 
     @property
     def _given_up(self) -> str:
-        """Say what a discard by the evidence means; empty otherwise."""
+        """Say what a discard means; empty otherwise."""
         if self.decision != "DISCARD":
             return ""
-        if len(self.first.seeds) >= LIMIT:
-            return f"given up: {LIMIT} seeds have too little evidence of a gain"
+        if len(self.first.seeds) >= LOOKS[-1]:
+            return f"given up: {LOOKS[-1]} seeds do not show a gain"
         return "given up: a gain of one standard deviation between seeds is unlikely; harm is not shown"
 
     @property
@@ -204,7 +202,9 @@ class Answer:
         if self.has_failed:
             return f"the same again goes on, and runs once more what failed; {follow}"
         if self.decision == "MORE":
-            return f"the same again, with --against {self.against}, goes on, up to {LIMIT} seeds; {follow}"
+            return (
+                f"the same again, with --against {self.against}, goes on, up to {LOOKS[-1]} seeds; {follow}"
+            )
         basis = f"of proposal {self.number}" if self.decision == "KEEP" else "of what is kept"
         return f"try another change {basis}; {follow}"
 
