@@ -47,6 +47,7 @@ cluster.shutdown()
 """
 
     def __init__(self, directory: str, number: int) -> None:
+        self.number = number
         self.code = f"NUM_NODES = {number}\n{self.code}"
         super().__init__(directory)
 
@@ -171,3 +172,22 @@ def test_a_trial_goes_on_with_more_workers_when_a_node_joins(
     assert num_workers == 2
     assert first_step > 3, "it went on from its training state"
     verify_against_undisturbed(study_file, nodes, result, num_preemptions=0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("nodes", [3, 2], indirect=True)
+def test_a_group_goes_on_without_a_host_whose_disk_is_full_where_others_have_place(
+    nodes: Nodes, study_file: Path, tmp_path: Path
+) -> None:
+    options = ["base.behaviour=full", "base.pause_s=0", "base.steps=8", f"base.log={tmp_path / 'log'}"]
+    workers = ["resources.workers=2", "--address", nodes.address]
+    driver = run(study_file, *options, *workers)
+    out, err = driver.communicate(timeout=patient(400))
+    if nodes.number == 2:
+        assert driver.returncode == 1
+        assert f"host {(tmp_path / 'log.full').read_text()} cannot use /cache: No space left" in err
+        return
+    assert driver.returncode == 0, err
+    assert json.loads(out.splitlines()[-1])["trials"] == {"run": 1, "reused": 0, "failed": 0}
+    assert starts(tmp_path) == [(2, 1), (2, 3)], "it went on from its training state"

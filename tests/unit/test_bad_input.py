@@ -56,6 +56,8 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in FIFOS:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         os.mkfifo(tmp_path / name)
+    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "no_system").mkdir()
     (tmp_path / "latin.codes").write_bytes(b"\xe9 e\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -97,6 +99,12 @@ def test_a_name_that_no_file_can_have(directory: Path, command: str, name: str) 
         ("classify", "piped_model"),
         ("translate", "translator"),
         ("translate", "piped_model"),
+        ("compare", "circle", "lines.txt", "--ref", "lines.txt"),
+        ("init", "prlm_fusion", "--source", "circle", "--target", "lines.txt"),
+        ("validate", "circle"),
+        ("schema", "no_system"),
+        ("schema", "a." * 2000 + "a"),
+        ("run", STUDY, "--storage", "store", "--tracking-uri", "sqlite:///circle"),
     ],
     ids=" ".join,
 )

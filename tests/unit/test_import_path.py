@@ -12,8 +12,9 @@ from typing import get_args
 import pytest
 
 from nlgraft.export.description import LaterFunction
+from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.public import Study
-from trainables.multi_source.kinds import LAST_SENTENCE
+from trainables.multi_source.graph import LAST_SENTENCE
 
 ROOT = Path(__file__).parents[2]
 CHOOSES_CODE = {
@@ -80,6 +81,19 @@ def test_a_system_of_ones_own_is_found_in_the_working_directory(program: list[st
     (own / "numpy.py").write_text("raise ImportError('planted')\n")
     done = call(program, own, "plan", "study.json")
     assert done.returncode == 0, done.stderr
+
+
+def test_a_store_of_somebody_else_brings_no_system(program: list[str], planted: Path) -> None:
+    """Its study names a module that lies beside it."""
+    study = Study.from_yaml(ROOT / "examples/minimal_system/study.yaml")
+    study.record(ArtifactStore.open(planted))
+    [record] = planted.glob("records/definitions/*")
+    record.write_text(record.read_text().replace("examples.minimal_system", "helper"))
+    for place in (".", str(planted)):
+        done = call(program, planted, "report", study.variant, "--storage", place)
+        assert done.returncode == 2
+        assert "no module 'helper'" in done.stderr
+    assert not [*planted.glob("ran_*")]
 
 
 def test_what_the_systems_that_come_along_do_to_translations_can_be_exported() -> None:

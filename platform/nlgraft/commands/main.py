@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nlgraft.basics.errors import DataError
-from nlgraft.basics.exits import EXIT_DOES_NOT_FIT, EXIT_FAILED
+from nlgraft.basics.errors import EXIT_DOES_NOT_FIT, EXIT_FAILED, DataError
 from nlgraft.basics.wording import count
 from nlgraft.commands.housekeeping import check, compare, config, diff, ls, pack, rm, unpack
 from nlgraft.commands.housekeeping import gc as collect
@@ -23,7 +22,6 @@ from nlgraft.commands.ledger import ledger, register, try_proposal, verify
 from nlgraft.commands.start import init, schema, studies, systems
 from nlgraft.commands.study_command import (
     duration_of,
-    given_study,
     has_address,
     has_json,
     has_storage,
@@ -31,7 +29,8 @@ from nlgraft.commands.study_command import (
     print_json,
     progress_of,
     read_study,
-    takes_study,
+    study_arguments,
+    with_study,
 )
 from nlgraft.commands.vocab import vocab
 from nlgraft.commands.winner import classify, export, translate
@@ -54,11 +53,11 @@ def main() -> None:
 
 
 @main.command("validate")
-@takes_study()
+@study_arguments()
 def validate(study_file: str, overrides: tuple[str, ...]) -> None:
     """Check a study and its data; print every problem and what is allowed."""
     from nlgraft.study.data.design import cells
-    from nlgraft.study.planning.data_checks import check_cells
+    from nlgraft.study.planning.planner import check_cells
 
     study = read_study(study_file, overrides)
     for warning in check_cells(study, cells(study)).warnings:
@@ -68,7 +67,7 @@ def validate(study_file: str, overrides: tuple[str, ...]) -> None:
 
 
 @main.command("plan")
-@given_study("STUDY.yaml")
+@with_study("STUDY.yaml")
 @click.option(
     "--nodes",
     type=click.IntRange(min=2),
@@ -96,7 +95,7 @@ def plan(study: Study, nodes: int | None, is_json: bool) -> None:
 
 
 @main.command("validity")
-@given_study("STUDY.yaml")
+@with_study("STUDY.yaml")
 @click.option("--simulations", default=1000, show_default=True, type=click.IntRange(min=100))
 @click.option(
     "--collapse",
@@ -137,7 +136,7 @@ def validity(study: Study, simulations: int, is_json: bool, **settings: Any) -> 
 
 
 @main.command("run")
-@takes_study()
+@study_arguments()
 @click.option("--json", "is_json", is_flag=True, help="Print the result as JSON, as the last line of stdout.")
 @click.option("--only", multiple=True, metavar="FACTOR=LEVEL", help="Run only these cells and the baseline.")
 @has_address("A running Ray cluster, e.g. auto. Default: start a local one.")
@@ -191,7 +190,7 @@ def run(
 
 
 @main.command("trial")
-@takes_study()
+@study_arguments()
 @click.option(
     "--cell",
     multiple=True,
@@ -233,7 +232,7 @@ def trial(
 
 
 @main.command("status")
-@given_study()
+@with_study()
 @has_json
 @click.option("--watch", is_flag=True, help="Refresh every two seconds until nothing runs.")
 @has_address("Job server, e.g. http://HEAD:8265: say how its job of the study is.")
@@ -257,7 +256,7 @@ def status(study: Study, is_json: bool, watch: bool, address: str | None) -> Non
 
 
 @main.command("report")
-@given_study()
+@with_study()
 @click.option(
     "--format",
     "formats",

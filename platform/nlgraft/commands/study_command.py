@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nlgraft.basics.exits import fails_politely
+from nlgraft.basics.errors import fails_politely
 
 if TYPE_CHECKING:
     from nlgraft.commands.progress import Progress
@@ -56,7 +57,7 @@ def reads_studies(function: Callable[..., None]) -> Callable[..., None]:
     return fails_politely(command)
 
 
-def takes_study(metavar: str = "STUDY.yaml") -> Callable[[Callable[..., None]], Callable[..., None]]:
+def study_arguments(metavar: str = "STUDY.yaml") -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Declare the arguments of a command that takes a study and overrides."""
 
     def declare(function: Callable[..., None]) -> Callable[..., None]:
@@ -66,7 +67,7 @@ def takes_study(metavar: str = "STUDY.yaml") -> Callable[[Callable[..., None]], 
     return declare
 
 
-def given_study(metavar: str = "STUDY") -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_study(metavar: str = "STUDY") -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Declare a study, its overrides and its store; the command is called with the `Study` that they name.
 
     ``STUDY`` may also be the name of a study that was run, ``STUDY.yaml`` is a file.
@@ -78,7 +79,7 @@ def given_study(metavar: str = "STUDY") -> Callable[[Callable[..., None]], Calla
             read = find_study if metavar == "STUDY" else read_study
             function(read(study_file, overrides, storage), **options)
 
-        return takes_study(metavar)(has_storage(command))
+        return study_arguments(metavar)(has_storage(command))
 
     return declare
 
@@ -105,7 +106,13 @@ def find_study(study: str, overrides: Sequence[str], storage: str | None) -> Stu
     """Read a study file, or a study that was run on the store by its name."""
     from nlgraft import api
 
-    return read_study(study, overrides, storage) if overrides else api.find_study(study, storage)
+    if overrides:
+        return read_study(study, overrides, storage)
+    here = str(Path.cwd())
+    # In the store of somebody else lies no system: see `reads_studies`.
+    if storage is not None and sys.path[-1] == here and Path(here).is_relative_to(os.path.realpath(storage)):
+        del sys.path[-1]
+    return api.find_study(study, storage)
 
 
 def print_json(document: Any) -> None:

@@ -11,8 +11,9 @@ import logging
 import pickle
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, cast
 
 import ray
@@ -23,14 +24,12 @@ from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nlgraft.execution.losses import Losses, is_any_lost
-from nlgraft.execution.stall_watch import LOOKS, StallWatch
-from nlgraft.execution.worker_group import WorkerGroup
-from nlgraft.pipeline.execute import execute_stage
+from nlgraft.execution.worker_group import LOOKS, StallWatch, WorkerGroup
+from nlgraft.pipeline.execute import THREADS, RecordingReporter, execute_stage
 from nlgraft.pipeline.runner import fault_of_host, is_store_fault, one_line
 from nlgraft.pipeline.stage import KillReason, Reporter, Stage, TrialStopped, Worker
-from nlgraft.pipeline.stage_outputs import RecordingReporter
 from nlgraft.pipeline.store import ArtifactStore, StorePlace
-from nlgraft.pipeline.threads import THREADS
+from nlgraft.study.planning.capacity import num_fitting
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +37,7 @@ _POLL_S = 0.2
 _ANSWER_S = 60.0
 _OTHERS_S = 2.0
 _PREEMPTION_POLL_S = 2.0
+_NODE_LABEL = "ray.io/node-id"
 _PREEMPTED = "a node of the group is about to be taken away"
 
 
@@ -149,10 +149,20 @@ def _train_loop(config: dict[str, Any]) -> None:
         raise
 
 
-def _told(error: Exception, store: ArtifactStore) -> tuple[str, str] | KillReason:
+@dataclass(frozen=True)
+class _FaultyHost:
+    """A fault of the disk of a worker's host, and the host's node."""
+
+    reason: str
+    node: str
+
+
+def _told(error: Exception, store: ArtifactStore) -> tuple[str, str] | KillReason | _FaultyHost:
     """Turn an error of a worker into what the process that started the group raises; see `run_on_workers`."""
+    if fault := fault_of_host(error, store):
+        return _FaultyHost(str(fault), ray.get_runtime_context().get_node_id())
     if is_store_fault(error):
-        return KillReason(fault_of_host(error, store) or one_line(error, store.name))
+        return KillReason(one_line(error, store.name))
     return type(error).__name__, str(error)
 
 
@@ -204,22 +214,30 @@ def run_on_workers(
         tell_awaiting: Called with True when the group has no worker, with False when it has one.
 
     Raises:
-        TrialStopped: The group ended at the reporter's request, or the store failed on a worker.
+        TrialStopped: The group ended at the reporter's request, or the store failed on a worker, or the
+            disks of so many hosts that the others have no place for the group.
         WorkerStageError: The stage raised on a worker.
         RuntimeError: Workers were lost more often than is allowed.
     """
+    faulty: set[str] = set()
     while True:
         # On this node: losing another one must cost no more than its workers.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         mailbox: Any = cast(Any, ray.remote(_Mailbox)).options(num_cpus=0, scheduling_strategy=here).remote()
         # Lost workers are counted here and not by Train, which would retry an error of the stage as well.
-        trainer = _new_trainer(stage, place, group, mailbox, losses.number)
+        trainer = _new_trainer(stage, place, group, mailbox, losses.number, faulty)
         failure = _fit(trainer, reporter, mailbox, tell_awaiting)
         posted, nodes = ray.get([mailbox.error.remote(), mailbox.nodes.remote()])
         ray.kill(mailbox)  # else one actor of each attempt would stay as long as the driver
         error: Any = None if posted is None else pickle.loads(posted)
         if isinstance(error, tuple):
             raise WorkerStageError(f"{error[0]}: {error[1]}")
+        if isinstance(error, _FaultyHost):
+            faulty.add(error.node)
+            if not _has_place(group, faulty):
+                raise TrialStopped(KillReason(error.reason))
+            _log.warning("stage %s goes on without a host: %s", stage.name, error.reason)
+            continue
         if error not in (None, _PREEMPTED):
             raise TrialStopped(error)
         if error is None and failure is None:
@@ -230,6 +248,13 @@ def run_on_workers(
         _log.warning("stage %s: a worker was lost, %s: %s", stage.name, losses, failure or _PREEMPTED)
         if losses.reason_to_end is not None:
             raise RuntimeError(f"{losses.reason_to_end}; the last time: {failure or _PREEMPTED}")
+
+
+def _has_place(group: WorkerGroup, without: Collection[str]) -> bool:
+    """Tell if the other nodes hold a group, whatever else is on them now."""
+    nodes = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in without]
+    num_places = sum(num_fitting(group.shape, node["Resources"]) for node in nodes)
+    return num_places >= (group.least_workers or group.num_workers)
 
 
 def _fit(
@@ -263,7 +288,12 @@ def _fit(
 
 
 def _new_trainer(
-    stage: Stage, place: StorePlace, group: WorkerGroup, mailbox: Any, attempt: int
+    stage: Stage,
+    place: StorePlace,
+    group: WorkerGroup,
+    mailbox: Any,
+    losses: int,
+    faulty: Collection[str],
 ) -> TorchTrainer:
     resources = {"CPU": group.cpus_per_worker}
     if group.gpus_per_worker:
@@ -285,10 +315,11 @@ def _new_trainer(
             elastic_resize_monitor_interval_s=group.growth_s,
             use_gpu=group.gpus_per_worker > 0,
             resources_per_worker=resources,
+            label_selector={_NODE_LABEL: f"!in({','.join(sorted(faulty))})"} if faulty else None,
         ),
         run_config=RunConfig(
             # Train resumes implicitly by run name: the fingerprint lets a stage resume only itself.
-            name=f"{stage.name}-{stage.fingerprint[:16]}-{attempt}",
+            name=f"{stage.name}-{stage.fingerprint[:16]}-{losses + len(faulty)}",
             storage_path=group.run_directory,
             failure_config=FailureConfig(max_failures=0, max_preemption_failures=0),
         ),

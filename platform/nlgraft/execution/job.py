@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from nlgraft.basics.errors import DataError
+from nlgraft.basics.wording import without_credentials
 from nlgraft.execution.job_package import JobPackage
 from nlgraft.execution.job_server import Job, JobServer, job_name
-from nlgraft.pipeline.credentials import without_credentials
 from nlgraft.study.data.study import Study
+from nlgraft.study.reading.system_import import load_system
 
 RUNTIME_ENV_FILE = "runtime_env.yaml"
 _LONGEST_NAME = 255
+_NAMING = ("data", "base", "factors", "components", "search")
+"""Parts of a study whose values may be files and modules."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,7 @@ def _packed(request: JobRequest) -> tuple[str, JobPackage, dict[str, Any]]:
     environment = runtime_env(directory)
     environment["env_vars"] = {**environment.get("env_vars", {}), **_values(request.variables)}
     own_store = _patterns_of(Path(request.study.storage.path).expanduser(), directory)
-    needs = [RUNTIME_ENV_FILE, relative, *_named_in(request.study.to_dict(), directory)]
+    needs = [RUNTIME_ENV_FILE, relative, *_named_in(request.study, directory)]
     package = JobPackage.collect(directory, [*own_store, *environment.pop("excludes", ())], needs)
     if relative not in package.files:
         reason = package.left_out.get(relative, "its directory is left out")
@@ -98,17 +101,27 @@ def _packed(request: JobRequest) -> tuple[str, JobPackage, dict[str, Any]]:
     return relative, package, environment
 
 
-def _named_in(document: Any, directory: Path) -> Iterator[str]:
+def _named_in(study: Study, directory: Path) -> Iterator[str]:
     """Yield what lies in a directory of the files, systems and metrics that a study names."""
-    if isinstance(document, Mapping | list):
-        for value in document.values() if isinstance(document, Mapping) else document:
-            yield from _named_in(value, directory)
-    elif isinstance(document, str) and len(document) < _LONGEST_NAME and document.isprintable():
-        package = re.split("[.:]", document)[0]
-        for name in (document, package, f"{package}.py"):
-            path = (directory / name).resolve()
+    document, schema = study.to_dict(), load_system(study.system).config_type.model_json_schema()
+    # Words that a setting allows name no files.
+    settings = [part for part in _parts(schema) if isinstance(part, Mapping)]
+    choices = {word for part in settings for word in (*part.get("enum", ()), part.get("const"))}
+    words = {value for key in _NAMING for value in _parts(document[key]) if isinstance(value, str)} - choices
+    modules = {re.split("[.:]", path)[0] for path in (study.system, *(word for word in words if ":" in word))}
+    for name in sorted(words | modules | {f"{module}.py" for module in modules}):
+        if len(name) < _LONGEST_NAME and name.isprintable():
+            path = Path(os.path.realpath(directory / name))
             if path != directory and path.is_relative_to(directory) and path.exists():
                 yield path.relative_to(directory).as_posix()
+
+
+def _parts(document: Any) -> Iterator[Any]:
+    """Yield a document and all that it holds, without keys."""
+    yield document
+    if isinstance(document, Mapping | list):
+        for value in document.values() if isinstance(document, Mapping) else document:
+            yield from _parts(value)
 
 
 def _values(variables: Sequence[str]) -> dict[str, str]:

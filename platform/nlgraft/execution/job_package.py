@@ -14,7 +14,7 @@ import pathspec
 
 from nlgraft.basics.errors import DataError
 from nlgraft.basics.wording import count, size
-from nlgraft.pipeline.environment import git
+from nlgraft.pipeline.manifest import git
 
 SECRETS = (
     ".env", ".env.*", "*.env", ".envrc", ".netrc", "netrc", "_netrc", ".git-credentials", ".pypirc",
@@ -128,13 +128,13 @@ class JobPackage:
     ) -> None:
         is_wanted = patterns.check_file(name).include is False
         if not reason and entry.is_symlink():
-            target = (self.directory / name).resolve()
+            target = Path(os.path.realpath(self.directory / name))  # resolve() raises for a circle of links
             root = self.directory.resolve()
             if not target.is_relative_to(root):
                 reason = "a link that leads outside"
             elif patterns.match_file(target.relative_to(root).as_posix()):
                 reason = "a link to what is left out"
-        elif not reason and not entry.is_file():
+        if not reason and not (self.directory / name).is_file():
             reason = "no file"
         num_bytes = 0 if reason else entry.stat().st_size
         if num_bytes > MAX_FILE_BYTES and not is_wanted:

@@ -152,6 +152,12 @@ class ContextualEmbedding(nn.Module):
         if self.projection is not None:
             nn.init.xavier_uniform_(self.projection.weight)
 
+    @property
+    def max_tokens(self) -> int | None:
+        """Longest input, without the prepended token, that the encoder has positions for; None: any."""
+        limit = getattr(self.context.encoder, "max_tokens", None)
+        return limit and limit - (self.prepend_id is not None)
+
     def inputs(self, tokens: Tokens) -> Tokens:
         """Return the encoder's input for some tokens: the same, or one token longer, [B, T + 1]."""
         if self.prepend_id is None:

@@ -16,7 +16,7 @@ from nlgraft.nn.batch import Tokens
 from nlgraft.nn.context_config import HuggingFaceEncoderConfig
 from nlgraft.nn.freezing import evaluating
 from nlgraft.nn.pooling import EncoderShape, LayerStates
-from nlgraft.nn.transformers_loading import MAIN, position_limit, quiet_transformers, refuse_missing
+from nlgraft.nn.transformers_lms import MAIN, position_limit, quiet_transformers, refuse_missing
 
 
 def load_base_model(config: HuggingFaceEncoderConfig) -> nn.Module:
@@ -150,8 +150,8 @@ class HuggingFaceEncoder(nn.Module):
         if self.max_tokens is not None and length > self.max_tokens:
             raise DataError(
                 f"an input of {length} tokens, but {type(self.model).__name__} has positions for "
-                f"{self.max_tokens}: set the context's max_tokens to at most that, or data.max_tokens where "
-                "the model takes the place of the source embeddings"
+                f"{self.max_tokens}: set the context's max_tokens to at most that; where the model takes the "
+                "place of the source embeddings, leave longer lines out"
             )
         if not tokens.has_padding:
             return self._run(input_ids=tokens.ids, attention_mask=torch.ones_like(tokens.ids))

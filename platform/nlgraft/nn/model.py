@@ -24,9 +24,8 @@ from nlgraft.nn.contextual import (
 )
 from nlgraft.nn.decoder_state import DecoderState
 from nlgraft.nn.embedding import InputLayer, TableEmbedding
-from nlgraft.nn.fine_encoder import FineEncoder
 from nlgraft.nn.fusion import Fusion, isolated_rng
-from nlgraft.nn.layers import DecoderLayer, EncoderLayer
+from nlgraft.nn.layers import DecoderLayer, EncoderLayer, FineEncoder
 from nlgraft.nn.linear import Linear
 from nlgraft.nn.model_config import TransformerConfig
 
@@ -216,6 +215,15 @@ class Seq2Seq(nn.Module):
         # One softmax over all sources, or one per source.
         bank = [concatenate(encoding.bank)] if is_joint else encoding.bank
         return bank, list(encoding.contexts.values()) if is_fused else []
+
+    def room(self, side: str) -> int | None:
+        """Look up the longest input of a side that has a position for every token; None: any."""
+        embedding = getattr(self, f"{side}_embedding")
+        is_learned = getattr(self.config, f"{side}_positions") == "learned"
+        rooms = [self.config.max_positions] if is_learned else []
+        if isinstance(embedding, ContextualEmbedding) and embedding.max_tokens is not None:
+            rooms.append(embedding.max_tokens)
+        return min(rooms, default=None)
 
     def named_contexts(self) -> dict[str, Context]:
         """Find the pretrained encoders in use by the names that the configuration gives them."""

@@ -15,9 +15,8 @@ from nlgraft.study.data.design import cells
 from nlgraft.study.data.plan import Plan
 from nlgraft.study.planning.planner import plan
 from nlgraft.study.reading import documents
-from nlgraft.study.reading.reader import read_study
-from nlgraft.study.reading.recorded import record_study, recorded_study
-from nlgraft.study.reading.schema import study_schema, system_schema
+from nlgraft.study.reading.knobs import study_schema, system_schema
+from nlgraft.study.reading.reader import read_study, record_study, recorded_study
 from nlgraft.study.reading.system_import import load_system
 
 
@@ -65,13 +64,13 @@ class Study(study.Study):
         return read_study(documents.from_values(document), overrides, environ, "study", cls, Path.cwd())
 
     @classmethod
-    def from_store(cls, name: str, store: ArtifactStore, environ: Mapping[str, str] | None = None) -> Self:
+    def from_store(cls, name: str, store: ArtifactStore) -> Self:
         """Read a study that was run on a store by its name, overrides included: see `variant`.
 
         Raises:
             StudyError: The store has no such study, or this version of nlgraft refuses it.
         """
-        return recorded_study(name, store, os.environ if environ is None else environ, cls)
+        return recorded_study(name, store, cls)
 
     def record(self, store: ArtifactStore) -> None:
         """Record the study in a store, for `from_store`; the newest one of a name is kept."""

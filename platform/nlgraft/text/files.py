@@ -99,7 +99,7 @@ def open_file(path: str) -> Iterator[IO[bytes]]:
     if not where.is_fifo():
         refuse_special(where)
     # An unnamed pipe, such as a shell passes as /dev/fd/63, resolves to a name that does not exist.
-    opener = _open_named_pipe if where.resolve().is_fifo() else None
+    opener = _open_named_pipe if Path(os.path.realpath(where)).is_fifo() else None
     with open(where, "rb", opener=opener) as file:
         head = file.peek(2)[:2]  # a pipe's first bytes cannot be read again
         is_gzip = head == b"\x1f\x8b"

@@ -8,26 +8,26 @@ import re
 import sqlite3
 import warnings
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 from mlflow import MlflowClient, MlflowException
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from nlgraft.basics.errors import Problem, StudyError
-from nlgraft.pipeline.credentials import without_credentials
+from nlgraft.basics.wording import without_credentials
 from nlgraft.tracking.backend import MlflowBackend
 from nlgraft.tracking.fenced_client import fenced_client
 from nlgraft.tracking.uri import is_database, sqlite_path
 
 _log = logging.getLogger("nlgraft.tracking")
 
-_SCHEMA_LOCK_TIMEOUT_S = 120.0
+_PATIENCE_S = 60.0
 _REFUSALS = (401, 403)
 
 
@@ -95,10 +95,13 @@ def _refused(uri: str, experiment: str, error: MlflowException) -> StudyError:
 def _ensure_schema(database: Path) -> None:
     """Create a SQLite database in one step: racing or killed migrations would leave it half migrated.
 
-    It uses a write-ahead log, with which a commit costs a fraction of one with a rollback journal.
+    The lock only spares work: a process that is stopped while it holds the lock blocks nobody for long. The
+    database uses a write-ahead log, with which a commit costs a fraction of one with a rollback journal.
     """
     database.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{database}.lock", timeout=_SCHEMA_LOCK_TIMEOUT_S):
+    with ExitStack() as stack, suppress(FileExistsError):  # another was faster
+        with suppress(Timeout):
+            stack.enter_context(FileLock(f"{database}.lock", timeout=_PATIENCE_S))
         if database.exists() and database.stat().st_size > 0:
             return
         with TemporaryDirectory(prefix=".nlgraft-mlflow-", dir=database.parent) as folder:
@@ -106,7 +109,9 @@ def _ensure_schema(database: Path) -> None:
             MlflowClient(tracking_uri=f"sqlite:///{new}")
             with closing(sqlite3.connect(new)) as connection:
                 connection.execute("PRAGMA journal_mode=WAL")
-            new.replace(database)
+            if database.exists() and database.stat().st_size == 0:
+                database.unlink()
+            os.link(new, database)
 
 
 @cache
@@ -121,27 +126,28 @@ def _relax_commits(database: Path) -> None:
         if not isinstance(connection, sqlite3.Connection):
             return
         (_, _, file), *_ = connection.execute("PRAGMA database_list").fetchall()
-        is_ours = file == str(database.resolve())
-        if is_ours and connection.execute("PRAGMA journal_mode").fetchone() == ("wal",):
+        is_this_database = file == str(database.resolve())
+        if is_this_database and connection.execute("PRAGMA journal_mode").fetchone() == ("wal",):
             connection.execute("PRAGMA synchronous=NORMAL")
 
     event.listen(Engine, "connect", relax)
 
 
 def _experiment_id(client: MlflowClient, name: str, location: str | None, tags: dict[str, str]) -> str:
-    found = client.get_experiment_by_name(name)
-    if found is None:
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
         try:
             return client.create_experiment(name, artifact_location=location, tags=tags)
         except MlflowException:
-            found = client.get_experiment_by_name(name)
-            if found is None:  # no other process has created it, so the error is a real one
+            experiment = client.get_experiment_by_name(name)
+            if experiment is None:
+                # No other process has created it, so the error is a real one.
                 raise
-    if found.lifecycle_stage == "deleted":
+    if experiment.lifecycle_stage == "deleted":
         _log.warning(
             "the MLflow experiment %r had been deleted; it is restored with its runs. To keep it deleted, "
             "set another tracking.experiment in the study",
             name,
         )
-        client.restore_experiment(found.experiment_id)
-    return found.experiment_id
+        client.restore_experiment(experiment.experiment_id)
+    return experiment.experiment_id

@@ -6,6 +6,7 @@ Importing this module does not import mlflow; the writer thread does when the st
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -15,19 +16,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nlgraft.basics.errors import StudyError
-from nlgraft.tracking.best import BestTrial
-from nlgraft.tracking.entries import CellLike, IsRead, Point, RunEntry, RunKey, TrialLike
+from nlgraft.tracking.entries import (
+    BestModel,
+    CellLike,
+    IsRead,
+    Point,
+    RunEntry,
+    RunKey,
+    TrialLike,
+    copy_scored_files,
+    find_model,
+)
 from nlgraft.tracking.layout import StudyLayout, now_ms
-from nlgraft.tracking.naming import metric_name, upstream_trainings
-from nlgraft.tracking.tags import END_REASON, STATE
-from nlgraft.tracking.trial_files import copy_scored_files
+from nlgraft.tracking.naming import END_REASON, STATE, metric_name, upstream_trainings
 from nlgraft.tracking.uri import check_uri, is_database, public_text
 from nlgraft.tracking.writer import Backend, Writer
 
 if TYPE_CHECKING:
     from nlgraft.pipeline.store import ArtifactStore
-    from nlgraft.pipeline.trial_record import TrialRecord
+    from nlgraft.pipeline.trial import TrialRecord
+    from nlgraft.study.data.study import Objective
     from nlgraft.study.public import Study
+
 
 _log = logging.getLogger("nlgraft.tracking")
 
@@ -36,13 +46,17 @@ Connect: TypeAlias = Callable[[str, str, str, dict[str, str]], Backend]
 
 _CLOSE_S = 30.0
 _INTERRUPTED_CLOSE_S = 20.0
-_NUM_AT_ONCE = 4  # the processes of MLflow's server
+# The processes of MLflow's server.
+_NUM_AT_ONCE = 4
 _MLFLOW_SETTINGS = {
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # standard output belongs to --json
+    # Standard output belongs to --json.
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # the writer retries, after checking if the call got through
+    # The writer retries, after checking if the call got through.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
-    "MLFLOW_DISABLE_TELEMETRY": "true",  # the user asked nlgraft, not MLflow, and may have no network
+    # The user asked nlgraft, not MLflow, and may have no network.
+    "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 
 
@@ -131,7 +145,8 @@ class MlflowTracker:
         try:
             self._writer.start(self._start_timeout_s)
         except StudyError:
-            self._writer = None  # there is nothing to close
+            # There is nothing to close.
+            self._writer = None
             raise
 
     def trial_started(self, trial: TrialLike) -> None:
@@ -198,11 +213,11 @@ class MlflowTracker:
             main_metric: The metric that is shown in its name.
         """
         layout = self._require_layout()
-        known = layout.find_cell(cell)
-        if known is None:
+        study_cell = layout.find_cell(cell)
+        if study_cell is None:
             _log.warning("the study has no cell %s; its results are not written to MLflow", cell)
             return
-        self._put(layout.cell_end(known, result, main_metric))
+        self._put(layout.cell_end(study_cell, result, main_metric))
 
     def finish_study(
         self, result: Mapping[str, Any], note: str, report_directory: Path | None = None
@@ -313,3 +328,25 @@ def prepare_mlflow() -> None:
     """Set what MLflow reads from the environment at import and at every call."""
     for name, value in _MLFLOW_SETTINGS.items():
         os.environ.setdefault(name, value)
+
+
+# The best trial of a study: its model is logged for serving.
+
+
+class BestTrial:
+    """The finished replicate with the best objective on dev; the first of two equal ones."""
+
+    def __init__(self, objective: Objective) -> None:
+        self._metric = objective.metric
+        self._sign = 1.0 if objective.direction == "maximize" else -1.0
+        self._value = -math.inf
+        self.model: BestModel | None = None
+
+    def consider(self, trial: TrialLike, record: TrialRecord, store: ArtifactStore) -> None:
+        """Compare a trial that has ended with the best so far."""
+        if trial.kind != "replicate" or record.state != "finished":
+            return
+        value = self._sign * record.metrics.get(self._metric, math.nan)
+        if value > self._value:
+            self._value = value
+            self.model = BestModel(trial.fingerprint, partial(find_model, trial.graph, store))

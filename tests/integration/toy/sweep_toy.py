@@ -8,12 +8,14 @@ import os
 import signal
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
+from nlgraft.basics.errors import HostFault
 from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.pipeline.stage import Stage, StageContext, StageGraph, TrialStopped
-from nlgraft.study.data.metric import Metric
+from nlgraft.study.data.system import Metric
 
 DESCRIPTION = "A toy"
 PAPER = "none"
@@ -27,7 +29,7 @@ class Config(StrictConfig):
     """Settings of the toy."""
 
     data: Mapping[str, Any] = {}
-    behaviour: Literal["good", "nan", "raise", "exit", "hang"] = "good"
+    behaviour: Literal["good", "nan", "raise", "exit", "hang", "full"] = "good"
     upstream: int = 0
     gain: float = 0.0
     noise: float = 0.0
@@ -112,6 +114,8 @@ def run_training(context: StageContext) -> None:
             raise ValueError("this arm cannot work")
         if config["behaviour"] == "hang" and step == 2 and is_last:
             time.sleep(10_000)
+        if config["behaviour"] == "full" and step > 2:
+            _fill_first_node(context)
         if config["behaviour"] == "exit" and step == 2:
             os._exit(17)
         score = math.nan if config["behaviour"] == "nan" else 10 * config["gain"] + step + context.seed / 10
@@ -143,7 +147,7 @@ def _asked_to_stop(context: StageContext) -> str | None:
         return context.should_stop()
     import torch
 
-    from nlgraft.training.workers import Workers
+    from nlgraft.training.step import Workers
 
     group = Workers(context.rank, context.world_size, torch.device("cpu"))
     return group.compute_on_first(context.should_stop)
@@ -164,6 +168,17 @@ def _be_lost(context: StageContext) -> None:
     if num_losses and Path(context.config["log"]).read_text().count("lost ") < num_losses:
         _log(context, "lost")
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _fill_first_node(context: StageContext) -> None:
+    """Find the disk full on the node that comes here first."""
+    import ray
+
+    mark, node = Path(f"{context.config['log']}.full"), ray.get_runtime_context().get_node_id()
+    with suppress(FileExistsError), mark.open("x") as file:
+        file.write(node)
+    if mark.read_text() == node:
+        raise HostFault(f"host {node} cannot use /cache: No space left on device")
 
 
 def _mean_over_workers(context: StageContext, value: float) -> float:

@@ -155,6 +155,30 @@ def test_of_a_repository_a_job_gets_what_git_tracks_and_the_study_names(project,
     assert left_out["key"] == "a link to what is left out"
 
 
+def test_a_word_of_a_study_is_no_path(project, server, monkeypatch):
+    """Only files, its system and its metrics are; links that lead nowhere or to folders stay."""
+    subprocess.run(["git", "-C", str(project), "init", "-q"], check=True)
+    for name in ("demo", "maximize", "dev", "conlang", "transfer", "avg_eg", "examples"):
+        (project / name).mkdir()
+        (project / name / "private.txt").touch()
+    links = {"circle": "circle", "nowhere": "missing", "folder": "examples"}
+    for name, target in links.items():
+        (project / "my_system" / name).symlink_to(target)
+    (project / "up.en").touch()
+    study = Study.from_yaml(ROOT / "search_spaces/embedding_transfer/demo.yaml").to_dict()
+    files = {"corpus": "files", "train": {"sources": "up.en", "target": "my_system"}}
+    study["data"]["upstream"] = files | {"dev": files["train"], "test": files["train"]}
+    study["storage"] = {"path": str(project / "my_store")}
+    submit_run(replace(request(), study=Study.from_dict(study)), None, print)
+    assert {*server.sent} == {
+        "study.yaml",
+        "up.en",
+        "my_system/graph.py",
+        "my_system/.gitignore",
+        "my_system/local.txt",
+    }
+
+
 def test_of_a_repository_without_tracked_files_only_what_is_named_is_sent(project, server):
     subprocess.run(["git", "-C", str(project), "init", "-q"], check=True)
     submit_run(request(), None, print)

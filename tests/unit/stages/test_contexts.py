@@ -20,9 +20,8 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.stages import context_graph
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import LanguageModelPhaseConfig, ScoreConfig
-from nlgraft.stages.kinds.seq2seq_kinds import DecodingSettings, TrainSettings
 from nlgraft.stages.run.text_stages import read_encoded
-from nlgraft.stages.seq2seq_graph import ContextStages
+from nlgraft.stages.seq2seq_graph import ContextStages, DecodingSettings, TrainSettings
 from nlgraft.text.corpora import load_corpus, read_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import TokenizerConfig
@@ -245,6 +244,48 @@ def test_a_language_model_of_ours_takes_the_place_of_a_table(store, kind, is_cen
             every = torch.cat([layers[:, is_source:] for layers in states], dim=1)
             torch.testing.assert_close(used.pooling.means, every.mean(1), rtol=0, atol=1e-5)
     assert losses == pytest.approx(losses[:1] * len(losses), abs=1e-5)
+
+
+def direct(checkpoint):
+    """A trial: translation with a checkpoint in place of the source's embeddings."""
+    encoder = HuggingFaceEncoderConfig(checkpoint=str(checkpoint))
+    corpus = pieces.corpus("bitext", DATA)
+    tokenizers = pieces.tokenizers("bitext", TokenizerConfig(vocab_size=150), {"bitext": corpus})
+    tokenizers[SIDE.stream] = context_graph.released_tokenizer("prlm", encoder)
+    text = pieces.encode("bitext", corpus, tokenizers, streams={SIDE.stream: "source 0"}, max_tokens=10)
+    contexts = {"prlm": ContextConfig(encoder=HuggingFaceEncoderConfig(), is_frozen=True)}
+    model = TransformerConfig(**SIZES, contexts=contexts, source_context="prlm", tying="decoder")
+    settings, view = (
+        TrainSettings(train=TRAIN, model=model, view=View(sources=(SIDE,))),
+        View(sources=(SIDE,)),
+    )
+    given = ContextStages({"prlm": context_graph.released_encoder("prlm", encoder)})
+    trained = pieces.train("trained", text, settings, seed=1, contexts=given)
+    decoding = DecodingSettings(decode=DECODE, view=view)
+    return StageGraph(pieces.scores(trained, text, ("test",), decoding, ScoreConfig(metrics=("bleu",))))
+
+
+def lengths(store, graph, split):
+    return read_encoded(artifact(store, graph, "bitext_encoded"), split).stream(SIDE.stream).lengths
+
+
+def test_text_beyond_the_positions_of_an_encoder_in_place_of_embeddings_is_refused_before_a_step(
+    store, checkpoint, tmp_path
+):
+    """Also a single sentence of dev; a longer one of test is cut."""
+    graph = direct(checkpoint)
+    assert "test/bleu" in run(store, graph).metrics
+    longest = max(int(lengths(store, graph, split).max()) for split in ("train", "dev"))
+    small = shutil.copytree(checkpoint, tmp_path / "small")
+    for room in (longest - 1, longest):
+        config = transformers.BertConfig.from_pretrained(small, max_position_embeddings=room)
+        transformers.BertForMaskedLM(config).save_pretrained(small)
+        if room < longest:
+            message = rf"source text has up to {longest} tokens.* {room} positions; .*leave longer lines out"
+            with pytest.raises(TrialFailed, match=message):
+                run(store, direct(small))
+        else:
+            assert "test/bleu" in run(store, direct(small)).metrics
 
 
 def test_a_random_encoder_has_the_architecture_and_nothing_else_of_a_pretrained_one(store, checkpoint):

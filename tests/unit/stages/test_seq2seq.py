@@ -18,25 +18,25 @@ from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import MaskedSpansConfig, ScoreConfig
-from nlgraft.stages.extract_graph import extract_scores
-from nlgraft.stages.kinds.seq2seq_kinds import (
+from nlgraft.stages.metrics import NATS_PER_CHAR, OUTPUT, SAVED, TEXT, TRAINING, prefixed
+from nlgraft.stages.run.seq2seq_stages import batches, check_positions
+from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded, vocab_sizes
+from nlgraft.stages.run.translation_stages import model_inputs
+from nlgraft.stages.seq2seq_graph import (
     CarrySettings,
     DecodingSettings,
     TrainInputs,
     TrainSettings,
     TranslateInputs,
     TranslateSettings,
+    extract_scores,
 )
-from nlgraft.stages.metrics import NATS_PER_CHAR, OUTPUT, SAVED, TEXT, TRAINING, prefixed
-from nlgraft.stages.run.seq2seq_stages import batches, check_positions
-from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded, vocab_sizes
-from nlgraft.stages.run.translation_stages import model_inputs
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import TokenizerConfig
 from nlgraft.training.data import Seq2SeqData
-from nlgraft.training.models import read_model
+from nlgraft.training.models import fresh_model, read_model
 from nlgraft.training.train_config import LearnedParameters, Side, SmoothedTrainConfig, View
 from nlgraft.training.views import Encoded
 from tests.unit.stages.runs import finish
@@ -241,12 +241,16 @@ def test_training_text_must_fit_the_position_table():
     def data(source, target):
         return Seq2SeqData(Encoded({"source 0": source, "target": target}), View(), batch_tokens=100)
 
-    check_positions(LEARNED, data(text, text))
-    check_positions(TransformerConfig(), data(long, long))
+    table, sinusoids = (
+        fresh_model(config, 9, 9, seed=0) for config in (LEARNED, TransformerConfig(preset="tiny"))
+    )
+    short = data(text, text)
+    check_positions(table, short, short)
+    check_positions(sinusoids, data(long, long))
     with pytest.raises(DataError, match=r"source text has up to 7 tokens with its end.*at most 5"):
-        check_positions(LEARNED, data(long, text))
-    with pytest.raises(DataError, match="target text"):
-        check_positions(LEARNED, data(text, long))
+        check_positions(table, data(long, text), short)
+    with pytest.raises(DataError, match=r"target text.*at most 5"):
+        check_positions(table, short, data(text, long))  # of dev alone
 
 
 def inputs_of(store, text):
@@ -261,8 +265,7 @@ def test_sources_to_translate_are_cut_to_the_position_table(store, caplog):
     text = texts()
     settings = TranslateSettings(split="dev", decode=DECODE, streams={"source 0": "source 0"})
     inputs = inputs_of(store, text)
-    cut = model_inputs(settings, inputs, LEARNED).sources[0]
-    whole = model_inputs(settings, inputs, TransformerConfig()).sources[0]
+    cut, whole = (model_inputs(settings, inputs, room).sources[0] for room in (6, None))
     assert set(cut.lengths.tolist()) == {6}
     assert "dev, source 0: 8 of 8 sequences were cut" in caplog.text
     assert [row.tolist() for row in cut] == [[*row[:5].tolist(), 3] for row in whole]
@@ -274,8 +277,6 @@ def test_sources_to_translate_are_cut_as_those_of_training(store, caplog):
     assert stage.config["max_tokens"] == 4
     inputs = inputs_of(store, text)
     trained = read_encoded(store.fetch(text.stage), "dev").stream("source 0")
-    read = model_inputs(TranslateSettings.model_validate(stage.config), inputs, TransformerConfig()).sources[
-        0
-    ]
+    read = model_inputs(TranslateSettings.model_validate(stage.config), inputs, None).sources[0]
     assert [row.tolist() for row in read] == [[*row.tolist(), 3] for row in trained]
     assert "dev, source 0: 8 of 8 sequences were cut" in caplog.text

@@ -62,6 +62,19 @@ def test_a_record_of_an_earlier_version_may_hold_settings_that_were_removed(good
     assert Study.from_store("toy", store).fingerprint == Study.from_dict(good).fingerprint
 
 
+def test_a_store_reads_no_variable_of_whoever_opens_it(good, tmp_path, monkeypatch):
+    monkeypatch.setenv("PASSWORD", "hunter2")
+    store = ArtifactStore.open(tmp_path / "store")
+    Study.from_dict(good).record(store)
+    [path] = (tmp_path / "store/records/definitions").iterdir()
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {"study": good | {"description": "${env:PASSWORD}"}})
+    )
+    with pytest.raises(StudyError, match="record names a variable") as caught:
+        Study.from_store("toy", store)
+    assert "hunter2" not in str(caught.value)
+
+
 def test_a_removed_setting_in_a_file_is_named_with_those_that_there_are(good):
     good["resources"] = {"priority": 1, "use_idle_cpus": True}
     with pytest.raises(StudyError) as caught:

@@ -1,5 +1,6 @@
 import os
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType
 
@@ -100,7 +101,9 @@ def test_keys_of_an_object_store_do_not_enter_mlflow():
     assert artifact_root(store) == "s3://bucket/nlgraft/mlflow-artifacts"
 
 
-@pytest.mark.parametrize("kind", ["pipe", "device", "link to a device", "directory", "text", "below a file"])
+@pytest.mark.parametrize(
+    "kind", ["pipe", "device", "link to a device", "link to itself", "directory", "text", "below a file"]
+)
 def test_what_is_no_database_is_refused_and_stays_what_it_is(kind, tmp_path):
     path = tmp_path / "mlflow.db"
     match kind:
@@ -110,6 +113,8 @@ def test_what_is_no_database_is_refused_and_stays_what_it_is(kind, tmp_path):
             path = Path("/dev/null")
         case "link to a device":
             path.symlink_to("/dev/null")
+        case "link to itself":
+            path.symlink_to(path)
         case "directory":
             path.mkdir()
         case "text":
@@ -117,7 +122,9 @@ def test_what_is_no_database_is_refused_and_stays_what_it_is(kind, tmp_path):
         case "below a file":
             (tmp_path / "notes").write_text("")
             path = tmp_path / "notes" / "mlflow.db"
-    with pytest.raises(StudyError, match=r"no (regular file|SQLite database|directory)") as caught:
+    with pytest.raises(
+        StudyError, match=r"no (regular file|SQLite database|directory)|leads to itself"
+    ) as caught:
         MlflowTracker(f"sqlite:///{path}", "demo")
     assert [problem.path for problem in caught.value.problems] == ["tracking.uri"]
     assert kind != "pipe" or path.is_fifo()
@@ -133,3 +140,30 @@ def test_an_absent_and_an_empty_file_become_a_database_beside_which_nothing_goes
         assert check_uri(uri) == uri
     assert (tmp_path / "absent.db.new").read_text() == "mine"
     assert (tmp_path / "link.db").is_symlink()
+
+
+def test_a_process_that_is_stopped_while_it_makes_the_schema_blocks_nobody_and_replaces_nothing(
+    tmp_path, monkeypatch
+):
+    """One holds the lock and does not go on; wakes when the other has written."""
+    monkeypatch.setattr(connection, "_PATIENCE_S", 0.3)
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    is_made, is_written = threading.Event(), threading.Event()
+    make = connection.MlflowClient
+
+    def made_slowly(tracking_uri):
+        client = make(tracking_uri=tracking_uri)
+        if threading.current_thread() is stopped:
+            is_made.set()
+            assert is_written.wait(60)
+        return client
+
+    stopped = threading.Thread(target=connection.connect, args=(uri, "of the stopped", "0" * 64, {}))
+    monkeypatch.setattr(connection, "MlflowClient", made_slowly)
+    stopped.start()
+    assert is_made.wait(60)
+    connection.connect(uri, "of the other", "0" * 64, {})
+    is_written.set()
+    stopped.join()
+    names = {one.name for one in make(tracking_uri=uri).search_experiments()}
+    assert names >= {"of the stopped", "of the other"}

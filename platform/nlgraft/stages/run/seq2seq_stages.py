@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.evaluation.scores import Evaluation
 from nlgraft.evaluation.translation import dev_scores
@@ -15,15 +17,15 @@ from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.config_parts import MaskedSpansConfig
-from nlgraft.stages.kinds.seq2seq_kinds import TRAIN, TrainInputs, TrainSettings
 from nlgraft.stages.run.context_stages import read_means
 from nlgraft.stages.run.new_rows import new_rows_first
 from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded, text_of, training_budget, vocab_sizes
 from nlgraft.stages.run.training_task import TrainingTask, evaluate_statistics
+from nlgraft.stages.seq2seq_graph import TRAIN, TrainInputs, TrainSettings
 from nlgraft.text.corpora import read_corpus
 from nlgraft.training.data import EpochStream, SampledText, Seq2SeqData
 from nlgraft.training.losses import Seq2SeqObjective, segment_losses
-from nlgraft.training.masked_spans import MaskedSpans
+from nlgraft.training.masked_text import MaskedSpans
 from nlgraft.training.models import fresh_model, read_config, read_encoder, read_model, write_model
 from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.seeds import derive_seed
@@ -104,7 +106,7 @@ def training_task(
 ) -> TrainingTask:
     """Set up the training of a given model, which is changed in place."""
     data, dev = (batches(split, settings, inputs, context) for split in ("train", "dev"))
-    check_positions(model.config, data)
+    check_positions(model, data, dev)
 
     def measure(model: Seq2Seq) -> Evaluation:
         rows = segment_losses(model, dev.in_order(), len(dev), context.device)
@@ -164,21 +166,23 @@ def masked_spans(
     return view.model_copy(update={"sources": (source,)}), masked
 
 
-def check_positions(config: TransformerConfig, data: Seq2SeqData) -> None:
-    """Refuse inputs longer than the position table.
+def check_positions(model: Seq2Seq, *splits: Seq2SeqData) -> None:
+    """Refuse inputs longer than the position table, or than that of an encoder in place of embeddings.
 
     Raises:
-        DataError: A sequence is longer.
+        DataError: A sequence of a split is longer.
     """
-    source, target = data.longest()
-    for side, positions, length in (
-        ("source", config.source_positions, source),
-        ("target", config.target_positions, target),
-    ):
-        if positions == "learned" and length > config.max_positions:
+    view = splits[0].view
+    source, target = np.max([split.longest() for split in splits], axis=0)
+    for name, sides, length in (("source", view.sources, source), ("target", (view.target,), target)):
+        room = model.room(name)
+        if room is not None and length > room:
+            around = max(len(side.prefix) + len(side.suffix) for side in sides)
+            way = f"set data.max_tokens to at most {room - around}"
+            if getattr(model.config, f"{name}_context") is not None:
+                way = "the encoder in place of the embeddings reads it whole: leave longer lines out"
             raise DataError(
-                f"{side} text has up to {length} tokens with its end, the model {config.max_positions} "
-                f"positions; set data.max_tokens to at most {config.max_positions - 1}"
+                f"{name} text has up to {length} tokens with its end, the model {room} positions; {way}"
             )
 
 

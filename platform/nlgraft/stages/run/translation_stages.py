@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,27 +21,31 @@ from nlgraft.evaluation.artifact import (
 )
 from nlgraft.evaluation.calibration import evaluate_calibration, token_confidences
 from nlgraft.evaluation.efficiency import speed_signature
-from nlgraft.evaluation.extractive import lead, oracle
 from nlgraft.evaluation.inputs import Inputs, with_foreign_source
+from nlgraft.evaluation.learned_metric import build_scorer, learned_rows
+from nlgraft.evaluation.overlap import lead, oracle
 from nlgraft.evaluation.scores import Evaluation, Score, evaluate_documents, evaluate_text, score_statistics
 from nlgraft.evaluation.scripts import TextTokenizers, choose_tokenizers
 from nlgraft.evaluation.translation import Translations
 from nlgraft.evaluation.translation import translate as decode
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
+from nlgraft.nn.model_config import GenerationConfig
 from nlgraft.nn.rereading import without_language_model_cache
+from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.kinds.seq2seq_kinds import (
+from nlgraft.stages.metrics import metric_name
+from nlgraft.stages.run.text_stages import encode_lines, open_tokenizer, text_of
+from nlgraft.stages.seq2seq_graph import (
     EXTRACT,
+    LEARNED_SCORE,
     SCORE,
     TRANSLATE,
     ExtractSettings,
+    LearnedScoreSettings,
     ScoreSettings,
     TranslateInputs,
     TranslateSettings,
 )
-from nlgraft.stages.metrics import metric_name
-from nlgraft.stages.run.text_stages import encode_lines, open_tokenizer, text_of
 from nlgraft.text.corpora import Corpus, read_corpus
 from nlgraft.text.tokenizers import Tokenizer
 from nlgraft.training.data import prepare_inputs
@@ -57,7 +62,7 @@ def translate(context: StageContext) -> None:
     settings, inputs = TRANSLATE.read(context)
     split = settings.split
     model = read_model(inputs.model).to(context.device)
-    prepared = model_inputs(settings, inputs, model.config)
+    prepared = model_inputs(settings, inputs, model.room("source"))
     if settings.foreign_source is not None:
         # A fixed seed, so that all trials translate the same mismatched sources.
         prepared = with_foreign_source(prepared, settings.foreign_source, seed=0)
@@ -84,28 +89,25 @@ def search(model: Seq2Seq, inputs: Inputs, settings: TranslateSettings) -> Trans
         return decode(model, inputs, settings.generation)
 
 
-def model_inputs(
-    settings: TranslateSettings, inputs: TranslateInputs[Path], config: TransformerConfig
-) -> Inputs:
+def model_inputs(settings: TranslateSettings, inputs: TranslateInputs[Path], room: int | None) -> Inputs:
     """Encode what the model reads of a split, see ``encoded_inputs``."""
     corpus = read_corpus(inputs.corpus / settings.split)
-    return encoded_inputs(settings, corpus, inputs.tokenizers, config)
+    return encoded_inputs(settings, corpus, inputs.tokenizers, room)
 
 
 def encoded_inputs(
     settings: TranslateSettings,
     corpus: Corpus,
     tokenizers: Mapping[str, Path],
-    config: TransformerConfig,
+    room: int | None,
 ) -> Inputs:
     """Encode what a model reads of a corpus.
 
-    Sources that are longer than in training, or than the model's position table, are cut and counted.
+    Sources that are longer than in training, or than the model has room for, are cut and counted.
     """
     view = settings.view
-    # Sinusoids have no last position.
-    if config.source_positions == "learned":
-        view = view.model_copy(update={"sources": tuple(_fitting(side, config) for side in view.sources)})
+    if room is not None:
+        view = view.model_copy(update={"sources": tuple(_fitting(side, room) for side in view.sources)})
     streams, num_cut = {}, Counter[str]()
     for side in (*view.sources, *view.contexts.values()):
         text = text_of(corpus, [settings.streams[side.stream]])
@@ -119,8 +121,8 @@ def encoded_inputs(
     return prepared
 
 
-def _fitting(side: Side, config: TransformerConfig) -> Side:
-    room = config.max_positions - len(side.prefix) - len(side.suffix)
+def _fitting(side: Side, room: int) -> Side:
+    room -= len(side.prefix) + len(side.suffix)
     return side.model_copy(update={"max_tokens": min(room, side.max_tokens or room)})
 
 
@@ -239,3 +241,33 @@ def _nats_per_char(
     signature = "nats of one segmentation per reference character|uncut lines"
     value = float(nats / characters)
     return {"nats_per_char": Score("nats_per_char", value, int(is_whole_N.sum()), "minimize", signature)}
+
+
+# Scores of translations by a learned metric.
+
+
+_DIGITS = 12
+
+
+def score_learned(context: StageContext) -> None:
+    """Score the translations of every split, each segment alone, with the first source and the target."""
+    settings, inputs = LEARNED_SCORE.read(context)
+    scorer = build_scorer(settings.metric, context.locations.get("checkpoint"), settings.options)
+    name = f"learned.{settings.name}"
+    for split, translation in inputs.translations.items():
+        corpus = read_corpus(inputs.corpus / split)
+        sources, references = (text_of(corpus, [role]) for role in ("source 0", "target"))
+        hypotheses = read_lines(translation / HYPOTHESES_FILE)
+        rows = learned_rows(scorer, name, sources, hypotheses, references)
+        measured = score_statistics(name, rows, _signature(settings))
+        write_segments(context.directory, split, {name: rows})
+        write_metrics(context.directory, {f"{split}/{name}": measured})
+
+
+def _signature(settings: LearnedScoreSettings) -> str:
+    """Name what a score depends on: the metric, its version, checkpoint and options."""
+    parts = [settings.metric, f"version:{settings.version}"]
+    for what, content in (("checkpoint", settings.content), ("options", settings.options)):
+        if content:
+            parts.append(f"{what}:{hashlib.sha256(canonical_json(content).encode()).hexdigest()[:_DIGITS]}")
+    return "|".join(parts)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
 from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.basics.strict_config import Condition, ReadWhen, are_met
 from nlgraft.pipeline.fingerprint import canonical_json
-from nlgraft.pipeline.stage import StageGraph
-from nlgraft.study.data.metric import Metric, further_metrics, learned_metrics
+from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.text.corpus_config import further_tests
 
 SEARCH_SPLITS = ("dev",)
@@ -45,7 +44,13 @@ class System:
     paper: str
     build: Callable[..., StageGraph]
 
-    def stage_graph(self, config: BaseModel, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
+    def stage_graph(
+        self,
+        config: BaseModel,
+        *,
+        seed: int,
+        splits: tuple[str, ...],
+    ) -> StageGraph:
         """Build the stage graph of a trial; no model is read and nothing is trained.
 
         Where the test split is scored, the further test sets of the data are, too.
@@ -66,10 +71,12 @@ class System:
         except DataError as error:
             from nlgraft.text.corpus_checks import data_problems
 
-            # The error names one file; there may be more.
+            # The error names one file; the user should see every problem of the data at once.
             problems = data_problems(dict(config)["data"])
-            own = [line for line in str(error).split("\n") if not any(line in found for found in problems)]
-            raise DataError("\n".join([*problems, *own])) from error
+            other_lines = [
+                line for line in str(error).split("\n") if not any(line in problem for problem in problems)
+            ]
+            raise DataError("\n".join([*problems, *other_lines])) from error
         if not isinstance(graph, StageGraph):
             raise ContractError(
                 f"{self.path}.stage_graph returned a {type(graph).__name__}, not a StageGraph"
@@ -84,7 +91,9 @@ class System:
             base: The study's ``base``, which may name learned metrics (``score.learned``).
         """
         metrics = {**self.metrics, **learned_metrics(base)}
-        metrics |= further_metrics(metrics, tests) if (tests := further_tests(data)) else {}
+        tests = further_tests(data)
+        if tests:
+            metrics |= further_metrics(metrics, tests)
         return self if metrics == self.metrics else replace(self, metrics=metrics)
 
     def conditions(self, path: str) -> tuple[Condition, ...]:
@@ -93,15 +102,21 @@ class System:
         They come from ``READ_WHEN`` of the config's class and of the parts on the way to the setting. Of each
         of these classes the longest path counts; where several have conditions, each of them must be met.
         """
-        found: tuple[Condition, ...] = ()
+        combined: tuple[Condition, ...] = ()
         for declared in _declarations(self.config_type):
             matching = [name for name in declared if path == name or path.startswith(f"{name}.")]
-            if matching and (conditions := declared[max(matching, key=len)]):
-                found = tuple({**one, **other} for one in found or ({},) for other in conditions)
-        return found
+            if not matching:
+                continue
+            conditions = declared[max(matching, key=len)]
+            if conditions:
+                # Every class has a say, so that each of its conditions meets each of the earlier ones.
+                combined = tuple(
+                    {**earlier, **condition} for earlier in combined or ({},) for condition in conditions
+                )
+        return combined
 
     def is_read(self, path: str, config: Mapping[str, Any]) -> bool:
-        """Tell if a setting has an effect in a config, as far as the system declares it.
+        """Return True if a setting has an effect in a config, as far as the system declares it.
 
         Args:
             path: Dotted path of the setting.
@@ -125,12 +140,12 @@ class System:
 @cache
 def _declarations(config_type: type[BaseModel]) -> tuple[ReadWhen, ...]:
     """Collect ``READ_WHEN`` of a config and of its parts, with paths that start at the config."""
-    own: ReadWhen = getattr(config_type, "READ_WHEN", {})
-    found = [own]
-    for name, field in config_type.model_fields.items():
-        for part in _parts(field.annotation):
-            found += [_inside(name, declared) for declared in _declarations(part)]
-    return tuple(declared for declared in found if declared)
+    class_conditions: ReadWhen = getattr(config_type, "READ_WHEN", {})
+    declarations = [class_conditions]
+    for name, config_field in config_type.model_fields.items():
+        for part in _parts(config_field.annotation):
+            declarations += [_inside(name, declared) for declared in _declarations(part)]
+    return tuple(declared for declared in declarations if declared)
 
 
 def _parts(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -148,3 +163,137 @@ def _inside(name: str, declared: ReadWhen) -> ReadWhen:
         )
         for path, conditions in declared.items()
     }
+
+
+# Metrics that a system reports.
+
+
+CURVE = "dev/loss"
+AREA = f"{CURVE}.auc"
+STEPS = f"{CURVE}.steps_to_baseline"
+TEST_MEAN = "tests"
+"""In the place of a split: the mean over all test sets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """Meaning of one number that the trials of a system report.
+
+    Attributes:
+        direction: The better direction.
+        unit: Unit of the value, e.g. ``BLEU points``, ``nats``, ``s``.
+        split: Split it is computed on; None for a value without one, such as a number of parameters.
+        is_time: True for times and speeds, which differ from run to run.
+        is_fixed: True for values that config and data determine without training: a number of parameters,
+            the length of the references.
+        is_derived: True for values computed when results are read: from the learning curves of several
+            trials, or from several test sets.
+        is_tracked: True for values that a training of the trial's own model reports after each evaluation, so
+            that it can be stopped by them. Of a system that marks none, any may be.
+        counted_by: The fixed metric that counts the units which the value averages over, if their number
+            depends on the vocabulary. Cells are compared only where it is equal.
+        description: What is measured.
+    """
+
+    direction: Literal["maximize", "minimize"]
+    unit: str
+    split: Literal["dev", "test"] | None
+    is_time: bool = False
+    is_fixed: bool = False
+    is_derived: bool = False
+    is_tracked: bool = False
+    counted_by: str = ""
+    description: str = ""
+
+
+def early_metrics(metrics: Mapping[str, Metric]) -> dict[str, Metric]:
+    """Describe the metrics of early learning; none unless the system reports a dev loss as it trains."""
+    if CURVE not in metrics:
+        return {}
+    return {
+        AREA: Metric(
+            direction="minimize",
+            unit=metrics[CURVE].unit,
+            split="dev",
+            is_derived=True,
+            counted_by=metrics[CURVE].counted_by,
+            description="Mean of the dev loss over the steps that all trials of the study trained: the area "
+            "under its curve by its length.",
+        ),
+        STEPS: Metric(
+            direction="minimize",
+            unit="steps",
+            split="dev",
+            is_derived=True,
+            counted_by=metrics[CURVE].counted_by,
+            description="Steps until the dev loss is as low as the baseline's best with the same seed; all "
+            "steps where it never is, which favours slow cells.",
+        ),
+    }
+
+
+def further_metrics(metrics: Mapping[str, Metric], tests: Sequence[str]) -> dict[str, Metric]:
+    """Describe the metrics of further test sets, ``test_NAME/bleu``, and means over all, ``tests/bleu``."""
+    on_test = {name: metric for name, metric in metrics.items() if metric.split == "test"}
+    by_name = {on_split(name, split): metric for split in tests for name, metric in on_test.items()}
+    for name, metric in on_test.items():
+        if not metric.is_time:
+            description = f"Mean over {1 + len(tests)} test sets. {metric.description}"
+            by_name[on_split(name, TEST_MEAN)] = replace(metric, is_derived=True, description=description)
+    return by_name
+
+
+def learned_metrics(base: Any) -> dict[str, Metric]:
+    """Describe the learned metrics that a study names in ``base``, e.g. ``dev/learned.comet``."""
+    entries: Any = base
+    for key in ("score", "learned"):
+        entries = entries.get(key) if isinstance(entries, Mapping) else None
+    splits: tuple[Literal["dev", "test"], ...] = ("dev", "test")
+    return {
+        f"{split}/learned.{name}": Metric(
+            direction="minimize" if entry.get("direction") == "minimize" else "maximize",
+            unit=str(entry.get("unit", "points")),
+            split=split,
+            description=f"Mean over segments of {entry.get('metric')}.",
+        )
+        for split in splits
+        for name, entry in (entries.items() if isinstance(entries, Mapping) else ())
+        if isinstance(entry, Mapping)
+    }
+
+
+def on_split(name: str, split: str) -> str:
+    """Name a metric of the test set on another split: ``test/bleu``, or ``lead/test_bleu`` with a prefix."""
+    first, _, metric = name.partition("/")
+    return f"{split}/{metric}" if first == "test" else f"{first}/{split}{metric.removeprefix('test')}"
+
+
+# Findings of the checks that look at the data of a study before anything runs.
+
+
+@dataclass
+class Findings:
+    """Findings about the data of a study, to which one check after the other adds.
+
+    Attributes:
+        stages: All stages of the study, inputs first, those that the store holds among them.
+        corpora: Counts of each split, of text in local files and constructed text, by the name of the corpus
+            stage; a number from 2 follows it where cells read different corpora by that name.
+        warnings: Descriptions of data that are allowed but probably a mistake.
+        problems: Descriptions of data that cannot be used.
+        read: Content that a check has read, by the fingerprint of its stage, for checks of later stages.
+    """
+
+    stages: Sequence[Stage] = ()
+    corpora: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    read: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def warn(self, stage: Stage, lines: Iterable[str]) -> None:
+        """Add warnings, each with the name of the stage."""
+        self.warnings += [f"{stage.name}: {line}" for line in lines]
+
+    def refuse(self, stage: Stage, lines: Iterable[str]) -> None:
+        """Add problems, each with the name of the stage."""
+        self.problems += [f"{stage.name}: {line}" for line in lines]

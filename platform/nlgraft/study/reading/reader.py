@@ -2,24 +2,117 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import JsonValue, TypeAdapter, ValidationError
 
-from nlgraft.basics.errors import Problem, StudyError
+from nlgraft.basics.errors import Problem, StudyError, nearest
+from nlgraft.pipeline.fingerprint import fingerprint
+from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data import paths
 from nlgraft.study.data.study import SCHEMA_VERSION, Overrides, Study
-from nlgraft.study.reading import overrides
+from nlgraft.study.reading import documents, overrides
 from nlgraft.study.reading.claim_rules import claim_problems
 from nlgraft.study.reading.documents import Document
 from nlgraft.study.reading.draft import read_draft
 from nlgraft.study.reading.faults import describe, faults_of
-from nlgraft.study.reading.idle_rules import idle_problems
+from nlgraft.study.reading.idle_rules import idle_problems, shadow_problems
 from nlgraft.study.reading.rules import seed_problems, study_problems, usable_cells, value_problems
-from nlgraft.study.reading.shadow_rules import shadow_problems
 from nlgraft.study.reading.system_rules import system_problems
+from nlgraft.text.files import looking_below
+
+# The record of a study in its store, by which status and report find it by name.
+
+
+_KIND = "definitions"
+INPUTS = "inputs"
+"""Folder of an unpacked store with the input files of its studies, by the places that they came from."""
+
+_REMOVED_RESOURCES = {"priority", "use_idle_cpus"}
+"""Settings that records of earlier versions hold; none of them changed what trials compute."""
+
+
+@dataclass(frozen=True)
+class _Definition:
+    """A study as it was run.
+
+    Attributes:
+        name: The variant's name.
+        scales: Names of its scales.
+        overrides: Its other overrides by path.
+        directory: Start of relative paths.
+        study: Its values, scales and overrides put in, credentials masked.
+    """
+
+    name: str
+    scales: tuple[str, ...]
+    overrides: dict[str, JsonValue]
+    directory: str
+    study: dict[str, JsonValue]
+
+
+_DEFINITION = TypeAdapter(_Definition)
+
+
+def record_study(study: Study, store: ArtifactStore) -> None:
+    """Record a study under its variant's name; the newest one of a name is kept."""
+    applied = study._overrides
+    definition = _Definition(
+        name=study.variant,
+        scales=applied.scales,
+        overrides=documents.masked(dict(applied.values)),
+        directory=study.directory or str(Path.cwd()),
+        study=documents.masked(study.to_dict()),
+    )
+    store.write_record(_KIND, fingerprint(study.variant), _DEFINITION.dump_python(definition, mode="json"))
+
+
+def recorded_names(store: ArtifactStore) -> list[str]:
+    """List the names under which studies were run on a store, sorted."""
+    return sorted(definition.name for definition in store.list_records(_KIND, _DEFINITION).values())
+
+
+def forget_study(name: str, store: ArtifactStore) -> None:
+    """Remove the record of a study; what it computed stays."""
+    store.remove(f"records/{_KIND}/{fingerprint(name)}.json")
+
+
+def recorded_study(name: str, store: ArtifactStore, kind: type[StudyT]) -> StudyT:
+    """Read the study that was run under a variant's name.
+
+    Args:
+        name: E.g. ``demo`` or ``demo@tiny-1f0c6a2e``.
+        kind: The class of the study.
+
+    Raises:
+        StudyError: The store has no such study, or this version of nlgraft refuses it.
+    """
+    definition = store.read_record(_KIND, fingerprint(name), _DEFINITION)
+    if definition is None:
+        names = recorded_names(store)
+        hint = nearest(name, names) if names else "No study was run there"
+        message = f"is neither a file nor a study of the store {store.uri}. {hint}. For another: --storage"
+        raise StudyError([Problem("", f"{name!r} {message}")], name)
+    values = {**definition.study, "storage": {"path": store.uri}}
+    if isinstance(resources := values.get("resources"), dict):
+        values["resources"] = {key: resources[key] for key in resources.keys() - _REMOVED_RESOURCES}
+    # A run records values. The environment of who reads the store of somebody else is none of its business.
+    if "${env:" in json.dumps({key: value for key, value in values.items() if key != "scales"}):
+        raise StudyError(
+            [Problem("", "its record names a variable, which no run writes; run its file")], name
+        )
+    directory = Path(definition.directory)
+    mirror = Path(store.uri) / INPUTS if store.is_local else None
+    with looking_below(mirror):
+        study = read_study(documents.from_values(values), (), {}, name, kind, directory)
+    study._mirror = mirror
+    study._overrides = Overrides(definition.scales, definition.overrides)
+    return study
+
 
 _OF_CELLS = ("system", "data", "base", "factors", "components", "design", "exclude", "search", "seeds")
 """Fields that determine the trials of a cell."""
@@ -63,13 +156,15 @@ def read_study(
         document.problems += claim_problems(draft, cells)
         document.problems += system_problems(draft, cells)
         document.problems += shadow_problems(draft, cells, applied)
+        # Building stage graphs takes the longest, and needs cells in which nothing else is wrong.
         if not any(problem.path.startswith(_OF_CELLS) for problem in document.problems):
             document.problems += idle_problems(draft.study)
     if document.problems:
         raise StudyError(_in_file_order(document), source)
     try:
         study = kind.model_validate(document.values)
-    except ValidationError as error:  # problems that only show when the parts are put together
+    except ValidationError as error:
+        # Some problems only show when the parts are put together.
         faults = faults_of(error, Study, document.values)
         raise StudyError([Problem(fault.path, fault.message) for fault in faults], source) from error
     study._directory = str(directory.absolute())
@@ -94,9 +189,13 @@ def _in_file_order(document: Document) -> list[Problem]:
     """Sort by line, drop repetitions, and add the line where the message lacks it."""
     placed: dict[tuple[str, str], tuple[int, Problem]] = {}
     for problem in document.problems:
-        line = next((document.lines[p] for p in paths.ancestors(problem.path) if p in document.lines), 0)
+        # A value that an override added has no line; its nearest ancestor in the file has.
+        ancestors = [path for path in paths.ancestors(problem.path) if path in document.lines]
+        line = document.lines[ancestors[0]] if ancestors else 0
         message = problem.message
         if line and not message.startswith("line "):
             message = f"{message} (line {line})"
-        placed.setdefault((problem.path, problem.message), (line, Problem(problem.path, message)))
-    return [problem for _, problem in sorted(placed.values(), key=lambda entry: entry[0])]
+        key = (problem.path, problem.message)
+        placed.setdefault(key, (line, Problem(problem.path, message)))
+    by_line = sorted(placed.values(), key=lambda entry: entry[0])
+    return [problem for _, problem in by_line]

@@ -10,11 +10,12 @@ from types import ModuleType
 
 from pydantic import BaseModel
 
-from nlgraft.basics.errors import ContractError, Problem, StudyError, nearest
+from nlgraft.basics.errors import Problem, StudyError, nearest
 from nlgraft.basics.shipped import system_names
-from nlgraft.study.data.metric import Metric, early_metrics
-from nlgraft.study.data.system import System
-from nlgraft.study.reading.knobs import miss
+from nlgraft.study.data.system import Metric, System, early_metrics
+from nlgraft.study.reading.knobs import path_problem
+
+_MOST_PARENTS = 50
 
 
 @lru_cache(maxsize=32)
@@ -22,10 +23,10 @@ def load_system(path: str) -> System:
     """Import a system by the path of its module, e.g. ``trainables.embedding_transfer``.
 
     Raises:
-        StudyError: There is no such module, or it cannot be imported.
-        ContractError: The module does not keep the contract of a system.
+        StudyError: There is no such module, it cannot be imported, or it does not keep the contract.
     """
-    if not all(part.isidentifier() for part in path.split(".")):
+    # Python imports parents first, each within its child's import: thousands of them end in RecursionError.
+    if path.count(".") > _MOST_PARENTS or not all(part.isidentifier() for part in path.split(".")):
         message = f"{path!r} is no import path; write package.module, e.g. trainables.embedding_transfer"
         raise StudyError([Problem("system", message)])
     try:
@@ -53,19 +54,24 @@ def _check_contract(path: str, module: ModuleType) -> System:
         faults.append("Config must refuse unknown keys (extra='forbid')")
     else:
         conditional = getattr(config_type, "READ_WHEN", {})
-        named = {*conditional, *(name for found in conditional.values() for one in found for name in one)}
+        named = {
+            *conditional,
+            *(name for conditions in conditional.values() for condition in conditions for name in condition),
+        }
         faults += [
-            f"Config.READ_WHEN: {error}" for name in sorted(named) if (error := miss(config_type, name))
+            f"Config.READ_WHEN: {error}"
+            for name in sorted(named)
+            if (error := path_problem(config_type, name))
         ]
     metrics = getattr(module, "METRICS", None)
     is_typed = isinstance(metrics, Mapping) and all(isinstance(metric, Metric) for metric in metrics.values())
     if not metrics or not is_typed:
-        faults.append("METRICS must map metric names to nlgraft.study.data.metric.Metric")
+        faults.append("METRICS must map metric names to nlgraft.study.data.system.Metric")
     if not callable(getattr(module, "stage_graph", None)):
         faults.append("stage_graph(config, *, seed, splits) must be a function")
     faults += [f"{name} must be text" for name in ("DESCRIPTION", "PAPER") if not _is_text(module, name)]
     if faults:
-        raise ContractError(f"{path} is no system: {'; '.join(faults)}")
+        raise StudyError([Problem("system", f"{path} is no system: {'; '.join(faults)}")])
     assert isinstance(config_type, type)
     return System(
         path.rpartition(".")[2],

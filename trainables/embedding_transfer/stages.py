@@ -1,0 +1,266 @@
+"""Stages of the generators: training on domain A with all else frozen, and the resulting transfer plans."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nlgraft.basics.errors import DataError
+from nlgraft.evaluation.artifact import write_metrics
+from nlgraft.evaluation.scores import Score
+from nlgraft.nn.model_config import TransformerConfig
+from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.run.exchange_stages import old_frequencies, write_plans
+from nlgraft.stages.run.seq2seq_stages import masked_spans, table_sizes, training_task
+from nlgraft.stages.run.text_stages import read_encoded
+from nlgraft.text.tokenizers import EOS
+from nlgraft.training.loop import Training, train
+from nlgraft.training.masked_lm_training import read_masked_lm
+from nlgraft.training.masked_text import Masker, MaskingIds
+from nlgraft.training.models import fresh_model, read_model
+from nlgraft.training.seeds import derive_seed
+from nlgraft.training.train_config import LearnedParameters, View
+from nlgraft.training.views import Encoded
+from nlgraft.training.weights import carry_over, load_model, save_model
+from nlgraft.vocab.methods.interface import Method
+from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from trainables.embedding_transfer.config import STREAMS
+from trainables.embedding_transfer.exchange_graph import (
+    GENERATED_PLAN,
+    GENERATOR,
+    NEW_LAYERS,
+    GeneratorInputs,
+    GeneratorSettings,
+)
+from trainables.embedding_transfer.generator_data import DEV_EPOCH, ChangedData, ChangedLines, ChangedPairs
+from trainables.embedding_transfer.generator_training import (
+    FrozenMaskedLM,
+    FrozenModel,
+    FrozenSeq2Seq,
+    GeneratorModel,
+    GeneratorObjective,
+)
+from trainables.embedding_transfer.generators import EmbeddingGenerator, generator_method
+from trainables.embedding_transfer.new_tokens import ChangedSide, ChangeOptions
+
+GENERATOR_DESCRIPTION = "generator.json"
+
+
+def train_generator(context: StageContext) -> None:
+    """Train and write a generator for each table that the perturbed sides read."""
+    settings, inputs = GENERATOR.read(context)
+    assert context.seed is not None
+    body, has_prediction = _read_body(settings, inputs)
+    body = body.to(context.device)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(context.seed, "generator"))
+        generators = {
+            table: EmbeddingGenerator(
+                settings.kind, body.table(table).shape[1], scale=settings.scale, init=settings.init
+            )
+            for table in body.tables
+        }
+    objective = GeneratorObjective(
+        settings.distillation_lambda,
+        settings.distillation_reduction,
+        settings.distillation_align,
+        settings.train.label_smoothing,
+        settings.train.smoothing_kind,
+        has_prediction=has_prediction,
+    )
+    options = _change_options(settings, inputs, body, context.seed)
+    data, dev = (_data(split, settings, inputs, options) for split in ("train", "dev"))
+    outcome = train(
+        Training(GeneratorModel(body, generators), objective, data, settings.train),
+        context,
+        evaluate=_evaluation(objective, dev, context.device),
+        save=write_generators,
+    )
+    assert outcome.best_value is not None
+    signature = "L_p + lambda L_d, nats per predicted token"
+    num_parameters = outcome.num_trained_parameters
+    scores = {
+        "generator/dev_loss": Score("loss", outcome.best_value, 1, "minimize", signature),
+        "generator/parameters": Score("parameters", num_parameters, 1, "minimize", "trained parameters"),
+    }
+    write_metrics(context.directory, scores)
+
+
+def _read_body(settings: GeneratorSettings, inputs: GeneratorInputs[Path]) -> tuple[FrozenModel, bool]:
+    """Read the pretrained model, and whether it has a prediction head: without one L_d is the only loss."""
+    if settings.masking is None:
+        return FrozenSeq2Seq(read_model(inputs.model), [*settings.rates]), True
+    model = read_masked_lm(inputs.model)
+    if not model.can_predict and not settings.distillation_lambda:
+        raise DataError(
+            "upstream.checkpoint has no prediction head, so generators can be trained by distillation only, "
+            "but generator.distillation_lambda is 0: set it above 0, or use avg_eg or another checkpoint"
+        )
+    return FrozenMaskedLM(model), model.can_predict
+
+
+def _change_options(
+    settings: GeneratorSettings, inputs: GeneratorInputs[Path], body: FrozenModel, seed: int
+) -> ChangeOptions:
+    sides = {}
+    for side, table in body.sides.items():
+        vocabulary, counts = load_vocabulary(inputs.tokenizers[side]), None
+        if settings.order == "frequency":
+            counts = old_frequencies(inputs.encoded, STREAMS, body.all_tables(), side, len(vocabulary))
+        sides[side] = ChangedSide(vocabulary, settings.rates[side], table, counts)
+    return ChangeOptions(sides, seed, settings.cap, settings.order, body.max_tokens)
+
+
+def _data(
+    split: str, settings: GeneratorSettings, inputs: GeneratorInputs[Path], options: ChangeOptions
+) -> ChangedData:
+    encoded = read_encoded(inputs.encoded, split)
+    if split == "dev":
+        encoded = encoded.first(settings.num_dev_sentences)
+    batch_tokens = settings.train.batch_tokens
+    assert batch_tokens is not None, "generators have a budget of tokens"
+    if settings.masking is not None:
+        assert settings.new_mask_rate is not None
+        (side,) = options.sides.values()
+        masker = Masker(encoded, MaskingIds.of(side.vocabulary), settings.masking, options.seed)
+        return ChangedLines(masker, batch_tokens, settings.new_mask_rate, options)
+    if settings.masked_spans is not None:
+        # monolingual text has one tokenizer; its spans are masked once, and only the segmentation varies from
+        # epoch to epoch
+        tokenizers = {STREAMS["decoder"]: next(iter(inputs.tokenizers.values()))}
+        _, masked = masked_spans(View(), encoded, settings.masked_spans, tokenizers)
+        source = masked.epoch(DEV_EPOCH, options.seed)
+        encoded = Encoded({**encoded.streams, STREAMS["encoder"]: source})
+    return ChangedPairs(encoded, settings.view or View(), batch_tokens, options)
+
+
+def _evaluation(
+    objective: GeneratorObjective, dev: ChangedData, device: str
+) -> Callable[[Any], Mapping[str, float]]:
+    """Return a function that computes ``generator/dev_*`` of a model on perturbed text: losses per token."""
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        sums: dict[str, float] = {}
+        tokens = 0
+        for batch in dev.in_order():
+            loss = objective(model, batch.to(device))
+            tokens += loss.num_tokens
+            for name, value in {"loss": loss.loss_sum, **loss.terms}.items():
+                sums[name] = sums.get(name, 0.0) + float(value)
+        return {f"generator/dev_{name}": total / tokens for name, total in sums.items()}
+
+    return evaluate
+
+
+def write_generators(model: GeneratorModel, directory: Path) -> None:
+    """Write the generators of a model, by table."""
+    save_model(model, directory)
+    described = {}
+    for table, generator in model.generators.items():
+        assert isinstance(generator, EmbeddingGenerator)
+        width = model.body.table(table).shape[1]
+        described[table] = {"kind": generator.kind, "d_model": width, "scale": generator.scale}
+    (directory / GENERATOR_DESCRIPTION).write_text(json.dumps(described, indent=1) + "\n", "utf-8")
+
+
+def read_generators(directory: Path) -> dict[str, EmbeddingGenerator]:
+    """Read generators by table; a table shared by both sides is filed under the decoder."""
+    described = json.loads((directory / GENERATOR_DESCRIPTION).read_text("utf-8"))
+    generators = {table: EmbeddingGenerator(**settings) for table, settings in described.items()}
+    holder = nn.Module()
+    holder.generators = nn.ModuleDict(generators)
+    load_model(holder, directory)
+    return generators
+
+
+def plan_by_generator(context: StageContext) -> None:
+    """Plan the rows of each side's new vocabulary by trained generators."""
+    settings, inputs = GENERATED_PLAN.read(context)
+    generators = read_generators(inputs.generator)
+
+    def method(side: str, table: Tensor) -> Method:
+        # a single generator serves both sides of a shared table, or the only side of a masked LM
+        generator = generators[side] if side in generators else next(iter(generators.values()))
+        return generator_method(settings.method, generator, table)
+
+    write_plans(context, settings, inputs, method)
+
+
+# The stage that puts new embedding layers in front of a pretrained model and trains them first.
+#
+# Source: Lewis et al. (2020), BART, section 3.4, as a baseline of Liu et al. (2021): the pretrained
+# embeddings are replaced by a new table followed by a small encoder; these are trained with the model frozen,
+# then the whole model is finetuned. Deviations: Lewis et al. replace the encoder's embeddings and in the
+# first phase also train positions and the first self-attention. On the decoder's side the new layers are
+# causal, and the output rows are a separate table, since the input table of an encoder cannot be tied to the
+# output.
+
+
+REPLACED = {
+    "encoder": ("^source_embedding\\.",),
+    "decoder": ("^target_embedding\\.", "^output_projection\\."),
+}
+"""Parameters that the new layers of each side replace."""
+
+
+def attach_embeddings(context: StageContext) -> None:
+    """Add new embedding layers to a pretrained model on the exchanged sides and train only these."""
+    settings, inputs = NEW_LAYERS.read(context)
+    assert inputs.start is not None
+    assert context.seed is not None
+    sides = settings.sides
+    body = read_model(inputs.start)
+    sizes = table_sizes(inputs.encoded, settings.view)
+    config = independent_config(body.config, sides, sizes, settings.num_layers)
+    model = fresh_model(config, *sizes, context.seed)
+    replaced = tuple(pattern for side in sides for pattern in REPLACED[side])
+    carry_over(model, body.state_dict(), fresh=replaced, drop=replaced)
+    alone = settings.model_copy(update={"learned": LearnedParameters(only=replaced)})
+    training_task(model, alone, inputs, context).train(context)
+
+
+def independent_config(
+    config: TransformerConfig, sides: tuple[str, ...], vocab_sizes: tuple[int, int], num_layers: int
+) -> TransformerConfig:
+    """Describe a model whose embeddings on some sides are small encoders.
+
+    Args:
+        config: The pretrained model.
+        sides: Among ``encoder`` and ``decoder``.
+        vocab_sizes: Tokens of the source and of the target vocabulary.
+        num_layers: Layers behind each new table.
+
+    Returns:
+        The configuration.
+    """
+    document: dict[str, Any] = config.model_dump()
+    contexts: dict[str, Mapping[str, Any]] = {}
+    for side, name, size in zip(("encoder", "decoder"), ("source", "target"), vocab_sizes, strict=True):
+        if side not in sides:
+            continue
+        contexts[f"{name}_layers"] = _layers(config, side, size, num_layers)
+        # the small encoder scales its own table; scaling its output again would be twice
+        document |= {f"{name}_context": f"{name}_layers", f"has_{name}_scale": False}
+    tying = "none" if "decoder" in sides else config.tying
+    document |= {"contexts": contexts, "tying": "decoder" if tying == "all" else tying}
+    return TransformerConfig(**document)
+
+
+def _layers(config: TransformerConfig, side: str, vocab_size: int, num_layers: int) -> dict[str, Any]:
+    encoder = {
+        "kind": "bi_lm" if side == "encoder" else "uni_lm",
+        "vocab_size": vocab_size,
+        "d_model": config.d_model,
+        "num_layers": num_layers,
+        "num_heads": config.num_heads,
+        "ffn_dim": config.ffn_dim,
+        "dropout": config.dropout,
+    }
+    context = {"encoder": encoder, "pooling": {"kind": "output"}, "is_frozen": False}
+    # our two-tower encoder expects an end token on both sides of every sentence
+    return context | ({"prepend_id": EOS} if side == "encoder" else {})
