@@ -232,7 +232,7 @@ def seeds_named(scale: float, prior_df: float, level: float, now: int, num: int)
         The share of the undecided that are given a number, and the share of those that it decides.
     """
     rng = np.random.default_rng(RANDOM_SEED)
-    prior = NoisePrior(prior_df, 1.0, 1) if prior_df else None
+    prior = NoisePrior(prior_df, 1.0) if prior_df else None
     levels = dict(zip(LOOKS, look_levels(LOOKS, level, prior_df), strict=True))
     advised, decided = [], []
     for _ in range(num):

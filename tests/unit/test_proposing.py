@@ -120,7 +120,7 @@ def test_a_kept_proposal_whose_second_measurement_was_cut_off_goes_on(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def crash_later(run: Run, *arguments: Any) -> SweepOutcome:
-        if run.study.planned_looks is None:
+        if run.study.sequential is None:
             raise KeyboardInterrupt
         return sweep_here(run, *arguments)
 
@@ -135,7 +135,7 @@ def test_a_kept_proposal_whose_second_measurement_was_cut_off_goes_on(
 
 def test_a_second_measurement_that_fails_is_made_again(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail_later(run: Run, *arguments: Any) -> SweepOutcome:
-        if run.study.planned_looks is None:
+        if run.study.sequential is None:
             monkeypatch.setattr("sweep_toy.run_scores", fail)
         return sweep_here(run, *arguments)
 
@@ -322,7 +322,7 @@ def test_a_report_on_dev_comes_after_what_a_stream_saw_and_one_on_test_does_not(
     assert on_test.basis == "declared"
     assert on_dev.basis != "declared"
     seen = [one for one in api.ledger(storage=study.storage.path).values() if one.metrics[0] == "dev/score"]
-    assert [(one.study, one.plan) for one in seen[:2]] == [("toy", "a stream of proposals")] * 2
+    assert [(one.study, one.plan.looks) for one in seen[:2]] == [("toy", ())] * 2
     assert seen[0].segments.digest == seen[-1].segments.digest
 
 

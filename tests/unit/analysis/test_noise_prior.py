@@ -26,7 +26,7 @@ def test_without_a_prior_it_is_the_t_test() -> None:
 def test_a_prior_counts_as_so_many_further_seeds_of_known_variance() -> None:
     """Variance and degrees of freedom are those of two samples pooled, one of which is the prior."""
     earlier = np.array([-2.0, 1.0, 0.5, 0.5])
-    prior = NoisePrior(df=3.0, variance=float(earlier.var(ddof=1)), num_studies=1)
+    prior = NoisePrior(df=3.0, variance=float(earlier.var(ddof=1)))
     estimate = moderated(GAINS, prior)
     squares = ((np.array(GAINS) - np.mean(GAINS)) ** 2).sum() + (earlier**2).sum()
     error = math.sqrt(squares / 7 / 5)
@@ -83,7 +83,6 @@ def test_many_studies_give_the_prior_that_made_them() -> None:
     assert prior is not None
     assert prior.df == pytest.approx(6.0, rel=0.12)
     assert prior.variance == pytest.approx(9.0, rel=0.04)
-    assert prior.num_studies == 4000
 
 
 def test_one_study_moderates_by_its_own_variance_and_never_by_more_than_it_knows() -> None:
@@ -105,7 +104,7 @@ def test_little_agreement_of_studies_leaves_little_weight() -> None:
 
 
 def test_a_study_far_noisier_than_the_earlier_ones_does_not_fit() -> None:
-    prior = NoisePrior(8.0, 1.0, 5)
+    prior = NoisePrior(8.0, 1.0)
     limit = float(stats.f.isf(0.1, 4.6, 8.0))
     assert prior.fits(StudyVariance(limit * 0.999, 4.6))
     assert not prior.fits(StudyVariance(limit * 1.001, 4.6))
@@ -115,7 +114,7 @@ def test_a_study_far_noisier_than_the_earlier_ones_does_not_fit() -> None:
 def test_equal_gains_are_not_certain_where_other_studies_vary() -> None:
     assert moderated([1.0, 1.0, 1.0]).p is None
     assert moderated([0.0, 0.0]).p == 1.0
-    p = moderated([1.0, 1.0, 1.0], NoisePrior(2.0, 1.0, 1)).p
+    p = moderated([1.0, 1.0, 1.0], NoisePrior(2.0, 1.0)).p
     assert p == pytest.approx(2 * stats.t.sf(math.sqrt(3 * 2), 4))
 
 

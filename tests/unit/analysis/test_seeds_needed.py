@@ -19,7 +19,7 @@ def with_moments(mean: float, deviation: float) -> list[float]:
     return [mean - deviation, mean, mean + deviation]
 
 
-@pytest.mark.parametrize("prior", [None, NoisePrior(5.0, 1.0, 5)])
+@pytest.mark.parametrize("prior", [None, NoisePrior(5.0, 1.0)])
 @pytest.mark.parametrize("segments", [0.0, 0.2])
 def test_the_prediction_is_the_share_of_studies_that_decide(
     prior: NoisePrior | None, segments: float
@@ -46,7 +46,7 @@ def test_one_more_seed_is_one_more_observation() -> None:
 
 
 def test_the_first_look_that_is_likely_to_decide_is_named() -> None:
-    prior = NoisePrior(8.0, 1.0, 5)
+    prior = NoisePrior(8.0, 1.0)
     assert seeds_needed(moderated(with_moments(2.1, 0.9), prior), (3, 9, 12), 0.006, prior) == 9
     middling = moderated(with_moments(2.2, 1.0))
     assert seeds_needed(middling, LOOKS, 0.05) == 12
@@ -63,13 +63,13 @@ def test_noise_of_the_test_lines_is_not_averaged_away_by_seeds() -> None:
 def test_a_prior_shortens_the_way() -> None:
     gains = with_moments(1.3, 1.0)
     assert seeds_needed(moderated(gains), LOOKS, 0.05) is None
-    prior = NoisePrior(8.0, 0.5, 5)
+    prior = NoisePrior(8.0, 0.5)
     assert seeds_needed(moderated(gains, prior), LOOKS, 0.05, prior) in LOOKS[1:]
 
 
 def test_advice_holds_where_effects_are_of_any_size() -> None:
     rng = np.random.default_rng(5)
-    prior = NoisePrior(4.0, 1.0, 3)
+    prior = NoisePrior(4.0, 1.0)
     followed = []
     for _ in range(1500):
         deviation = math.sqrt(4 / rng.chisquare(4))

@@ -85,12 +85,10 @@ class NoisePrior:
     Attributes:
         df: Degrees of freedom d0 that it counts for.
         variance: Its variance s0^2.
-        num_studies: Number of studies that it was fitted to.
     """
 
     df: float
     variance: float
-    num_studies: int
 
     @classmethod
     def of(cls, studies: Iterable[StudyVariance], weight: float = _WEIGHT) -> Self | None:
@@ -115,7 +113,7 @@ class NoisePrior:
         precisions = 1 / (between + sampling)
         d0 = 2 * _trigamma_inverse(between + 1 / float(precisions.sum()))
         center = float(np.average(logs, weights=precisions)) + float(digamma(d0 / 2)) - math.log(d0 / 2)
-        return cls(weight * d0, math.exp(center), num)
+        return cls(weight * d0, math.exp(center))
 
     def fits(self, study: StudyVariance, level: float = 0.1) -> bool:
         """Test whether a study is no noisier than the prior says; an F test at ``level``."""

@@ -81,7 +81,7 @@ def judge(found: Pairs, entered: Step, lost: Collection[tuple[Arm, int]], is_las
     """
     gains = [found.gains[seed] for seed in found.gains]
     gain = Gain.of(list(found.gains), gains)
-    prior = NoisePrior(entered.prior_df, entered.prior_variance, 0) if entered.prior_df else None
+    prior = NoisePrior(entered.prior_df, entered.prior_variance) if entered.prior_df else None
     p = p_of_gain(gains, prior)
     failed_now = tuple(one for one in found.failed if one not in lost)
 
