@@ -23,7 +23,7 @@ from ray.train import FailureConfig, PreemptionError, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from nlgraft.execution.losses import Losses, is_any_lost
+from nlgraft.execution.cluster_watch import Losses, is_any_lost
 from nlgraft.execution.worker_group import LOOKS, StallWatch, WorkerGroup
 from nlgraft.pipeline.execute import THREADS, RecordingReporter, execute_stage
 from nlgraft.pipeline.runner import fault_of_host, is_store_fault, one_line

@@ -20,11 +20,9 @@ from nlgraft.execution.cluster import (
     is_local,
     local_capacity,
 )
-from nlgraft.execution.cluster_watch import ClusterWatch, places_of_driver
+from nlgraft.execution.cluster_watch import MAX_PREEMPTIONS, ClusterWatch, memory_shortage, places_of_driver
 from nlgraft.execution.events import Driver, Event, Notice, SweepTrial, TrialEnded
 from nlgraft.execution.interruption import Interrupted, raising_interrupted
-from nlgraft.execution.losses import MAX_PREEMPTIONS
-from nlgraft.execution.memory import memory_shortage
 from nlgraft.execution.optuna_study import OptunaStudy, database_url, optuna_name
 from nlgraft.execution.stage_claims import LOOK_SHARE
 from nlgraft.execution.trial_queue import TrialQueue

@@ -21,8 +21,7 @@ from ray import tune
 from ray.exceptions import RayError
 
 from nlgraft.basics.errors import HostFault, StageBusy, TrialFailed
-from nlgraft.execution.losses import PROCESS_DIED, Losses, is_any_lost
-from nlgraft.execution.memory import return_freed_memory
+from nlgraft.execution.cluster_watch import PROCESS_DIED, Losses, is_any_lost, return_freed_memory
 from nlgraft.execution.scheduling import (
     KEY,
     LEFT_OUT,

@@ -13,8 +13,8 @@ from ray.tune import Callback
 from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
+from nlgraft.execution.cluster_watch import PROCESS_DIED
 from nlgraft.execution.events import SweepTrial
-from nlgraft.execution.losses import PROCESS_DIED
 from nlgraft.execution.scheduling import (
     KEY,
     LEFT_OUT,

@@ -23,8 +23,8 @@ from nlgraft.study.reading.system_import import load_system
 
 if TYPE_CHECKING:
     from nlgraft.analysis.study_result import StudyResult
+    from nlgraft.execution.interruption import StudyLock
     from nlgraft.execution.status import RunningRecord
-    from nlgraft.execution.study_lock import StudyLock
     from nlgraft.execution.sweep import SweepOutcome
     from nlgraft.tracking.mlflow_tracker import MlflowTracker
 
@@ -190,7 +190,7 @@ class Run:
 
     def _lock(self) -> StudyLock:
         """Take the lock of the study, waiting for it as long as is allowed."""
-        from nlgraft.execution.study_lock import StudyLock
+        from nlgraft.execution.interruption import StudyLock
         from nlgraft.execution.waiting import Wait
 
         wait = Wait(self._notify)

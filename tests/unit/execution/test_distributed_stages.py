@@ -12,8 +12,8 @@ from ray.train import PreemptionError, PreemptionInfo, ScalingConfig
 
 from nlgraft.basics.errors import StoreError
 from nlgraft.execution import distributed_stages
+from nlgraft.execution.cluster_watch import Losses
 from nlgraft.execution.distributed_stages import WorkerStageError, _Mailbox, run_on_workers
-from nlgraft.execution.losses import Losses
 from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.execute import RecordingReporter
 from nlgraft.pipeline.stage import KillReason, NullReporter, Stage, TrialStopped
