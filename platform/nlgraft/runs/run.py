@@ -198,7 +198,7 @@ class Run:
             try:
                 return StudyLock(self.study, self.store)
             except StudyLockedError as held:
-                waited_s = wait.go_on(str(held))
+                waited_s = wait.poll(str(held))
                 if self._wait_timeout_s is None or waited_s > self._wait_timeout_s:
                     raise
             if self._is_stopping.wait(_LOCK_PAUSE_S):

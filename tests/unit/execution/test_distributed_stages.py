@@ -94,7 +94,7 @@ def run(max_failures: int = 0) -> tuple[Losses, RecordingReporter]:
     losses, reporter = Losses(max_failures), RecordingReporter(NullReporter())
     stage = Stage(name="train", run="a.b:c", is_distributed=True)
     group = WorkerGroup(4, 1.0, 0.0, max_failures, "", least_workers=1)
-    run_on_workers(stage, StorePlace("store"), group, reporter, losses, lambda is_awaiting: None)
+    run_on_workers(stage, StorePlace("store"), group, reporter, losses, lambda is_waiting_for_workers: None)
     return losses, reporter
 
 
