@@ -21,13 +21,12 @@ from benchmarks.training import data_of, endless, ours, training_config, trainin
 from nlgraft.nn.batch import Batch
 from nlgraft.nn.context_config import HuggingFaceEncoderConfig, PoolingConfig
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import TransformerConfig
-from nlgraft.nn.presets import preset
+from nlgraft.nn.model_config import TransformerConfig, preset
 from nlgraft.pipeline.stage import Stage
-from nlgraft.stages.kinds.context_kinds import FROZEN_STATES, FrozenStatesInputs, FrozenStatesSettings
-from nlgraft.stages.kinds.seq2seq_kinds import TRAIN, TrainSettings
+from nlgraft.stages.context_graph import FROZEN_STATES, FrozenStatesInputs, FrozenStatesSettings
 from nlgraft.stages.run.context_stages import write_states
 from nlgraft.stages.run.seq2seq_stages import start_model
+from nlgraft.stages.seq2seq_graph import TRAIN, TrainSettings
 from nlgraft.text.tokenizers import BOS, EOS
 from nlgraft.training.train_config import Side, View
 

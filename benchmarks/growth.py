@@ -15,7 +15,7 @@ from benchmarks.overhead import empty_study
 from nlgraft.evaluation.sufficient import segment_rows
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.presets import preset
+from nlgraft.nn.model_config import preset
 from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import NullReporter, Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore

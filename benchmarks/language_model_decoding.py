@@ -12,7 +12,7 @@ from benchmarks.material import SIZE, Material, load_material, our_model
 from benchmarks.measure import Rates, interleave, table
 from nlgraft.nn.context_config import UniLMConfig
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.presets import preset
+from nlgraft.nn.model_config import preset
 from nlgraft.nn.rereading import without_language_model_cache
 
 NUM_SENTENCES = 64

@@ -12,7 +12,7 @@ from benchmarks.material import SIZE, Material, load_material
 from benchmarks.measure import Rates, interleave, table
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.presets import preset
+from nlgraft.nn.model_config import preset
 
 NUM_ROUNDS = 7
 AIM = 0.6

@@ -17,7 +17,7 @@ from nlgraft.execution.sweep import run_sweep
 from nlgraft.pipeline.stage import Stage, StageContext, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import cells
-from nlgraft.study.data.metric import Metric
+from nlgraft.study.data.system import Metric
 from nlgraft.study.public import Study
 
 DESCRIPTION = "A trial that does nothing"

@@ -23,7 +23,7 @@ from nlgraft.execution.events import Driver, Event, SweepTrial, TrialEnded, Tria
 from nlgraft.execution.trial_queue import TrialQueue
 from nlgraft.pipeline.object_files import ObjectFiles
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import cells
 from nlgraft.tracking.entries import RunEntry, RunKey
 from nlgraft.tracking.mlflow_tracker import MlflowTracker

@@ -27,8 +27,8 @@ from benchmarks.peers import (
 from nlgraft.nn.batch import Batch
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages import seq2seq_graph
-from nlgraft.stages.kinds.seq2seq_kinds import TRAIN, TrainSettings
 from nlgraft.stages.run.seq2seq_stages import batches, train
+from nlgraft.stages.seq2seq_graph import TRAIN, TrainSettings
 from nlgraft.training import loop
 from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.precision import has_bf16

@@ -23,7 +23,7 @@ from benchmarks.vocabulary import make_tokens, make_unigram
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.methods.interface import PlanMaterial, TokenVectors
 from nlgraft.vocab.methods.matching_pursuit import NUM_TERMS
-from nlgraft.vocab.plans.moments import Array
+from nlgraft.vocab.plans.transfer_plan import Array
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 
 NUM_SHARED, NUM_OLD, NUM_NEW, WIDTH, NUM_ROUNDS = 3000, 5000, 4000, 128, 3

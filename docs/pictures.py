@@ -15,7 +15,7 @@ from mlflow import MlflowClient
 from PIL import Image
 
 from nlgraft import api
-from nlgraft.tracking.tags import KIND
+from nlgraft.tracking.naming import KIND
 from tests.pages import browse, mlflow_server
 
 PICTURES = Path(__file__).with_name("pictures")

@@ -11,8 +11,7 @@ from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.context_config import BiLMConfig, HuggingFaceEncoderConfig, OwnEmbeddingsConfig, UniLMConfig
 from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import TransformerConfig
-from nlgraft.nn.presets import preset
+from nlgraft.nn.model_config import TransformerConfig, preset
 
 VOCAB = 40
 SIZES = {"d_model": 16, "num_encoder_layers": 2, "num_decoder_layers": 2, "num_heads": 2, "ffn_dim": 24}

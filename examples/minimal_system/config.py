@@ -9,8 +9,7 @@ from pydantic import Field
 from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.nn.model_config import ArchitectureConfig, BeamSearchConfig
 from nlgraft.stages.config_parts import DevLossTrainConfig, ScoreConfig
-from nlgraft.text.corpus_config import CorpusConfig
-from nlgraft.text.roles import requires
+from nlgraft.text.corpus_config import CorpusConfig, requires
 from nlgraft.text.tokenizer_config import SampledTokenizerConfig
 
 SOURCES = {"first": ("source 0",), "second": ("source 1",), "both": ("source 0", "source 1")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from examples.minimal_system.config import Config
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.stages import seq2seq_graph
-from nlgraft.stages.kinds.seq2seq_kinds import DecodingSettings, TrainSettings
+from nlgraft.stages.seq2seq_graph import DecodingSettings, TrainSettings
 from nlgraft.training.train_config import Side, View
 
 

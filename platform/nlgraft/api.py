@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from nlgraft.execution.events import Observer
     from nlgraft.export.exported import ExportedModel
     from nlgraft.export.exporting import Export
-    from nlgraft.pipeline.trial_record import TrialRecord
+    from nlgraft.pipeline.trial import TrialRecord
     from nlgraft.runs.verifying import Verification
 
 

@@ -85,7 +85,7 @@ METRIC = Addition(
 SCHEDULE = Addition(
     "a learning-rate schedule",
     {
-        "platform/nlgraft/training/schedules.py": (
+        "platform/nlgraft/training/train_config.py": (
             ("LrSchedule = Literal[", '{}"square", '),
             (
                 "FALLING: Mapping[LrSchedule, Callable[[float], float]] = {",

@@ -20,7 +20,7 @@ from pipeline_stages import alone, number, total
 from pydantic import TypeAdapter
 
 from nlgraft.basics.errors import HostFault, StoreError
-from nlgraft.pipeline import artifacts, cached_copies
+from nlgraft.pipeline import artifacts, object_files
 from nlgraft.pipeline.integrity import ArtifactDamaged, FileEntry
 from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.manifest import MANIFEST
@@ -462,16 +462,16 @@ def test_a_cache_stays_within_its_bound_and_keeps_what_is_used(
         return SimpleNamespace(total=50_000, free=50_000 - used)
 
     monkeypatch.setattr(shutil, "disk_usage", usage)
-    monkeypatch.setattr(cached_copies, "_NUM_HELD", 1)
+    monkeypatch.setattr(object_files, "_NUM_HELD", 1)
     writer = ArtifactStore.open(s3_uri, cache=tmp_path / "writer")
     for value in range(8):
         publish(writer, value)
         assert usage(tmp_path / "writer").free >= 0
     store = ArtifactStore.open(s3_uri, cache=tmp_path / "cache")
     reader: deque[int] = deque()
-    monkeypatch.setattr(cached_copies, "_held", reader)
+    monkeypatch.setattr(object_files, "_held", reader)
     read = store.fetch(number(0))
-    monkeypatch.setattr(cached_copies, "_held", deque())  # another process of the host
+    monkeypatch.setattr(object_files, "_held", deque())  # another process of the host
     for value in (1, 2, 1, 3, 4):
         os.utime(read, (1, 1))
         store.fetch(number(value))

@@ -20,7 +20,7 @@ from nlgraft.basics.errors import ClusterError
 from nlgraft.execution import local_ray
 from nlgraft.execution.cluster import connected
 from nlgraft.execution.local_ray import LocalRay
-from nlgraft.study.data.resources import Resources
+from nlgraft.study.data.study import Resources
 from tests.processes import descendants, listening, patient
 
 DEFAULT_PORTS = {6379, 8265, 10001, 52365}
@@ -49,7 +49,7 @@ def test_a_local_ray_ends_with_a_driver_that_is_killed(short_tmp: Path) -> None:
     code = (
         "import time\n"
         "from nlgraft.execution.cluster import connected\n"
-        "from nlgraft.study.data.resources import Resources\n"
+        "from nlgraft.study.data.study import Resources\n"
         "with connected(None, Resources()):\n"
         "    print('up', flush=True)\n"
         "    time.sleep(600)\n"
@@ -74,7 +74,7 @@ def test_workers_have_the_environment_of_a_driver_that_uv_runs(short_tmp: Path) 
     (project / "driver.py").write_text(
         "import sys\n"
         "from nlgraft.execution.cluster import connected\n"
-        "from nlgraft.study.data.resources import Resources\n"
+        "from nlgraft.study.data.study import Resources\n"
         "with connected(None, Resources()):\n"
         "    import ray\n"
         "    print('command of workers:', ray.get_runtime_context().runtime_env.get('py_executable'))\n"

@@ -25,7 +25,7 @@ from nlgraft.commands.main import main
 from nlgraft.execution import sweep, waiting
 from nlgraft.execution.cluster import connected, local_capacity
 from nlgraft.execution.events import Driver, Event, LookTaken, Notice, TrialEnded, TrialStarted
-from nlgraft.execution.report_keys import OUTCOME, REASON, TRIAL_ID
+from nlgraft.execution.scheduling import OUTCOME, REASON, TRIAL_ID
 from nlgraft.execution.sweep import SweepOutcome, run_sweep
 from nlgraft.execution.sweep_board import SweepBoard
 from nlgraft.execution.trainable import TrialSpec, TuneReporter
@@ -36,7 +36,7 @@ from nlgraft.pipeline.stage import KillReason, Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore, StorePlace
 from nlgraft.pipeline.trial import trial_record
 from nlgraft.study.data.design import cells
-from nlgraft.study.data.resources import Resources
+from nlgraft.study.data.study import Resources
 from nlgraft.study.public import Study
 from tests.processes import patient
 

@@ -22,7 +22,7 @@ from nlgraft.execution.study_lock import StudyLock
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.runs.verifying import Verification
 from nlgraft.study.public import Study
-from nlgraft.tracking.tags import CELL
+from nlgraft.tracking.naming import CELL
 from tests.conftest import TOY
 from tests.processes import patient
 

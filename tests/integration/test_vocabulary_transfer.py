@@ -22,7 +22,7 @@ from nlgraft.vocab.methods.interface import PlanChoices
 from nlgraft.vocab.surgery.exchange import exchange_vocabulary
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from trainables.vocabulary_transfer.config import SplitConfig
-from trainables.vocabulary_transfer.stages.text import stratified
+from trainables.vocabulary_transfer.stages import stratified
 
 DATA = Path(os.environ.get("NLGRAFT_DATA", Path(__file__).parents[3] / "shared" / "data")) / "debian" / "en"
 LONGEST_CHARS = 160

@@ -12,9 +12,9 @@ from nlgraft.execution.cluster import connected
 from nlgraft.execution.events import Driver, Event, TrialEnded
 from nlgraft.execution.sweep import run_sweep
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import cells
-from nlgraft.study.data.resources import Resources
+from nlgraft.study.data.study import Resources
 from nlgraft.study.public import Study
 
 

@@ -10,8 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from nlgraft.nn.batch import Batch, Tokens
-from nlgraft.nn.conversion.checkpoint import from_hugging_face, to_hugging_face
-from nlgraft.nn.conversion.decoding import read_generation
+from nlgraft.nn.conversion.checkpoint import from_hugging_face, read_generation, to_hugging_face
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import GenerationConfig, TransformerConfig

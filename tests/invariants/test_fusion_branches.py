@@ -15,9 +15,8 @@ from nlgraft.nn.contextual import Context, OwnEmbeddings
 from nlgraft.nn.fusion import MERGES, FusionBranch
 from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import FusionConfig, MergeName, TransformerConfig
+from nlgraft.nn.model_config import FusionConfig, MergeName, TransformerConfig, preset
 from nlgraft.nn.pooling import POOLINGS, EncoderShape, build_pooling
-from nlgraft.nn.presets import preset
 from tests.tiny_models import (
     HIDDEN,
     SIZES,

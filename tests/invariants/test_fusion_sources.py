@@ -8,10 +8,9 @@ import torch
 from nlgraft.basics.errors import ContractError
 from nlgraft.nn.attention import Attention, Memory
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.fine_encoder import FineEncoder, FineLayer
+from nlgraft.nn.layers import FineEncoder, FineLayer
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import NORM_EPS, TransformerConfig
-from nlgraft.nn.presets import preset
+from nlgraft.nn.model_config import NORM_EPS, TransformerConfig, preset
 from nlgraft.training.weights import carry_over
 from tests.tiny_models import SIZES, VOCAB, Case, Example, batch_of, build, examples, logits_of
 from trainables.multi_source.graph import NEW

@@ -13,8 +13,14 @@ from nlgraft.nn.context_config import (
     PoolingConfig,
     UniLMConfig,
 )
-from nlgraft.nn.model_config import ArchitectureConfig, FineEncoderConfig, FusionConfig, TransformerConfig
-from nlgraft.nn.presets import FAMILIES, preset
+from nlgraft.nn.model_config import (
+    FAMILIES,
+    ArchitectureConfig,
+    FineEncoderConfig,
+    FusionConfig,
+    TransformerConfig,
+    preset,
+)
 from tests.tiny_models import (
     BI,
     CASES,

@@ -16,10 +16,9 @@ from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import FusionConfig, TransformerConfig
 from nlgraft.text.batches import Ragged
 from nlgraft.training.data import Seq2SeqData
-from nlgraft.training.loop import Training, train
+from nlgraft.training.loop import Training, make_optimizer, train
 from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.models import read_model, write_model
-from nlgraft.training.parameters import make_optimizer
 from nlgraft.training.train_config import LearnedParameters, ParameterGroup, TrainConfig
 from nlgraft.training.train_state import Progress
 from nlgraft.training.views import Encoded, Side, View

@@ -15,8 +15,7 @@ from nlgraft.nn.batch import Tokens
 from nlgraft.nn.frozen_states import FrozenStates, write_frozen_states
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import GenerationConfig
-from nlgraft.nn.presets import preset
+from nlgraft.nn.model_config import GenerationConfig, preset
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import LanguageModelPhaseConfig

@@ -11,11 +11,10 @@ import pytest
 import torch
 import transformers
 
-from nlgraft.nn.causal_lms import TransformersCausalLM
+from nlgraft.nn.transformers_lms import TransformersCausalLM
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
-from nlgraft.training.causal_lm_training import causal_losses
-from nlgraft.training.causal_text import LineEnds, PackedText, windows
+from nlgraft.training.causal_text import LineEnds, PackedText, causal_losses, windows
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.surgery.exchange import exchange_vocabulary
 from nlgraft.vocab.tokenizers.loading import load_vocabulary

@@ -19,13 +19,13 @@ from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words
 from nlgraft.training.classification_training import read_classifier
 from nlgraft.training.masked_lm_training import read_masked_lm
 from nlgraft.vocab.plans.transfer_plan import TransferPlan
-from nlgraft.vocab.tokenizers.information import self_information
+from nlgraft.vocab.tokenizers.encoding import self_information
 from tests.contract.toys.vocabulary_transfer import ARMS
 from tests.tiny_masked_lms import letters, masked_lm
 from tests.unit.stages.runs import artifact, made, run
 from trainables.vocabulary_transfer import Config, stage_graph
 from trainables.vocabulary_transfer.config import EXCHANGING, Method, SplitConfig
-from trainables.vocabulary_transfer.stages.text import stratified
+from trainables.vocabulary_transfer.stages import stratified
 
 
 def test_self_information_by_hand():

@@ -14,7 +14,7 @@ import pytest
 from nlgraft.export.description import LaterFunction
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.public import Study
-from trainables.multi_source.kinds import LAST_SENTENCE
+from trainables.multi_source.graph import LAST_SENTENCE
 
 ROOT = Path(__file__).parents[2]
 CHOOSES_CODE = {

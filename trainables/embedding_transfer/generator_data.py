@@ -13,16 +13,15 @@ from torch import Tensor
 
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.masked_lm_models import MaskedBatch
-from nlgraft.stages.kinds.exchange_kinds import SIDE
+from nlgraft.stages.exchange_kinds import SIDE
 from nlgraft.text.batches import LengthBatches
 from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.masked_text import Masker, labels_of
 from nlgraft.training.seeds import generator_for
 from nlgraft.training.train_config import View
 from nlgraft.training.views import Encoded, IntArray
-from trainables.embedding_transfer.arms import STREAMS
-from trainables.embedding_transfer.distillation import NO_WORD
-from trainables.embedding_transfer.generator_training import ChangedBatch
+from trainables.embedding_transfer.config import STREAMS
+from trainables.embedding_transfer.generator_training import NO_WORD, ChangedBatch
 from trainables.embedding_transfer.new_tokens import BatchNumbering, ChangeOptions, Shard
 from trainables.embedding_transfer.perturbation import ChangedSentence, Perturber
 

@@ -16,29 +16,27 @@ from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import masked_lm_graph as masked_pieces
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import MASK_TOKEN, MaskedSpansConfig, PhaseConfig
-from nlgraft.stages.kinds.language_model_kinds import TrainLanguageModelInputs
-from nlgraft.stages.kinds.masked_lm_kinds import (
+from nlgraft.stages.language_model_kinds import TrainLanguageModelInputs
+from nlgraft.stages.masked_lm_graph import (
     BERT2BERT,
     TRAIN_MASKED,
     Bert2BertInputs,
     Bert2BertSettings,
     TrainMaskedSettings,
 )
-from nlgraft.stages.kinds.released_kinds import MarianSide
-from nlgraft.stages.kinds.seq2seq_kinds import DecodingSettings, TrainSettings
-from nlgraft.stages.released_graph import Released, language_view, released
-from nlgraft.stages.seq2seq_graph import EncodedText
+from nlgraft.stages.released_graph import MarianSide, Released, language_view, released
+from nlgraft.stages.seq2seq_graph import DecodingSettings, EncodedText, TrainSettings
 from nlgraft.text.corpus_config import EOS
 from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig, View
-from trainables.embedding_transfer.arms import (
+from trainables.embedding_transfer.config import (
     KEPT_METHODS,
+    MASK_RATES,
     PRETRAINED_VOCABULARIES,
     STREAMS,
     UNTRAINED_METHODS,
+    Config,
 )
-from trainables.embedding_transfer.config import MASK_RATES, Config
-from trainables.embedding_transfer.exchange_graph import VocabularyExchange
-from trainables.embedding_transfer.kinds import NEW_LAYERS, NewLayersSettings
+from trainables.embedding_transfer.exchange_graph import NEW_LAYERS, NewLayersSettings, VocabularyExchange
 from trainables.embedding_transfer.metrics import REPORT_STEPS
 
 # The stages of a trial whose model is a masked language model.

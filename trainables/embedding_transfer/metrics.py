@@ -16,7 +16,7 @@ from nlgraft.stages.metrics import (
     masked_at,
     prefixed,
 )
-from nlgraft.study.data.metric import Metric
+from nlgraft.study.data.system import Metric
 
 REPORT_STEPS = (0, 100, 500)
 """Steps of continued masked-LM training after which the loss is reported, provided that an evaluation falls

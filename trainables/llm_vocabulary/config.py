@@ -12,9 +12,8 @@ from nlgraft.basics.errors import DataError
 from nlgraft.basics.strict_config import Condition, ReadWhen, StrictConfig
 from nlgraft.nn.model_config import LlamaConfig
 from nlgraft.stages.config_parts import SystemConfig, UpstreamSeed, VectorsConfig
-from nlgraft.text.corpus_config import TestedTextConfig, TextConfig
+from nlgraft.text.corpus_config import TestedTextConfig, TextConfig, requires
 from nlgraft.text.files import InputPathOrName
-from nlgraft.text.roles import requires
 from nlgraft.text.tokenizer_config import LEAST_BYTE_TOKENS, ByteTokenizerConfig
 from nlgraft.training.train_config import TrainConfig
 

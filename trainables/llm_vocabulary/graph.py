@@ -7,12 +7,14 @@ share the pretrained model; arms with the same vocabulary share its tokenizer an
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from nlgraft.nn.model_config import LlamaConfig
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import seq2seq_graph as pieces
-from nlgraft.stages.kinds.exchange_kinds import (
+from nlgraft.stages.exchange_kinds import (
     EXCHANGE,
     PLAN,
     SIDE,
@@ -23,32 +25,24 @@ from nlgraft.stages.kinds.exchange_kinds import (
     VectorInputs,
     VectorSettings,
 )
-from nlgraft.stages.kinds.language_model_kinds import TrainLanguageModelInputs
-from nlgraft.stages.kinds.masked_lm_kinds import CHECKPOINT_TOKENIZER
-from nlgraft.stages.kinds.text_kinds import CorpusInputs, NoInputs, TokenizedInputs
-from nlgraft.stages.released_graph import checkpoint_settings
+from nlgraft.stages.language_model_kinds import TrainLanguageModelInputs
+from nlgraft.stages.masked_lm_graph import CHECKPOINT_TOKENIZER
+from nlgraft.stages.released_graph import CHECKPOINTS, CheckpointSettings, checkpoint_settings
 from nlgraft.stages.seq2seq_graph import TokenizedText
-from nlgraft.stages.stage_kind import NoSettings
+from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
+from nlgraft.stages.text_kinds import CorpusInputs, NoInputs, TokenizedInputs
+from nlgraft.stages.training_settings import TrainingSettings
+from nlgraft.text.corpus_config import SplitName
 from nlgraft.text.tokenizer_config import ByteTokenizerConfig
-from trainables.llm_vocabulary.config import EXTENDING, KEPT, PRUNING, WITH_NEW_ROWS, Config, ModelConfig
-from trainables.llm_vocabulary.kinds import (
-    BYTE_TOKENIZER,
-    CATCH_UP,
-    CHANGE,
-    ENCODED_LINES,
-    GENERATION,
-    MEASURES,
-    RELEASED_CAUSAL,
-    SCORE_CAUSAL,
-    TEXT,
-    TRAIN_CAUSAL,
-    ByteTokenizerSettings,
-    CatchUpInputs,
-    ChangeSettings,
-    MeasureInputs,
-    ScoreCausalInputs,
-    ScoreCausalSettings,
-    TrainCausalSettings,
+from trainables.llm_vocabulary.config import (
+    EXTENDING,
+    KEPT,
+    PRUNING,
+    WITH_NEW_ROWS,
+    Config,
+    LoraConfig,
+    ModelConfig,
+    PackedTrainConfig,
 )
 
 if TYPE_CHECKING:
@@ -318,3 +312,117 @@ class _Builder:
             caught_up = CatchUpInputs(trained=self.model, reference=self._kept)
             stages["catch_up"] = CATCH_UP.stage("catch_up", NoSettings(), caught_up)
         return stages
+
+
+# Settings and inputs of the stages that only this system has. No torch.
+
+
+TEXT = "source 0"
+"""Stream of an encoded split, and role of its text."""
+
+
+class ByteTokenizerSettings(Settings):
+    """A byte-level BPE vocabulary that is learned from the training text of a corpus."""
+
+    tokenizer: ByteTokenizerConfig
+    """Its size."""
+
+
+class TrainCausalSettings(TrainingSettings[PackedTrainConfig]):
+    """One training of a causal language model: of a fresh Llama, or of the input ``start``."""
+
+    max_tokens: int
+    """Predicted tokens of a sequence of packed lines; longest context in scoring."""
+    llama: LlamaConfig | None = None
+    """A fresh Llama of transformers."""
+    new_rows_first_steps: int = 0
+    """Number of first steps that train only the new rows of an exchanged vocabulary; needs ``start``."""
+    table_lr_multiplier: float = 1.0
+    """Factor on the learning rate of tables and output biases."""
+    lora: LoraConfig | None = None
+    """Adapters, which learn with the new rows alone."""
+    metric_prefix: str = ""
+    """Prefix of all metrics, e.g. ``upstream``, of a training whose model is not the trial's result."""
+
+    @property
+    def layers(self) -> tuple[int, int] | None:
+        """Weights of the layers, and width, of a fresh model."""
+        return None if self.llama is None else (self.llama.num_layer_parameters, self.llama.d_model)
+
+
+class ScoreCausalSettings(Settings):
+    """Losses of a causal language model on one split."""
+
+    split: SplitName
+    """Split to score."""
+    max_tokens: int
+    """Longest context."""
+    metric_prefix: str = ""
+    """Prefix of all metrics, of text that is not the trial's own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreCausalInputs(Inputs[T]):
+    """A causal language model, and encoded text with corpus and tokenizer.
+
+    ``further`` are stages whose metrics belong to the trial although nothing reads them.
+    """
+
+    model: T
+    encoded: T
+    corpus: T
+    tokenizer: T
+    further: Mapping[str, T] = field(default_factory=dict)
+
+
+class ChangeSettings(Settings):
+    """Another size of a vocabulary, with the old ids (extended) or rows (pruned) of what stays."""
+
+    size: int | None
+    """Number of tokens that pruning leaves; null: none is dropped."""
+    num_added: int | None
+    """Number of tokens to add; null: none."""
+    min_count: int | None
+    """Occurrences that an added token needs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureInputs(Inputs[T]):
+    """Text in the trial's vocabulary, how it came about, and the trial's model.
+
+    ``plans`` is missing where the vocabulary is the old one.
+    """
+
+    corpus: T
+    encoded: T
+    tokenizer: T
+    model: T
+    plans: T | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CatchUpInputs(Inputs[T]):
+    """The training with the new vocabulary, and that with the old one."""
+
+    trained: T
+    reference: T
+
+
+BYTE_TOKENIZER = StageKind(
+    "trainables.llm_vocabulary.stages:learn_tokenizer", ByteTokenizerSettings, CorpusInputs
+)
+ENCODED_LINES = StageKind("trainables.llm_vocabulary.stages:encode", NoSettings, TokenizedInputs)
+RELEASED_CAUSAL = StageKind(
+    "trainables.llm_vocabulary.stages:read_released", CheckpointSettings, NoInputs, check=CHECKPOINTS
+)
+TRAIN_CAUSAL = StageKind(
+    "trainables.llm_vocabulary.stages:train",
+    TrainCausalSettings,
+    TrainLanguageModelInputs,
+    is_distributed=True,
+)
+SCORE_CAUSAL = StageKind("trainables.llm_vocabulary.stages:score", ScoreCausalSettings, ScoreCausalInputs)
+CHANGE = StageKind("trainables.llm_vocabulary.stages:change", ChangeSettings, TokenizedInputs)
+MEASURES = StageKind("trainables.llm_vocabulary.stages:measure_text", NoSettings, MeasureInputs)
+GENERATION = StageKind("trainables.llm_vocabulary.stages:generate", NoSettings, MeasureInputs)
+CATCH_UP = StageKind("trainables.llm_vocabulary.stages:catch_up", NoSettings, CatchUpInputs)

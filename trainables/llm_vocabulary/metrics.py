@@ -7,7 +7,7 @@ from typing import Literal
 
 from nlgraft.evaluation.metric_config import SCORED
 from nlgraft.stages.metrics import EXCHANGE, TRAINING_COST, prefixed
-from nlgraft.study.data.metric import Metric
+from nlgraft.study.data.system import Metric
 from trainables.llm_vocabulary.config import KEPT
 
 

@@ -23,8 +23,7 @@ from nlgraft.stages.config_parts import (
     SystemConfig,
     defaulting,
 )
-from nlgraft.text.corpus_config import PairsConfig, TextConfig
-from nlgraft.text.roles import requires
+from nlgraft.text.corpus_config import PairsConfig, TextConfig, requires
 from nlgraft.text.tokenizer_config import TokenizerConfig
 
 Side = Literal["source", "target"]

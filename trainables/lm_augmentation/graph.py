@@ -12,9 +12,13 @@ from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import context_graph
 from nlgraft.stages import seq2seq_graph as pieces
-from nlgraft.stages.extract_graph import extract_scores
-from nlgraft.stages.kinds.seq2seq_kinds import DecodingSettings, TrainSettings
-from nlgraft.stages.seq2seq_graph import ContextStages, EncodedText
+from nlgraft.stages.seq2seq_graph import (
+    ContextStages,
+    DecodingSettings,
+    EncodedText,
+    TrainSettings,
+    extract_scores,
+)
 from nlgraft.text.corpus_config import EOS, TextConfig
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, ParameterGroup, View
 from nlgraft.training.train_config import Side as StreamSide

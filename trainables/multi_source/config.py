@@ -24,9 +24,8 @@ from nlgraft.stages.config_parts import (
     UpstreamSeed,
     defaulting,
 )
-from nlgraft.text.corpus_config import EOS, CorpusConfig, TextConfig
+from nlgraft.text.corpus_config import EOS, CorpusConfig, TextConfig, requires, role_problem
 from nlgraft.text.files import InputPathOrName
-from nlgraft.text.roles import requires, role_problem
 from nlgraft.text.tokenizer_config import SampledTokenizerConfig
 from nlgraft.training.train_config import SmoothedTrainConfig
 

@@ -7,32 +7,35 @@ finetuning also share the finetuning on single sources.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 from nlgraft.nn.checkpoint_files import LanguagePlace
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import MASK_TOKEN, MaskedSpansConfig, PhaseConfig
-from nlgraft.stages.kinds.language_model_kinds import TrainLanguageModelInputs
-from nlgraft.stages.kinds.masked_lm_kinds import (
+from nlgraft.stages.language_model_kinds import TrainLanguageModelInputs
+from nlgraft.stages.masked_lm_graph import (
     BERT2BERT,
     TRAIN_MASKED,
     Bert2BertInputs,
     Bert2BertSettings,
     TrainMaskedSettings,
 )
-from nlgraft.stages.kinds.released_kinds import MBART_EOS
-from nlgraft.stages.kinds.seq2seq_kinds import (
+from nlgraft.stages.released_graph import MBART_EOS, Released, language_view, released
+from nlgraft.stages.seq2seq_graph import (
     SCORE,
+    TARGET,
     CarrySettings,
     DecodingSettings,
+    EncodedText,
     ScoreInputs,
     TrainSettings,
+    learned_scores,
 )
-from nlgraft.stages.kinds.text_kinds import CorpusInputs, EncodeSettings
-from nlgraft.stages.learned_graph import learned_scores
-from nlgraft.stages.released_graph import Released, language_view, released
-from nlgraft.stages.seq2seq_graph import TARGET, EncodedText
+from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
+from nlgraft.stages.text_kinds import CorpusInputs, EncodeSettings
 from nlgraft.text.corpus_config import Split
 from nlgraft.training.train_config import (
     LearnedParameters,
@@ -43,18 +46,6 @@ from nlgraft.training.train_config import (
     View,
 )
 from trainables.multi_source.config import MASK_RATES, Config, MultiSourceConfig, UpstreamConfig
-from trainables.multi_source.kinds import (
-    DOCUMENTS,
-    LANGUAGE,
-    LANGUAGES,
-    LAST_SENTENCE,
-    TEXT,
-    DocumentsSettings,
-    LanguagesInputs,
-    LanguagesSettings,
-    LastSentenceSettings,
-    TranslationInputs,
-)
 
 SEPARATOR = "<sep>"
 """Between two sentences of a document on one line."""
@@ -353,3 +344,63 @@ def _learned(phase: MultiSourceConfig) -> LearnedParameters:
     return LearnedParameters(
         only=(NEW,) if phase.is_rest_frozen else (), groups=groups if phase.new_lr_multiplier != 1 else ()
     )
+
+
+# Settings and inputs of the stages that only this system has. No torch.
+
+
+TEXT, LANGUAGE = "source 0", "language"
+"""Streams of multilingual text: the lines, and the language id of each line."""
+
+
+class LanguagesSettings(Settings):
+    """Encoding of lines in several languages."""
+
+    tokens: Mapping[str, str]
+    """Special token of each language."""
+    max_tokens: int
+    """Maximum length of a line in tokens, without begin and end; longer lines are truncated and counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguagesInputs(Inputs[T]):
+    """Text by language, and the shared tokenizer."""
+
+    corpora: Mapping[str, T]
+    tokenizer: T
+
+
+class DocumentsSettings(Settings):
+    """Examples made of two consecutive sentences of a document."""
+
+    kind: Literal["previous", "joined"]
+    """``previous``: the previous sentence is the first of two sources, absent at the start of a document.
+    ``joined``: both sentences on one line, in source and target."""
+    separator: str | None = None
+    """joined: symbol between the two sentences; absent from the text, and kept whole by the tokenizer."""
+
+
+class LastSentenceSettings(Settings):
+    """Extraction of the second sentence from the translation of two joined ones."""
+
+    separator: str
+    """Symbol between the two sentences."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationInputs(Inputs[T]):
+    """A translation of a split."""
+
+    translation: T
+
+
+_STAGES = "trainables.multi_source.stages"
+LANGUAGES = StageKind(f"{_STAGES}:encode_languages", LanguagesSettings, LanguagesInputs)
+DOCUMENTS = StageKind(
+    f"{_STAGES}:pair_sentences",
+    DocumentsSettings,
+    CorpusInputs,
+    version=2,
+    check="nlgraft.stages.kind_checks:separators",
+)
+LAST_SENTENCE = StageKind(f"{_STAGES}:keep_last_sentence", LastSentenceSettings, TranslationInputs, version=2)

@@ -14,7 +14,7 @@ from nlgraft.stages.metrics import (
     TRAINING,
     prefixed,
 )
-from nlgraft.study.data.metric import Metric
+from nlgraft.study.data.system import Metric
 from trainables.multi_source.config import MAX_FOREIGN
 
 METRICS: Mapping[str, Metric] = {

@@ -26,9 +26,8 @@ from nlgraft.stages.config_parts import (
     UpstreamSeed,
     defaulting,
 )
-from nlgraft.text.corpus_config import PairsConfig, TextConfig
+from nlgraft.text.corpus_config import PairsConfig, TextConfig, requires
 from nlgraft.text.files import InputPathOrName
-from nlgraft.text.roles import requires
 from nlgraft.text.tokenizer_config import SampledTokenizerConfig, WordTokenizerConfig
 from nlgraft.training.train_config import MaskingConfig, TrainConfig
 

@@ -17,14 +17,26 @@ from nlgraft.nn.context_config import (
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import context_graph, seq2seq_graph
-from nlgraft.stages.extract_graph import extract_scores
-from nlgraft.stages.kinds.seq2seq_kinds import DecodingSettings, TrainSettings
 from nlgraft.stages.masked_lm_graph import masked_text, word_tokenizer
-from nlgraft.stages.seq2seq_graph import ContextStages, EncodedText
+from nlgraft.stages.seq2seq_graph import (
+    ContextStages,
+    DecodingSettings,
+    EncodedText,
+    TrainSettings,
+    extract_scores,
+)
+from nlgraft.stages.stage_kind import Inputs, StageKind, T
+from nlgraft.stages.training_settings import TrainingSettings
 from nlgraft.text.files import expand
-from nlgraft.training.train_config import View
-from trainables.prlm_fusion.config import Config, DistilbertPrlm, Layers, ReleasedPrlm
-from trainables.prlm_fusion.kinds import PRETRAIN, PretrainInputs, PretrainSettings
+from nlgraft.training.train_config import MaskingConfig, TrainConfig, View
+from trainables.prlm_fusion.config import (
+    Config,
+    DistilbertPrlm,
+    ElectraPrlm,
+    Layers,
+    PretrainedPrlm,
+    ReleasedPrlm,
+)
 
 # The stages that pretrain the language models of a study. Without torch.
 
@@ -233,3 +245,46 @@ def _width(config: Config, name: str) -> int:
             f"is no readable {path.name} ({error}); set prlms.{name}.width"
         ) from error
     return next(sizes[key] for key in ("hidden_size", "n_embd", "d_model", "dim") if key in sizes)
+
+
+# Settings and inputs of the stage that pretrains the study's own language models.
+
+
+class PretrainSettings(TrainingSettings[TrainConfig]):
+    """Pretraining of one language model."""
+
+    prlm: PretrainedPrlm
+    """Objective and sizes."""
+    masking: MaskingConfig | None
+    """Masking; null for left-to-right models, which predict every token."""
+    max_tokens: int
+    """Maximum length of a line in tokens, without begin and end, for which the model has positions."""
+
+    @property
+    def layers(self) -> tuple[int, int] | None:
+        """Weights of the layers, and width of the tables; of a student None, for the teacher's count."""
+        if isinstance(self.prlm, DistilbertPrlm):
+            return None
+        weights, width = self.prlm.model.num_layer_parameters, self.prlm.model.d_model
+        if isinstance(self.prlm, ElectraPrlm):  # with its generator, of half the width
+            return weights * 5 // 4, width * 3 // 2
+        return weights, width
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainInputs(Inputs[T]):
+    """A corpus, its encoded text and tokenizer, and the teacher of a distilled model."""
+
+    corpus: T
+    encoded: T
+    tokenizer: T
+    teacher: T | None = None
+
+
+PRETRAIN = StageKind(
+    "trainables.prlm_fusion.stages:pretrain",
+    PretrainSettings,
+    PretrainInputs,
+    version=3,
+    is_distributed=True,
+)

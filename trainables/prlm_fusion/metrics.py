@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nlgraft.stages.metrics import EXTRACTS, NATS_PER_CHAR, OUTPUT, TEXT, TRAINING
-from nlgraft.study.data.metric import Metric
+from nlgraft.study.data.system import Metric
 
 _PRETRAINED = {
     "bert": ("BERT", "nats per masked token"),

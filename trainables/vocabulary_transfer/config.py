@@ -14,8 +14,7 @@ from nlgraft.stages.config_parts import (
     SystemConfig,
     UpstreamSeed,
 )
-from nlgraft.text.corpus_config import LabelledConfig, TextConfig
-from nlgraft.text.roles import requires
+from nlgraft.text.corpus_config import LabelledConfig, TextConfig, requires
 from nlgraft.training.train_config import TrainConfig
 
 Method = Literal[

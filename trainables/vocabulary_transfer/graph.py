@@ -6,28 +6,18 @@ Arms share the pretrained model, and arms with the same vocabulary its tokenizer
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import classification_graph as class_pieces
 from nlgraft.stages import masked_lm_graph as masked_pieces
 from nlgraft.stages import seq2seq_graph as pieces
-from nlgraft.stages.kinds.classification_kinds import ScoreClassifierInputs
-from nlgraft.stages.kinds.masked_lm_kinds import TrainMaskedSettings
-from nlgraft.stages.masked_lm_graph import MaskedText
-from nlgraft.stages.stage_kind import NoSettings
+from nlgraft.stages.classification_graph import ScoreClassifierInputs
+from nlgraft.stages.masked_lm_graph import MaskedText, TrainMaskedSettings
+from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
 from nlgraft.text.corpus_config import AnyCorpus
-from trainables.vocabulary_transfer.config import KEPT, PLAN_METHODS, SCRATCH, Config
-from trainables.vocabulary_transfer.kinds import (
-    APART,
-    MEASURES,
-    SPEED,
-    SPLIT,
-    ApartInputs,
-    MeasureInputs,
-    SplitInputs,
-    SplitSettings,
-)
+from trainables.vocabulary_transfer.config import KEPT, PLAN_METHODS, SCRATCH, Config, SplitConfig
 
 
 def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
@@ -197,3 +187,45 @@ def _have_one_origin(*corpora: AnyCorpus) -> bool:
     """Tell whether corpora come from the same files or dataset; constructed and shared-task text has none."""
     first_origins, second_origins = (getattr(corpus, "origins", set()) for corpus in corpora)
     return not first_origins.isdisjoint(second_origins)
+
+
+# Settings and inputs of the stages that only this system has. No torch.
+
+
+class SplitSettings(Settings):
+    """Settings of a stratified split."""
+
+    split: SplitConfig
+    """Proportions and size."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitInputs(Inputs[T]):
+    """The corpus whose splits are pooled."""
+
+    pooled: T
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApartInputs(Inputs[T]):
+    """A corpus, and the one whose dev and test lines are removed from it."""
+
+    corpus: T
+    left_out: T
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureInputs(Inputs[T]):
+    """The corpus, the trial's vocabulary and the old one."""
+
+    corpus: T
+    tokenizer: T
+    old_tokenizer: T
+
+
+SPLIT = StageKind("trainables.vocabulary_transfer.stages:split", SplitSettings, SplitInputs, version=2)
+APART = StageKind("trainables.vocabulary_transfer.stages:leave_out", NoSettings, ApartInputs)
+MEASURES = StageKind("trainables.vocabulary_transfer.stages:measure_text", NoSettings, MeasureInputs)
+SPEED = StageKind(
+    "trainables.vocabulary_transfer.stages:measure_speed", NoSettings, ScoreClassifierInputs, version=2
+)

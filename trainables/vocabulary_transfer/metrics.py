@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from nlgraft.stages.metrics import CLASSIFICATION, EXCHANGE, MASKED, TRAINING, prefixed
-from nlgraft.study.data.metric import Metric
+from nlgraft.study.data.system import Metric
 
 NUM_LENGTHS = 4
 """Number of groups by length into which the dev lines are divided to measure speed."""

@@ -49,7 +49,7 @@ def as_read(part: _PartT) -> _PartT:
 class StrictConfig(BaseModel):
     """Immutable settings: unknown keys are refused, the docstring below a field describes it.
 
-    These docstrings are read where they are shown (`nlgraft.study.reading.descriptions`): pydantic's own
+    These docstrings are read where they are shown (`nlgraft.study.reading.knobs`): pydantic's own
     ``use_attribute_docstrings`` parses the source of every class on import, a quarter of `nlgraft validate`.
     """
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nlgraft.basics.errors import DataError
-from nlgraft.basics.exits import EXIT_FAILED, fails_politely
+from nlgraft.basics.errors import EXIT_FAILED, DataError, fails_politely
 from nlgraft.commands.study_command import (
     find_study,
     given_study,

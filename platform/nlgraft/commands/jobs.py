@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nlgraft.basics.errors import NlgraftError
-from nlgraft.basics.exits import EXIT_FAILED
+from nlgraft.basics.errors import EXIT_FAILED, NlgraftError
 from nlgraft.commands.study_command import given_study, has_address, read_study, takes_study
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nlgraft.basics.exits import EXIT_FAILED
+from nlgraft.basics.errors import EXIT_FAILED
 from nlgraft.basics.wording import visible
 from nlgraft.commands.study_command import (
     given_study,

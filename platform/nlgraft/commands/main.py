@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nlgraft.basics.errors import DataError
-from nlgraft.basics.exits import EXIT_DOES_NOT_FIT, EXIT_FAILED
+from nlgraft.basics.errors import EXIT_DOES_NOT_FIT, EXIT_FAILED, DataError
 from nlgraft.basics.wording import count
 from nlgraft.commands.housekeeping import check, compare, config, diff, ls, pack, rm, unpack
 from nlgraft.commands.housekeeping import gc as collect
@@ -58,7 +57,7 @@ def main() -> None:
 def validate(study_file: str, overrides: tuple[str, ...]) -> None:
     """Check a study and its data; print every problem and what is allowed."""
     from nlgraft.study.data.design import cells
-    from nlgraft.study.planning.data_checks import check_cells
+    from nlgraft.study.planning.planner import check_cells
 
     study = read_study(study_file, overrides)
     for warning in check_cells(study, cells(study)).warnings:

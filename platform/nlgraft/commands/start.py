@@ -7,8 +7,7 @@ from pathlib import Path
 
 import click
 
-from nlgraft.basics.errors import DataError
-from nlgraft.basics.exits import fails_politely
+from nlgraft.basics.errors import DataError, fails_politely
 from nlgraft.commands.study_command import has_json, print_json, reads_studies
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nlgraft.basics.exits import fails_politely
+from nlgraft.basics.errors import fails_politely
 
 if TYPE_CHECKING:
     from nlgraft.commands.progress import Progress

@@ -11,8 +11,7 @@ from typing import Any
 
 import click
 
-from nlgraft.basics.errors import DataError
-from nlgraft.basics.exits import EXIT_FAILED, fails_politely
+from nlgraft.basics.errors import EXIT_FAILED, DataError, fails_politely
 from nlgraft.basics.wording import visible
 from nlgraft.commands.study_command import has_json
 
@@ -265,7 +264,7 @@ def doctor(model: str, base: str | None, is_json: bool) -> None:
 
     checks = [*examine_checkpoint(model)]
     if base is not None:
-        from nlgraft.vocab_tool.audit import audit_donor
+        from nlgraft.vocab_tool.doctor import audit_donor
 
         checks.append(audit_donor(model, base))
     _echo_checks(model, checks, is_json)

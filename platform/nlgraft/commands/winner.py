@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nlgraft.basics.errors import DataError
-from nlgraft.basics.exits import fails_politely
+from nlgraft.basics.errors import DataError, fails_politely
 from nlgraft.commands.study_command import given_study, has_json, print_json
 
 if TYPE_CHECKING:

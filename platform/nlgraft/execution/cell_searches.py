@@ -8,9 +8,9 @@ from typing import Any
 
 from nlgraft.execution.events import CellSearched, SweepTrial
 from nlgraft.execution.optuna_study import OptunaStudy
-from nlgraft.pipeline.dotted import dotted
+from nlgraft.pipeline.fingerprint import dotted
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Search, Study
 from nlgraft.study.data.system import SEARCH_SPLITS

@@ -15,7 +15,7 @@ from typing import Any
 from nlgraft.basics.errors import CapacityError, ClusterError
 from nlgraft.execution.interruption import signals_kept_from_ray
 from nlgraft.execution.local_ray import MANY_MACHINES, LocalRay
-from nlgraft.study.data.resources import Resources
+from nlgraft.study.data.study import Resources
 from nlgraft.study.planning.capacity import capacity_problems, max_concurrent
 
 # The process that drives a trial of several workers must hold no CPU, or drivers would take the CPUs that

@@ -10,8 +10,7 @@ import threading
 from collections.abc import Mapping
 from types import TracebackType
 
-from nlgraft.basics.errors import ClusterError
-from nlgraft.basics.exits import EXIT_FAILED
+from nlgraft.basics.errors import EXIT_FAILED, ClusterError
 
 _PAUSE_S = 1.0
 _CONNECT_S = 5.0

@@ -24,14 +24,11 @@ from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nlgraft.execution.losses import Losses, is_any_lost
-from nlgraft.execution.stall_watch import LOOKS, StallWatch
-from nlgraft.execution.worker_group import WorkerGroup
-from nlgraft.pipeline.execute import execute_stage
+from nlgraft.execution.worker_group import LOOKS, StallWatch, WorkerGroup
+from nlgraft.pipeline.execute import THREADS, RecordingReporter, execute_stage
 from nlgraft.pipeline.runner import fault_of_host, is_store_fault, one_line
 from nlgraft.pipeline.stage import KillReason, Reporter, Stage, TrialStopped, Worker
-from nlgraft.pipeline.stage_outputs import RecordingReporter
 from nlgraft.pipeline.store import ArtifactStore, StorePlace
-from nlgraft.pipeline.threads import THREADS
 from nlgraft.study.planning.capacity import num_fitting
 
 _log = logging.getLogger(__name__)

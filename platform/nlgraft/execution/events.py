@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nlgraft.pipeline.stage import StageGraph
-from nlgraft.pipeline.trial_record import TrialRecord, TrialState
+from nlgraft.pipeline.trial import TrialRecord, TrialState
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.system import REPLICATE_SPLITS
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from nlgraft.execution.events import SweepTrial
-from nlgraft.pipeline.decision import StageCost
 from nlgraft.pipeline.stage import Stage
-from nlgraft.pipeline.trial_record import TrialRecord
-from nlgraft.study.data.resources import Resources
+from nlgraft.pipeline.store import StageCost
+from nlgraft.pipeline.trial import TrialRecord
+from nlgraft.study.data.study import Resources
 from nlgraft.study.planning.cost import estimated_cost
 
 _RAN = ("run", "resume")

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from nlgraft.basics.errors import DataError
+from nlgraft.basics.wording import without_credentials
 from nlgraft.execution.job_package import JobPackage
 from nlgraft.execution.job_server import Job, JobServer, job_name
-from nlgraft.pipeline.credentials import without_credentials
 from nlgraft.study.data.study import Study
 from nlgraft.study.reading.system_import import load_system
 

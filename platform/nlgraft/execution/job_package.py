@@ -14,7 +14,7 @@ import pathspec
 
 from nlgraft.basics.errors import DataError
 from nlgraft.basics.wording import count, size
-from nlgraft.pipeline.environment import git
+from nlgraft.pipeline.manifest import git
 
 SECRETS = (
     ".env", ".env.*", "*.env", ".envrc", ".netrc", "netrc", "_netrc", ".git-credentials", ".pypirc",

@@ -11,10 +11,12 @@ import logging
 import math
 import random
 import time
+import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import optuna
 from optuna.distributions import (
@@ -23,14 +25,16 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
-from optuna.exceptions import StorageInternalError
+from optuna.exceptions import ExperimentalWarning, StorageInternalError
+from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import BaseTrial, FrozenTrial, Trial, TrialState, create_trial
 from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError
 
-from nlgraft.basics.errors import StoreError
+from nlgraft.basics.errors import RUN_AGAIN, Finding, StoreError
+from nlgraft.execution.events import SweepTrial
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.space import CategoricalDomain, Domain, IntDomain, holds, same, sampling_order
 from nlgraft.study.data.study import Objective, Search, Study
@@ -389,3 +393,124 @@ class OptunaStudy:
         # Without values, since Optuna takes the last intermediate value of a pruned trial.
         self._study.tell(index, values, state)
         self._unwritten.append(index)
+
+
+# Optuna's part of `verify`: its database against the records of the store.
+
+
+def check_optuna(
+    study: Study, store: ArtifactStore, cells: Sequence[Cell], ended: Sequence[tuple[SweepTrial, TrialRecord]]
+) -> list[Finding]:
+    """Find proposals that have ended and that Optuna does not hold once, with the same outcome.
+
+    A study without a search has nothing in Optuna, and with an object store there is no database.
+    """
+    if study.search is None or not store.is_local:
+        return []
+    if not (Path(store.uri) / OPTUNA_FILE).exists():  # first, since to ask for its URL makes the store
+        return [Finding("Optuna", f"{store.name}/{OPTUNA_FILE} is missing", RUN_AGAIN)]
+    url = database_url(store)
+    assert url is not None, "a local store has a database"
+    records: dict[str, dict[int, TrialRecord]] = defaultdict(dict)
+    for trial, record in ended:
+        if trial.number is not None:
+            records[trial.cell.key][trial.number] = record
+    findings = []
+    for cell in cells:
+        try:
+            trials = _stored(optuna_name(study, cell), url)
+        except StoreError as error:
+            return [Finding("Optuna", "cannot be read", str(error))]
+        findings += _compare(cell, trials, records[cell.key], study.objectives)
+    return findings
+
+
+@explained()
+def _stored(name: str, url: str) -> list[FrozenTrial]:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        return optuna.load_study(study_name=name, storage=url).get_trials(deepcopy=False)
+    except KeyError:
+        return []
+
+
+def _compare(
+    cell: Cell,
+    trials: Sequence[FrozenTrial],
+    records: Mapping[int, TrialRecord],
+    objectives: Sequence[Objective],
+) -> list[Finding]:
+    again = f"delete {OPTUNA_FILE} in the store: `nlgraft run` makes it again from the proposals on record"
+    found = []
+    for trial in trials:
+        if not trial.state.is_finished():
+            found.append(
+                Finding("Optuna", f"{cell.label}: trial {trial.number} is {trial.state.name}", again)
+            )
+    for number, record in sorted(records.items()):
+        held = [trial for trial in trials if number_of(trial) == number and trial.state.is_finished()]
+        name = f"{cell.label}, search {number}"
+        if not held:
+            found.append(Finding("Optuna", f"{name}: is missing", RUN_AGAIN))
+            continue
+        if len(held) > 1:
+            numbers = ", ".join(str(trial.number) for trial in held)
+            found.append(Finding("Optuna", f"{name}: is there {len(held)} times, as trials {numbers}", again))
+        state, values = outcome(record, objectives)
+        for trial in held:
+            # A pruned trial may carry its last intermediate value.
+            if trial.state != state or (values is not None and trial.values != values):
+                what = f"{name}: is {trial.state.name} {trial.values}, the record says {state.name} {values}"
+                found.append(Finding("Optuna", what, again))
+    return found
+
+
+# How much of a good objective each searched setting accounts for: Optuna's PED-ANOVA.
+#
+# PED-ANOVA (Watanabe et al. 2023) measures how far the values of a setting among the best trials depart from
+# those among all trials; settings that are searched only under a condition are weighed by how often they
+# were searched (conditional PED-ANOVA, 2026).
+
+
+_BEST = 0.1
+_FEWEST_BEST = 5
+_MOST = 0.5
+
+
+def importances(
+    space: Mapping[str, Domain],
+    direction: Literal["maximize", "minimize"],
+    trials: Sequence[tuple[Mapping[str, Any], float]],
+) -> dict[str, float]:
+    """Compute the importance of each setting for being among the best trials.
+
+    The best are a tenth of the trials, at least five of them, at most half.
+
+    Args:
+        space: Domains by path.
+        direction: ``maximize`` or ``minimize``.
+        trials: Values by path, and the objective, of each finished trial.
+
+    Returns:
+        Importances by path, not normalised; empty where all objectives are equal or there are too few. Paths
+        that no trial has are missing.
+    """
+    if len({value for _, value in trials}) < 2:
+        return {}
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(direction=direction)
+    study.add_trials(
+        [
+            create_trial(
+                value=value,
+                params={path: encoded(chosen) for path, chosen in params.items()},
+                distributions={path: distribution_of(space[path]) for path in params},
+            )
+            for params, value in trials
+        ]
+    )
+    share = min(_MOST, max(_BEST, _FEWEST_BEST / len(trials)))
+    evaluator = PedAnovaImportanceEvaluator(target_quantile=share)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)  # of values that are not normalised
+        return get_param_importances(study, evaluator=evaluator, normalize=False)

@@ -19,7 +19,6 @@ from ray.tune.schedulers import (
     TrialScheduler,
 )
 
-from nlgraft.execution.report_keys import STEP, VALUE
 from nlgraft.study.data.study import TrialScheduler as TrialSchedulerSpec
 
 NUM_HYPERBAND_BRACKETS = 3
@@ -125,3 +124,21 @@ class CooperativeScheduler(FIFOScheduler):
         inner = self._scheduler(trial)
         if inner is not None:
             inner.on_trial_remove(tune_controller, trial)
+
+
+# Keys of a trial's Tune config and results; imports nothing, since every worker process reads it.
+
+
+TRIAL_ID = "nlgraft_trial_id"
+
+KEY = "nlgraft_key"
+OUTCOME = "nlgraft_outcome"
+OWNER = "nlgraft_owner"
+REASON = "nlgraft_reason"
+LEFT_OUT = "left out"
+STACKS = "nlgraft_stacks"
+STAGE = "nlgraft_stage"
+STEP = "nlgraft_step"
+METRICS = "nlgraft_metrics"
+VALUE = "nlgraft_value"
+UNIX_MS = "nlgraft_unix_ms"

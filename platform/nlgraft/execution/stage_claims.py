@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from nlgraft.execution.events import SweepTrial
 from nlgraft.pipeline.stage import Stage
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.pipeline.trial import TrialRecord
 
 LOOK_SHARE = 0.02
 """Share of the driver's time that may go into looking up what the store holds, and into outlooks: each

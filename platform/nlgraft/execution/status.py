@@ -14,8 +14,7 @@ from pydantic import TypeAdapter
 from nlgraft.basics.errors import StoreError
 from nlgraft.execution.events import Event, LookTaken, TrialEnded, TrialStarted
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import trial_record
-from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.pipeline.trial import TrialRecord, trial_record
 from nlgraft.study.data.design import Cell, cells
 from nlgraft.study.data.study import Study
 from nlgraft.study.planning.looks import read_granted, record_granted

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from nlgraft.basics.errors import ClusterError
+from nlgraft.basics.errors import ClusterError, StageBusy
 from nlgraft.basics.wording import duration
 from nlgraft.execution.cluster import (
     DRIVER_SHARE,
@@ -25,12 +26,11 @@ from nlgraft.execution.interruption import Interrupted, raising_interrupted
 from nlgraft.execution.losses import MAX_PREEMPTIONS
 from nlgraft.execution.memory import memory_shortage
 from nlgraft.execution.optuna_study import OptunaStudy, database_url, optuna_name
-from nlgraft.execution.prune_checkpoints import prune_checkpoints
 from nlgraft.execution.stage_claims import LOOK_SHARE
 from nlgraft.execution.trial_queue import TrialQueue
 from nlgraft.execution.waiting import Wait, place_text, unplaced
 from nlgraft.execution.worker_group import WorkerGroup
-from nlgraft.pipeline.stage import StageGraph
+from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import one_line
 from nlgraft.study.data.design import Cell
@@ -286,7 +286,7 @@ class _TuneSweep:
         """Put the specs of trials on the board; their Tune config is only the id by which they are there."""
         import ray
 
-        from nlgraft.execution.report_keys import TRIAL_ID
+        from nlgraft.execution.scheduling import TRIAL_ID
 
         specs = [self._spec(trial, batch_id).to_text() for trial in trials]
         ray.get(self._board.assign.remote(batch_id, specs))
@@ -343,3 +343,46 @@ def _watched(study: Study, graph: StageGraph) -> tuple[str, str | None]:
     if spec is None or not training:
         return "", None
     return training[-1], _watched_metric(study, spec)
+
+
+# Removal of training state that no trial will resume, left by trials that a trial scheduler has stopped.
+
+
+_log = logging.getLogger(__name__)
+
+
+def prune_checkpoints(store: ArtifactStore, ended: Iterable[TrialEnded]) -> int:
+    """Remove the checkpoints of stopped search trials once all trials of a sweep have ended.
+
+    A stopped proposal is on record and never runs again. The checkpoints of stages that a failed or killed
+    trial shares are kept, since the next sweep runs that trial again, and so are those of stages that another
+    sweep is computing. A stage that is wanted later after all is computed from its start.
+
+    Args:
+        ended: The end of each trial of the sweep that did not finish, those of earlier sweeps included.
+
+    Returns:
+        Number of stages whose checkpoints were removed.
+    """
+    stopped: dict[str, Stage] = {}
+    wanted: set[str] = set()
+    for event in ended:
+        stages = {stage.fingerprint: stage for stage in event.trial.graph.stages}
+        if event.trial.kind == "search" and event.record.state == "stopped":
+            stopped |= stages
+        elif event.record.state != "finished":
+            wanted |= set(stages)
+    num_removed = 0
+    for fingerprint, stage in stopped.items():
+        if fingerprint in wanted or store.checkpoints(stage).newest_step() is None:
+            continue
+        try:
+            # Another sweep may be about to resume from them.
+            with store.leases.acquire(fingerprint, "a sweep that prunes checkpoints"):
+                store.checkpoints(stage).clear()
+        except StageBusy:
+            continue
+        num_removed += 1
+    if num_removed:
+        _log.info("removed the checkpoints of %d stages of stopped trials", num_removed)
+    return num_removed

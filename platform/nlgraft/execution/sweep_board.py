@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from nlgraft.execution.report_keys import OUTCOME
+from nlgraft.execution.scheduling import OUTCOME
 
 LEFT_OUT_S = 60.0
 """How long no trial is computed on a host whose disk is full."""
@@ -18,7 +18,7 @@ class _Batch:
     Attributes:
         specs: Those that have not ended, in order.
         is_begun: True if a worker was given the first of them.
-        outcomes: How the others ended, in order; see `nlgraft.execution.report_keys`.
+        outcomes: How the others ended, in order; see `nlgraft.execution.scheduling`.
         stop_reason: Why the one that is computed should end.
         node: The node that computes them; empty before they begin.
         lost_on: The nodes of the processes that were lost while they computed the current trial.

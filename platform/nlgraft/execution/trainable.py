@@ -23,7 +23,7 @@ from ray.exceptions import RayError
 from nlgraft.basics.errors import HostFault, StageBusy, TrialFailed
 from nlgraft.execution.losses import PROCESS_DIED, Losses, is_any_lost
 from nlgraft.execution.memory import return_freed_memory
-from nlgraft.execution.report_keys import (
+from nlgraft.execution.scheduling import (
     KEY,
     LEFT_OUT,
     METRICS,
@@ -37,12 +37,10 @@ from nlgraft.execution.report_keys import (
     UNIX_MS,
     VALUE,
 )
-from nlgraft.execution.stall_watch import StallWatch
-from nlgraft.execution.worker_group import WorkerGroup
+from nlgraft.execution.worker_group import StallWatch, WorkerGroup
+from nlgraft.pipeline.execute import THREADS, RecordingReporter
 from nlgraft.pipeline.stage import KillReason, Stage, StageGraph
-from nlgraft.pipeline.stage_outputs import RecordingReporter
 from nlgraft.pipeline.store import ArtifactStore, StorePlace
-from nlgraft.pipeline.threads import THREADS
 from nlgraft.pipeline.trial import one_line, run_trial
 
 _log = logging.getLogger(__name__)

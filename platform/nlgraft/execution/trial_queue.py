@@ -6,18 +6,20 @@ running trial is computing waits here and so occupies no worker; a trial whose s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from nlgraft.basics.errors import StoreError
 from nlgraft.execution.cell_searches import CellSearches
-from nlgraft.execution.deferrals import Deferrals
 from nlgraft.execution.events import (
     Driver,
     LookTaken,
     Notice,
+    Outlook,
     SweepStarted,
     SweepTrial,
     TrialEnded,
@@ -26,14 +28,12 @@ from nlgraft.execution.events import (
 )
 from nlgraft.execution.forecast import Forecast
 from nlgraft.execution.optuna_study import OptunaStudy
-from nlgraft.execution.outlooks import Outlooks
-from nlgraft.execution.replicates import Built, Replicates
-from nlgraft.execution.short_trials import ShortTrials
-from nlgraft.execution.stage_claims import StageClaims
+from nlgraft.execution.planned_trials import Built, Replicates
+from nlgraft.execution.stage_claims import LOOK_SHARE, StageClaims
 from nlgraft.execution.sweep_board import LEFT_OUT_S
+from nlgraft.pipeline.stage import Work
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import finished_record, trial_record, write_end
-from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.pipeline.trial import TrialRecord, finished_record, trial_record, write_end
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
 
@@ -371,3 +371,126 @@ class TrialQueue:
                 f"{self.num_failed} of {ended} ended trials failed, "
                 f"more than budget.max_failed_fraction = {limit:g}"
             )
+
+
+# Trials that found one of their stages being computed by another sweep, and are tried again.
+
+
+_PAUSE_S = 5.0
+_LOOK_S = 15.0
+"""A deferred trial that runs again for less than this may find its stage busy once more."""
+
+
+class Deferrals:
+    """Remembers when trials were deferred, and for whom.
+
+    Args:
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._not_before_s: dict[str, float] = {}
+        self._last = ""
+
+    def add(self, trial: SweepTrial, owner: str) -> str | None:
+        """Note that ``owner`` computes a stage of a trial; return that as text if it is news."""
+        self._not_before_s[trial.key] = self._clock() + _PAUSE_S
+        before, self._last = self._last, f"{trial.name} waits for a stage that {owner} is computing"
+        return None if self._last == before else self._last
+
+    def is_over(self, trial: SweepTrial) -> bool:
+        """Tell if a trial may be tried."""
+        return self._not_before_s.get(trial.key, -math.inf) <= self._clock()
+
+    def awaited(self, running: Iterable[str]) -> str | None:
+        """Describe what is waited for, given the keys of the trials that run; None if one computes."""
+        # Each deferred trial runs for a moment again and again, to find its stage still busy.
+        latest_s = self._clock() - _LOOK_S
+        is_waiting = all(self._not_before_s.get(key, -math.inf) > latest_s for key in running)
+        return self._last if is_waiting and self._last else None
+
+
+# How many trials a worker may be handed at once: several if they are short.
+
+
+BATCH_S = 0.5
+"""Time that a batch may take: what the driver learns of a sweep, and when it can stop it, is as old."""
+
+MAX_BATCH = 32
+_NUM_TIMED = 4
+
+_Kind = tuple[tuple[str, Work | None], ...]
+
+
+class ShortTrials:
+    """Durations of the newest trials by kind: the names of their stages and the sizes of their trainings.
+
+    Starting a Tune trial takes some 15 ms of CPU time, in the driver, the worker and Ray, whatever it does.
+    """
+
+    def __init__(self) -> None:
+        self._newest_s: dict[_Kind, deque[float]] = {}
+
+    def note(self, trial: SweepTrial, seconds: float) -> None:
+        """Note how long a finished trial took."""
+        self._newest_s.setdefault(_kind(trial), deque(maxlen=_NUM_TIMED)).append(seconds)
+
+    def num_at_once(self, trial: SweepTrial) -> int:
+        """Return how many trials like this one fit into a batch; 1 until some of them were timed."""
+        newest_s = self._newest_s.get(_kind(trial), ())
+        if len(newest_s) < _NUM_TIMED:
+            return 1
+        # By the slowest, since idle workers get nothing of a batch that takes longer than it should.
+        return max(1, min(MAX_BATCH, int(BATCH_S / max(*newest_s, BATCH_S / MAX_BATCH))))
+
+    def like(self, first: SweepTrial, waiting: Sequence[SweepTrial], limit: int) -> list[SweepTrial]:
+        """Select the trials next in a queue, ``limit`` at most, that fit into a batch behind its first."""
+        num = min(self.num_at_once(first) - 1, limit)
+        return [one for one in waiting[: max(0, num)] if (one.kind, _kind(one)) == (first.kind, _kind(first))]
+
+
+def _kind(trial: SweepTrial) -> _Kind:
+    return tuple((stage.name, stage.work) for stage in trial.graph.stages)
+
+
+# What a sweep tells every few seconds: what waits for what, and how long it all takes.
+
+
+_LOOK_PAUSE_S = 2.0
+
+
+class Outlooks:
+    """Takes outlooks, as often as their cost allows.
+
+    Args:
+        forecast: Durations.
+        stages: The stages of the sweep.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, forecast: Forecast, stages: StageClaims, clock: Callable[[], float]) -> None:
+        self._forecast = forecast
+        self._stages = stages
+        self._clock = clock
+        self._next_s = -math.inf
+
+    def take(
+        self, running: Sequence[SweepTrial], waiting: Sequence[SweepTrial], num_unproposed: int
+    ) -> Outlook | None:
+        """Return the outlook; None while the last one is young.
+
+        Args:
+            running: Trials that run.
+            waiting: Trials that are queued.
+            num_unproposed: Trials whose configs are not known yet.
+        """
+        now_s = self._clock()
+        if now_s < self._next_s:
+            return None
+        left_s = self._forecast.left(running, waiting, self._stages.present, num_unproposed, now_s)
+        awaited = [self._stages.awaited(trial) for trial in waiting]
+        held_back = Counter(stage.name for stage in awaited if stage is not None)
+        took_s = self._clock() - now_s
+        self._next_s = self._clock() + max(_LOOK_PAUSE_S, took_s / LOOK_SHARE)
+        return Outlook(len(running), held_back, left_s)

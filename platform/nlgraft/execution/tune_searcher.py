@@ -15,7 +15,7 @@ from ray.tune.search import Searcher
 
 from nlgraft.execution.events import SweepTrial
 from nlgraft.execution.losses import PROCESS_DIED
-from nlgraft.execution.report_keys import (
+from nlgraft.execution.scheduling import (
     KEY,
     LEFT_OUT,
     METRICS,
@@ -28,8 +28,7 @@ from nlgraft.execution.report_keys import (
     UNIX_MS,
     VALUE,
 )
-from nlgraft.execution.short_trials import BATCH_S
-from nlgraft.execution.trial_queue import TrialQueue
+from nlgraft.execution.trial_queue import BATCH_S, TrialQueue
 from nlgraft.pipeline.stage import KillReason
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import trial_record

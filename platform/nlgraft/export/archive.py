@@ -27,14 +27,14 @@ from nlgraft.basics.wording import is_inside, size
 from nlgraft.pipeline.integrity import first_problem
 from nlgraft.pipeline.manifest import MANIFEST
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.runs.run import read_result
 from nlgraft.study.data.design import cells
 from nlgraft.study.planning.looks import KIND as LOOKS
 from nlgraft.study.planning.selection import KIND as PROPOSALS
 from nlgraft.study.planning.selection import search_key
 from nlgraft.study.public import Study
-from nlgraft.study.reading.recorded import INPUTS
+from nlgraft.study.reading.reader import INPUTS
 from nlgraft.text.files import below_root, noting_inputs, refuse_special
 
 _DESCRIPTION, _STORE, _TABLES = "archive.json", "store", "tables"

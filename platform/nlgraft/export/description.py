@@ -15,10 +15,10 @@ from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.pipeline.integrity import first_problem
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.stages.kinds.classification_kinds import TRAIN_CLASSIFIER
-from nlgraft.stages.kinds.masked_lm_kinds import ENCODED_WORDS
-from nlgraft.stages.kinds.seq2seq_kinds import TRANSLATE
-from nlgraft.stages.kinds.text_kinds import CORPUS
+from nlgraft.stages.classification_graph import TRAIN_CLASSIFIER
+from nlgraft.stages.masked_lm_graph import ENCODED_WORDS
+from nlgraft.stages.seq2seq_graph import TRANSLATE
+from nlgraft.stages.text_kinds import CORPUS
 from nlgraft.text.corpus_config import CorpusConfig
 from nlgraft.text.files import refuse_special
 
@@ -28,7 +28,7 @@ OURS = "nlgraft"
 MODEL, BODY, CORPUS_READ = "model", "body", "corpus"
 TRANSFORMERS_CONFIG = "config.json"
 
-LaterFunction = Literal["trainables.multi_source.stages.text:keep_last_sentence"]
+LaterFunction = Literal["trainables.multi_source.stages:keep_last_sentence"]
 """What an exported model may name: a directory from anybody must not choose which code runs."""
 Task = Literal["translation", "classification", "checkpoint"]
 

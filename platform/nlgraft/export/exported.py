@@ -21,9 +21,9 @@ from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.execute import load_function
 from nlgraft.pipeline.stage import Stage, StageContext
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.stages.kinds.seq2seq_kinds import TranslateSettings
 from nlgraft.stages.run.text_stages import open_tokenizer
 from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE, encoded_inputs, search
+from nlgraft.stages.seq2seq_graph import TranslateSettings
 from nlgraft.text.corpora import Corpus
 from nlgraft.text.files import refuse_special
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words

@@ -14,10 +14,10 @@ from nlgraft.export.transformers_form import write_classifier, write_seq2seq, wr
 from nlgraft.nn.conversion.ctranslate2_model import missing_package, unsupported, write_ctranslate2
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.stages.kinds.seq2seq_kinds import TranslateSettings
 from nlgraft.stages.run.text_stages import open_tokenizer, text_of
+from nlgraft.stages.seq2seq_graph import TranslateSettings
 from nlgraft.text.corpora import read_corpus
-from nlgraft.tracking.trial_files import PREDICTOR
+from nlgraft.tracking.entries import PREDICTOR
 from nlgraft.training.classification_training import read_classifier
 from nlgraft.training.classification_training import write_classifier as write_own_classifier
 from nlgraft.training.masked_lm_training import write_masked_lm

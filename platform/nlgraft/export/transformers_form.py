@@ -17,9 +17,9 @@ from nlgraft.nn.classifier import Classifier
 from nlgraft.nn.conversion.checkpoint import to_hugging_face
 from nlgraft.nn.masked_lm_models import TransformersMaskedLM
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.transformers_loading import quiet_transformers
-from nlgraft.stages.kinds.seq2seq_kinds import TranslateSettings
+from nlgraft.nn.transformers_lms import quiet_transformers
 from nlgraft.stages.run.text_stages import open_tokenizer
+from nlgraft.stages.seq2seq_graph import TranslateSettings
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words
 from nlgraft.training.masked_text import TEXT, MaskingIds
 from nlgraft.training.train_config import Side

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from nlgraft.basics.errors import DataError
 from nlgraft.basics.wording import is_inside
-from nlgraft.nn.conversion.architectures import REFUSED
-from nlgraft.text.files import expand, read_json
+from nlgraft.nn.architectures import REFUSED
+from nlgraft.text.files import expand, file_digest, read_json
 
 Reader = Literal["mbart", "multilingual", "marian", "bert", "masked_lm", "causal_lm", "encoder"]
 """What a checkpoint becomes: our encoder-decoder (an mBART, one whose lines name their language, or an
@@ -223,3 +223,23 @@ def _read_json(path: Path) -> Any:
         return read_json(path)
     except DataError:
         return None
+
+
+# The identity of a pretrained checkpoint. Imports no torch, since fingerprints need it.
+
+
+def checkpoint_identity(checkpoint: str) -> dict[str, Any]:
+    """Identify a checkpoint, for a stage's settings and for models that are saved without it.
+
+    Returns:
+        For a directory ``files``, the SHA-256 of every file, wherever the directory lies. For a hub name
+        ``checkpoint``, the name: its content may change on the hub, whereas a directory pins it.
+
+    Raises:
+        DataError: A file of the directory cannot be read.
+    """
+    directory = expand(checkpoint)
+    if not directory.is_dir():
+        return {"checkpoint": checkpoint}
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    return {"files": {path.relative_to(directory).as_posix(): file_digest(str(path)) for path in files}}

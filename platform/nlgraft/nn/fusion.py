@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from nlgraft.nn.attention import Attention, KeyValue, Memory
-from nlgraft.nn.linear import Linear
+from nlgraft.nn.linear import FeedForward, Linear, Residual, zero
 from nlgraft.nn.model_config import FusionConfig, MergeName, Site, TransformerConfig
-from nlgraft.nn.residual import FeedForward, Residual, zero
 
 # Separate random streams for the initialisation of a model's optional parts.
 

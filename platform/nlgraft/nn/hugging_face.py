@@ -16,7 +16,7 @@ from nlgraft.nn.batch import Tokens
 from nlgraft.nn.context_config import HuggingFaceEncoderConfig
 from nlgraft.nn.freezing import evaluating
 from nlgraft.nn.pooling import EncoderShape, LayerStates
-from nlgraft.nn.transformers_loading import MAIN, position_limit, quiet_transformers, refuse_missing
+from nlgraft.nn.transformers_lms import MAIN, position_limit, quiet_transformers, refuse_missing
 
 
 def load_base_model(config: HuggingFaceEncoderConfig) -> nn.Module:

@@ -18,9 +18,9 @@ from nlgraft.nn.batch import Tokens
 from nlgraft.nn.context_config import BiLMConfig, UniLMConfig
 from nlgraft.nn.decoder_state import SelfCache, StackCache
 from nlgraft.nn.embedding import InputLayer, TableEmbedding
+from nlgraft.nn.linear import FeedForward, Residual
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.nn.pooling import EncoderShape, LayerStates
-from nlgraft.nn.residual import FeedForward, Residual
 
 
 class LanguageModelLayer(nn.Module):

@@ -11,11 +11,11 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from nlgraft.nn.attention import Attention, KeyValue, Memory
+from nlgraft.nn.attention import Attention, KeyValue, Memory, concatenate, split
 from nlgraft.nn.decoder_state import LayerMemory, SelfCache
 from nlgraft.nn.fusion import Fusion
-from nlgraft.nn.model_config import TransformerConfig
-from nlgraft.nn.residual import FeedForward, Residual
+from nlgraft.nn.linear import FeedForward, Residual, zero
+from nlgraft.nn.model_config import NORM_EPS, FineEncoderConfig, TransformerConfig
 
 
 def feed_forward(config: TransformerConfig) -> FeedForward:
@@ -130,3 +130,124 @@ def _where_present(memory: KeyValue, y_RTD: Tensor, x_RTD: Tensor) -> Tensor:
         return y_RTD
     present_R = memory.present.repeat_interleave(len(x_RTD) // len(memory.present), 0)
     return torch.where(present_R[:, :, None], y_RTD, x_RTD)
+
+
+# The TRICE fine encoder: further layers in which encoded sources attend to one another.
+#
+# Shape letters: B sentences, T positions of a source, D model width.
+
+
+class FineLayer(nn.Module):
+    """Self-attention, attention to the other sources, FFN; all sources share the weights.
+
+    Source: Huang et al. (2021), Eqs. 11-14. Differs: a source without others, or whose others are all absent,
+    gets zero from the attention to them.
+    """
+
+    def __init__(
+        self, config: FineEncoderConfig, d_model: int, num_heads: int, ffn_dim: int, eps: float = NORM_EPS
+    ) -> None:
+        super().__init__()
+        self.config = config
+        dims = (d_model, config.norm, config.dropout)
+        has_cross = config.cross_memory != "none"
+        self.attention = Attention(d_model, num_heads, config.dropout)
+        self.attention_residual = Residual(*dims, eps=eps)
+        self.cross_attention = Attention(d_model, num_heads, config.dropout) if has_cross else None
+        self.cross_residual = Residual(*dims, eps=eps) if has_cross else None
+        self.ffn = FeedForward(d_model, ffn_dim, config.activation, config.dropout)
+        self.ffn_residual = Residual(*dims, eps=eps)
+        if config.init == "zero":
+            zero(self.attention.output)
+            zero(self.ffn.outer)
+            if self.cross_attention is not None:
+                zero(self.cross_attention.output)
+
+    def forward(self, bank: Sequence[Memory], coarse: Sequence[Memory]) -> list[Memory]:
+        """Refine every source, A^(i-1) to A^i, each [B, T, D]; ``coarse`` holds the coarse encoder's R."""
+        attended = self.attend_self(bank)
+        crossed = [self._attend_others(attended, coarse, k) for k in range(len(bank))]
+        return [m.with_states(self._feed(x)) for m, x in zip(bank, crossed, strict=True)]
+
+    def attend_self(self, bank: Sequence[Memory]) -> list[Memory]:
+        """Apply self-attention within each source or over all of them (B_k of Eq. 11)."""
+        if self.config.self_scope == "joint":
+            joint = concatenate(bank)
+            return split(joint.with_states(self._attend_self(joint)), bank)
+        return [memory.with_states(self._attend_self(memory)) for memory in bank]
+
+    def _attend_self(self, x: Memory) -> Tensor:
+        query = self.attention_residual.enter(x.states)
+        attended = self.attention(query, [self.attention.project(x.with_states(query))])
+        return self.attention_residual.leave(x.states, attended)
+
+    def _attend_others(self, bank: Sequence[Memory], coarse: Sequence[Memory], k: int) -> Tensor:
+        x_BTD = bank[k].states
+        if self.cross_attention is None or self.cross_residual is None:
+            return x_BTD
+        seen = coarse
+        if self.config.cross_memory == "same_layer":
+            # In a pre-norm layer the other sources' residual streams need the norm of the queries.
+            seen = [m.with_states(self.cross_residual.enter(m.states)) for m in bank]
+        others = [memory for j, memory in enumerate(seen) if j != k]
+        # A single source: the attention gives zero, but the connection's norm still applies.
+        if not others:
+            return self.cross_residual.leave(x_BTD, torch.zeros_like(x_BTD))
+        memory = self.cross_attention.project(concatenate(others))
+        attended = self.cross_attention(self.cross_residual.enter(x_BTD), [memory])
+        return self.cross_residual.leave(x_BTD, attended)
+
+    def _feed(self, x_BTD: Tensor) -> Tensor:
+        return self.ffn_residual.leave(x_BTD, self.ffn(self.ffn_residual.enter(x_BTD)))
+
+
+class FFNAdapter(nn.Module):
+    """A residual FFN block; its norm has no parameters, so that its size is that of the paper's Table 5."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        fine = config.fine_encoder
+        self.ffn = FeedForward(config.d_model, config.ffn_dim, fine.activation, fine.dropout)
+        self.residual = Residual(
+            config.d_model, config.norm, fine.dropout, is_affine=False, eps=config.norm_eps
+        )
+        if fine.init == "zero":
+            zero(self.ffn.outer)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """Transform each position, [B, T, D]."""
+        return self.residual.leave(x_BTD, self.ffn(self.residual.enter(x_BTD)))
+
+
+class FineEncoder(nn.Module):
+    """Fine layers over the coarse bank, and the FFN adapters that Table 5 compares them with.
+
+    Everything trained from scratch on top of a pretrained encoder-decoder lies in this module. It has no
+    parameters by default.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        fine = config.fine_encoder
+        sizes = (config.d_model, config.num_heads, config.ffn_dim, config.norm_eps)
+        num_adapters = {"none": 0, "per_layer": config.num_encoder_layers, "top": 1}[fine.ffn_adapter]
+        self.ffn_adapter = fine.ffn_adapter
+        self.layers = nn.ModuleList(FineLayer(fine, *sizes) for _ in range(fine.num_layers))
+        self.adapters = nn.ModuleList(FFNAdapter(config) for _ in range(num_adapters))
+        has_norm = fine.num_layers > 0 and fine.norm == "pre"
+        self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps) if has_norm else None
+
+    def after_layer(self, index: int, x_BTD: Tensor) -> Tensor:
+        """Adapt the output [B, T, D] of a coarse encoder layer if there is an adapter after every layer."""
+        return self.adapters[index](x_BTD) if self.ffn_adapter == "per_layer" else x_BTD
+
+    def forward(self, coarse: Sequence[Memory]) -> list[Memory]:
+        """Refine the coarse encoder's output, one memory [B, T, D] per source."""
+        if self.ffn_adapter == "top":
+            coarse = [memory.with_states(self.adapters[0](memory.states)) for memory in coarse]
+        bank = list(coarse)
+        for layer in cast("Iterable[FineLayer]", self.layers):
+            bank = layer(bank, coarse)
+        if self.norm is not None:
+            bank = [memory.with_states(self.norm(memory.states)) for memory in bank]
+        return bank

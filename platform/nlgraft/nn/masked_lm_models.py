@@ -21,8 +21,7 @@ from nlgraft.nn.batch import Tokens
 from nlgraft.nn.conversion.encoders import PredictionHead
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import BertConfig
-from nlgraft.nn.transformers_lms import TransformersLM, build_fresh, load_pretrained
-from nlgraft.nn.transformers_loading import position_limit
+from nlgraft.nn.transformers_lms import TransformersLM, build_fresh, load_pretrained, position_limit
 
 NOT_PREDICTED = -100
 """Label of positions whose token is not predicted."""

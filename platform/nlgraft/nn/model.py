@@ -24,9 +24,8 @@ from nlgraft.nn.contextual import (
 )
 from nlgraft.nn.decoder_state import DecoderState
 from nlgraft.nn.embedding import InputLayer, TableEmbedding
-from nlgraft.nn.fine_encoder import FineEncoder
 from nlgraft.nn.fusion import Fusion, isolated_rng
-from nlgraft.nn.layers import DecoderLayer, EncoderLayer
+from nlgraft.nn.layers import DecoderLayer, EncoderLayer, FineEncoder
 from nlgraft.nn.linear import Linear
 from nlgraft.nn.model_config import TransformerConfig
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from nlgraft.basics.errors import DataError
-from nlgraft.nn.transformers_loading import quiet_transformers, refuse_missing
+from nlgraft.nn.checkpoint_files import CAUSAL_TYPES
+from nlgraft.nn.model_config import LlamaConfig
+from nlgraft.text.files import read_json
 from nlgraft.vocab.surgery.tensors import find_vocabulary_tensors
 
 
@@ -91,3 +96,115 @@ def fresh_like(model: Any, vocab_size: int, *, pad_id: int | None, seed: int) ->
     config = copy.deepcopy(model.config)
     config.vocab_size, config.pad_token_id = vocab_size, pad_id
     return build_fresh(type(model), config, seed)
+
+
+# Loading of released checkpoints through transformers, which is imported only then.
+
+
+MAIN = "main"
+"""Branch of a hub name without a revision."""
+
+
+def position_limit(model: nn.Module) -> int | None:
+    """Look up the longest input, special tokens included, that a model of transformers has positions for."""
+    settings: Any = model.config
+    limit = getattr(settings, "max_position_embeddings", None)
+    # RoBERTa counts positions from the padding id on
+    is_offset = any(
+        getattr(module, "padding_idx", None) is not None and name.endswith("position_embeddings")
+        for name, module in model.named_modules()
+    )
+    return limit if limit is None or not is_offset else limit - settings.pad_token_id - 1
+
+
+def refuse_missing(checkpoint: str, names: Iterable[str]) -> None:
+    """Refuse weights that a model needs and a checkpoint lacks; poolers, which nothing reads, may be missing.
+
+    Raises:
+        DataError: Some are missing, by these names.
+    """
+    if missing := sorted(name for name in names if "pooler." not in name):
+        raise DataError(
+            f"{checkpoint}: its weights lack {len(missing)} of the model in config.json, such as "
+            f"{', '.join(missing[:3])}; fetch the checkpoint again"
+        )
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Silence transformers' progress bars and warnings about missing weights; callers report them."""
+    from transformers.utils import logging as library
+
+    level, has_bars = library.get_verbosity(), library.is_progress_bar_enabled()
+    library.set_verbosity(logging.CRITICAL)
+    library.disable_progress_bar()
+    try:
+        yield
+    finally:
+        library.set_verbosity(level)
+        if has_bars:
+            library.enable_progress_bar()
+
+
+# Causal language models of transformers: each token is predicted from those before it.
+#
+# Shape letters: B sequences, T positions of a sequence, V vocabulary.
+
+
+class TransformersCausalLM(TransformersLM):
+    """A causal language model of transformers, whatever its architecture."""
+
+    def forward(self, ids_BT: Tensor) -> Tensor:
+        """Compute the logits [B, T, V] of the token after each position.
+
+        Padding on the right needs no mask: no real position attends to it.
+        """
+        return self.model(input_ids=ids_BT, use_cache=False).logits
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Number of positions; None: any."""
+        return position_limit(self.model)
+
+
+def load_causal_lm(name: str, revision: str | None) -> TransformersCausalLM:
+    """Read a checkpoint of transformers in fp32.
+
+    Raises:
+        DataError: It cannot be read as a causal language model, or parameters are missing.
+    """
+    what = "a causal language model"
+    model, missing = load_pretrained("AutoModelForCausalLM", name, revision, 0, what=what, types=CAUSAL_TYPES)
+    if missing:
+        raise DataError(f"{name}: the checkpoint lacks {', '.join(missing[:3])}, so it is not {what}")
+    return TransformersCausalLM(model)
+
+
+def is_causal_lm(directory: Path) -> bool:
+    """Tell if a directory holds a causal language model of transformers, by its configuration."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    file = directory / "config.json"
+    names = read_json(file).get("architectures") if file.is_file() else None
+    return bool(names) and names[0] in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()
+
+
+def fresh_llama(
+    config: LlamaConfig, vocab_size: int, *, end_id: int, max_tokens: int, seed: int
+) -> TransformersCausalLM:
+    """Build a Llama of transformers with fresh weights; ``end_id`` stands at both ends of a text."""
+    import transformers
+
+    settings = transformers.LlamaConfig(
+        vocab_size=vocab_size,
+        hidden_size=config.d_model,
+        num_hidden_layers=config.num_layers,
+        num_attention_heads=config.num_heads,
+        num_key_value_heads=config.num_heads,
+        intermediate_size=config.ffn_dim,
+        max_position_embeddings=max_tokens,
+        tie_word_embeddings=config.is_tied,
+        bos_token_id=end_id,
+        eos_token_id=end_id,
+    )
+    return TransformersCausalLM(build_fresh(transformers.LlamaForCausalLM, settings, seed))

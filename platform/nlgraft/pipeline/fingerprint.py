@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from nlgraft.basics.errors import ContractError
@@ -102,3 +102,16 @@ def fingerprint(value: JSON) -> str:
 def plain_fingerprint(plain: Any) -> str:
     """Compute the fingerprint of a value that ``plain_json`` returned, or that is made of such values."""
     return hashlib.sha256(_dump(plain).encode("ascii")).hexdigest()
+
+
+# Nested settings by dotted path.
+
+
+def dotted(values: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted path and value of everything in nested mappings; lists and empty mappings are values."""
+    for key, value in values.items():
+        path = f"{parent}.{key}" if parent else key
+        if isinstance(value, Mapping) and value:
+            yield from dotted(value, path)
+        else:
+            yield path, value

@@ -12,21 +12,23 @@ import contextlib
 import itertools
 import json
 import logging
+import os
 import re
+import socket
 import threading
 import time
 import uuid
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Literal
 
 from pydantic import TypeAdapter
 
 from nlgraft.basics.errors import ContractError, StageBusy, StoreError, StudyLockedError
-from nlgraft.pipeline.clock import PlaceClock
 from nlgraft.pipeline.fence import Fence, Superseded
 from nlgraft.pipeline.local_files import REMOVED, Files
-from nlgraft.pipeline.process import ProcessIdentity, is_dead, this_process
 
 logger = logging.getLogger(__name__)
 
@@ -363,3 +365,108 @@ def _parse(data: bytes | None) -> LeaseHolder | None:
         return None if data is None else _HOLDER.validate_json(data)
     except ValueError:
         return None  # garbage: its age decides
+
+
+# Identity of a process and whether it has ended, for leases whose owner may be dead.
+
+
+@dataclass(frozen=True)
+class ProcessIdentity:
+    """One process, distinct from a later one of the same number.
+
+    Attributes:
+        host: Host name.
+        namespace: Boot and process-number namespace: numbers compare only within one. Empty where unknown.
+        pid: Process number.
+        started: When it started, in kernel ticks since boot. Empty where unknown.
+    """
+
+    host: str
+    namespace: str
+    pid: int
+    started: str
+
+
+def this_process() -> ProcessIdentity:
+    """Identify the calling process."""
+    pid = os.getpid()
+    state = _kernel_state(pid)
+    return ProcessIdentity(socket.gethostname(), _namespace(), pid, state[1] if state else "")
+
+
+def is_dead(identity: ProcessIdentity) -> bool:
+    """Return True if a process ran on this host and has ended; False if it lives or cannot be looked up."""
+    if (identity.host, identity.namespace) != (socket.gethostname(), _namespace()):
+        return False
+    try:
+        os.kill(identity.pid, 0)  # sends nothing, and fails if there is no such process
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False  # it belongs to another user
+    state = _kernel_state(identity.pid)
+    if state is None:
+        return False
+    condition, started = state
+    # A zombie has ended; another start time means that the number was given to a new process.
+    return condition in ("Z", "X") or started != identity.started
+
+
+def _kernel_state(pid: int) -> tuple[str, str] | None:
+    """State letter and start time; None where there is no /proc."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    rest = text.rpartition(")")[2].split()  # the command's name may contain blanks and brackets
+    return rest[0], rest[19]
+
+
+@cache
+def _namespace() -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
+# The clock of the place that stamps files.
+
+
+_VALID_S = 60.0
+
+
+class PlaceClock:
+    """The clock by which a place stamps its files; it may differ from this host's.
+
+    Ages are differences of stamps of one clock, so hosts with skewed clocks judge alike.
+    """
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._offset_s = 0.0
+        self._read_at = float("-inf")
+
+    def now(self) -> float:
+        """Return the place's Unix time, by this host's clock if the place is not writable.
+
+        The place is asked at most once a minute.
+        """
+        if time.monotonic() - self._read_at > _VALID_S:
+            stamp = self._probe()
+            # Monotonic in between: the wall clock of this host may be set while the process runs.
+            self._read_at = time.monotonic()
+            self._offset_s = (time.time() if stamp is None else stamp) - self._read_at
+        return time.monotonic() + self._offset_s
+
+    def _probe(self) -> float | None:
+        """Write a file and return its stamp; None if the place cannot be written."""
+        key = f"leases/.clock-{uuid.uuid4().hex}"
+        try:
+            self._files.write(key, b"")
+        except StoreError:
+            return None
+        stamp = self._files.modified_at(key)
+        self._files.delete(key)
+        return stamp

@@ -20,11 +20,11 @@ from nlgraft.basics.errors import StoreError
 from nlgraft.pipeline.integrity import (
     ArtifactDamaged,
     FileEntry,
+    explained,
     find_damage,
     remember_verified,
     remove_tree,
 )
-from nlgraft.pipeline.refusals import explained
 from nlgraft.pipeline.scratch import Scratch
 
 logger = logging.getLogger(__name__)

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from nlgraft.basics.errors import ContractError, HostFault, StageBusy, StoreError, TrialFailed
-from nlgraft.pipeline.credentials import without_credentials
-from nlgraft.pipeline.execute import execute_stage
-from nlgraft.pipeline.refusals import host_fault
+from nlgraft.basics.wording import without_credentials
+from nlgraft.pipeline.execute import RecordingReporter, execute_stage
+from nlgraft.pipeline.integrity import host_fault
 from nlgraft.pipeline.stage import KillReason, Stage, TrialStopped, Worker
-from nlgraft.pipeline.stage_outputs import RecordingReporter
 from nlgraft.pipeline.store import ArtifactDamaged, ArtifactStore, Decision, Verdict
 
 logger = logging.getLogger(__name__)

@@ -12,8 +12,7 @@ import weakref
 from functools import cached_property
 from pathlib import Path
 
-from nlgraft.pipeline.integrity import remove_tree
-from nlgraft.pipeline.refusals import explained
+from nlgraft.pipeline.integrity import explained, remove_tree
 
 
 class Scratch:

@@ -75,7 +75,7 @@ class Stage:
             data that moved are the same data.
         work: Size of what it trains, for estimates of time; None if it trains nothing. Not hashed.
         check: ``package.module:function`` that looks at the data of all stages that name it before anything
-            runs, see `nlgraft.study.planning.data_checks`; None if there is nothing to look at. Not hashed.
+            runs, see `nlgraft.study.planning.planner`; None if there is nothing to look at. Not hashed.
     """
 
     name: str

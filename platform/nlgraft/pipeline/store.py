@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeVar
@@ -21,15 +22,12 @@ from uuid import uuid4
 from pydantic import TypeAdapter
 
 from nlgraft.basics.errors import ContractError, PlaceError, StoreError
-from nlgraft.pipeline.artifacts import Artifacts, manifest_key
+from nlgraft.pipeline.artifacts import Artifacts, KnownManifests, manifest_key
 from nlgraft.pipeline.checkpoints import Checkpoints
-from nlgraft.pipeline.clock import PlaceClock
-from nlgraft.pipeline.decision import Decision, StageCost, Verdict
 from nlgraft.pipeline.fence import Fence, Superseded, fenced
 from nlgraft.pipeline.integrity import ArtifactDamaged, describe_files
 from nlgraft.pipeline.journal import Journal
-from nlgraft.pipeline.known_manifests import KnownManifests
-from nlgraft.pipeline.leases import EXPIRY_S, Lease, Leases
+from nlgraft.pipeline.leases import EXPIRY_S, Lease, Leases, PlaceClock
 from nlgraft.pipeline.local_files import Files, LocalFiles
 from nlgraft.pipeline.manifest import MANIFEST, Manifest, describe_artifact, explain_miss
 from nlgraft.pipeline.object_files import ObjectFiles
@@ -427,3 +425,52 @@ def _refuse_impossible(root: Path) -> None:
     place = root.resolve()
     if place.is_relative_to("/proc") or place.is_relative_to("/sys"):
         raise PlaceError(f"storage {root}: holds no files but the kernel's; give a directory or a URI")
+
+
+# Cache decisions about stages, and their reasons.
+
+
+class Decision(StrEnum):
+    """How a stage came by its artifact, or why it has none."""
+
+    HIT = "hit"
+    """Cache hit: the artifact is stored and intact."""
+    MISS = "miss"
+    """Cache miss: there is no artifact."""
+    CORRUPT = "corrupt"
+    """The stored artifact is damaged and is computed again."""
+    RUN = "run"
+    """The stage runs from its start."""
+    RESUME = "resume"
+    """The stage resumes from a checkpoint."""
+    WAIT = "wait"
+    """Another process computed the artifact while this one waited."""
+    FAILED = "failed"
+    """The stage ran and raised an error."""
+    STOPPED = "stopped"
+    """The stage ran and ended early on request."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A decision and its reason in one line."""
+
+    decision: Decision
+    reason: str
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """Cost so far of the stages of one name.
+
+    Attributes:
+        mean_duration_s: Mean time to make an artifact.
+        mean_bytes: Mean size of an artifact.
+        count: Number of artifacts in the means.
+        by_workers: Mean time by number of workers, of artifacts that know theirs.
+    """
+
+    mean_duration_s: float
+    mean_bytes: float
+    count: int
+    by_workers: Mapping[int, float] = field(default_factory=dict)

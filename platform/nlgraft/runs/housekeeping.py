@@ -14,12 +14,12 @@ from nlgraft.basics.errors import DataError, NlgraftError, StudyLockedError
 from nlgraft.execution.study_lock import StudyLock
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import MARKER, ArtifactStore
-from nlgraft.pipeline.trial_record import TRIAL_RECORD, TrialRecord
+from nlgraft.pipeline.trial import TRIAL_RECORD, TrialRecord
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.system import SEARCH_SPLITS
 from nlgraft.study.planning.selection import KIND, Proposal, chosen_of, load_proposals, search_key, study_key
 from nlgraft.study.public import Study
-from nlgraft.study.reading.recorded import forget_study, recorded_names
+from nlgraft.study.reading.reader import forget_study, recorded_names
 from nlgraft.study.reading.resolving import resolve_cell
 
 # What artifacts and checkpoints consist of; a folder with anything else in it is not nlgraft's alone.

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from nlgraft.basics.errors import ClusterError, StudyLockedError
+from nlgraft.basics.wording import without_credentials
 from nlgraft.execution.events import Driver, Event, Notice, Observer, TrialEnded, TrialProgress, TrialStarted
-from nlgraft.pipeline.credentials import without_credentials
-from nlgraft.pipeline.refusals import explained
+from nlgraft.pipeline.integrity import explained
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.space import Domain
 from nlgraft.study.data.system import REPLICATE_SPLITS, SEARCH_SPLITS
-from nlgraft.study.planning.data_checks import check_cells
+from nlgraft.study.planning.planner import check_cells
 from nlgraft.study.public import Study
 from nlgraft.study.reading.system_import import load_system
 
@@ -82,7 +82,7 @@ def _importance(
     direction: Literal["maximize", "minimize"],
     trials: Sequence[tuple[Mapping[str, Any], float]],
 ) -> dict[str, float]:
-    from nlgraft.execution.importance import importances  # loads Optuna, which most reports do without
+    from nlgraft.execution.optuna_study import importances  # loads Optuna, which most reports do without
 
     return importances(space, direction, trials)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nlgraft.basics.errors import NlgraftError
-from nlgraft.pipeline.dotted import dotted
-from nlgraft.pipeline.fingerprint import canonical_json
+from nlgraft.pipeline.fingerprint import canonical_json, dotted
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.runs.run import read_result

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from nlgraft.nn.model_config import ClassifierConfig
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.config_parts import ClassificationConfig
-from nlgraft.stages.kinds.classification_kinds import (
-    SCORE_CLASSIFIER,
-    TRAIN_CLASSIFIER,
-    ScoreClassifierInputs,
-    ScoreClassifierSettings,
-    TrainClassifierInputs,
-    TrainClassifierSettings,
-)
 from nlgraft.stages.masked_lm_graph import MaskedText
+from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
+from nlgraft.stages.training_settings import TrainingSettings
+from nlgraft.text.corpus_config import Split
+from nlgraft.text.tokenizer_config import WordSampling
+from nlgraft.training.train_config import TrainConfig
 
 
 def trained_classifier(
@@ -58,3 +57,62 @@ def classifier_scores(
         further=further or {},
     )
     return SCORE_CLASSIFIER.stage("scores", ScoreClassifierSettings(split="test"), inputs)
+
+
+# Sequence classification: settings and inputs of its stages.
+
+
+class TrainClassifierSettings(TrainingSettings[TrainConfig]):
+    """One training of a classifier."""
+
+    classifier: ClassifierConfig
+    """Pooling and head, and whether the body is trained."""
+    sampling: WordSampling | None = None
+    """Segment the training text anew in every epoch; null: as it is encoded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainClassifierInputs(Inputs[T]):
+    """The body, the corpus with its labels, and its encoded lines.
+
+    The body is a masked language model, also one whose vocabulary was exchanged, or a released encoder; the
+    tokenizer is that of the encoded lines.
+    """
+
+    body: T
+    corpus: T
+    encoded: T
+    tokenizer: T
+
+
+class ScoreClassifierSettings(Settings):
+    """The scores of a classifier on one split."""
+
+    split: Split
+    """Split to score."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreClassifierInputs(Inputs[T]):
+    """A trained classifier and the inputs of its training.
+
+    ``further`` are stages whose metrics belong to the trial although nothing reads them.
+    """
+
+    classifier: T
+    body: T
+    corpus: T
+    encoded: T
+    tokenizer: T
+    further: Mapping[str, T] = field(default_factory=dict)
+
+
+TRAIN_CLASSIFIER = StageKind(
+    "nlgraft.stages.run.classification_stages:train",
+    TrainClassifierSettings,
+    TrainClassifierInputs,
+    is_distributed=True,
+)
+SCORE_CLASSIFIER = StageKind(
+    "nlgraft.stages.run.classification_stages:score", ScoreClassifierSettings, ScoreClassifierInputs
+)

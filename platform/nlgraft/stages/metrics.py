@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from nlgraft.evaluation.metric_config import SCORED, TextMetric
 from nlgraft.stages.config_parts import CLASS_METRICS, ExtractMethod
-from nlgraft.study.data.metric import Metric
+from nlgraft.study.data.system import Metric
 
 Split = Literal["dev", "test"]
 SPLITS: tuple[Split, ...] = ("dev", "test")

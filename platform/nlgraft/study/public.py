@@ -15,9 +15,8 @@ from nlgraft.study.data.design import cells
 from nlgraft.study.data.plan import Plan
 from nlgraft.study.planning.planner import plan
 from nlgraft.study.reading import documents
-from nlgraft.study.reading.reader import read_study
-from nlgraft.study.reading.recorded import record_study, recorded_study
-from nlgraft.study.reading.schema import study_schema, system_schema
+from nlgraft.study.reading.knobs import study_schema, system_schema
+from nlgraft.study.reading.reader import read_study, record_study, recorded_study
 from nlgraft.study.reading.system_import import load_system
 
 

@@ -22,9 +22,9 @@ from nlgraft.text.corpus_config import (
     SacreBleuConfig,
     TextFiles,
     as_corpus,
+    digest,
+    word_tokens,
 )
-from nlgraft.text.corpus_digest import digest
-from nlgraft.text.selection_config import word_tokens
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 from nlgraft.text.tokenizers import Tokenizer, normalised
 

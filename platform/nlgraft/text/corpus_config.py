@@ -6,20 +6,88 @@ A study's ``data`` is one of four kinds, told apart by ``corpus``: ``conlang`` (
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     Field,
     TypeAdapter,
+    field_validator,
     model_validator,
 )
 
+from nlgraft.basics.errors import DataError
 from nlgraft.basics.strict_config import StrictConfig
-from nlgraft.text.files import InputPath, InputPathOrName
-from nlgraft.text.selection_config import SelectionConfig
+from nlgraft.text.files import InputPath, InputPathOrName, file_digest
+
+# Which examples of a corpus a study keeps, and how much of their lines.
+
+
+_WORD = re.compile(r"[^\W_]+")
+
+
+def word_tokens(line: str) -> list[str]:
+    """Split a line into its maximal runs of letters and digits, lower-cased, as a ``WordRule`` sees it."""
+    return _WORD.findall(line.lower())
+
+
+class Limits(StrictConfig):
+    """Largest number of examples of each split, counted after the word rule; null: all."""
+
+    train: int | None = Field(default=None, ge=1)
+    """Training examples."""
+    dev: int | None = Field(default=None, ge=1)
+    """Dev examples."""
+    test: int | None = Field(default=None, ge=1)
+    """Examples of each test set."""
+
+
+class WordRule(StrictConfig):
+    """Selects a domain from a corpus by the words of its first source.
+
+    A line is split into its maximal runs of letters and digits, lower-cased. It belongs to the domain when
+    any of them is in ``words`` (whole words, no stemming: list the inflected forms). ``has: false`` keeps the
+    complement, so two configs that differ only in ``has`` split a corpus into two disjoint domains that cover
+    it.
+    """
+
+    words: tuple[str, ...] = Field(min_length=1)
+    """Keywords, lower case, one word each."""
+    has: bool = True
+    """If true, keep the lines with a keyword; if false, those without."""
+
+    @field_validator("words")
+    @classmethod
+    def _can_match(cls, words: tuple[str, ...]) -> tuple[str, ...]:
+        never = [word for word in words if word_tokens(word) != [word]]
+        if never:
+            raise ValueError(
+                f"{never} can never match: give lower-case words of letters and digits, one each"
+            )
+        return words
+
+    def keeps(self, line: str) -> bool:
+        """Return True when an example belongs to the domain, given its first source."""
+        return self.has != frozenset(self.words).isdisjoint(word_tokens(line))
+
+
+class SelectionConfig(StrictConfig):
+    """Part of the configuration of every corpus that is read."""
+
+    limits: Limits = Limits()
+    """Limits on the examples of each split."""
+    keep: WordRule | None = None
+    """Rule that selects examples, applied to every split before the limits; null: all."""
+    max_line_chars: int = Field(default=10_000, ge=1)
+    """Longest line, in characters; longer ones are truncated, counted and reported."""
+    max_source_words: int | None = Field(default=None, ge=1)
+    """Longest source, in words between white space; longer ones are truncated, counted and reported (See et
+    al. 2017: 400 for CNN-DailyMail). Null: no limit."""
+
 
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
@@ -407,3 +475,91 @@ def further_tests(data: Any) -> tuple[str, ...]:
     if fields["corpus"] == "huggingface":
         return tuple(split for split in fields.get("splits", ()) if split.startswith("test_"))
     return tuple(_test_split(name) for name in fields.get("further_tests", ()))
+
+
+# Checks that a corpus has the roles and splits that a system needs, made when a study is read.
+
+
+def role_problem(
+    corpus: CorpusConfig,
+    *required: str,
+    is_exact: bool = False,
+    is_tested: bool = True,
+    has_further_tests: bool = True,
+) -> str | None:
+    """Explain why a corpus cannot be used, by its roles and splits; None when it can.
+
+    Args:
+        corpus: The corpus.
+        required: Roles that it must have.
+        is_exact: Refuse all other roles.
+        is_tested: It needs a test split.
+        has_further_tests: Further test sets are scored as well.
+    """
+    if (further := further_tests(corpus)) and not (is_tested and has_further_tests):
+        return f"has further test sets ({', '.join(further)}), on which nothing is scored: leave them out"
+    if is_tested and isinstance(corpus, FilesConfig) and corpus.test is None:
+        return "needs a test split, on which the results are computed: give the files of test"
+    missing = [role for role in required if role not in corpus.roles]
+    others = [role for role in corpus.roles if role not in required] if is_exact else []
+    if not missing and not others:
+        return None
+    requirement = f"{'exactly ' if is_exact else ''}{' and '.join(required)}"
+    task = f" of task {corpus.task}" if isinstance(corpus, ConlangConfig) else ""
+    return f"needs {requirement}; the {corpus.corpus} corpus{task} has {', '.join(corpus.roles)}"
+
+
+def requires(*roles: str, is_tested: bool = True, has_further_tests: bool = True) -> AfterValidator:
+    """Make the annotation of a corpus that needs these roles; arguments as in ``role_problem``.
+
+    In a system's config: ``text: Annotated[CorpusConfig, requires("source 0", "target")]``.
+    """
+
+    def check(corpus: AnyCorpus) -> AnyCorpus:
+        wide = as_corpus(corpus)
+        if problem := role_problem(wide, *roles, is_tested=is_tested, has_further_tests=has_further_tests):
+            raise ValueError(problem)
+        return corpus
+
+    return AfterValidator(check)
+
+
+# Digest of a corpus: everything on which its text depends, for fingerprints.
+
+
+CONLANG_VERSION = 1
+"""Part of the digest; raise it when the same config gives other constructed text."""
+
+
+def digest(config: CorpusConfig) -> dict[str, Any]:
+    """Return everything on which the text of a corpus depends, as JSON for fingerprints.
+
+    Configs with equal digests give the same text. Files count by the SHA-256 of their bytes wherever they
+    lie, a hub dataset by its revision, a sacreBLEU test set by its name and published checksums.
+
+    Raises:
+        DataError: A file is missing, or sacreBLEU knows no such test set.
+    """
+    content = config.model_dump(mode="json")
+    if isinstance(config, ConlangConfig):
+        return {**content, "version": CONLANG_VERSION}
+    if not isinstance(config, FilesConfig | SacreBleuConfig):
+        return content
+    # Further tests are among the splits below, by their files instead of their paths.
+    content.pop("further_tests", None)
+    for split, files in config.splits.items():
+        if isinstance(files, TextFiles) and files.table is not None:
+            content[split] = {**files.streams(), "table": file_digest(files.table)}
+        elif isinstance(files, TextFiles):
+            content[split] = {role: file_digest(path) for role, path in files.streams().items()}
+        else:
+            content[split] = {"test_set": files, "md5": _test_set_md5(files)}
+    return content
+
+
+def _test_set_md5(name: str) -> list[str]:
+    from sacrebleu.dataset import DATASETS  # takes 0.2 s to import
+
+    if name not in DATASETS:
+        raise DataError(f"{name}: sacreBLEU knows no such test set; `sacrebleu --list` names them")
+    return list(DATASETS[name].md5 or [])

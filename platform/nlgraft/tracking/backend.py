@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import logging
 import math
+import os
+import socket
+import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,12 +28,19 @@ from mlflow.entities import (
     ViewType,
 )
 
-from nlgraft.tracking.entries import BestModel, Point, RunEntry, RunKey, TrackedDataset
+from nlgraft.pipeline.manifest import git
+from nlgraft.tracking.entries import PREDICTOR, BestModel, Point, RunEntry, RunKey, TrackedDataset
 from nlgraft.tracking.layout import now_ms, pretty
-from nlgraft.tracking.provenance_tags import provenance_tags
-from nlgraft.tracking.stored_runs import is_of_study, run_key, runs_of_study
-from nlgraft.tracking.tags import DIGEST, END_REASON, FINGERPRINT, KIND, STATE, STORE, STUDY_FINGERPRINT
-from nlgraft.tracking.trial_files import PREDICTOR
+from nlgraft.tracking.naming import (
+    CELL,
+    DIGEST,
+    END_REASON,
+    FINGERPRINT,
+    KIND,
+    STATE,
+    STORE,
+    STUDY_FINGERPRINT,
+)
 
 _log = logging.getLogger("nlgraft.tracking")
 
@@ -387,3 +398,93 @@ def _dataset_input(dataset: TrackedDataset) -> DatasetInput:
         ),
         tags=[InputTag("mlflow.data.context", dataset.context)],
     )
+
+
+# Tags on user, code and host; unlike MLflow's fluent API, ``MlflowClient.create_run`` sets none.
+
+
+def provenance_tags() -> dict[str, str]:
+    """Return MLflow's system tags for user, source and git state, and ``nlgraft.host``.
+
+    Git tags are left out if neither the code nor the working directory lies in a git work tree.
+    """
+    tags = {
+        "mlflow.user": _user(),
+        "mlflow.source.name": sys.argv[0] or "nlgraft",
+        "mlflow.source.type": "JOB" if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else "LOCAL",
+        "nlgraft.host": socket.gethostname(),
+    }
+    for place in (Path(__file__).resolve().parents[1], Path.cwd()):
+        if found := git_tags(place):
+            return tags | found
+    return tags
+
+
+def git_tags(directory: Path) -> dict[str, str]:
+    """Return ``mlflow.source.git.commit``, ``.branch`` (unless the head is detached) and ``.dirty``.
+
+    Empty without git, outside a work tree and before the first commit.
+    """
+    commit = _git(directory, "rev-parse", "--verify", "HEAD")
+    if not commit:
+        return {}
+    tags = {"mlflow.source.git.commit": commit}
+    branch = _git(directory, "symbolic-ref", "--short", "--quiet", "HEAD")
+    if branch:
+        tags["mlflow.source.git.branch"] = branch
+    changes = _git(directory, "status", "--porcelain", "--untracked-files=no")
+    if changes is not None:
+        tags["mlflow.source.git.dirty"] = "true" if changes else "false"
+    return tags
+
+
+def _git(directory: Path, *arguments: str) -> str | None:
+    try:
+        return git(directory, *arguments)
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container user without a name
+        return str(os.getuid())
+
+
+# The runs of one study as an MLflow store holds them.
+
+
+_RUNS_PER_PAGE = 1000
+
+
+def is_of_study(fingerprint: str) -> str:
+    """Return MLflow's condition for the runs of a study, given its fingerprint."""
+    return f"tags.`{STUDY_FINGERPRINT}` = '{fingerprint}'"
+
+
+def runs_of_study(
+    client: MlflowClient, experiment_id: str, fingerprint: str, store_id: str, condition: str = ""
+) -> Iterator[Run]:
+    """Read the runs of a study that are not deleted, in pages; of those that fulfil a condition, if given.
+
+    Two stores may report one study to one server. Runs without the id of a store, which earlier versions
+    wrote, count as runs of each.
+    """
+    # Every run that nlgraft writes has a kind, which its key needs.
+    conditions = [is_of_study(fingerprint), f"tags.`{KIND}` LIKE '%'", *([condition] if condition else [])]
+    token: str | None = None
+    while True:
+        page = client.search_runs(
+            [experiment_id], " AND ".join(conditions), max_results=_RUNS_PER_PAGE, page_token=token
+        )
+        yield from (run for run in page if run.data.tags.get(STORE, store_id) == store_id)
+        token = page.token
+        if not token:
+            return
+
+
+def run_key(run: Run) -> RunKey:
+    """Return which run of the study it is, by its tags."""
+    tags = run.data.tags
+    return RunKey(tags[KIND], tags.get(CELL, ""), tags[FINGERPRINT])

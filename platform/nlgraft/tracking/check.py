@@ -9,9 +9,9 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 
 from nlgraft.basics.errors import RUN_AGAIN, Finding
+from nlgraft.tracking.backend import run_key, runs_of_study
 from nlgraft.tracking.entries import RunEntry, RunKey
-from nlgraft.tracking.stored_runs import run_key, runs_of_study
-from nlgraft.tracking.tags import DIGEST
+from nlgraft.tracking.naming import DIGEST
 from nlgraft.tracking.uri import check_uri, public_text, sqlite_path
 
 

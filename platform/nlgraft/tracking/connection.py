@@ -20,7 +20,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from nlgraft.basics.errors import Problem, StudyError
-from nlgraft.pipeline.credentials import without_credentials
+from nlgraft.basics.wording import without_credentials
 from nlgraft.tracking.backend import MlflowBackend
 from nlgraft.tracking.fenced_client import fenced_client
 from nlgraft.tracking.uri import is_database, sqlite_path

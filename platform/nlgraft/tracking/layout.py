@@ -6,18 +6,25 @@ looks for are the cells.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
+import logging
+import math
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pydantic import TypeAdapter, ValidationError
+
+from nlgraft.basics.errors import DataError
 from nlgraft.basics.wording import inert_markdown
-from nlgraft.tracking.cell_columns import cell_metrics, cell_tags, cells_view, main_figure
-from nlgraft.tracking.datasets import tracked_datasets
+from nlgraft.pipeline.fingerprint import fingerprint
+from nlgraft.text.corpus_config import SPLITS, ConlangConfig, CorpusConfig, digest, further_tests
 from nlgraft.tracking.entries import (
     BestModel,
     CellLike,
@@ -27,9 +34,22 @@ from nlgraft.tracking.entries import (
     RunEntry,
     RunKey,
     Status,
+    TrackedDataset,
     TrialLike,
 )
 from nlgraft.tracking.naming import (
+    ANALYSES,
+    CELL,
+    END_REASON,
+    FINGERPRINT,
+    KIND,
+    MATTERED,
+    NOTE,
+    REGISTRATION,
+    STATE,
+    STUDY,
+    STUDY_FINGERPRINT,
+    VERDICT,
     distinct_levels,
     flatten,
     metric_name,
@@ -37,22 +57,11 @@ from nlgraft.tracking.naming import (
     tag_value,
     value_text,
 )
-from nlgraft.tracking.tags import (
-    ANALYSES,
-    CELL,
-    END_REASON,
-    FINGERPRINT,
-    KIND,
-    NOTE,
-    REGISTRATION,
-    STATE,
-    STUDY,
-    STUDY_FINGERPRINT,
-)
 
 if TYPE_CHECKING:
-    from nlgraft.pipeline.trial_record import TrialRecord
+    from nlgraft.pipeline.trial import TrialRecord
     from nlgraft.study.public import Study
+
 
 _STATUS_OF_STATE: dict[str, Status] = {
     "finished": "FINISHED",
@@ -380,3 +389,133 @@ def pretty(document: Any) -> str:
 def now_ms() -> int:
     """Return the time in Unix milliseconds."""
     return time.time_ns() // 1_000_000
+
+
+# The figures of a cell in MLflow: its metrics, its name, and the view that shows them as a table.
+
+
+VIEW = "mlflow.sharedViewState.cells"
+"""A view of the experiment's page, offered by its menu *Views* and opened by ``?viewStateShareKey=cells``."""
+_SHOWN = ("mean", "difference", "ci_low", "ci_high", "p_holm")  # as many as fit; the name has the deviation
+_DIGITS = 4
+_COMPARED = ("difference", "p", "p_holm", "p_equal", "p_equal_holm", "smallest_detectable")
+
+
+def cell_metrics(result: Mapping[str, Any]) -> dict[str, float]:
+    """Turn a cell's results into metrics, so that MLflow's comparison of cells is the paper's table.
+
+    Args:
+        result: One element of ``cells`` in the JSON of ``run --json``.
+
+    Returns:
+        ``test/bleu.mean``, ``.std``, ``.n``, ``.difference``, ``.ci_low``, ``.ci_high``, ``.p``, ``.p_holm``,
+        ``.p_equal``, ``.p_equal_holm`` and ``.smallest_detectable``, with four significant digits, since
+        MLflow's columns show all that there are; undefined (null) values are left out.
+    """
+    found: dict[str, Any] = {}
+    for name, summary in (result.get("metrics") or {}).items():
+        found |= {f"{name}.{key}": summary.get(key) for key in ("mean", "std", "n")}
+    for name, comparison in (result.get("comparison") or {}).items():
+        found |= {f"{name}.{key}": comparison.get(key) for key in _COMPARED}
+        low, high = comparison.get("ci") or (None, None)
+        found |= {f"{name}.ci_low": low, f"{name}.ci_high": high}
+    return {
+        metric_name(name): _rounded(value)
+        for name, value in found.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }
+
+
+def _rounded(value: float) -> float:
+    """Round to four significant digits, or to a whole number."""
+    decimals = _DIGITS - 1 - math.floor(math.log10(abs(value))) if value else 0
+    return round(float(value), max(0, decimals))
+
+
+def main_figure(result: Mapping[str, Any], metric: str) -> str:
+    """Format a cell's main metric, marked if a single seed shows no spread, to begin its run's name.
+
+    MLflow's list shows some 24 characters of a name: of what follows the figure the end may be missing.
+    """
+    found = (result.get("metrics") or {}).get(metric)
+    if not found or found.get("mean") is None:
+        return ""
+    spread = " (1 seed)" if found.get("std") is None else f" ± {found['std']:.2f}"
+    return f"{found['mean']:.2f}{spread} "
+
+
+def cell_tags(result: Mapping[str, Any], metric: str) -> dict[str, str]:
+    """Return the verdict on a cell in words, and the settings of its search that stand out, as tags."""
+    tags = {}
+    found = (result.get("comparison") or {}).get(metric) or {}
+    if found.get("verdict"):
+        tags[VERDICT] = str(found["verdict"])
+    settings = ((result.get("search") or {}).get("settings") or {}).get("settings") or []
+    if settings:
+        leading = [f"{one['setting']} {one['importance']:.2f}" for one in settings if one["stands_out"]]
+        tags[MATTERED] = ", ".join(leading) or "none more than by chance"
+    return tags
+
+
+def cells_view(main_metric: str) -> dict[str, str]:
+    """Describe a view of the cells with the main metric's columns, as MLflow's *Views* menu stores it."""
+    columns = [f"metrics.`{metric_name(f'{main_metric}.{column}')}`" for column in _SHOWN]
+    state = {
+        "searchFilter": f"tags.`{KIND}` = 'cell'",
+        "selectedColumns": columns,
+        "columnOrder": columns,
+        "runsHiddenMode": "SHOW_ALL",
+    }
+    packed = base64.b64encode(zlib.compress(json.dumps(state).encode())).decode()
+    return {VIEW: json.dumps({"name": "Cells", "createdAt": 0, "state": f"deflate;{packed}"})}
+
+
+# The corpora of a config as MLflow dataset inputs.
+
+
+_log = logging.getLogger("nlgraft.tracking")
+
+
+def tracked_datasets(data: Any) -> tuple[TrackedDataset, ...]:
+    """Find the corpora in the ``data`` of a config.
+
+    Args:
+        data: JSON values. A corpus is a mapping with a key ``corpus`` that the text package knows.
+
+    Returns:
+        One dataset per corpus and split; its digest covers everything that determines the text.
+    """
+    return tuple(dataset for path, corpus in _corpora(data, "") for dataset in _splits(path, corpus))
+
+
+def _corpora(data: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if not isinstance(data, Mapping):
+        return
+    if "corpus" in data:
+        yield path, data
+        return
+    for key, inner in data.items():
+        yield from _corpora(inner, f"{path}{key}/")
+
+
+def _splits(path: str, corpus: Mapping[str, Any]) -> list[TrackedDataset]:
+    try:
+        config: Any = TypeAdapter(CorpusConfig).validate_python(corpus)
+        parts = digest(config)
+    except (ValidationError, DataError, OSError) as error:
+        _log.debug("%scorpus is not logged to MLflow: %s", path, error)
+        return []
+    written = config.model_dump(mode="json")
+    splits = (*SPLITS, *further_tests(written))
+    own = {split: parts.pop(split, None) for split in splits}
+    return [
+        TrackedDataset(
+            name=f"{path}{config.corpus}/{split}",
+            digest=fingerprint([parts, own[split], split]),
+            source=json.dumps({**written, "split": split}, sort_keys=True),
+            source_type=config.corpus,
+            context=split,
+            profile={"segments": getattr(config, split)} if isinstance(config, ConlangConfig) else {},
+        )
+        for split in splits
+    ]

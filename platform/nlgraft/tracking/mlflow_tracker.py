@@ -6,6 +6,7 @@ Importing this module does not import mlflow; the writer thread does when the st
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -15,19 +16,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nlgraft.basics.errors import StudyError
-from nlgraft.tracking.best import BestTrial
-from nlgraft.tracking.entries import CellLike, IsRead, Point, RunEntry, RunKey, TrialLike
+from nlgraft.tracking.entries import (
+    BestModel,
+    CellLike,
+    IsRead,
+    Point,
+    RunEntry,
+    RunKey,
+    TrialLike,
+    copy_scored_files,
+    find_model,
+)
 from nlgraft.tracking.layout import StudyLayout, now_ms
-from nlgraft.tracking.naming import metric_name, upstream_trainings
-from nlgraft.tracking.tags import END_REASON, STATE
-from nlgraft.tracking.trial_files import copy_scored_files
+from nlgraft.tracking.naming import END_REASON, STATE, metric_name, upstream_trainings
 from nlgraft.tracking.uri import check_uri, is_database, public_text
 from nlgraft.tracking.writer import Backend, Writer
 
 if TYPE_CHECKING:
     from nlgraft.pipeline.store import ArtifactStore
-    from nlgraft.pipeline.trial_record import TrialRecord
+    from nlgraft.pipeline.trial import TrialRecord
+    from nlgraft.study.data.study import Objective
     from nlgraft.study.public import Study
+
 
 _log = logging.getLogger("nlgraft.tracking")
 
@@ -313,3 +323,25 @@ def prepare_mlflow() -> None:
     """Set what MLflow reads from the environment at import and at every call."""
     for name, value in _MLFLOW_SETTINGS.items():
         os.environ.setdefault(name, value)
+
+
+# The best trial of a study: its model is logged for serving.
+
+
+class BestTrial:
+    """The finished replicate with the best objective on dev; the first of two equal ones."""
+
+    def __init__(self, objective: Objective) -> None:
+        self._metric = objective.metric
+        self._sign = 1.0 if objective.direction == "maximize" else -1.0
+        self._value = -math.inf
+        self.model: BestModel | None = None
+
+    def consider(self, trial: TrialLike, record: TrialRecord, store: ArtifactStore) -> None:
+        """Compare a trial that has ended with the best so far."""
+        if trial.kind != "replicate" or record.state != "finished":
+            return
+        value = self._sign * record.metrics.get(self._metric, math.nan)
+        if value > self._value:
+            self._value = value
+            self.model = BestModel(trial.fingerprint, partial(find_model, trial.graph, store))

@@ -9,10 +9,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from nlgraft.pipeline.dotted import dotted
+from nlgraft.pipeline.fingerprint import dotted
 
 if TYPE_CHECKING:
     from nlgraft.pipeline.stage import StageGraph
+
 
 MAX_KEY_CHARS = 250
 MAX_PARAM_CHARS = 6000
@@ -98,3 +99,22 @@ def upstream_trainings(graph: StageGraph) -> frozenset[str]:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+# Names of the tags by which runs are found and distinguished in MLflow.
+
+
+FINGERPRINT = "nlgraft.fingerprint"
+KIND = "nlgraft.kind"
+DIGEST = "nlgraft.digest"
+CELL = "nlgraft.cell"
+STUDY = "nlgraft.study"
+STUDY_FINGERPRINT = "nlgraft.study_fingerprint"
+STORE = "nlgraft.store"
+STATE = "nlgraft.state"
+END_REASON = "nlgraft.end_reason"
+REGISTRATION = "nlgraft.registration"
+ANALYSES = "nlgraft.analyses"
+NOTE = "mlflow.note.content"
+VERDICT = "nlgraft.verdict"
+MATTERED = "nlgraft.mattered"

@@ -16,9 +16,9 @@ from mlflow.models import Model, ModelSignature
 from mlflow.types.schema import ColSpec, Schema, TensorSpec
 
 from nlgraft.basics.errors import NlgraftError
-from nlgraft.pipeline.credentials import without_credentials
-from nlgraft.tracking.tags import FINGERPRINT
-from nlgraft.tracking.trial_files import PREDICTOR
+from nlgraft.basics.wording import without_credentials
+from nlgraft.tracking.entries import PREDICTOR
+from nlgraft.tracking.naming import FINGERPRINT
 from nlgraft.tracking.uri import check_uri
 
 _NAME = "best"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from nlgraft.basics.errors import Problem, StudyError
-from nlgraft.pipeline.credentials import without_credentials
+from nlgraft.basics.wording import without_credentials
 from nlgraft.study.reading.place_rules import database_fault, sqlite_path
 
 _MESSAGE_CHARS = 400

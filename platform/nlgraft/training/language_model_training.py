@@ -23,8 +23,7 @@ from nlgraft.nn.context_config import LanguageModelConfig
 from nlgraft.nn.language_models import BiLM, UniLM, build_language_model
 from nlgraft.text.batches import LengthBatches, Ragged, batches_of
 from nlgraft.text.tokenizers import EOS
-from nlgraft.training.cross_entropy import projected_cross_entropy
-from nlgraft.training.losses import Loss, Predictions, segment_losses
+from nlgraft.training.losses import Loss, Predictions, projected_cross_entropy, segment_losses
 from nlgraft.training.seeds import derive_seed
 from nlgraft.training.views import IntArray, surround
 from nlgraft.training.weights import load_model, save_model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -12,7 +12,6 @@ from pydantic import AfterValidator, Field, model_validator
 from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.nn.model_config import tupled
 from nlgraft.text.corpus_config import BOS, EOS
-from nlgraft.training.schedules import ENDLESS, FALLING, LrSchedule
 
 
 def _pattern(value: str) -> str:
@@ -117,7 +116,7 @@ class TrainConfig(OneOfSeveral):
     peak_lr: float = Field(default=5e-4, gt=0)
     """Learning rate at the end of warm-up."""
     lr_schedule: LrSchedule = "inverse_sqrt"
-    """Learning rate after warm-up; formulas in ``nlgraft.training.schedules``."""
+    """Learning rate after warm-up; formulas in ``nlgraft.training.train_config``."""
     warmup_steps: int = Field(default=400, ge=0)
     """Steps over which the learning rate rises linearly to its peak."""
     initial_lr: float = Field(default=0.0, ge=0)
@@ -317,3 +316,31 @@ class MaskedScoringConfig(StrictConfig):
     """Passes over each line, each with other words masked: 1/rate passes cover all of them."""
     num_lines: int | None = Field(default=None, ge=1)
     """Number of lines that are scored, from the start of a split; null: all."""
+
+
+# Learning-rate schedules as exact formulas. No torch here: configs name them.
+#
+# Steps t count from 1; the rate of step t is the one its update uses. With w warm-up steps, peak p, initial
+# rate i, T steps in all and final ratio f:
+#
+# warm-up       t <= w     i + (p - i) * t / w
+# inverse_sqrt  t > w      p * sqrt(w / t)                                 (w = 0 counts as w = 1)
+# constant      t > w      p
+# linear        t > w      p * (f + (1 - f) * (1 - s))                     s = (t - w) / (T + 1 - w)
+# cosine        t > w      p * (f + (1 - f) * (1 + cos(pi * s)) / 2)
+#
+# s would reach 1 at step T + 1, so the last step still has a positive rate.
+
+
+LrSchedule = Literal["inverse_sqrt", "linear", "cosine", "constant"]
+
+ENDLESS: Mapping[LrSchedule, Callable[[int, int], float]] = {
+    "inverse_sqrt": lambda step, warmup: math.sqrt(max(warmup, 1) / step),
+    "constant": lambda step, warmup: 1.0,
+}
+"""Share of the peak at step t after w warm-up steps, of schedules that know no last step."""
+FALLING: Mapping[LrSchedule, Callable[[float], float]] = {
+    "linear": lambda progress: 1 - progress,
+    "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
+}
+"""Share of the way between final and peak rate at progress s, of schedules that end at the last step."""

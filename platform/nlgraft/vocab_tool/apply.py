@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from nlgraft.basics.errors import DataError
-from nlgraft.vocab.plans.norms import NormReport
-from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
+from nlgraft.vocab.plans.transfer_plan import NormReport, Provenance, TransferPlan
 from nlgraft.vocab.surgery.tensors import count_embedding_parameters, input_table
 from nlgraft.vocab.surgery.token_ids import (
     LISTS,
@@ -34,8 +33,14 @@ from nlgraft.vocab.tokenizers.directories import (
 )
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab_tool.exchange_stored import ExchangedCheckpoint, exchange_stored
-from nlgraft.vocab_tool.outputs import EXCHANGE_RECORD, TOKENIZER_DIRECTORY, refuse_used, written_at_once
-from nlgraft.vocab_tool.stored_checkpoints import has_safetensors, in_safetensors
+from nlgraft.vocab_tool.stored_checkpoints import (
+    EXCHANGE_RECORD,
+    TOKENIZER_DIRECTORY,
+    has_safetensors,
+    in_safetensors,
+    refuse_used,
+    written_at_once,
+)
 from nlgraft.vocab_tool.verify import disagreeing_ids
 
 SENTENCE_ENCODER_FILES = (

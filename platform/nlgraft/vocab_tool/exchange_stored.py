@@ -19,10 +19,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nlgraft.basics.errors import DataError
-from nlgraft.vocab.plans.norms import NormReport, norm_report
-from nlgraft.vocab.plans.transfer_plan import TransferPlan
-from nlgraft.vocab.surgery.changes import Change, check_positions, find_changes
-from nlgraft.vocab.surgery.exchange import build_model
+from nlgraft.vocab.plans.transfer_plan import NormReport, TransferPlan, norm_report
+from nlgraft.vocab.surgery.exchange import Change, build_model, check_positions, find_changes
 from nlgraft.vocab.surgery.tensors import TensorRows, find_vocabulary_tensors, input_table, named_tensors
 from nlgraft.vocab.surgery.token_ids import Sides
 from nlgraft.vocab_tool.stored_checkpoints import INDEX, StoredCheckpoint, open_weights

@@ -19,8 +19,7 @@ from torch.utils import swap_tensors
 
 from nlgraft.basics.errors import DataError
 from nlgraft.vocab.plans.transfer_plan import TransferPlan
-from nlgraft.vocab.surgery.changes import Change, check_positions, find_changes
-from nlgraft.vocab.surgery.exchange import build_model, untie
+from nlgraft.vocab.surgery.exchange import Change, build_model, check_positions, find_changes, untie
 from nlgraft.vocab.surgery.tensors import named_tensors
 from nlgraft.vocab.surgery.token_ids import Sides
 from nlgraft.vocab_tool.stored_checkpoints import StoredCheckpoint, without_values

@@ -3,42 +3,40 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from nlgraft.basics.errors import DataError
-from nlgraft.text.files import read_lines
+from nlgraft.text.files import read_json, read_lines
 from nlgraft.vocab.methods.building import build_plan, donor_rows
 from nlgraft.vocab.methods.interface import Method, PlanChoices, PlanMaterial, TokenVectors
 from nlgraft.vocab.methods.registry import find_method
 from nlgraft.vocab.methods.similar import DEFAULT_CAP, Order
-from nlgraft.vocab.plans.moments import Array
-from nlgraft.vocab.plans.norms import norm_report
 from nlgraft.vocab.plans.plan_report import PlanReport, SpecialTokens, report_plan
-from nlgraft.vocab.plans.transfer_plan import NormMatch, TransferPlan
-from nlgraft.vocab.tokenizers.appending import append_tokens
-from nlgraft.vocab.tokenizers.directories import find_tokenizer, save_tokenizer
+from nlgraft.vocab.plans.transfer_plan import Array, NormMatch, TransferPlan, norm_report
+from nlgraft.vocab.surgery.token_ids import LISTS, ONE_ID, flat_ids
+from nlgraft.vocab.tokenizers.directories import (
+    CHAT_TEMPLATE,
+    find_tokenizer,
+    processing_steps,
+    save_tokenizer,
+    writes_token,
+)
 from nlgraft.vocab.tokenizers.encoding import Encoder, text_encoder
+from nlgraft.vocab.tokenizers.extension import append_tokens
+from nlgraft.vocab.tokenizers.legacy import added_token, read_specials
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
-from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
-from nlgraft.vocab_tool.outputs import TOKENIZER_DIRECTORY, refuse_used, written_at_once
+from nlgraft.vocab.tokenizers.tokens import Kind
+from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES, Vocabulary
+from nlgraft.vocab_tool.stored_checkpoints import TOKENIZER_DIRECTORY, refuse_used, written_at_once
 
 if TYPE_CHECKING:
     from nlgraft.vocab.methods.token_vectors import VectorOptions
 
-from collections.abc import Iterator, Mapping
-from typing import Literal
-
-from nlgraft.text.files import read_json
-from nlgraft.vocab.surgery.token_ids import LISTS, ONE_ID, flat_ids
-from nlgraft.vocab.tokenizers.directories import CHAT_TEMPLATE, processing_steps, writes_token
-from nlgraft.vocab.tokenizers.legacy import added_token, read_specials
-from nlgraft.vocab.tokenizers.tokens import Kind
-from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES
 
 # Special tokens that an exchange would lose: which there are, and which of them a model's files name.
 

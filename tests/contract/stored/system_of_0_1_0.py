@@ -9,7 +9,7 @@ from typing import Any
 
 from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.pipeline.stage import Stage, StageContext, StageGraph
-from nlgraft.study.data.metric import Metric
+from nlgraft.study.data.system import Metric
 
 DESCRIPTION = "Adds two numbers"
 PAPER = "none"

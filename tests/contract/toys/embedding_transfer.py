@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from nlgraft.evaluation.metric_config import TextMetric
-from trainables.embedding_transfer.arms import Method
+from trainables.embedding_transfer.config import Method
 
 _TRAIN = {
     "max_steps": 3,

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from nlgraft.basics.errors import HostFault
 from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.pipeline.stage import Stage, StageContext, StageGraph, TrialStopped
-from nlgraft.study.data.metric import Metric
+from nlgraft.study.data.system import Metric
 
 DESCRIPTION = "A toy"
 PAPER = "none"
@@ -147,7 +147,7 @@ def _asked_to_stop(context: StageContext) -> str | None:
         return context.should_stop()
     import torch
 
-    from nlgraft.training.workers import Workers
+    from nlgraft.training.step import Workers
 
     group = Workers(context.rank, context.world_size, torch.device("cpu"))
     return group.compute_on_first(context.should_stop)

@@ -21,7 +21,7 @@ from nlgraft.pipeline.stage import NullReporter, Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord, run_trial
 from nlgraft.study.data.design import cells
-from nlgraft.study.data.metric import Metric
+from nlgraft.study.data.system import Metric
 from nlgraft.study.planning.selection import (
     Proposal,
     best_proposal,

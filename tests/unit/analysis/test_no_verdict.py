@@ -8,7 +8,7 @@ import pytest
 from nlgraft.analysis.data.provenance import Provenance, crowded_stages
 from nlgraft.pipeline.store import Manifest
 from nlgraft.study.data.design import cells
-from nlgraft.study.data.metric import early_metrics
+from nlgraft.study.data.system import early_metrics
 
 UPSTREAMS = {"b": {"upstream": "b", "arm": "patt_eg"}, "a": {"upstream": "a", "arm": "patt_eg"}, "none": {}}
 

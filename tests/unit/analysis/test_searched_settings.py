@@ -9,7 +9,7 @@ import pytest
 from nlgraft.analysis.data.trials import TrialRecord, TrialResult
 from nlgraft.analysis.rendering import settings_tables
 from nlgraft.analysis.rendering.settings_figures import setting_plots, short_names
-from nlgraft.execution.importance import importances
+from nlgraft.execution.optuna_study import importances
 
 SPACE = {
     "lr": {"type": "float", "low": 1e-4, "high": 1e-1, "log": True},

@@ -10,7 +10,7 @@ import pytest
 from nlgraft.study.reading.knobs import knobs as knobs_of
 from nlgraft.study.reading.system_import import load_system
 from trainables.embedding_transfer import Config, stage_graph
-from trainables.embedding_transfer.arms import (
+from trainables.embedding_transfer.config import (
     GENERATOR_KINDS,
     PRETRAINED_VOCABULARIES,
     UNTRAINED_METHODS,

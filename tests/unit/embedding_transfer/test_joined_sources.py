@@ -9,7 +9,7 @@ import pytest
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.run.text_stages import open_tokenizer
-from nlgraft.study.planning.data_checks import check_data
+from nlgraft.study.planning.planner import check_data
 from nlgraft.text.corpora import load_corpus, read_corpus
 from nlgraft.text.corpus_config import ConlangConfig, FilesConfig
 from tests.contract.toys.embedding_transfer import ARMS

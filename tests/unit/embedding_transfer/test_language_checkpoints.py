@@ -7,9 +7,9 @@ import torch
 
 from nlgraft.basics.errors import DataError, StudyError
 from nlgraft.evaluation.artifact import read_lines
-from nlgraft.stages.kinds.seq2seq_kinds import TRANSLATE
 from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded
 from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE
+from nlgraft.stages.seq2seq_graph import TRANSLATE
 from nlgraft.study.public import Study
 from nlgraft.text.corpora import load_corpus, read_corpus
 from nlgraft.text.corpus_config import ConlangConfig

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from trainables.embedding_transfer import Config, stage_graph
-from trainables.embedding_transfer.arms import GENERATOR_KINDS, VECTOR_METHODS
-from trainables.embedding_transfer.arms import MASKED_LM_METHODS as METHODS
+from trainables.embedding_transfer.config import GENERATOR_KINDS, VECTOR_METHODS
+from trainables.embedding_transfer.config import MASKED_LM_METHODS as METHODS
 
 TEXT = {"corpus": "conlang", "task": "monolingual"}
 DATA = {

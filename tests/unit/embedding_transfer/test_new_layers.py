@@ -18,7 +18,7 @@ from nlgraft.training.models import read_model, write_model
 from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
 from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import METRICS, Config, stage_graph
-from trainables.embedding_transfer.stages.independent import independent_config
+from trainables.embedding_transfer.stages import independent_config
 
 TRAIN = {"max_steps": 3, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
 BASE = {

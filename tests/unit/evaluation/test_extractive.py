@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nlgraft.evaluation.extractive import lead, oracle, sentences
+from nlgraft.evaluation.overlap import lead, oracle, sentences
 
 TEXT = "A red fox ran. Dogs sleep all day! Who saw the fox?"
 

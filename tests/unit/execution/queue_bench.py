@@ -12,8 +12,7 @@ from nlgraft.execution.optuna_study import OptunaStudy
 from nlgraft.execution.trial_queue import TrialQueue
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import run_trial, trial_record
-from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.pipeline.trial import TrialRecord, run_trial, trial_record
 from nlgraft.study.data.design import Cell, cells
 from nlgraft.study.public import Study
 

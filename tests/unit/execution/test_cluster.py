@@ -6,7 +6,7 @@ import pytest
 
 from nlgraft.basics.errors import CapacityError
 from nlgraft.execution.cluster import check_fit, local_capacity
-from nlgraft.study.data.resources import Resources
+from nlgraft.study.data.study import Resources
 
 
 @pytest.mark.parametrize(

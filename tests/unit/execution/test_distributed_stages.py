@@ -15,8 +15,8 @@ from nlgraft.execution import distributed_stages
 from nlgraft.execution.distributed_stages import WorkerStageError, _Mailbox, run_on_workers
 from nlgraft.execution.losses import Losses
 from nlgraft.execution.worker_group import WorkerGroup
+from nlgraft.pipeline.execute import RecordingReporter
 from nlgraft.pipeline.stage import KillReason, NullReporter, Stage, TrialStopped
-from nlgraft.pipeline.stage_outputs import RecordingReporter
 from nlgraft.pipeline.store import StorePlace
 
 

@@ -7,7 +7,7 @@ import pytest
 from nlgraft.execution.events import SweepTrial
 from nlgraft.execution.forecast import Forecast
 from nlgraft.pipeline.stage import Stage, StageGraph, Work
-from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import Cell
 
 SECONDS = {"up": 100, "tune": 10, "score": 1}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nlgraft.execution.importance import importances
+from nlgraft.execution.optuna_study import importances
 from nlgraft.study.data.space import CategoricalDomain, FloatDomain, IntDomain
 
 SPACE = {

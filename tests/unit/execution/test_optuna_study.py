@@ -15,10 +15,9 @@ import optuna
 import pytest
 
 from nlgraft.basics.errors import StoreError
-from nlgraft.execution.optuna_check import check_optuna
-from nlgraft.execution.optuna_study import OptunaStudy, database_url
+from nlgraft.execution.optuna_study import OptunaStudy, check_optuna, database_url
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Objective, Search
 from nlgraft.study.public import Study

@@ -16,7 +16,7 @@ from nlgraft.execution.events import (
     TrialStarted,
 )
 from nlgraft.pipeline.stage import Stage, StageGraph
-from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import Cell
 
 GRAPH = StageGraph(Stage(name="training", run="a:b"))

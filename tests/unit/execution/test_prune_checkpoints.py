@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from nlgraft.execution.events import SweepTrial, TrialEnded
-from nlgraft.execution.prune_checkpoints import prune_checkpoints
+from nlgraft.execution.sweep import prune_checkpoints
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial_record import TrialRecord, TrialState
+from nlgraft.pipeline.trial import TrialRecord, TrialState
 from nlgraft.study.data.design import Cell
 
 

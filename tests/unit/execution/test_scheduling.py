@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from nlgraft.execution.report_keys import STEP, VALUE
-from nlgraft.execution.scheduling import CooperativeScheduler, scheduler_for
+from nlgraft.execution.scheduling import STEP, VALUE, CooperativeScheduler, scheduler_for
 from nlgraft.study.data.study import TrialScheduler
 
 

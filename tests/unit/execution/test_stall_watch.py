@@ -12,9 +12,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 CODE = """
 import sys, time
-from nlgraft.execution.stall_watch import StallWatch
+from nlgraft.execution.worker_group import StallWatch
 from nlgraft.pipeline.stage import NullReporter
-from nlgraft.pipeline.threads import THREADS
+from nlgraft.pipeline.execute import THREADS
 
 def wait_for_data(seconds):
     time.sleep(seconds)

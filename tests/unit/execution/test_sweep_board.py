@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nlgraft.execution import sweep_board
-from nlgraft.execution.report_keys import OUTCOME
+from nlgraft.execution.scheduling import OUTCOME
 from nlgraft.execution.sweep_board import SweepBoard
 
 

@@ -15,7 +15,7 @@ from ray.exceptions import RayError
 
 from nlgraft.basics.errors import HostFault, StageBusy, TrialFailed
 from nlgraft.execution import trainable
-from nlgraft.execution.report_keys import (
+from nlgraft.execution.scheduling import (
     KEY,
     LEFT_OUT,
     METRICS,
@@ -32,7 +32,7 @@ from nlgraft.execution.trainable import TrialSpec, TuneReporter, run_tune_trial
 from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.stage import KillReason, Stage, StageGraph
 from nlgraft.pipeline.store import StorePlace
-from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.pipeline.trial import TrialRecord
 
 
 class Board:

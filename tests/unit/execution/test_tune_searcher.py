@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nlgraft.execution import tune_searcher
-from nlgraft.execution.report_keys import (
+from nlgraft.execution.scheduling import (
     KEY,
     LEFT_OUT,
     METRICS,
@@ -27,7 +27,7 @@ from nlgraft.execution.report_keys import (
 from nlgraft.execution.tune_searcher import TuneSearcher
 from nlgraft.pipeline.stage import KillReason
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.pipeline.trial import TrialRecord
 
 
 class Queue:

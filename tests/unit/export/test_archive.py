@@ -25,9 +25,9 @@ from nlgraft.pipeline.manifest import MANIFEST
 from nlgraft.pipeline.store import ArtifactDamaged, ArtifactStore
 from nlgraft.runs.study_diff import differences
 from nlgraft.study.data.design import cells
-from nlgraft.study.planning.data_checks import check_cells
+from nlgraft.study.planning.planner import check_cells
 from nlgraft.study.public import Study
-from nlgraft.study.reading.recorded import INPUTS
+from nlgraft.study.reading.reader import INPUTS
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.files import below_root

@@ -20,7 +20,7 @@ import nlgraft
 from nlgraft.basics.errors import DataError, NlgraftError, StudyError
 from nlgraft.commands.main import main
 from nlgraft.evaluation.artifact import read_lines
-from nlgraft.export.choice import choose
+from nlgraft.export.exporting import choose
 from nlgraft.export.model_directory import write_directory
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
@@ -156,7 +156,7 @@ def test_the_card_says_what_the_model_is(study: Study, tmp_path: Path) -> None:
 
 
 def test_the_licence_of_a_base_is_that_of_its_card(tmp_path: Path) -> None:
-    from nlgraft.export.card import _bases
+    from nlgraft.export.exporting import _bases
 
     (tmp_path / "bert").mkdir()
     (tmp_path / "bert" / "README.md").write_text("---\nlicense: apache-2.0\n---\n# BERT\n")

@@ -11,7 +11,7 @@ import torch
 import transformers
 from pydantic import ValidationError
 
-from nlgraft.nn.causal_lms import load_causal_lm
+from nlgraft.nn.transformers_lms import load_causal_lm
 from nlgraft.stages.run.text_stages import read_encoded
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.word_tokenizers import learn_byte_tokenizer
@@ -23,7 +23,7 @@ from tests.tiny_checkpoints import LINES, OTHER_LINES, gpt2
 from tests.unit.stages.runs import artifact, finish
 from trainables.llm_vocabulary import METRICS, Config, stage_graph
 from trainables.llm_vocabulary.config import DONOR_METHODS, VECTOR_METHODS
-from trainables.llm_vocabulary.kinds import TEXT
+from trainables.llm_vocabulary.graph import TEXT
 
 BY_CHARACTERS = {
     "max_steps": 3,

@@ -11,7 +11,7 @@ from nlgraft.basics.errors import ContractError
 from nlgraft.nn.attention import Attention, Memory, concatenate, mean_over_present, split
 from nlgraft.nn.batch import Tokens, truncate_middle
 from nlgraft.nn.embedding import LearnedPositions, SinusoidalPositions, sinusoids
-from nlgraft.nn.residual import FeedForward, Residual
+from nlgraft.nn.linear import FeedForward, Residual
 
 EXACT = {"rtol": 0, "atol": 1e-12}
 

@@ -14,9 +14,8 @@ from nlgraft.nn.contextual import Context, load_encoder
 from nlgraft.nn.hugging_face import HuggingFaceEncoder, load_base_model
 from nlgraft.nn.language_models import UniLM
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import TransformerConfig
+from nlgraft.nn.model_config import TransformerConfig, preset
 from nlgraft.nn.pooling import EncoderShape, LayerStates, build_pooling
-from nlgraft.nn.presets import preset
 from tests.tiny_models import HIDDEN, VOCAB, hugging_face
 
 KINDS = ["bert", "electra", "distilbert", "gpt2", "xlm_roberta", "mbart", "marian", "pegasus"]

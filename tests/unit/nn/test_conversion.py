@@ -8,10 +8,15 @@ import pytest
 import torch
 
 from nlgraft.basics.errors import ContractError, StoreError
+from nlgraft.nn.architectures import Architecture, choose_architecture
 from nlgraft.nn.batch import Batch, Tokens
-from nlgraft.nn.conversion.architectures import Architecture, choose_architecture
-from nlgraft.nn.conversion.checkpoint import CheckpointInfo, from_hugging_face, to_hugging_face
-from nlgraft.nn.conversion.decoding import read_generation, write_generation
+from nlgraft.nn.conversion.checkpoint import (
+    CheckpointInfo,
+    from_hugging_face,
+    read_generation,
+    to_hugging_face,
+    write_generation,
+)
 from nlgraft.nn.conversion.renames import Place, check_places, places
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq

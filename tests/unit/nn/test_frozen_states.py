@@ -13,7 +13,7 @@ from nlgraft.nn.contextual import Context
 from nlgraft.nn.frozen_states import FrozenStates, state_means, write_frozen_states
 from nlgraft.nn.language_models import BiLM
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.presets import preset
+from nlgraft.nn.model_config import preset
 from nlgraft.training.models import read_model, write_model
 
 LM = BiLMConfig(vocab_size=20, d_model=8, num_layers=2, num_heads=2, ffn_dim=12)

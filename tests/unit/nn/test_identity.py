@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from nlgraft.nn.identity import checkpoint_identity
+from nlgraft.nn.checkpoint_files import checkpoint_identity
 
 
 def test_identity_is_that_of_the_bytes(tmp_path):

@@ -14,8 +14,7 @@ from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.context_config import HuggingFaceEncoderConfig
 from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import TransformerConfig
-from nlgraft.nn.presets import preset
+from nlgraft.nn.model_config import TransformerConfig, preset
 
 SIZES = {"d_model": 32, "num_encoder_layers": 2, "num_decoder_layers": 1, "num_heads": 2, "ffn_dim": 64}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nlgraft.pipeline.credentials import without_credentials
+from nlgraft.basics.wording import without_credentials
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,8 @@ from pathlib import Path
 import pytest
 
 from nlgraft.basics.errors import ContractError, StageBusy, StudyLockedError
-from nlgraft.pipeline.clock import PlaceClock
-from nlgraft.pipeline.leases import Leases, format_age
+from nlgraft.pipeline.leases import Leases, PlaceClock, ProcessIdentity, format_age, is_dead, this_process
 from nlgraft.pipeline.local_files import LocalFiles
-from nlgraft.pipeline.process import ProcessIdentity, is_dead, this_process
 
 FINGERPRINT = "f" * 64
 

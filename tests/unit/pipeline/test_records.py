@@ -11,8 +11,7 @@ from pydantic import TypeAdapter
 
 from nlgraft.basics.errors import ContractError
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import trial_record
-from nlgraft.pipeline.trial_record import TRIAL_RECORD, TrialRecord
+from nlgraft.pipeline.trial import TRIAL_RECORD, TrialRecord, trial_record
 
 ANY = TypeAdapter(dict[str, Any])
 

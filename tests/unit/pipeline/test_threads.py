@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from nlgraft.pipeline import execute
-from nlgraft.pipeline.execute import execute_stage
+from nlgraft.pipeline.execute import Threads, execute_stage
 from nlgraft.pipeline.stage import NullReporter, Stage, StageContext
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.threads import Threads
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.stages import seq2seq_graph as pieces
-from nlgraft.stages.kinds.seq2seq_kinds import TrainSettings
+from nlgraft.stages.seq2seq_graph import TrainSettings
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_config

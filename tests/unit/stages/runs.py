@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from nlgraft.pipeline.execute import RecordingReporter
 from nlgraft.pipeline.runner import StageRunner
 from nlgraft.pipeline.stage import NullReporter
-from nlgraft.pipeline.stage_outputs import RecordingReporter
 from nlgraft.pipeline.trial import run_trial
 
 

@@ -20,9 +20,8 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.stages import context_graph
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import LanguageModelPhaseConfig, ScoreConfig
-from nlgraft.stages.kinds.seq2seq_kinds import DecodingSettings, TrainSettings
 from nlgraft.stages.run.text_stages import read_encoded
-from nlgraft.stages.seq2seq_graph import ContextStages
+from nlgraft.stages.seq2seq_graph import ContextStages, DecodingSettings, TrainSettings
 from nlgraft.text.corpora import load_corpus, read_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import TokenizerConfig

@@ -22,12 +22,11 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.stages import seq2seq_graph
 from nlgraft.stages.config_parts import ScoreConfig
-from nlgraft.stages.kinds.seq2seq_kinds import SCORE, ScoreInputs
-from nlgraft.stages.learned_graph import learned_scores
 from nlgraft.stages.metrics import TEXT
 from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE
+from nlgraft.stages.seq2seq_graph import SCORE, ScoreInputs, learned_scores
 from nlgraft.study.data.design import cells
-from nlgraft.study.planning.data_checks import check_cells
+from nlgraft.study.planning.planner import check_cells
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_cell
 from nlgraft.text.corpora import read_corpus

@@ -17,7 +17,7 @@ from nlgraft.stages import masked_lm_graph as masked_pieces
 from nlgraft.stages import metrics
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import MaskedLMConfig, VectorsConfig
-from nlgraft.stages.kinds.exchange_kinds import (
+from nlgraft.stages.exchange_kinds import (
     EXCHANGE,
     PLAN,
     VECTORS,
@@ -27,8 +27,8 @@ from nlgraft.stages.kinds.exchange_kinds import (
     VectorInputs,
     VectorSettings,
 )
-from nlgraft.stages.kinds.language_model_kinds import TrainLanguageModelInputs
-from nlgraft.stages.kinds.masked_lm_kinds import (
+from nlgraft.stages.language_model_kinds import TrainLanguageModelInputs
+from nlgraft.stages.masked_lm_graph import (
     BERT2BERT,
     TRAIN_MASKED,
     Bert2BertInputs,

@@ -9,9 +9,8 @@ from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.stages import seq2seq_graph
 from nlgraft.stages.config_parts import ScoreConfig
-from nlgraft.stages.extract_graph import extract_scores
-from nlgraft.stages.kinds.seq2seq_kinds import SCORE, ScoreInputs
 from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE
+from nlgraft.stages.seq2seq_graph import SCORE, ScoreInputs, extract_scores
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.corpus_config import FilesConfig
 from tests.unit.stages.runs import made, run

@@ -18,19 +18,19 @@ from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import MaskedSpansConfig, ScoreConfig
-from nlgraft.stages.extract_graph import extract_scores
-from nlgraft.stages.kinds.seq2seq_kinds import (
+from nlgraft.stages.metrics import NATS_PER_CHAR, OUTPUT, SAVED, TEXT, TRAINING, prefixed
+from nlgraft.stages.run.seq2seq_stages import batches, check_positions
+from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded, vocab_sizes
+from nlgraft.stages.run.translation_stages import model_inputs
+from nlgraft.stages.seq2seq_graph import (
     CarrySettings,
     DecodingSettings,
     TrainInputs,
     TrainSettings,
     TranslateInputs,
     TranslateSettings,
+    extract_scores,
 )
-from nlgraft.stages.metrics import NATS_PER_CHAR, OUTPUT, SAVED, TEXT, TRAINING, prefixed
-from nlgraft.stages.run.seq2seq_stages import batches, check_positions
-from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded, vocab_sizes
-from nlgraft.stages.run.translation_stages import model_inputs
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.corpus_config import ConlangConfig

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nlgraft.study.data.resources import Resources
+from nlgraft.study.data.study import Resources
 from nlgraft.study.planning.capacity import capacity_problems, max_concurrent
 
 

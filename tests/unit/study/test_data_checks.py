@@ -15,7 +15,7 @@ from nlgraft.runs.run import Run
 from nlgraft.stages import kind_checks
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.study.data.design import cells
-from nlgraft.study.planning.data_checks import check_cells, check_data
+from nlgraft.study.planning.planner import check_cells, check_data
 from nlgraft.study.public import Study
 from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpus_config import ConlangConfig

@@ -9,8 +9,7 @@ from typing import Generic, TypeVar
 from pydantic import Field
 
 from nlgraft.basics.strict_config import StrictConfig
-from nlgraft.study.reading.descriptions import DescribedSchema, descriptions
-from nlgraft.study.reading.knobs import knobs
+from nlgraft.study.reading.knobs import DescribedSchema, descriptions, knobs
 
 T = TypeVar("T")
 

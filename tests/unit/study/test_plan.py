@@ -7,7 +7,7 @@ import pytest
 from nlgraft.basics.errors import StudyError
 from nlgraft.pipeline.stage import Stage, Work
 from nlgraft.study.data.design import cells
-from nlgraft.study.data.resources import Resources
+from nlgraft.study.data.study import Resources
 from nlgraft.study.planning.cost import cost_of
 from nlgraft.study.planning.planner import plan
 from nlgraft.study.planning.selection import search_seed

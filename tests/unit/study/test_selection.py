@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from nlgraft.pipeline.trial_record import TrialRecord, TrialState
+from nlgraft.pipeline.trial import TrialRecord, TrialState
 from nlgraft.study.data.study import Objective
 from nlgraft.study.planning.selection import Proposal, best_proposal
 

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from nlgraft.pipeline.decision import StageCost
 from nlgraft.pipeline.stage import Stage, Work
-from nlgraft.study.data.step_time import StepTime, expected_maximum
+from nlgraft.pipeline.store import StageCost
+from nlgraft.study.data.plan import StepTime, expected_maximum
 from nlgraft.study.planning.cost import step_times
 from nlgraft.study.planning.planner import plan
 from nlgraft.study.public import Study

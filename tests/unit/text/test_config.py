@@ -9,16 +9,18 @@ import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from nlgraft.basics.errors import DataError
-from nlgraft.study.reading.descriptions import descriptions
+from nlgraft.study.reading.knobs import descriptions
 from nlgraft.text.corpus_config import (
     ConlangConfig,
     CorpusConfig,
     FilesConfig,
     SacreBleuConfig,
+    WordRule,
+    digest,
+    requires,
+    role_problem,
+    word_tokens,
 )
-from nlgraft.text.corpus_digest import digest
-from nlgraft.text.roles import requires, role_problem
-from nlgraft.text.selection_config import WordRule, word_tokens
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 
 CORPUS: TypeAdapter[Any] = TypeAdapter(CorpusConfig)

@@ -11,8 +11,16 @@ from itertools import product
 import pytest
 
 from nlgraft.text.conlang.language import family
-from nlgraft.text.conlang.lexicon import COMPOUND, DERIVATIONS, NUM_FIELDS
-from nlgraft.text.conlang.meaning import Clause, Entity, Sentence, Speaker, Tense
+from nlgraft.text.conlang.lexicon import (
+    COMPOUND,
+    DERIVATIONS,
+    NUM_FIELDS,
+    Clause,
+    Entity,
+    Sentence,
+    Speaker,
+    Tense,
+)
 from nlgraft.text.conlang.tasks import generate, leave_out, perfect_translations, understood
 from nlgraft.text.corpus_config import ConlangConfig, Task
 

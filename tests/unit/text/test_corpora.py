@@ -19,8 +19,7 @@ from nlgraft.text.corpora import (
     write_corpus,
 )
 from nlgraft.text.corpus_checks import check_corpus
-from nlgraft.text.corpus_config import ConlangConfig, CorpusConfig, further_tests
-from nlgraft.text.corpus_digest import digest
+from nlgraft.text.corpus_config import ConlangConfig, CorpusConfig, digest, further_tests
 
 CORPUS: TypeAdapter[Any] = TypeAdapter(CorpusConfig)
 REPOSITORY = Path(__file__).resolve().parents[3]

@@ -10,10 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from nlgraft.basics.errors import DataError
-from nlgraft.text.corpora import load_corpus
-from nlgraft.text.corpus_config import FilesConfig
-from nlgraft.text.corpus_digest import digest
-from nlgraft.text.tables import read_table
+from nlgraft.text.corpora import load_corpus, read_table
+from nlgraft.text.corpus_config import FilesConfig, digest
 
 ROWS = [("a dog, big", "ein Hund"), ('he said "x"', "er\nsagte"), ("Ünïcode\u2028c", "d")]
 LINES = {"source 0": ["a dog, big", 'he said "x"', "Ünïcode\u2028c"], "target": ["ein Hund", "er sagte", "d"]}

@@ -9,7 +9,7 @@ import pytest
 
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.tracking.mlflow_tracker import MlflowTracker
 
 

@@ -1,6 +1,6 @@
 import json
 
-from nlgraft.tracking.datasets import tracked_datasets
+from nlgraft.tracking.layout import tracked_datasets
 
 
 def files_corpus(directory, text):

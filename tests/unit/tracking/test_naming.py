@@ -3,7 +3,7 @@ import hashlib
 import pytest
 
 from nlgraft.pipeline.stage import Stage, StageGraph
-from nlgraft.tracking.cell_columns import cell_metrics
+from nlgraft.tracking.layout import cell_metrics
 from nlgraft.tracking.naming import (
     distinct_levels,
     flatten,

@@ -1,6 +1,6 @@
 import subprocess
 
-from nlgraft.tracking.provenance_tags import git_tags, provenance_tags
+from nlgraft.tracking.backend import git_tags, provenance_tags
 
 
 def git(directory, *arguments):

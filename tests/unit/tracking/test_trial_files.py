@@ -2,9 +2,9 @@ import math
 from types import SimpleNamespace
 
 from nlgraft.pipeline.stage import Stage, StageGraph
-from nlgraft.tracking import trial_files
-from nlgraft.tracking.best import BestTrial
-from nlgraft.tracking.trial_files import copy_scored_files, find_model
+from nlgraft.tracking import entries
+from nlgraft.tracking.entries import copy_scored_files, find_model
+from nlgraft.tracking.mlflow_tracker import BestTrial
 
 
 def publish(store, stage, files):
@@ -38,7 +38,7 @@ def test_scored_texts_are_kept_and_weights_are_not(store, tmp_path):
 
 
 def test_files_that_are_too_big_stay_in_the_store(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(trial_files, "MAX_FILE_BYTES", 3)
+    monkeypatch.setattr(entries, "MAX_FILE_BYTES", 3)
     scores = Stage(name="scores", run="toy:score")
     publish(store, scores, {"metrics.json": "{}", "hypotheses-test.txt": "long"})
     target = tmp_path / "target"

@@ -3,11 +3,15 @@
 import pytest
 import torch
 
-import nlgraft.training.cross_entropy as cross_entropy
+import nlgraft.training.losses as cross_entropy
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
-from nlgraft.training.cross_entropy import projected_cross_entropy, smoothed_cross_entropy
-from nlgraft.training.losses import Seq2SeqObjective, real_logits
+from nlgraft.training.losses import (
+    Seq2SeqObjective,
+    projected_cross_entropy,
+    real_logits,
+    smoothed_cross_entropy,
+)
 from tests.unit.training.toy import VOCABULARY, ToyData
 
 

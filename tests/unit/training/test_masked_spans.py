@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nlgraft.text.batches import Ragged
-from nlgraft.training.masked_spans import MaskedSpans, mask_spans
+from nlgraft.training.masked_text import MaskedSpans, mask_spans
 from nlgraft.training.seeds import generator_for
 
 MASK = 4

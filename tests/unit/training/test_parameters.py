@@ -6,7 +6,7 @@ from torch import nn
 
 from nlgraft.basics.errors import ContractError
 from nlgraft.evaluation.efficiency import count_parameters
-from nlgraft.training.parameters import choose_trained, make_optimizer, parameter_groups
+from nlgraft.training.loop import choose_trained, make_optimizer, parameter_groups
 from nlgraft.training.train_config import LearnedParameters, ParameterGroup, TrainConfig
 from tests.unit.training.toy import VOCABULARY, ToyModel
 
@@ -96,7 +96,7 @@ def test_nesterov_by_hand(monkeypatch):
     """v = mu v + g; the weight falls by lr (g + mu v); the rate may change from step to step."""
     model = nn.Linear(1, 1, bias=False).double()
     nn.init.constant_(model.weight, 1.0)
-    monkeypatch.setattr("nlgraft.training.parameters.MOMENTUM", 0.5)
+    monkeypatch.setattr("nlgraft.training.loop.MOMENTUM", 0.5)
     optimizer = make_optimizer(model, TrainConfig(optimizer="nesterov"))
     for gradient, rate in ((2.0, 0.1), (-1.0, 0.2)):
         model.weight.grad = torch.full((1, 1), gradient, dtype=torch.float64)

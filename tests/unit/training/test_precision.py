@@ -8,16 +8,15 @@ import pkgutil
 import pytest
 import torch
 
-import nlgraft.stages.kinds
+import nlgraft.stages
 import trainables
 from nlgraft.basics.errors import ContractError
 from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.stages.kinds.precision_kinds import PRECISION, precision_inputs
-from nlgraft.stages.kinds.text_kinds import NoInputs
-from nlgraft.stages.kinds.training_settings import TrainingSettings
 from nlgraft.stages.stage_kind import StageKind
+from nlgraft.stages.text_kinds import NoInputs
+from nlgraft.stages.training_settings import PRECISION, TrainingSettings, precision_inputs
 from nlgraft.training import precision
 from nlgraft.training.loop import Training, train
 from nlgraft.training.losses import Seq2SeqObjective
@@ -142,9 +141,9 @@ def test_a_kind_of_training_asks_for_it_and_hands_it_to_the_loop(tmp_path):
 
 
 def test_every_kind_of_training_is_one():
-    folders = (nlgraft.stages.kinds, trainables)
+    folders = (nlgraft.stages, trainables)
     names = [m.name for each in folders for m in pkgutil.walk_packages(each.__path__, f"{each.__name__}.")]
-    modules = [importlib.import_module(name) for name in names if name.endswith("kinds")]
+    modules = [importlib.import_module(name) for name in names if name.endswith(("kinds", "graph"))]
     kinds = {k.run: k for m in modules for k in vars(m).values() if isinstance(k, StageKind)}
     trainings = [kind for kind in kinds.values() if "train" in kind.settings.model_fields]
     assert len(trainings) >= 6

@@ -10,9 +10,8 @@ from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.text.batches import Ragged
 from nlgraft.training.data import Seq2SeqData
-from nlgraft.training.loop import Training, train
+from nlgraft.training.loop import Training, choose_trained, make_optimizer, train
 from nlgraft.training.losses import Seq2SeqObjective
-from nlgraft.training.parameters import choose_trained, make_optimizer
 from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, TrainConfig
 from nlgraft.training.views import Encoded, Side, View

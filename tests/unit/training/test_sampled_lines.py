@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from nlgraft.stages.run.training_task import SampledLines
 from nlgraft.text.tokenizer_config import WordSampling, WordTokenizerConfig
 from nlgraft.text.word_tokenizers import learn_tokenizer
 from nlgraft.training.classification_training import LabelledData
 from nlgraft.training.masked_text import TEXT, MaskingIds
-from nlgraft.training.sampled_lines import SampledLines
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 
 LINES = ["lower lowest newer newest wider widest"] * 12

@@ -5,8 +5,7 @@ from typing import get_args
 
 import pytest
 
-from nlgraft.training.schedules import LrSchedule
-from nlgraft.training.train_config import TrainConfig
+from nlgraft.training.train_config import LrSchedule, TrainConfig
 
 
 def config(**fields):

@@ -18,9 +18,7 @@ from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import WordTokenizerConfig
 from nlgraft.text.word_tokenizers import learn_tokenizer
-from nlgraft.vocab.tokenizers.extending import continue_merges
-from nlgraft.vocab.tokenizers.extending_unigram import expected_counts, learn_pieces
-from nlgraft.vocab.tokenizers.extension import learn_extension
+from nlgraft.vocab.tokenizers.extension import continue_merges, expected_counts, learn_extension, learn_pieces
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab_tool.changed import extend
 from nlgraft.vocab_tool.doctor import unreachable_tokens

@@ -7,9 +7,15 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from nlgraft.basics.errors import DataError
-from nlgraft.vocab.plans.moments import moments, row_norms
-from nlgraft.vocab.plans.norms import norm_report
-from nlgraft.vocab.plans.transfer_plan import GAP_BIAS, Noise, Provenance, TransferPlan
+from nlgraft.vocab.plans.transfer_plan import (
+    GAP_BIAS,
+    Noise,
+    Provenance,
+    TransferPlan,
+    moments,
+    norm_report,
+    row_norms,
+)
 
 OLD = np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0]], dtype=np.float32)
 
@@ -190,7 +196,7 @@ def test_parts_are_the_whole(norm_match, monkeypatch):
     assert [(start, len(rows)) for start, rows in mixed.parts(OLD)] == [(0, 2), (2, 2), (4, 1)]
     assert np.array_equal(mixed.apply(OLD), whole)
     monkeypatch.setattr("nlgraft.vocab.plans.transfer_plan.PART_BYTES", 4)
-    monkeypatch.setattr("nlgraft.vocab.plans.moments.CHUNK_NUMBERS", 2)
+    monkeypatch.setattr("nlgraft.vocab.plans.transfer_plan.CHUNK_NUMBERS", 2)
     assert np.array_equal(mixed.apply(OLD), whole)
 
 

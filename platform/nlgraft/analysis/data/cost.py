@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from nlgraft.analysis.data.loading import load_manifests
 from nlgraft.analysis.data.results import Results
 from nlgraft.analysis.data.trials import TrialResult
-from nlgraft.pipeline.decision import Decision
-from nlgraft.pipeline.store import ArtifactStore, Manifest
-from nlgraft.pipeline.trial_record import TRIAL_RECORD
+from nlgraft.pipeline.store import ArtifactStore, Decision, Manifest
+from nlgraft.pipeline.trial import TRIAL_RECORD
 
 _LOST = (str(Decision.FAILED), str(Decision.STOPPED))
 _CORPUS = "corpus.json"

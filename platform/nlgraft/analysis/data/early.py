@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from nlgraft.analysis.data.trials import Array, CellResult, TrialResult
-from nlgraft.study.data.metric import AREA, CURVE, STEPS
+from nlgraft.study.data.system import AREA, CURVE, STEPS
 
 _TWO_POINTS = 2
 

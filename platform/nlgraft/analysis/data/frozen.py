@@ -14,8 +14,7 @@ from typing import Any
 from pydantic import BaseModel, JsonValue, TypeAdapter
 
 from nlgraft.analysis.data.ledger import Segments, scored_lines
-from nlgraft.pipeline.dotted import dotted
-from nlgraft.pipeline.fingerprint import canonical_json, fingerprint
+from nlgraft.pipeline.fingerprint import canonical_json, dotted, fingerprint
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.study.data.claim import Claim, claims_of
 from nlgraft.study.data.design import Cell, axes_of, cells, label_finder
@@ -23,8 +22,7 @@ from nlgraft.study.data.study import Study
 from nlgraft.study.reading.resolving import resolve_cell, resolve_config
 from nlgraft.study.reading.system_import import load_system
 from nlgraft.text.corpora import Corpus, load_corpus
-from nlgraft.text.corpus_config import SPLITS, ConlangConfig, as_corpus
-from nlgraft.text.corpus_digest import digest
+from nlgraft.text.corpus_config import SPLITS, ConlangConfig, as_corpus, digest
 from nlgraft.text.files import looking_below
 
 _ANY_SEED = 0

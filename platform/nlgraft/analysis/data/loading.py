@@ -17,9 +17,8 @@ from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore, Manifest
 from nlgraft.pipeline.trial import TrialRecord, trial_record
 from nlgraft.study.data.design import Cell
-from nlgraft.study.data.metric import TEST_MEAN, on_split
 from nlgraft.study.data.study import Study
-from nlgraft.study.data.system import SEARCH_SPLITS, System
+from nlgraft.study.data.system import SEARCH_SPLITS, TEST_MEAN, System, on_split
 from nlgraft.study.planning.selection import Proposal, best_proposal, load_proposals
 from nlgraft.study.reading.resolving import resolve_cell
 from nlgraft.study.reading.system_import import load_system

@@ -13,10 +13,9 @@ from nlgraft.analysis.data.provenance import Provenance, has_constructed_data, r
 from nlgraft.analysis.data.trials import CellResult, TrialResult
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell, cells, find_cell
-from nlgraft.study.data.metric import Metric
 from nlgraft.study.data.space import Domain
 from nlgraft.study.data.study import Study
-from nlgraft.study.data.system import System
+from nlgraft.study.data.system import Metric, System
 from nlgraft.study.reading.system_import import load_system
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from nlgraft.analysis.rendering.settings_tables import which_setting
 from nlgraft.analysis.statistics.comparison import rounded
 from nlgraft.analysis.statistics.expected_best import expected_best
 from nlgraft.analysis.statistics.recorded import RecordedResults
-from nlgraft.pipeline.credentials import without_credentials
+from nlgraft.basics.wording import without_credentials
 
 
 def result_document(result: RecordedResults) -> dict[str, Any]:

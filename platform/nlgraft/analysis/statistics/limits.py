@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from nlgraft.analysis.data.trials import CellResult
 from nlgraft.analysis.statistics.comparison import Comparison
-from nlgraft.study.data.metric import Metric
+from nlgraft.study.data.system import Metric
 
 _CANCELLED = 1e-9
 

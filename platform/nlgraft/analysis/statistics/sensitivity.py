@@ -21,7 +21,7 @@ from nlgraft.analysis.statistics.comparison import Standing
 from nlgraft.evaluation.metric_config import BleuTokenizer
 from nlgraft.evaluation.overlap import RowsFunction, bleu_rows, chrf_rows
 from nlgraft.evaluation.sufficient import aggregate
-from nlgraft.study.data.metric import CURVE
+from nlgraft.study.data.system import CURVE
 
 Standings = dict[str, Standing]
 """Verdicts by the cells' labels."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from nlgraft.analysis.data.trials import CellResult
 from nlgraft.analysis.statistics.comparison import rounded
-from nlgraft.study.data.metric import Metric
+from nlgraft.study.data.system import Metric
 
 _LEAST = 5.0
 _POINTS = "points"

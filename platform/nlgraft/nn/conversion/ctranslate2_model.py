@@ -14,9 +14,9 @@ from nlgraft.basics.errors import ContractError
 from nlgraft.nn.attention import Attention
 from nlgraft.nn.embedding import InputLayer, TableEmbedding
 from nlgraft.nn.layers import DecoderLayer, EncoderLayer
+from nlgraft.nn.linear import FeedForward, Residual
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import Activation, GenerationConfig, TransformerConfig
-from nlgraft.nn.residual import FeedForward, Residual
 
 _PLAIN = ("num_sources", "segments", "fine_encoder", "contexts", "fusion", "source_context", "target_context")
 """Settings of a model for whose other values CTranslate2 has no layers."""

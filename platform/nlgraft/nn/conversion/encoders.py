@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from nlgraft.basics.errors import ContractError, nearest
-from nlgraft.nn.conversion.architectures import ACTIVATIONS
+from nlgraft.nn.architectures import ACTIVATIONS
 from nlgraft.nn.conversion.renames import check_places, encoder_places
+from nlgraft.nn.linear import ACTIVATIONS as FUNCTIONS
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
-from nlgraft.nn.residual import ACTIVATIONS as FUNCTIONS
-from nlgraft.nn.transformers_loading import MAIN, quiet_transformers
+from nlgraft.nn.transformers_lms import MAIN, quiet_transformers
 
 BERT = "bert"
 POSITIONS, SEGMENTS = "embeddings.position_embeddings.weight", "embeddings.token_type_embeddings.weight"

@@ -25,7 +25,7 @@ from nlgraft.nn.masked_lm_models import EncoderMaskedLM
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.config_parts import MASK_TOKEN
-from nlgraft.stages.kinds.released_kinds import BERT_ARCHITECTURE, BERT_MASKED_LM, BERT_TOKENIZER
+from nlgraft.stages.released_graph import BERT_ARCHITECTURE, BERT_MASKED_LM, BERT_TOKENIZER
 from nlgraft.stages.run.mbart_stages import with_rows
 from nlgraft.stages.run.text_stages import WORDPIECE_FILE
 from nlgraft.text.files import read_json

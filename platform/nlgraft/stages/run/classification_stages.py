@@ -13,14 +13,14 @@ from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.nn.classifier import Classifier
 from nlgraft.nn.masked_lm_models import MaskedLM
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.kinds.classification_kinds import (
+from nlgraft.stages.classification_graph import (
     SCORE_CLASSIFIER,
     TRAIN_CLASSIFIER,
     ScoreClassifierInputs,
     TrainClassifierInputs,
 )
 from nlgraft.stages.run.text_stages import read_encoded, text_of, training_budget
-from nlgraft.stages.run.training_task import TrainingTask, write_split
+from nlgraft.stages.run.training_task import SampledLines, TrainingTask, write_split
 from nlgraft.text.batches import LengthBatches
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.tokenizer_config import WordSampling
@@ -36,7 +36,6 @@ from nlgraft.training.classification_training import (
 )
 from nlgraft.training.loop import TrainOutcome
 from nlgraft.training.masked_text import TEXT, MaskingIds
-from nlgraft.training.sampled_lines import SampledLines
 from nlgraft.training.step import Training
 from nlgraft.training.views import Encoded
 from nlgraft.vocab.tokenizers.loading import load_vocabulary

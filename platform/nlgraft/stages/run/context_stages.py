@@ -10,13 +10,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from nlgraft.evaluation.artifact import write_metrics
+from nlgraft.evaluation.scores import Score
 from nlgraft.nn.context_config import ContextConfig, HuggingFaceEncoderConfig
 from nlgraft.nn.contextual import Context, ContextualEmbedding
 from nlgraft.nn.frozen_states import state_means, write_frozen_states
 from nlgraft.nn.hugging_face import load_base_model
-from nlgraft.nn.transformers_loading import quiet_transformers
+from nlgraft.nn.transformers_lms import quiet_transformers
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.kinds.context_kinds import (
+from nlgraft.stages.context_graph import (
     CHECKPOINT_ENCODER,
     FROZEN_STATES,
     RANDOM_ENCODER,
@@ -25,7 +27,7 @@ from nlgraft.stages.kinds.context_kinds import (
 )
 from nlgraft.stages.run.text_stages import read_encoded
 from nlgraft.training.models import read_encoder
-from nlgraft.training.precision import has_bf16
+from nlgraft.training.precision import has_bf16, measure_gain, write_choice
 from nlgraft.training.views import Side, prepare_side
 
 MEANS_FILE = "means.safetensors"
@@ -95,3 +97,19 @@ def _reader(settings: StateMeansSettings, encoder: Path) -> Context | Contextual
     )
     context = Context(config, read_encoder(encoder))
     return context if settings.prepend_id is None else ContextualEmbedding(context, context.output_dim)
+
+
+# The stage that measures and chooses a precision.
+
+
+def choose(context: StageContext) -> None:
+    """Measure how much faster bf16 is than fp32 here, and write which of them trainings are to use."""
+    gain = measure_gain(context.device)
+    is_bf16 = write_choice(context.directory, gain)
+    scores = {
+        "precision/is_bf16": Score("is_bf16", float(is_bf16), 1, "maximize", "1: bf16, 0: fp32"),
+        "precision/bf16_gain": Score(
+            "bf16_gain", gain, 1, "maximize", "speed of bf16 by that of fp32 in training; 0: not supported"
+        ),
+    }
+    write_metrics(context.directory, scores)

@@ -16,11 +16,10 @@ from torch import Tensor
 from nlgraft.basics.errors import ContractError
 from nlgraft.evaluation.artifact import write_metrics
 from nlgraft.evaluation.scores import Score
-from nlgraft.nn.causal_lms import is_causal_lm, load_causal_lm
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.transformers_lms import TransformersLM
+from nlgraft.nn.transformers_lms import TransformersLM, is_causal_lm, load_causal_lm
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.kinds.exchange_kinds import EXCHANGE, PLAN, SIDE, VECTORS, PlanInputs, PlanSettings
+from nlgraft.stages.exchange_kinds import EXCHANGE, PLAN, SIDE, VECTORS, PlanInputs, PlanSettings
 from nlgraft.stages.run.new_rows import TABLES
 from nlgraft.stages.run.text_stages import REPORT_FILE, read_encoded
 from nlgraft.text.batches import Ragged
@@ -31,8 +30,7 @@ from nlgraft.training.weights import carry_over
 from nlgraft.vocab.methods.building import build_plan, donor_rows
 from nlgraft.vocab.methods.interface import Method, PlanChoices, PlanMaterial, TokenVectors
 from nlgraft.vocab.methods.token_vectors import VectorOptions, learn_vectors
-from nlgraft.vocab.plans.norms import norm_report
-from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
+from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan, norm_report
 from nlgraft.vocab.surgery.exchange import exchange_vocabulary
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary

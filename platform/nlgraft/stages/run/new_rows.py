@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from nlgraft.stages.kinds.exchange_kinds import SIDE
+from nlgraft.stages.exchange_kinds import SIDE
 from nlgraft.training.rows_first import RowsFirst
 from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
 

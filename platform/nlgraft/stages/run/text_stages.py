@@ -15,14 +15,14 @@ from pydantic import TypeAdapter
 from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.scores import evaluate_text
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.kinds.text_kinds import CORPUS, ENCODED, TOKENIZER
+from nlgraft.stages.text_kinds import CORPUS, ENCODED, TOKENIZER
 from nlgraft.text.batches import LengthBatches, Ragged
 from nlgraft.text.conlang.tasks import perfect_translations
 from nlgraft.text.corpora import Corpus, corpus_report, load_corpus, read_corpus, report_json, write_corpus
 from nlgraft.text.corpus_checks import round_trip_warning
 from nlgraft.text.corpus_config import ConlangConfig, CorpusConfig
 from nlgraft.text.tokenizers import SentencePiece, Tokenizer, length_report, train_sentencepiece
-from nlgraft.text.wordpiece import ContextTokenizer, WordPiece
+from nlgraft.text.word_tokenizers import ContextTokenizer, WordPiece
 from nlgraft.training.train_config import TrainConfig
 from nlgraft.training.views import Encoded
 

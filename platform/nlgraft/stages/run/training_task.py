@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,15 @@ from nlgraft.evaluation.scores import Evaluation, Score, score_statistics
 from nlgraft.evaluation.sufficient import Statistics
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.metrics import metric_name
+from nlgraft.text.tokenizer_config import WordSampling
+from nlgraft.text.word_tokenizers import TOKENIZER_FILE, WordSampler
 from nlgraft.training.loop import Training, TrainOutcome
 from nlgraft.training.loop import train as run_loop
+from nlgraft.training.masked_text import TEXT, WORD_SIZES, WORDS
 from nlgraft.training.rows_first import RowsFirst
+from nlgraft.training.seeds import derive_seed
+from nlgraft.training.step import TrainData
+from nlgraft.training.views import Encoded, IntArray
 from nlgraft.training.weights import save_model
 
 
@@ -97,3 +103,51 @@ def write_split(directory: Path, split: str, evaluation: Evaluation, prefix: str
 def write_scores(directory: Path, scores: Mapping[str, Score], prefix: str = "") -> None:
     """Write scores by their whole names, behind the prefix if there is one."""
     write_metrics(directory, {metric_name(name, prefix): score for name, score in scores.items()})
+
+
+# Training text that is segmented anew in every epoch, with its words kept.
+
+
+class SampledLines:
+    """Training data whose lines are segmented anew in every epoch."""
+
+    def __init__(
+        self,
+        lines: Sequence[str],
+        tokenizer: Path,
+        sampling: WordSampling,
+        seed: int,
+        data: Callable[[Encoded], TrainData],
+    ) -> None:
+        """Set up the data.
+
+        Args:
+            lines: The text.
+            tokenizer: Directory of its BPE tokenizer.
+            sampling: How it is segmented.
+            seed: Seed of the segmentations.
+            data: Makes the data of an epoch from its encoded lines.
+        """
+        self._lines = lines
+        self._sampler = WordSampler(tokenizer / TOKENIZER_FILE, sampling.dropout)
+        self._max_tokens = sampling.max_tokens
+        self._seed = seed
+        self._data = data
+        # Batches of one epoch are asked for in turn, so one segmentation is kept.
+        self._made: tuple[int, TrainData] | None = None
+
+    def _of(self, epoch: int) -> TrainData:
+        if self._made is None or self._made[0] != epoch:
+            seed = derive_seed(self._seed, "segmentation", epoch)
+            segmented = self._sampler.encode(self._lines, self._max_tokens, seed)
+            encoded = Encoded({TEXT: segmented.ids, WORDS: segmented.words, WORD_SIZES: segmented.word_sizes})
+            self._made = epoch, self._data(encoded)
+        return self._made[1]
+
+    def epoch(self, index: int) -> Sequence[IntArray]:
+        """Draw up the global batches of an epoch."""
+        return self._of(index).epoch(index)
+
+    def batch(self, rows: IntArray, epoch: int) -> Any:
+        """Make the batch of some rows."""
+        return self._of(epoch).batch(rows, epoch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,8 +21,9 @@ from nlgraft.evaluation.artifact import (
 )
 from nlgraft.evaluation.calibration import evaluate_calibration, token_confidences
 from nlgraft.evaluation.efficiency import speed_signature
-from nlgraft.evaluation.extractive import lead, oracle
 from nlgraft.evaluation.inputs import Inputs, with_foreign_source
+from nlgraft.evaluation.learned_metric import build_scorer, learned_rows
+from nlgraft.evaluation.overlap import lead, oracle
 from nlgraft.evaluation.scores import Evaluation, Score, evaluate_documents, evaluate_text, score_statistics
 from nlgraft.evaluation.scripts import TextTokenizers, choose_tokenizers
 from nlgraft.evaluation.translation import Translations
@@ -29,18 +31,21 @@ from nlgraft.evaluation.translation import translate as decode
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import GenerationConfig
 from nlgraft.nn.rereading import without_language_model_cache
+from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.kinds.seq2seq_kinds import (
+from nlgraft.stages.metrics import metric_name
+from nlgraft.stages.run.text_stages import encode_lines, open_tokenizer, text_of
+from nlgraft.stages.seq2seq_graph import (
     EXTRACT,
+    LEARNED_SCORE,
     SCORE,
     TRANSLATE,
     ExtractSettings,
+    LearnedScoreSettings,
     ScoreSettings,
     TranslateInputs,
     TranslateSettings,
 )
-from nlgraft.stages.metrics import metric_name
-from nlgraft.stages.run.text_stages import encode_lines, open_tokenizer, text_of
 from nlgraft.text.corpora import Corpus, read_corpus
 from nlgraft.text.tokenizers import Tokenizer
 from nlgraft.training.data import prepare_inputs
@@ -236,3 +241,33 @@ def _nats_per_char(
     signature = "nats of one segmentation per reference character|uncut lines"
     value = float(nats / characters)
     return {"nats_per_char": Score("nats_per_char", value, int(is_whole_N.sum()), "minimize", signature)}
+
+
+# Scores of translations by a learned metric.
+
+
+_DIGITS = 12
+
+
+def score_learned(context: StageContext) -> None:
+    """Score the translations of every split, each segment alone, with the first source and the target."""
+    settings, inputs = LEARNED_SCORE.read(context)
+    scorer = build_scorer(settings.metric, context.locations.get("checkpoint"), settings.options)
+    name = f"learned.{settings.name}"
+    for split, translation in inputs.translations.items():
+        corpus = read_corpus(inputs.corpus / split)
+        sources, references = (text_of(corpus, [role]) for role in ("source 0", "target"))
+        hypotheses = read_lines(translation / HYPOTHESES_FILE)
+        rows = learned_rows(scorer, name, sources, hypotheses, references)
+        measured = score_statistics(name, rows, _signature(settings))
+        write_segments(context.directory, split, {name: rows})
+        write_metrics(context.directory, {f"{split}/{name}": measured})
+
+
+def _signature(settings: LearnedScoreSettings) -> str:
+    """Name what a score depends on: the metric, its version, checkpoint and options."""
+    parts = [settings.metric, f"version:{settings.version}"]
+    for what, content in (("checkpoint", settings.content), ("options", settings.options)):
+        if content:
+            parts.append(f"{what}:{hashlib.sha256(canonical_json(content).encode()).hexdigest()[:_DIGITS]}")
+    return "|".join(parts)

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
 from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.basics.strict_config import Condition, ReadWhen, are_met
 from nlgraft.pipeline.fingerprint import canonical_json
-from nlgraft.pipeline.stage import StageGraph
-from nlgraft.study.data.metric import Metric, further_metrics, learned_metrics
+from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.text.corpus_config import further_tests
 
 SEARCH_SPLITS = ("dev",)
@@ -127,8 +126,8 @@ def _declarations(config_type: type[BaseModel]) -> tuple[ReadWhen, ...]:
     """Collect ``READ_WHEN`` of a config and of its parts, with paths that start at the config."""
     own: ReadWhen = getattr(config_type, "READ_WHEN", {})
     found = [own]
-    for name, field in config_type.model_fields.items():
-        for part in _parts(field.annotation):
+    for name, config_field in config_type.model_fields.items():
+        for part in _parts(config_field.annotation):
             found += [_inside(name, declared) for declared in _declarations(part)]
     return tuple(declared for declared in found if declared)
 
@@ -148,3 +147,137 @@ def _inside(name: str, declared: ReadWhen) -> ReadWhen:
         )
         for path, conditions in declared.items()
     }
+
+
+# Metrics that a system reports.
+
+
+CURVE = "dev/loss"
+AREA = f"{CURVE}.auc"
+STEPS = f"{CURVE}.steps_to_baseline"
+TEST_MEAN = "tests"
+"""In the place of a split: the mean over all test sets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """Meaning of one number that the trials of a system report.
+
+    Attributes:
+        direction: The better direction.
+        unit: Unit of the value, e.g. ``BLEU points``, ``nats``, ``s``.
+        split: Split it is computed on; None for a value without one, such as a number of parameters.
+        is_time: True for times and speeds, which differ from run to run.
+        is_fixed: True for values that config and data determine without training: a number of parameters,
+            the length of the references.
+        is_derived: True for values computed when results are read: from the learning curves of several
+            trials, or from several test sets.
+        is_tracked: True for values that a training of the trial's own model reports after each evaluation, so
+            that it can be stopped by them. Of a system that marks none, any may be.
+        counted_by: The fixed metric that counts the units which the value averages over, if their number
+            depends on the vocabulary. Cells are compared only where it is equal.
+        description: What is measured.
+    """
+
+    direction: Literal["maximize", "minimize"]
+    unit: str
+    split: Literal["dev", "test"] | None
+    is_time: bool = False
+    is_fixed: bool = False
+    is_derived: bool = False
+    is_tracked: bool = False
+    counted_by: str = ""
+    description: str = ""
+
+
+def early_metrics(metrics: Mapping[str, Metric]) -> dict[str, Metric]:
+    """Describe the metrics of early learning; none unless the system reports a dev loss as it trains."""
+    if CURVE not in metrics:
+        return {}
+    return {
+        AREA: Metric(
+            direction="minimize",
+            unit=metrics[CURVE].unit,
+            split="dev",
+            is_derived=True,
+            counted_by=metrics[CURVE].counted_by,
+            description="Mean of the dev loss over the steps that all trials of the study trained: the area "
+            "under its curve by its length.",
+        ),
+        STEPS: Metric(
+            direction="minimize",
+            unit="steps",
+            split="dev",
+            is_derived=True,
+            counted_by=metrics[CURVE].counted_by,
+            description="Steps until the dev loss is as low as the baseline's best with the same seed; all "
+            "steps where it never is, which favours slow cells.",
+        ),
+    }
+
+
+def further_metrics(metrics: Mapping[str, Metric], tests: Sequence[str]) -> dict[str, Metric]:
+    """Describe the metrics of further test sets, ``test_NAME/bleu``, and means over all, ``tests/bleu``."""
+    on_test = {name: metric for name, metric in metrics.items() if metric.split == "test"}
+    found = {on_split(name, split): metric for split in tests for name, metric in on_test.items()}
+    for name, metric in on_test.items():
+        if not metric.is_time:
+            what = f"Mean over {1 + len(tests)} test sets. {metric.description}"
+            found[on_split(name, TEST_MEAN)] = replace(metric, is_derived=True, description=what)
+    return found
+
+
+def learned_metrics(base: Any) -> dict[str, Metric]:
+    """Describe the learned metrics that a study names in ``base``, e.g. ``dev/learned.comet``."""
+    found: Any = base
+    for key in ("score", "learned"):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    splits: tuple[Literal["dev", "test"], ...] = ("dev", "test")
+    return {
+        f"{split}/learned.{name}": Metric(
+            direction="minimize" if one.get("direction") == "minimize" else "maximize",
+            unit=str(one.get("unit", "points")),
+            split=split,
+            description=f"Mean over segments of {one.get('metric')}.",
+        )
+        for split in splits
+        for name, one in (found.items() if isinstance(found, Mapping) else ())
+        if isinstance(one, Mapping)
+    }
+
+
+def on_split(name: str, split: str) -> str:
+    """Name a metric of the test set on another split: ``test/bleu``, or ``lead/test_bleu`` with a prefix."""
+    first, _, rest = name.partition("/")
+    return f"{split}/{rest}" if first == "test" else f"{first}/{split}{rest.removeprefix('test')}"
+
+
+# What checks find out about the data of a study before anything runs.
+
+
+@dataclass
+class Findings:
+    """Findings about the data of a study, to which one check after the other adds.
+
+    Attributes:
+        stages: All stages of the study, inputs first, those that the store holds among them.
+        corpora: Counts of each split, of text in local files and constructed text, by the name of the corpus
+            stage; a number from 2 follows it where cells read different corpora by that name.
+        warnings: What is allowed but likely a mistake.
+        problems: What cannot be used.
+        read: What a check has read, by the fingerprint of its stage, for the checks of later stages.
+    """
+
+    stages: Sequence[Stage] = ()
+    corpora: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    read: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    def warn(self, stage: Stage, lines: Iterable[str]) -> None:
+        """Add warnings, each with the name of the stage."""
+        self.warnings += [f"{stage.name}: {line}" for line in lines]
+
+    def refuse(self, stage: Stage, lines: Iterable[str]) -> None:
+        """Add problems, each with the name of the stage."""
+        self.problems += [f"{stage.name}: {line}" for line in lines]

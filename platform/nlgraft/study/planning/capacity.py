@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from nlgraft.basics.errors import Problem
 from nlgraft.basics.wording import count
-from nlgraft.study.data.resources import Resources
+from nlgraft.study.data.study import Resources
 
 _TOLERANCE = 1e-9
 _FIELDS = {"CPU": "cpus_per_worker", "GPU": "gpus_per_worker"}

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nlgraft.basics.errors import DataError
-from nlgraft.pipeline.decision import StageCost
 from nlgraft.pipeline.stage import Stage
-from nlgraft.study.data.resources import Resources
-from nlgraft.study.data.step_time import BITS_PER_S, BYTES_PER_WEIGHT, StepTime
+from nlgraft.pipeline.store import StageCost
+from nlgraft.study.data.plan import BITS_PER_S, BYTES_PER_WEIGHT, StepTime
+from nlgraft.study.data.study import Resources
 from nlgraft.text.files import expand, read_json
 
 _FLOP = 6

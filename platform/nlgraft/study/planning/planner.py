@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel
 
+from nlgraft.basics.errors import DataError
 from nlgraft.basics.wording import count
+from nlgraft.pipeline.execute import load_function
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell, cells, idle_note
-from nlgraft.study.data.plan import Plan, PlannedTrial
+from nlgraft.study.data.plan import ASSUMPTIONS, Plan, PlannedTrial, StepTime
 from nlgraft.study.data.space import corner
-from nlgraft.study.data.step_time import ASSUMPTIONS, StepTime
 from nlgraft.study.data.study import Search, Study
-from nlgraft.study.data.system import SEARCH_SPLITS
+from nlgraft.study.data.system import SEARCH_SPLITS, Findings
 from nlgraft.study.planning.capacity import capacity_problems, max_concurrent, most_allowed
 from nlgraft.study.planning.cost import Cost, cost_of, step_times
-from nlgraft.study.planning.data_checks import check_data
 from nlgraft.study.planning.selection import search_seed
 from nlgraft.study.reading.resolving import ResolvedCell, resolve_cell
 from nlgraft.study.reading.rules import warnings
@@ -217,3 +217,41 @@ def _short_budget(study: Study, num_trials: int) -> list[str]:
     if limit is None or limit >= num_trials:
         return []
     return [f"budget.trials: {limit} trials end a run before its {num_trials}; run it again to go on"]
+
+
+# Checks of a study's data before anything runs: each stage names the function that looks at its own.
+
+
+def check_cells(study: Study, cells: Iterable[Cell], store: ArtifactStore | None = None) -> Findings:
+    """Check the data of some cells; see `check_data`."""
+    with looking_below(study.mirror):
+        return check_data((resolve_cell(study, cell).graph(study.seeds[0]) for cell in cells), store)
+
+
+def check_data(graphs: Iterable[StageGraph], store: ArtifactStore | None = None) -> Findings:
+    """Call the checks that the stages of some graphs name.
+
+    A check is called once, with all stages that name it, inputs first, and with the `Findings` so far, to
+    which it adds. Checks are called in the order in which the stages first name them.
+
+    Args:
+        graphs: Stage graphs.
+        store: What it holds has been checked; None checks everything.
+
+    Raises:
+        ContractError: A stage names a check that does not exist.
+        DataError: A corpus or a released checkpoint cannot be used; lists the problems of all.
+    """
+    stages = {stage.fingerprint: stage for graph in graphs for stage in graph.stages}
+    done = store.finished(stages) if store is not None else set()
+    asked: dict[str, list[Stage]] = {}
+    for key, stage in stages.items():
+        if stage.check is not None and key not in done:
+            asked.setdefault(stage.check, []).append(stage)
+    findings = Findings([*stages.values()])
+    for path, named_by in asked.items():
+        load_function(named_by[0], path)(named_by, findings)
+    if findings.problems:
+        raise DataError("\n".join(dict.fromkeys(findings.problems)))
+    findings.warnings = list(dict.fromkeys(findings.warnings))
+    return findings

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from nlgraft.basics.errors import Problem, nearest
 from nlgraft.study.data.claim import Figures, claims_of, gain
 from nlgraft.study.data.design import Axes, Cell, axes_of, gain_cells, label_finder, name_cell
-from nlgraft.study.data.metric import Metric
 from nlgraft.study.data.study import Statement, Study
+from nlgraft.study.data.system import Metric
 from nlgraft.study.reading.draft import Draft
 
 

@@ -32,7 +32,7 @@ from ruamel.yaml.events import (
 )
 
 from nlgraft.basics.errors import ContractError, DataError, Problem
-from nlgraft.pipeline.credentials import without_credentials
+from nlgraft.basics.wording import without_credentials
 from nlgraft.pipeline.fingerprint import plain_json
 from nlgraft.study.data import paths
 from nlgraft.text.files import refuse_special

@@ -2,18 +2,65 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic.json_schema import GenerateJsonSchema
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core.core_schema import ModelSchema
 
 from nlgraft.basics.errors import nearest
+from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.study.data import paths
-from nlgraft.study.reading.descriptions import DescribedSchema
+from nlgraft.study.data.study import Study
+from nlgraft.study.data.system import System
+
+# Descriptions of settings: the docstrings below the fields of a config, put into its JSON schema.
+
+
+class DescribedSchema(GenerateJsonSchema):
+    """Writes schemas in which the docstring below a field is its description."""
+
+    def model_schema(self, schema: ModelSchema) -> JsonSchemaValue:
+        """Write the schema of one model."""
+        written = super().model_schema(schema)
+        texts = descriptions(schema["cls"])
+        for name, field in written.get("properties", {}).items():
+            if name in texts:
+                field.setdefault("description", texts[name])
+        return written
+
+
+def descriptions(model: type[BaseModel]) -> dict[str, str]:
+    """Return the docstrings below the fields of a config by field, those of its bases included."""
+    bases = [base for base in reversed(model.__mro__) if issubclass(base, StrictConfig)]
+    return {name: text for base in bases for name, text in _own(base).items()}
+
+
+@cache
+def _own(model: type[Any]) -> dict[str, str]:
+    try:
+        source = inspect.getsource(model)
+    except OSError:  # typed in a console, or a generic config with its parameter, which has no source
+        return {}
+    found = ast.parse(textwrap.dedent(source)).body[0]
+    assert isinstance(found, ast.ClassDef)
+    texts = {}
+    for field, below in zip(found.body, found.body[1:], strict=False):
+        if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
+            continue
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            text = below.value.value
+            if isinstance(text, str):
+                texts[field.target.id] = inspect.cleandoc(text)
+    return texts
+
 
 REQUIRED: Any = object()
 """Default of a knob that has none."""
@@ -311,3 +358,52 @@ def _join(left: Knob, right: Knob) -> Knob:
         both(left.description, right.description, " / "),
         tuple(dict.fromkeys((*left.kinds, *right.kinds))),
     )
+
+
+# JSON schemas of study files, for editors.
+
+
+_DOTTED = r"^[^.]+\..+$"
+
+
+def study_schema() -> dict[str, Any]:
+    """Describe the studies of any system, as a JSON schema of draft 2020-12."""
+    dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return dialect | Study.model_json_schema(schema_generator=DescribedSchema) | {"title": "nlgraft study"}
+
+
+def system_schema(system: System) -> dict[str, Any]:
+    """Describe the studies of one system: its settings, their values and its metrics."""
+    schema = study_schema()
+    config = _partial(
+        system.config_type.model_json_schema(
+            ref_template="#/$defs/system/{model}", schema_generator=DescribedSchema
+        )
+    )
+    parts = schema["$defs"]
+    parts["system"] = config.pop("$defs", {})
+    path = {"enum": [knob.path for knob in knobs(system.config_type)]}
+    selecting = [
+        name for name, metric in system.metrics.items() if metric.split != "test" and not metric.is_derived
+    ]
+    parts["Objective"]["properties"]["metric"] = {"enum": selecting}
+    parts["Factor"]["properties"]["target"] = {"anyOf": [path, {"type": "null"}], "default": None}
+    parts["Search"]["properties"]["space"]["propertyNames"] = path
+    fields = schema["properties"]
+    fields["system"] = {"const": system.path, "description": system.description}
+    fields["data"] = config["properties"]["data"]
+    fields["base"] = {**config, "patternProperties": {_DOTTED: {}}, "additionalProperties": False}
+    return schema
+
+
+def _partial(schema: Any) -> Any:
+    """Copy a schema with nothing required: a study gives some settings here and others elsewhere."""
+    if isinstance(schema, list):
+        return [_partial(entry) for entry in schema]
+    if isinstance(schema, dict):
+        return {key: _partial(value) for key, value in schema.items() if not _is_required(key, value)}
+    return schema
+
+
+def _is_required(key: str, value: Any) -> bool:
+    return key == "required" and isinstance(value, list)

@@ -12,8 +12,7 @@ from pydantic import BaseModel
 
 from nlgraft.basics.errors import Problem, StudyError, nearest
 from nlgraft.basics.shipped import system_names
-from nlgraft.study.data.metric import Metric, early_metrics
-from nlgraft.study.data.system import System
+from nlgraft.study.data.system import Metric, System, early_metrics
 from nlgraft.study.reading.knobs import miss
 
 _MOST_PARENTS = 50
@@ -62,7 +61,7 @@ def _check_contract(path: str, module: ModuleType) -> System:
     metrics = getattr(module, "METRICS", None)
     is_typed = isinstance(metrics, Mapping) and all(isinstance(metric, Metric) for metric in metrics.values())
     if not metrics or not is_typed:
-        faults.append("METRICS must map metric names to nlgraft.study.data.metric.Metric")
+        faults.append("METRICS must map metric names to nlgraft.study.data.system.Metric")
     if not callable(getattr(module, "stage_graph", None)):
         faults.append("stage_graph(config, *, seed, splits) must be a function")
     faults += [f"{name} must be text" for name in ("DESCRIPTION", "PAPER") if not _is_text(module, name)]

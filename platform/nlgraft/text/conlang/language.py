@@ -14,8 +14,19 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from nlgraft.text.conlang.lexicon import COMPOUND, DERIVATIONS, NUM_GENDERS, Lexeme, Lexicon
-from nlgraft.text.conlang.meaning import NUM_LINKS, NUM_RELATIONS, Clause, Entity, Sentence, Tense
+from nlgraft.text.conlang.lexicon import (
+    COMPOUND,
+    DERIVATIONS,
+    NUM_GENDERS,
+    NUM_LINKS,
+    NUM_RELATIONS,
+    Clause,
+    Entity,
+    Lexeme,
+    Lexicon,
+    Sentence,
+    Tense,
+)
 
 # Phonology of the family: proto-forms, sound changes of the daughter languages, joining of morphemes.
 

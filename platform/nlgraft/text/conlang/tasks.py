@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nlgraft.text.conlang.language import Family, Slot, family
-from nlgraft.text.conlang.lexicon import Domain, Lexicon
-from nlgraft.text.conlang.meaning import Clause, Entity, Sentence, Speaker, Tense
+from nlgraft.text.conlang.lexicon import Clause, Domain, Entity, Lexicon, Sentence, Speaker, Tense
 from nlgraft.text.corpus_config import ConlangConfig, Split, Task
 
 # Parts of a meaning that a source leaves unsaid, and what a reader of that source alone understands.

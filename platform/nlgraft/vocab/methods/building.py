@@ -21,8 +21,7 @@ from nlgraft.vocab.methods.interface import (
     TokenVectors,
 )
 from nlgraft.vocab.methods.registry import find_method
-from nlgraft.vocab.plans.moments import Array
-from nlgraft.vocab.plans.transfer_plan import Noise, NormMatch, Provenance, TransferPlan
+from nlgraft.vocab.plans.transfer_plan import Array, Noise, NormMatch, Provenance, TransferPlan
 from nlgraft.vocab.tokenizers.tokens import Kind, Tok
 from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES, Vocabulary, role_of
 

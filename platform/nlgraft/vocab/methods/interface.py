@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nlgraft.vocab.methods.similar import DEFAULT_CAP, Order, SimilarTokens, similar_tokens
-from nlgraft.vocab.plans.moments import Array
-from nlgraft.vocab.plans.transfer_plan import Noise, NormMatch
+from nlgraft.vocab.plans.transfer_plan import Array, Noise, NormMatch
 from nlgraft.vocab.tokenizers.tokens import Tok
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nlgraft.vocab.methods.interface import Request, Rows
-from nlgraft.vocab.plans.moments import Array
+from nlgraft.vocab.plans.transfer_plan import Array
 
 NUM_TERMS = 64
 """Shared tokens in a sum (tokensurgeon's default)."""

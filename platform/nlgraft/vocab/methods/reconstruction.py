@@ -13,7 +13,7 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from nlgraft.vocab.methods.interface import Request, Rows
-from nlgraft.vocab.plans.moments import Array
+from nlgraft.vocab.plans.transfer_plan import Array
 from nlgraft.vocab.tokenizers.tokens import Tok
 
 SHORTEST, LONGEST = 3, 6

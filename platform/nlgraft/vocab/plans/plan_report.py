@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from nlgraft.vocab.plans.norms import NormReport
-from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
-from nlgraft.vocab.tokenizers.information import self_information
+from nlgraft.vocab.plans.transfer_plan import NormReport, Provenance, TransferPlan
+from nlgraft.vocab.tokenizers.encoding import self_information
 from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES
 
 WORST_FIRST = (

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,6 @@ from scipy.sparse import csr_matrix
 
 from nlgraft.basics.errors import DataError
 from nlgraft.text.files import read_json, refuse_special
-from nlgraft.vocab.plans.moments import Array, Moments, Rows, moments, row_norms
 
 FORMAT_VERSION = 1
 GAP_BIAS = -1e4
@@ -357,3 +356,135 @@ def _spread(noise: Noise, width: int, real: Moments | None) -> Array:
     # Rounding may make small eigenvalues negative.
     root = np.sqrt(noise.scale * np.clip(values, 0, None))
     return (root[:, None] * vectors.T).astype(np.float32)
+
+
+# Mean, spread and norms of the rows of a large matrix, computed without copying it.
+
+
+CHUNK_ROWS, CHUNK_NUMBERS = 2**13, 2**22
+"""Rows processed at once, and numbers in them, to bound memory."""
+
+Array = NDArray[np.float32]
+
+
+class Rows(Protocol):
+    """Rows [R, d]: an array, or rows in another precision whose parts are read as arrays."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """R and d."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, key: Any, /) -> NDArray[np.floating]: ...
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean and spread of rows.
+
+    Attributes:
+        mean: Mean of each column, float32, shape [d].
+        std: Standard deviation of each column, float32, shape [d].
+        covariance: Covariance of the columns, float64, shape [d, d]; None unless requested.
+    """
+
+    mean: Array
+    std: Array
+    covariance: NDArray[np.float64] | None
+
+
+def moments(rows: Rows, is_real: NDArray[np.bool_], *, has_covariance: bool = False) -> Moments:
+    """Compute mean and spread of the rows under the mask ``is_real``, in double precision.
+
+    Rows beyond the mask are not read.
+    """
+    width = rows.shape[1]
+    total, squares = np.zeros(width), np.zeros(width)
+    products = np.zeros((width, width)) if has_covariance else None
+    count = max(1, int(is_real.sum()))
+    for part in _chunks(rows, is_real):
+        total += part.sum(axis=0)
+    mean = total / count
+    for part in _chunks(rows, is_real):
+        # A second pass: squares minus the squared mean would cancel digits.
+        part -= mean
+        squares += (part**2).sum(axis=0)
+        if products is not None:
+            products += part.T @ part
+    covariance = None if products is None else products / max(1, count - 1)
+    return Moments(mean.astype(np.float32), np.sqrt(squares / count).astype(np.float32), covariance)
+
+
+def row_norms(rows: Rows) -> Array:
+    """Compute the norms of rows [R, d]: float32, shape [R]."""
+    norms = np.empty(len(rows), dtype=np.float32)
+    size = _chunk_rows(rows)
+    for start in range(0, len(rows), size):
+        part = rows[start : start + size].astype(np.float32)
+        norms[start : start + size] = np.linalg.norm(part, axis=1)
+    return norms
+
+
+def _chunk_rows(rows: Rows) -> int:
+    return min(CHUNK_ROWS, max(1, CHUNK_NUMBERS // rows.shape[1]))
+
+
+def _chunks(rows: Rows, is_real: NDArray[np.bool_]) -> Iterator[NDArray[np.float64]]:
+    size = _chunk_rows(rows)
+    for start in range(0, len(is_real), size):
+        mask = is_real[start : start + size]
+        yield rows[start : start + len(mask)][mask].astype(np.float64)
+
+
+# Row norms before and after a transfer, since averaging shrinks rows.
+
+
+@dataclass(frozen=True)
+class NormReport:
+    """Row norms of a new matrix beside the old one.
+
+    Attributes:
+        old_median: Median norm of the old rows of text.
+        medians: Median norm of the new rows by provenance.
+        outside: Number of new rows with a norm outside 0.3 to 1.5 times the old median, by provenance.
+        num_zero: Rows that are all zero.
+        num_not_finite: Rows with NaN or infinity.
+    """
+
+    old_median: float
+    medians: Mapping[str, float]
+    outside: Mapping[str, int]
+    num_zero: int
+    num_not_finite: int
+
+    @property
+    def warnings(self) -> list[str]:
+        """Remarks on unusual norms; averages shrink norms (two orthogonal unit rows: 0.707)."""
+        messages = [
+            f"{count} {kind} rows have norms outside 0.3-1.5 times the old median {self.old_median:.3g}"
+            for kind, count in self.outside.items()
+            if count
+        ]
+        if self.num_zero:
+            messages.append(f"{self.num_zero} rows are all zero")
+        if self.num_not_finite:
+            messages.append(f"{self.num_not_finite} rows hold NaN or infinity")
+        return messages
+
+
+def norm_report(plan: TransferPlan, old: Rows, new: Rows) -> NormReport:
+    """Compare the norms of old and new rows of a plan that was applied; padding beyond them is left out."""
+    old_norms = row_norms(old)[: len(plan.old_surfaces)][plan.is_real]
+    norms = row_norms(new)[: len(plan)]
+    median = float(np.median(old_norms)) if len(old_norms) else 0.0
+    is_outside = ~((norms >= 0.3 * median) & (norms <= 1.5 * median))
+    kinds = [kind for kind in Provenance if len(plan.rows(kind))]
+    return NormReport(
+        old_median=median,
+        medians={kind.name.lower(): float(np.median(norms[plan.rows(kind)])) for kind in kinds},
+        outside={kind.name.lower(): int(is_outside[plan.rows(kind)].sum()) for kind in kinds},
+        num_zero=int((norms == 0).sum()),
+        num_not_finite=int((~np.isfinite(norms)).sum()),
+    )

@@ -6,17 +6,25 @@ others bit for bit from the old model. So the result always loads from its own c
 
 from __future__ import annotations
 
+import copy
+import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nlgraft.basics.errors import DataError
-from nlgraft.vocab.plans.transfer_plan import TransferPlan
-from nlgraft.vocab.surgery.changes import Change, Changes, check_positions, find_changes
-from nlgraft.vocab.surgery.tensors import named_tensors
-from nlgraft.vocab.surgery.token_ids import Sides
+from nlgraft.basics.errors import DataError, PaddingError
+from nlgraft.vocab.plans.transfer_plan import GAP_BIAS, Provenance, TransferPlan
+from nlgraft.vocab.surgery.tensors import (
+    TensorRows,
+    VocabularyTensors,
+    find_vocabulary_tensors,
+    is_encoder_decoder,
+    named_tensors,
+)
+from nlgraft.vocab.surgery.token_ids import Sides, update_token_ids, vocabulary_parts
 
 
 def exchange_vocabulary(model: Any, plan: TransferPlan, *, sides: Sides = "both") -> Any:
@@ -103,3 +111,237 @@ def _check_loaded(model: Any, state: Mapping[str, Tensor]) -> None:
                 f"{type(model).__name__}: '{name}' has shape {tuple(tensor.shape)} by its configuration, "
                 f"but {tuple(state[name].shape)} by the plan"
             )
+
+
+# Changes that another vocabulary brings to a model: its tensors, its configuration, its token ids.
+#
+# They are found on a model with or without values, so a checkpoint need not be loaded to be changed.
+
+
+@dataclass(frozen=True)
+class Change:
+    """The way from a tensor of the old model to one of the new model.
+
+    Attributes:
+        source: Identity of the old tensor, which may have several names.
+        is_exchanged: True if the rows follow the plan; else they stay.
+        is_bias: True for a bias, with entries in the last dimension.
+        stream: Stream of random rows.
+        num_rows: Number of rows afterwards; 0: unchanged.
+        shift: Rows to insert at the start (positive) or to drop there (negative).
+    """
+
+    source: int
+    is_exchanged: bool = False
+    is_bias: bool = False
+    stream: int = 0
+    num_rows: int = 0
+    shift: int = 0
+
+    def apply(self, plan: TransferPlan, old: Tensor) -> Tensor:
+        """Make the new tensor; one that does not change is the old one.
+
+        Raises:
+            DataError: The plan belongs to another vocabulary.
+        """
+        old = old.detach()
+        if self.is_bias:
+            return self._new_bias(plan, old)
+        if self.is_exchanged:
+            # Rows beyond the plan, up to the multiple, stay zero.
+            new = old.new_zeros(self.num_rows, old.shape[1])
+            for start, rows in plan.parts(TensorRows(old), stream=self.stream):
+                new[start : start + len(rows)] = torch.from_numpy(rows)
+            return new
+        missing = max(self.shift, 0), max(self.num_rows - len(old), 0)
+        if not any(missing) and self.shift == 0:
+            return old
+        before, after = (old.new_zeros(count, old.shape[1]) for count in missing)
+        return torch.cat([before, old[max(-self.shift, 0) :], after])
+
+    def _new_bias(self, plan: TransferPlan, old: Tensor) -> Tensor:
+        entries = old
+        if self.is_exchanged:
+            flat = torch.from_numpy(plan.apply_bias(old.float().cpu().numpy().reshape(-1)))
+            entries = flat.reshape(*old.shape[:-1], len(plan)).to(old)
+        missing = max(self.num_rows - entries.shape[-1], 0)
+        return torch.cat([entries, entries.new_full((*old.shape[:-1], missing), GAP_BIAS)], -1)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """All changes to a model.
+
+    Attributes:
+        config: The new configuration.
+        generation_config: The new generation configuration; None if the model has none.
+        tensors: Change of each tensor that depends on the vocabulary, under each of its names.
+    """
+
+    config: Any
+    generation_config: Any
+    tensors: Mapping[str, Change]
+
+
+def find_changes(
+    model: Any, generation_config: Any, plan: TransferPlan, sides: Sides = "both", multiple: int = 1
+) -> Changes:
+    """Find what another vocabulary changes in a model, which stays as it is.
+
+    Args:
+        model: A ``transformers`` model, with or without values.
+        generation_config: Its generation configuration, if any.
+        plan: Origin of each new row.
+        sides: Side whose vocabulary is exchanged, for encoder-decoders.
+        multiple: Exchanged tables get rows without a token, up to a multiple of this number.
+
+    Raises:
+        DataError: A side was requested of a one-sided model, or its padding would have no row.
+        PaddingError: The model computes positions from its padding id, which the plan moves.
+    """
+    if not is_encoder_decoder(model) and sides != "both":
+        raise DataError(
+            f"{type(model).__name__} has one vocabulary; sides {sides!r} applies to encoder-decoders only, "
+            "use 'both'"
+        )
+    tensors = find_vocabulary_tensors(model)
+    config = copy.deepcopy(model.config)
+    num_rows = -(-len(plan) // multiple) * multiple
+    num_shared = _set_vocab_size(config, model, num_rows, sides)
+    update_token_ids(config, plan, sides)
+    _check_padding(config, model)
+    changes = _table_changes(model, tensors, sides, num_shared or num_rows, num_shared)
+    # After the token ids, since the new padding id decides the shift.
+    changes |= _position_changes(config, model, tensors)
+    generation = copy.deepcopy(generation_config)
+    if generation is not None and sides != "encoder":
+        update_token_ids(generation, plan, "both")
+        _forbid_empty_rows(generation, plan, num_shared or num_rows)
+    return Changes(config, generation, changes)
+
+
+def _check_padding(config: Any, model: Any) -> None:
+    """Check that the padding id, which Marian and mBART share between both sides, has a row on each."""
+    pad = getattr(config, "pad_token_id", None)
+    smallest = min((part.vocab_size for part in _sized_parts(config)), default=0)
+    smallest = min(smallest, getattr(config, "decoder_vocab_size", None) or smallest)
+    if pad is not None and pad >= smallest and not hasattr(config, "encoder"):
+        raise DataError(
+            f"{type(model).__name__} has one padding id for both sides: {pad}, beyond the {smallest} rows of "
+            "one side; exchange both sides, or give a vocabulary whose padding is within both"
+        )
+
+
+def _set_vocab_size(config: Any, model: Any, size: int, sides: Sides) -> int:
+    """Write the new size into the configuration.
+
+    Returns the number of rows of all tables if the architecture has one size for two vocabularies; else 0.
+    """
+    if sides == "both":
+        for part in _sized_parts(config):
+            part.vocab_size = size
+            if hasattr(part, "decoder_vocab_size"):
+                part.decoder_vocab_size = size
+        return 0
+    if hasattr(config, "decoder_vocab_size"):
+        # Marian has a size for each side once the tables are no longer shared
+        config.share_encoder_decoder_embeddings = False
+        setattr(config, "decoder_vocab_size" if sides == "decoder" else "vocab_size", size)
+        return 0
+    if hasattr(config, "encoder") and hasattr(config, "decoder"):
+        getattr(config, sides).vocab_size = size
+        config.tie_encoder_decoder = False
+        return 0
+    rows = max(size, config.vocab_size)
+    config.vocab_size = rows
+    config.tie_word_embeddings = False
+    warnings.warn(
+        f"{type(model).__name__} has one vocabulary size for both sides: both get {rows} rows and no table "
+        "is tied any more; Marian and EncoderDecoderModel have a size for each side",
+        stacklevel=4,
+    )
+    return rows
+
+
+def _sized_parts(config: Any) -> list[Any]:
+    return [part for part in vocabulary_parts(config) if hasattr(part, "vocab_size")]
+
+
+def _table_changes(
+    model: Any, tensors: VocabularyTensors, sides: Sides, num_rows: int, num_kept_rows: int
+) -> dict[str, Change]:
+    changed: set[str] = set()
+    if sides in ("encoder", "both"):
+        changed |= tensors.encoder
+    if sides in ("decoder", "both"):
+        changed |= tensors.decoder | tensors.output | tensors.bias
+    if sides != "both":
+        # a shared table has a name on each side, and each name is changed or kept by its side
+        changed -= _names_of_other_side(tensors, sides)
+    return {
+        name: Change(
+            source=id(tensor),
+            is_exchanged=name in changed,
+            is_bias=name in tensors.bias,
+            # an untied output table draws other noise than the input table
+            stream=int(name in tensors.output and name not in tensors.decoder and name in changed),
+            num_rows=num_rows if name in changed else num_kept_rows,
+        )
+        for name, tensor in named_tensors(model)
+        if name in tensors.all
+    }
+
+
+def _names_of_other_side(tensors: VocabularyTensors, sides: Sides) -> set[str]:
+    """Return the names that belong to the unchanged side, by the part of the model that holds them."""
+    other = "encoder" if sides == "decoder" else "decoder"
+    names = {name for name in tensors.all if f"{other}." in name or name.startswith(f"{other}.")}
+    if sides == "encoder":
+        names |= set(tensors.output | tensors.bias) - {name for name in tensors.encoder if "encoder." in name}
+    return names
+
+
+def _position_changes(config: Any, model: Any, tensors: VocabularyTensors) -> dict[str, Change]:
+    """Find position tables that count from the padding id (RoBERTa), and make room for the new one."""
+    old_pad, new_pad = (getattr(each, "pad_token_id", None) for each in (model.config, config))
+    changes: dict[str, Change] = {}
+    if old_pad is None or new_pad is None or old_pad == new_pad:
+        return changes
+    for name, module in model.named_modules():
+        if getattr(module, "padding_idx", None) != old_pad or f"{name}.weight" in tensors.all:
+            continue
+        is_table = isinstance(module, torch.nn.Embedding)
+        if is_table and module.num_embeddings == model.config.max_position_embeddings:
+            changes[f"{name}.weight"] = Change(source=id(module.weight), shift=new_pad - old_pad)
+        elif "Sinusoidal" in type(module).__name__:
+            raise _padding_error(model, name, old_pad)
+    if changes:
+        config.max_position_embeddings += new_pad - old_pad
+    return changes
+
+
+def check_positions(new: Any, changes: Changes, old_pad: int | None) -> None:
+    """Refuse models whose code fixes the padding id (MPNet).
+
+    Raises:
+        PaddingError: The new model still counts positions from the old padding id.
+    """
+    for name, change in changes.tensors.items():
+        if change.shift and new.get_submodule(name.removesuffix(".weight")).padding_idx == old_pad:
+            raise _padding_error(new, name.removesuffix(".weight"), old_pad)
+
+
+def _padding_error(model: Any, name: str, old_pad: int | None) -> PaddingError:
+    return PaddingError(
+        f"{type(model).__name__}: '{name}' computes positions from the padding id; the new tokenizer must "
+        f"also have its padding at id {old_pad}"
+    )
+
+
+def _forbid_empty_rows(generation: Any, plan: TransferPlan, num_rows: int) -> None:
+    """Suppress rows without a token, gaps and padding, in generation: not every model has a bias."""
+    empty = [*plan.rows(Provenance.GAP).tolist(), *range(len(plan), num_rows)]
+    if empty:
+        # The ids have been translated already; those beyond the plan are listed anew.
+        kept = [i for i in getattr(generation, "suppress_tokens", None) or [] if i < len(plan)]
+        generation.suppress_tokens = [*kept, *empty]

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from nlgraft.basics.errors import DataError
 from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.pipeline.stage import Stage, StageGraph
-from nlgraft.study.data.metric import Metric
+from nlgraft.study.data.system import Metric
 from nlgraft.text.files import InputPath
 
 

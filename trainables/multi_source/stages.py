@@ -14,7 +14,7 @@ from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import Corpus, read_corpus, write_corpus
 from nlgraft.training.views import Encoded
-from trainables.multi_source.kinds import (
+from trainables.multi_source.graph import (
     DOCUMENTS,
     LANGUAGE,
     LANGUAGES,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nlgraft.nn.context_config import LanguageModelConfig
-from nlgraft.stages.kinds.training_settings import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
+from nlgraft.stages.training_settings import TrainingSettings
 from nlgraft.training.train_config import TrainConfig
 
 

@@ -13,7 +13,7 @@ from tokenizers import processors
 
 from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.nn.masked_lm_models import MaskedBatch
-from nlgraft.nn.transformers_loading import quiet_transformers
+from nlgraft.nn.transformers_lms import quiet_transformers
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.run.text_stages import read_encoded, training_budget
 from nlgraft.stages.run.training_task import TrainingTask, write_split
@@ -24,7 +24,7 @@ from nlgraft.training.seeds import derive_seed
 from nlgraft.training.step import Training
 from nlgraft.training.train_config import MaskingConfig
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
-from trainables.prlm_fusion.kinds import PRETRAIN
+from trainables.prlm_fusion.graph import PRETRAIN
 from trainables.prlm_fusion.pretraining import Pretraining, build
 
 _TOKENS = {

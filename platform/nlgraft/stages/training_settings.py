@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 from nlgraft.pipeline.stage import Stage, Work
-from nlgraft.stages.kinds.precision_kinds import precision_inputs
-from nlgraft.stages.stage_kind import Settings
-from nlgraft.training.train_config import TrainConfig
+from nlgraft.stages.stage_kind import NoSettings, Settings, StageKind
+from nlgraft.stages.text_kinds import NoInputs
+from nlgraft.training.train_config import PRECISION_INPUT, TrainConfig
 
 TrainT = TypeVar("TrainT", bound=TrainConfig)
 
@@ -41,3 +41,26 @@ def _vocab_size(stage: Stage) -> int:
     """Size of the vocabulary that a stage learns; 0 if it learns none."""
     settings = stage.config.get("tokenizer")
     return settings.get("vocab_size", 0) if isinstance(settings, dict) else 0
+
+
+# The measured choice of a precision: a stage without settings, so one choice for all that a store holds.
+
+
+PRECISION = StageKind(
+    # Distributed, so that the workers are measured and not the driver of a trial with several of them.
+    "nlgraft.stages.run.context_stages:choose",
+    NoSettings,
+    NoInputs,
+    is_distributed=True,
+)
+
+
+def precision_inputs(train: TrainConfig) -> Mapping[str, Stage]:
+    """Name the stage that a training reads its precision from; none unless it is to be measured.
+
+    As a stage, the choice is made once and recorded with host and rates: hosts that would choose differently
+    cannot mix precisions under one fingerprint, and arms that are compared have the same.
+    """
+    if train.precision != "auto":
+        return {}
+    return {PRECISION_INPUT: PRECISION.stage("precision", NoSettings(), NoInputs())}

@@ -1,1 +1,0 @@
-"""Settings and inputs of each kind of stage. No torch here."""

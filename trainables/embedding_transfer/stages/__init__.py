@@ -1,1 +1,0 @@
-"""The stages of embedding transfer; each is imported where it runs."""

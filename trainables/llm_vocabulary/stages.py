@@ -1,0 +1,406 @@
+"""Training and scoring of causal language models of transformers."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file, save_file
+
+from nlgraft.basics.errors import ContractError
+from nlgraft.evaluation.artifact import read_metrics, write_lines, write_metrics
+from nlgraft.evaluation.scores import Evaluation, Score
+from nlgraft.nn.transformers_lms import TransformersCausalLM, fresh_llama, load_causal_lm
+from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.exchange_kinds import SIDE
+from nlgraft.stages.language_model_kinds import TrainLanguageModelInputs
+from nlgraft.stages.run.new_rows import KEPT, new_rows_of_one_table
+from nlgraft.stages.run.text_stages import read_encoded, text_of
+from nlgraft.stages.run.training_task import TrainingTask, evaluate_statistics, write_scores, write_split
+from nlgraft.text.batches import Ragged
+from nlgraft.text.corpora import read_corpus
+from nlgraft.text.files import read_json
+from nlgraft.text.word_tokenizers import TOKENIZER_FILE, learn_byte_tokenizer
+from nlgraft.training.causal_text import (
+    LineEnds,
+    PackedText,
+    causal_losses,
+    causal_objective,
+    check_positions,
+    token_counts,
+)
+from nlgraft.training.loop import CURVES_FILE, TrainOutcome
+from nlgraft.training.rows_first import RowsFirst
+from nlgraft.training.seeds import derive_seed
+from nlgraft.training.step import Training
+from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, ParameterGroup
+from nlgraft.training.views import Encoded, IntArray
+from nlgraft.vocab.plans.transfer_plan import TransferPlan
+from nlgraft.vocab.tokenizers.directories import copy_settings, copy_tokenizer
+from nlgraft.vocab.tokenizers.encoding import count_tokens, open_tokenizer, text_encoder
+from nlgraft.vocab.tokenizers.extension import learn_extension
+from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from nlgraft.vocab.tokenizers.pruning import prune_tokenizer
+from trainables.llm_vocabulary.config import LoraConfig
+from trainables.llm_vocabulary.graph import (
+    BYTE_TOKENIZER,
+    CATCH_UP,
+    CHANGE,
+    ENCODED_LINES,
+    GENERATION,
+    MEASURES,
+    RELEASED_CAUSAL,
+    SCORE_CAUSAL,
+    TEXT,
+    TRAIN_CAUSAL,
+    MeasureInputs,
+    ScoreCausalInputs,
+    TrainCausalSettings,
+)
+from trainables.llm_vocabulary.metrics import METRICS
+
+READ_FILE = "tokens_read.safetensors"
+"""How often each token was read in the training."""
+_SIGNATURE = "each line by itself, its end one byte and one token"
+
+
+def read_released(context: StageContext) -> None:
+    """Take a released model as it is."""
+    settings, _ = RELEASED_CAUSAL.read(context)
+    load_causal_lm(context.locations["checkpoint"], settings.revision).write(context.directory)
+
+
+def train(context: StageContext) -> None:
+    """Train a causal language model; write it as a directory of transformers, with its dev scores."""
+    settings, inputs = TRAIN_CAUSAL.read(context)
+    assert context.seed is not None, "the graph gives every training a seed"
+    ends = LineEnds.of(load_vocabulary(inputs.tokenizer))
+    model = _start_model(settings, inputs, context, ends).to(context.device)
+    check_positions(model, settings.max_tokens)
+    text = _packed(settings, inputs, ends, context.seed)
+
+    def measure(model: TransformersCausalLM) -> Evaluation:
+        return _evaluate(model, inputs, "dev", settings.max_tokens, context.device)
+
+    def save(model: TransformersCausalLM, directory: Path) -> None:
+        if settings.lora is not None:
+            merge_adapters(model)
+        # With its tokenizer the artifact is whole for transformers.
+        model.write(directory)
+        copy_tokenizer(inputs.tokenizer, directory)
+
+    rows_first = _rows_first(settings, inputs, model, context.seed)
+    training = Training(model, causal_objective, text, settings.train, _learned(settings, model))
+    outcome, _ = TrainingTask(training, measure, save, rows_first, settings.metric_prefix).run(context)
+    times = text.times_read(outcome.steps * settings.train.accumulation)
+    counts = token_counts(read_encoded(inputs.encoded, "train").stream(TEXT), times, len(model.input_table))
+    save_file({"counts": counts}, context.directory / READ_FILE)
+    num_bytes = int(times @ bytes_of(inputs.corpus, "train"))
+    write_scores(context.directory, _bytes_read(num_bytes, outcome), settings.metric_prefix)
+
+
+def tokens_read(directory: Path) -> IntArray | None:
+    """Read how often each token was read in the training of an artifact; None if it is not of a training."""
+    file = directory / READ_FILE
+    return load_file(file)["counts"] if file.is_file() else None
+
+
+def _start_model(
+    settings: TrainCausalSettings,
+    inputs: TrainLanguageModelInputs[Path],
+    context: StageContext,
+    ends: LineEnds,
+) -> TransformersCausalLM:
+    if inputs.start is not None:
+        return load_causal_lm(str(inputs.start), None)
+    if settings.llama is None or context.seed is None:
+        raise ContractError(f"stage {context.stage.name}: give it a start, or a llama and a seed")
+    return fresh_llama(
+        settings.llama,
+        len(load_vocabulary(inputs.tokenizer)),
+        end_id=ends.end,
+        max_tokens=settings.max_tokens,
+        seed=derive_seed(context.seed, "initial weights"),
+    )
+
+
+def _rows_first(
+    settings: TrainCausalSettings,
+    inputs: TrainLanguageModelInputs[Path],
+    model: TransformersCausalLM,
+    seed: int,
+) -> RowsFirst | None:
+    """Put adapters into the model if it gets any, and find the rows that learn alone."""
+    if inputs.start is None:
+        return None
+    if settings.lora is not None:
+        add_adapters(model, settings.lora, derive_seed(seed, "adapters"))
+    steps = ALWAYS if settings.lora is not None else settings.new_rows_first_steps
+    rows = new_rows_of_one_table(steps, inputs.start, model, model.vocabulary_tensors)
+    return rows if settings.lora is None else rows_and_adapters(model, rows)
+
+
+def _packed(
+    settings: TrainCausalSettings, inputs: TrainLanguageModelInputs[Path], ends: LineEnds, seed: int
+) -> PackedText:
+    config, lines = settings.train, read_encoded(inputs.encoded, "train").stream(TEXT)
+    if config.batch_tokens is not None:
+        sizes = lines.lengths + 1
+    elif config.batch_characters is not None:
+        sizes = np.array([len(line) + 1 for line in lines_of(inputs.corpus, "train")], dtype=np.int64)
+    else:
+        sizes = np.ones(len(lines), dtype=np.int64)
+    budget = config.batch_tokens or config.batch_characters or config.batch_sentences
+    assert budget is not None, "a training has one budget"
+    return PackedText(lines, sizes, ends, budget=budget, max_tokens=settings.max_tokens, seed=seed)
+
+
+def _learned(settings: TrainCausalSettings, model: TransformersCausalLM) -> LearnedParameters:
+    if settings.table_lr_multiplier == 1.0:
+        return ALL_LEARNED
+    # The optimiser knows a tied table by the first of its names.
+    names = {name for name, _ in model.named_parameters()} & model.vocabulary_tensors
+    pattern = f"^({'|'.join(map(re.escape, sorted(names)))})$"
+    group = ParameterGroup(pattern=pattern, lr_multiplier=settings.table_lr_multiplier)
+    return LearnedParameters(groups=(group,))
+
+
+def _bytes_read(num_bytes: int, outcome: TrainOutcome) -> dict[str, Score]:
+    speed, signature = num_bytes / outcome.seconds, "ends of lines included, as often as they were read"
+    return {
+        "train_bytes": Score("train_bytes", num_bytes, 1, "minimize", signature),
+        "train_bytes_per_s": Score("train_bytes_per_s", speed, 1, "maximize", signature),
+    }
+
+
+def score(context: StageContext) -> None:
+    """Measure the losses of a model on a split."""
+    settings, inputs = SCORE_CAUSAL.read(context)
+    model = load_causal_lm(str(inputs.model), None).to(context.device)
+    check_positions(model, settings.max_tokens)
+    evaluation = _evaluate(model, inputs, settings.split, settings.max_tokens, context.device)
+    write_split(context.directory, settings.split, evaluation, settings.metric_prefix)
+
+
+def _evaluate(
+    model: TransformersCausalLM,
+    inputs: TrainLanguageModelInputs[Path] | ScoreCausalInputs[Path],
+    split: str,
+    max_tokens: int,
+    device: str,
+) -> Evaluation:
+    """Measure nats with tokens, and with bytes, of every line."""
+    ends = LineEnds.of(load_vocabulary(inputs.tokenizer))
+    lines = read_encoded(inputs.encoded, split).stream(TEXT)
+    rows = causal_losses(model, lines, ends, max_tokens, device)
+    num_bytes = bytes_of(inputs.corpus, split).astype(np.float64)
+    statistics = {"loss": rows, "bits_per_byte": np.stack([rows[:, 0], num_bytes], 1)}
+    return evaluate_statistics(statistics, _SIGNATURE)
+
+
+# Text and vocabularies of causal language models.
+
+
+def lines_of(corpus: Path, split: str) -> list[str]:
+    """Read the lines of a split."""
+    return text_of(read_corpus(corpus / split), [TEXT])
+
+
+def bytes_of(corpus: Path, split: str) -> IntArray:
+    """Measure the lines of a split in bytes of UTF-8, the end of each included, [N]."""
+    return np.array([len(line.encode()) + 1 for line in lines_of(corpus, split)], dtype=np.int64)
+
+
+def learn_tokenizer(context: StageContext) -> None:
+    """Learn a byte-level vocabulary from the training lines of a corpus."""
+    settings, inputs = BYTE_TOKENIZER.read(context)
+    lines = lines_of(inputs.corpus, "train")
+    learn_byte_tokenizer(lines, settings.tokenizer.vocab_size, context.directory)
+
+
+def change(context: StageContext) -> None:
+    """Prune a vocabulary by the training lines of a corpus, extend it on them, or both."""
+    settings, inputs = CHANGE.read(context)
+    lines = lines_of(inputs.corpus, "train")
+    file = inputs.tokenizer / TOKENIZER_FILE
+    new_ids = None
+    if settings.size is not None:
+        counts = count_tokens(open_tokenizer(file), lines).tolist()
+        pruned = prune_tokenizer(read_json(file), counts, size=settings.size)
+        new_ids = {old: new for new, old in enumerate(pruned.old_ids)}
+        file = _write(pruned.document, context.directory)
+    if settings.num_added is not None and settings.min_count is not None:
+        tokenizer, document = open_tokenizer(file), read_json(file)
+        _write(
+            learn_extension(tokenizer, document, lines, settings.num_added, settings.min_count),
+            context.directory,
+        )
+    copy_settings(inputs.tokenizer, context.directory, new_ids)
+
+
+def _write(document: dict[str, object], directory: Path) -> Path:
+    file = directory / TOKENIZER_FILE
+    file.write_text(json.dumps(document, ensure_ascii=False), "utf-8")
+    return file
+
+
+def encode(context: StageContext) -> None:
+    """Encode all splits that the corpus has; no line is cut."""
+    _, inputs = ENCODED_LINES.read(context)
+    encoder = text_encoder(inputs.tokenizer, load_vocabulary(inputs.tokenizer))
+    for directory in sorted(path for path in inputs.corpus.iterdir() if path.is_dir()):
+        ids = Ragged.of(encoder(lines_of(inputs.corpus, directory.name)))
+        Encoded({TEXT: ids}).write(context.directory / f"{directory.name}.safetensors")
+
+
+# What a vocabulary makes of a text, how fast a model writes with it, and when it has caught up.
+
+
+NUM_TEXTS, NUM_TOKENS = 8, 32
+"""Texts that are sampled together, and tokens of each."""
+NUM_RUNS = 2
+"""Number of timed runs; the fastest counts, since other load only slows a run down."""
+
+
+def measure_text(context: StageContext) -> None:
+    """Measure test in the trial's vocabulary."""
+    _, inputs = MEASURES.read(context)
+    ids = read_encoded(inputs.encoded, "test").stream(TEXT).values
+    lines = lines_of(inputs.corpus, "test")
+    unknown = load_vocabulary(inputs.tokenizer).roles.get("unk", -1)
+    num_words = sum(len(line.split()) for line in lines)
+    measured = {
+        "text/tokens_per_word": len(ids) / max(1, num_words),
+        "text/tokens_per_byte": len(ids) / max(1, int(bytes_of(inputs.corpus, "test").sum())),
+        "text/unknown_tokens": float((ids == unknown).mean()),
+        "text/untrained_tokens": float(np.isin(ids, _untrained(inputs)).mean()),
+    }
+    write_metrics(
+        context.directory,
+        {
+            name: Score(name, value, len(lines), METRICS[name].direction, "of test")
+            for name, value in measured.items()
+        },
+    )
+
+
+def _untrained(inputs: MeasureInputs[Path]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """List the new tokens that the training never read."""
+    if inputs.plans is None:
+        return np.zeros(0, dtype=np.int64)
+    plan = TransferPlan.load(inputs.plans / f"plan-{SIDE}")
+    new = np.setdiff1d(np.arange(len(plan)), plan.rows(*KEPT))
+    counts = tokens_read(inputs.model)
+    return new if counts is None else new[counts[new] == 0]
+
+
+def generate(context: StageContext) -> None:
+    """Sample texts from the trial's model by transformers, and measure the speed."""
+    _, inputs = GENERATION.read(context)
+    model = load_causal_lm(str(inputs.model), None).to(context.device).eval()
+    ends = LineEnds.of(load_vocabulary(inputs.tokenizer))
+    texts = _sample(model, ends)  # warm-up
+    seconds = []
+    for _ in range(NUM_RUNS):
+        began_s = time.perf_counter()
+        texts = _sample(model, ends)
+        seconds.append(time.perf_counter() - began_s)
+    tokenizer = open_tokenizer(inputs.tokenizer / TOKENIZER_FILE)
+    write_lines(context.directory / "samples.txt", tokenizer.decode_batch(texts.tolist()))
+    speed = texts.numel() / min(seconds)
+    num_tokens = len(read_encoded(inputs.encoded, "dev").stream(TEXT).values)
+    bytes_per_token = int(bytes_of(inputs.corpus, "dev").sum()) / max(1, num_tokens)
+    signature = f"texts:{NUM_TEXTS}|tokens:{texts.shape[1]}|device:{torch.device(context.device).type}"
+    measured = {"generation/tokens_per_s": speed, "generation/bytes_per_s": speed * bytes_per_token}
+    write_metrics(
+        context.directory,
+        {name: Score(name, value, NUM_TEXTS, "maximize", signature) for name, value in measured.items()},
+    )
+
+
+def _sample(model: TransformersCausalLM, ends: LineEnds) -> torch.Tensor:
+    """Sample texts of one length, int64 [NUM_TEXTS, T], on the CPU."""
+    device = next(model.parameters()).device
+    start = torch.full((NUM_TEXTS, 1), ends.begin, device=device)
+    room = NUM_TOKENS if model.max_tokens is None else min(NUM_TOKENS, model.max_tokens - 1)
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(derive_seed(0, "samples"))
+        texts = model.model.generate(
+            start,
+            attention_mask=torch.ones_like(start),
+            do_sample=True,
+            min_new_tokens=room,
+            max_new_tokens=room,
+            pad_token_id=ends.end,
+        )
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return texts[:, 1:].cpu()
+
+
+def catch_up(context: StageContext) -> None:
+    """Find when the new vocabulary's bits per byte were as low as the best with the old one."""
+    _, inputs = CATCH_UP.read(context)
+    reference = read_metrics(inputs.reference)["dev/bits_per_byte"]["value"]
+    curves = json.loads((inputs.trained / CURVES_FILE).read_text("utf-8"))["dev/bits_per_byte"]
+    train_s = read_metrics(inputs.trained)["train_s"]["value"]
+    reached = [step for step, value, _ in curves if value <= reference]
+    last_step = curves[-1][0]
+    seconds = train_s * (reached[0] if reached else last_step) / last_step
+    signature = "at evaluations on dev; steps of equal length"
+    write_metrics(
+        context.directory,
+        {
+            "catch_up/is_reached": Score(
+                "catch_up/is_reached", float(bool(reached)), 1, "maximize", signature
+            ),
+            "catch_up/s": Score("catch_up/s", seconds, 1, "minimize", signature),
+        },
+    )
+
+
+# Low-rank adapters on the body of a causal language model, by peft (an extra).
+#
+# The body's own weights stay as they are; rows of new tokens are trained whole. At the end the adapters are
+# added to the weights, so that the result is a plain model again.
+#
+# Source: Hu et al. (2022), LoRA.
+
+
+ADAPTER = ".lora_"
+"""Part of the names of the adapters' parameters."""
+ALWAYS = 10**9
+"""More steps than any training has."""
+
+
+def add_adapters(model: TransformersCausalLM, config: LoraConfig, seed: int) -> None:
+    """Put adapters beside all linear maps but the output, in place; they begin as zero."""
+    import peft  # pyright: ignore[reportMissingImports]  # an optional extra
+
+    settings = peft.LoraConfig(r=config.rank, lora_alpha=config.alpha, target_modules="all-linear")
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # About what peft calls in transformers, and about GPT-2's matrices, which peft transposes by itself.
+        warnings.simplefilter("ignore")
+        torch.manual_seed(seed)
+        model.model = peft.get_peft_model(model.model, settings)
+
+
+def rows_and_adapters(model: TransformersCausalLM, new_rows: RowsFirst | None) -> RowsFirst:
+    """Let new rows and adapters learn in all steps, and nothing else."""
+    rows = {} if new_rows is None else {name: new for name, new in new_rows.rows.items() if bool(new.any())}
+    for name, parameter in model.named_parameters():
+        if ADAPTER in name:
+            rows[name] = torch.ones(len(parameter), dtype=torch.bool)
+        # peft has frozen all but the adapters, also the tables.
+        parameter.requires_grad_(name in rows)
+    return RowsFirst(ALWAYS, rows)
+
+
+def merge_adapters(model: TransformersCausalLM) -> None:
+    """Add the adapters to the weights, in place."""
+    model.model = model.model.merge_and_unload()

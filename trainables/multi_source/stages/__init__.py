@@ -1,1 +1,0 @@
-"""The stages of multi-source generation; each is imported where it runs."""

@@ -1,1 +1,0 @@
-"""The stages of PrLM fusion; each is imported where it runs."""

@@ -1,1 +1,0 @@
-"""The stages of vocabulary transfer; each is imported where it runs."""
