@@ -16,7 +16,8 @@ from PIL import Image
 
 from nlgraft import api
 from nlgraft.tracking.naming import KIND
-from tests.pages import browse, mlflow_server
+from tests.pages import browse
+from tests.servers import mlflow_server
 
 PICTURES = Path(__file__).with_name("pictures")
 SEARCH, FUSION = (
@@ -64,7 +65,7 @@ def mlflow_pictures(stores: Path) -> None:
     uri = f"sqlite:///{stores / DEMO / 'mlflow.db'}"
     cells = MlflowClient(uri).search_runs(["1"], f"tags.`{KIND}` = 'cell'")
     chosen = json.dumps([run.info.run_id for run in cells], separators=(",", ":"))
-    with mlflow_server(uri) as address:
+    with mlflow_server(uri, stores) as address:
         pages = {
             "runs": "experiments/1/runs",
             "cells": "experiments/1/runs?viewStateShareKey=cells",

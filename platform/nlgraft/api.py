@@ -57,11 +57,11 @@ def chosen_cells(study: Study, only: Sequence[str] = ()) -> list[Cell]:
     Raises:
         StudyError: A name matches no cell.
     """
-    every = cells(study)
+    all_cells = cells(study)
     if not only:
-        return every
-    wanted = {cell.key for text in only for cell in select_cells(study, [text])}
-    return [cell for cell in every if cell.is_baseline or cell.key in wanted]
+        return all_cells
+    selected_keys = {cell.key for text in only for cell in select_cells(study, [text])}
+    return [cell for cell in all_cells if cell.is_baseline or cell.key in selected_keys]
 
 
 @overload
@@ -153,11 +153,11 @@ def propose(
     from nlgraft.analysis.statistics.proposals import FIRST_SEEDS, LIMIT
     from nlgraft.runs.proposing import Place, Trying
 
-    most = LIMIT if max_seeds is None else max_seeds
-    if not FIRST_SEEDS <= most <= LIMIT:
-        raise NlgraftError(f"max_seeds: {most} given; a proposal gets {FIRST_SEEDS} to {LIMIT} seeds")
+    limit = LIMIT if max_seeds is None else max_seeds
+    if not FIRST_SEEDS <= limit <= LIMIT:
+        raise NlgraftError(f"max_seeds: {limit} given; a proposal gets {FIRST_SEEDS} to {LIMIT} seeds")
     place = Place(open_store(study), address, tracking_uri, on_event)
-    return Trying(study, changes, against, place).answer(most)
+    return Trying(study, changes, against, place).answer(limit)
 
 
 def find_study(study: str | os.PathLike[str], storage: str | None = None) -> Study:
@@ -198,7 +198,8 @@ def export_model(
     seed: int | None = None,
 ) -> Export:
     """Write a study's model as a directory; see `nlgraft.export.exporting.write_export`."""
-    from nlgraft.export.exporting import write_export  # loads torch
+    # Loads torch.
+    from nlgraft.export.exporting import write_export
 
     return write_export(load(study), Path(out), cell, seed)
 
@@ -219,7 +220,8 @@ def log_export(study: Study, exported: Export, tracking_uri: str | None = None) 
 
 def load_model(directory: str | os.PathLike[str]) -> ExportedModel:
     """Open a model that ``nlgraft export`` wrote; see `nlgraft.export.exported.ExportedModel`."""
-    from nlgraft.export.exported import ExportedModel  # loads torch
+    # Loads torch.
+    from nlgraft.export.exported import ExportedModel
 
     return ExportedModel(Path(directory))
 
@@ -237,14 +239,18 @@ def ledger(study: str | None = None, storage: str | None = None) -> dict[int, En
     """
     from nlgraft.analysis.data.ledger import open_ledger
 
-    found, store = _study_and_store(study, storage)
+    named_study, store = _study_and_store(study, storage)
     entries = open_ledger(store).read().documents
-    if found is None:
+    if named_study is None:
         return dict(entries)
     return {
-        number: one
-        for number, one in entries.items()
-        if (one.variant == found.variant if found.overrides else one.study == found.name)
+        number: analysis
+        for number, analysis in entries.items()
+        if (
+            analysis.variant == named_study.variant
+            if named_study.overrides
+            else analysis.study == named_study.name
+        )
     }
 
 
@@ -264,8 +270,8 @@ def registrations(study: Study) -> list[Registration]:
     """List the registrations of the study's name, the oldest first, whatever its overrides."""
     from nlgraft.analysis.data.registration import open_registrations
 
-    known = open_registrations(open_store(study)).read().documents
-    return [one for one in known.values() if one.study == study.name]
+    documents = open_registrations(open_store(study)).read().documents
+    return [registration for registration in documents.values() if registration.study == study.name]
 
 
 def streams(study: str | None = None, storage: str | None = None) -> dict[str, Stream]:
@@ -280,19 +286,20 @@ def streams(study: str | None = None, storage: str | None = None) -> dict[str, S
     """
     from nlgraft.analysis.data.stream import read_streams
 
-    found, store = _study_and_store(study, storage)
+    named_study, store = _study_and_store(study, storage)
     return {
-        key: one
-        for key, one in read_streams(store).items()
-        if found is None or one.is_of(found.name, found.variant if found.overrides else None)
+        key: stream
+        for key, stream in read_streams(store).items()
+        if named_study is None
+        or stream.is_of(named_study.name, named_study.variant if named_study.overrides else None)
     }
 
 
 def _study_and_store(study: str | None, storage: str | None) -> tuple[Study | None, ArtifactStore]:
     """Find a study, if one is named, and its store, another one or the default."""
-    found = None if study is None else find_study(study, storage)
-    place = (found.storage.path if found else None) if storage is None else storage
-    return found, ArtifactStore.open(place or Storage().path)
+    named_study = None if study is None else find_study(study, storage)
+    place = (named_study.storage.path if named_study else None) if storage is None else storage
+    return named_study, ArtifactStore.open(place or Storage().path)
 
 
 def validity(
@@ -334,8 +341,8 @@ def run_one(study: Study, cell: str, seed: int | None, reporter: Reporter) -> Tr
     """
     from nlgraft.pipeline.trial import run_trial
 
-    found = find_cell(study, cell)
-    resolved = resolve_cell(study, found)
+    named_cell = find_cell(study, cell)
+    resolved = resolve_cell(study, named_cell)
     return run_trial(
         resolved.graph(study.seeds[0] if seed is None else seed),
         open_store(study),

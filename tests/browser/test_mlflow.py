@@ -13,7 +13,8 @@ import pytest
 import nlgraft
 from nlgraft import api
 from nlgraft.commands.progress import LineReporter
-from tests.pages import CHROMIUM, browse, mlflow_server
+from tests.pages import CHROMIUM, browse
+from tests.servers import mlflow_server
 
 pytestmark = [
     pytest.mark.slow,
@@ -31,7 +32,7 @@ def experiment(toy_document: dict[str, Any], tmp_path: Path) -> Iterator[str]:
             api.run_one(study, cell, seed, LineReporter(io.StringIO()))
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     nlgraft.launch(study, tracking_uri=uri)
-    with mlflow_server(uri) as address:
+    with mlflow_server(uri, tmp_path) as address:
         yield f"{address}/#/experiments/1/runs"
 
 

@@ -178,17 +178,6 @@ def run_in(house: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=house, env=environment, capture_output=True, text=True, check=False)
 
 
-def examine(house: Path, study: Mapping[str, Any], mistakes: Mapping[str, Any]) -> dict[str, Any]:
-    """Run a study of the copy in a process of its own."""
-    where = house / study["name"]
-    where.mkdir()
-    asked = {"study": {**study, "storage": {"path": str(where / "store")}}, "mistakes": mistakes}
-    (where / "asked.json").write_text(json.dumps(asked), "utf-8")
-    done = run_in(house, str(EXAMINED), str(where / "asked.json"))
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return json.loads((where / "found.json").read_text("utf-8"))
-
-
 _TINY = {
     "model": {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2},
     "decode": {"beam": 1, "max_length_offset": 5},
@@ -196,9 +185,8 @@ _TINY = {
 _TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
 
 
-@pytest.fixture(scope="module")
-def of_the_system(house: Path) -> dict[str, Any]:
-    """What is found of a study of the new system, on the new corpus, with the new schedule and metric."""
+def study_of_the_system() -> dict[str, Any]:
+    """A study of the new system, on the new corpus, with the new schedule and metric, and mistakes in it."""
     study = {
         "schema_version": 1,
         "name": "system",
@@ -232,12 +220,11 @@ def of_the_system(house: Path) -> dict[str, Any]:
         "objective": {"objective": {"metric": "dev/exac", "direction": "minimize"}},
         "direction": {"objective": {"metric": "dev/exact", "direction": "maximize"}},
     }
-    return examine(house, study, mistakes)
+    return {"study": study, "mistakes": mistakes}
 
 
-@pytest.fixture(scope="module")
-def of_the_merge(house: Path) -> dict[str, Any]:
-    """What is found of a study of fusion whose trials merge by the new strategy and by the sum."""
+def study_of_the_merge() -> dict[str, Any]:
+    """A study of fusion whose trials merge by the new strategy and by the sum, and mistakes in it."""
     corpus = {"corpus": "conlang", "train": 60, "dev": 6, "test": 4}
     prlm = {"kind": "bert", "model": {"d_model": 16, "num_heads": 2, "ffn_dim": 32, "num_layers": 1}}
     study = {
@@ -274,7 +261,29 @@ def of_the_merge(house: Path) -> dict[str, Any]:
         "merge": {"base": base | {"fusion": {"prlms": ["bert"], "merge": "scald"}}, "factors": {}},
         "setting": {"base": base | {"fusion": {"prlms": ["bert"], "scaled_factor": 0.5}}, "factors": {}},
     }
-    return examine(house, study, mistakes)
+    return {"study": study, "mistakes": mistakes}
+
+
+@pytest.fixture(scope="module")
+def examined(house: Path) -> dict[str, Any]:
+    """Of each study what is found before and after it runs in the copy, by its name."""
+    studies = [study_of_the_system(), study_of_the_merge()]
+    for entry in studies:
+        entry["study"]["storage"] = {"path": str(house / entry["study"]["name"])}
+    (house / "studies.json").write_text(json.dumps(studies), "utf-8")
+    done = run_in(house, str(EXAMINED), str(house / "studies.json"))
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return json.loads((house / "examined.json").read_text("utf-8"))
+
+
+@pytest.fixture
+def of_the_system(examined: dict[str, Any]) -> dict[str, Any]:
+    return examined["system"]
+
+
+@pytest.fixture
+def of_the_merge(examined: dict[str, Any]) -> dict[str, Any]:
+    return examined["merge"]
 
 
 @pytest.mark.parametrize("addition", ADDITIONS, ids=lambda addition: addition.what)

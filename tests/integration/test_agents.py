@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from nlgraft.commands.main import main
 from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpus_config import ConlangConfig
+from tests.commands import nlgraft
 
 PAGE = (Path(__file__).parents[2] / "AGENTS.md").read_text("utf-8")
 COMMANDS = [
@@ -35,14 +34,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def printed(arguments: list[str]) -> str:
-    done = CliRunner().invoke(main, arguments, catch_exceptions=False)
-    assert done.exit_code == 0, f"{arguments}: {done.output}"
-    return done.stdout
-
-
 def test_what_starts_nothing_runs_as_printed(place: Path) -> None:
-    shown = {command[0]: printed(command) for command in COMMANDS if command[0] not in TRAINING}
+    shown = {command[0]: nlgraft(*command).stdout for command in COMMANDS if command[0] not in TRAINING}
     assert {"studies", "systems", "init", "validate", "plan", "status"} == set(shown)
     plan = json.loads(shown["plan"])
     assert {"trials", "cost_s", "problems"} <= set(plan)
@@ -64,12 +57,13 @@ def keys_of(document: Any, path: str) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
+@pytest.mark.usefixtures("ray_cluster")
 def test_all_commands_run_and_the_documented_keys_are_in_the_result(place: Path) -> None:
     for command in COMMANDS:
         overrides = FEW_STEPS if command[0] in ("run", "status", "report") else []
         if command[0] == "try":
             overrides = ["train.max_steps=4", "pretraining.train.max_steps=4"]
-        text = printed([*command, *overrides])
+        text = nlgraft(*command, *overrides).stdout
         if command[0] == "try":
             assert json.loads(text.splitlines()[-1])["decision"] in ("KEEP", "DISCARD", "MORE")
         if command[0] in ("run", "report"):

@@ -14,6 +14,7 @@ from nlgraft.commands.progress import LineReporter
 from nlgraft.execution.events import TrialEnded
 
 
+@pytest.mark.usefixtures("ray_cluster")
 def test_a_handle_tells_events_and_gives_the_result(toy_document: dict[str, Any]) -> None:
     study = nlgraft.Study.from_dict(toy_document)
     handle = nlgraft.launch(study, wait=False)

@@ -34,7 +34,6 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def command(toy_document: dict[str, Any], tmp_path: Path) -> list[str]:
     """The command that runs a study whose store is `store` below the test's directory."""
-    (tmp_path / "store").mkdir()
     mounted = subprocess.run([*UNSHARE, "mount -t tmpfs tmpfs store"], cwd=tmp_path, check=False)
     if mounted.returncode != 0:
         pytest.skip("this machine lets no user mount a file system")

@@ -12,20 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
+from tests.commands import json_of, nlgraft, write_study
 from tests.processes import descendants, listening, patient
 
 
 @pytest.fixture
 def study_file(toy_document: dict[str, Any], tmp_path: Path) -> Path:
-    return write(tmp_path / "toy.yaml", toy_document)
-
-
-def write(path: Path, document: dict[str, Any]) -> Path:
-    with path.open("w") as file:
-        YAML().dump(document, file)
-    return path
+    return write_study(tmp_path / "toy.yaml", toy_document)
 
 
 def start(*arguments: str | Path) -> subprocess.Popen[str]:
@@ -48,12 +42,6 @@ def finish(process: subprocess.Popen[str], timeout_s: float) -> tuple[str, str]:
         process.send_signal(signal.SIGABRT)
         _, err = process.communicate(timeout=20)
         pytest.fail(f"in state {state} after {timeout_s:g} s:\n{err}")
-
-
-def call(*arguments: str | Path, timeout_s: float = 150) -> subprocess.CompletedProcess[str]:
-    process = start(*arguments)
-    out, err = process.communicate(timeout=patient(timeout_s))
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
 LOOPBACK_IN_IPV6 = "0000000000000000FFFF00000100007F"
@@ -93,10 +81,10 @@ def wait_for(path: Path, word: str, timeout_s: float = 90) -> list[str]:
     raise AssertionError(f"{path} never said {word!r}")
 
 
-def test_run_status_report_and_reuse(study_file: Path, tmp_path: Path) -> None:
-    first = call("run", study_file, "--json")
-    assert first.returncode == 0, first.stderr
-    result = json.loads(first.stdout.splitlines()[-1])
+@pytest.mark.usefixtures("ray_cluster")
+def test_run_status_report_and_reuse(study_file: Path) -> None:
+    first = nlgraft("run", study_file, "--json")
+    result = json.loads(first.stdout)
     assert result["trials"] == {"run": 4, "reused": 0, "failed": 0}
     told = first.stderr.splitlines()
     assert told[0] == "checking the data"
@@ -104,11 +92,10 @@ def test_run_status_report_and_reuse(study_file: Path, tmp_path: Path) -> None:
     assert told[2:4] == ["4 trials planned, 0 finished before, 2 at once", "starting Ray on this machine"]
     assert [cell["state"] for cell in result["cells"]] == ["finished", "finished"]
     assert result["cells"][1]["metrics"]["test/score"]["n"] == 2
-    again = call("run", study_file, "--json")
-    second = json.loads(again.stdout.splitlines()[-1])
+    second = json_of("run", study_file, "--json")
     assert second["trials"] == {"run": 0, "reused": 4, "failed": 0}
     assert without_times(second) == without_times(result)
-    status = json.loads(call("status", study_file, "--json").stdout)
+    status = json_of("status", study_file, "--json")
     assert status["counts"] == {
         "planned": 4,
         "waiting": 0,
@@ -117,27 +104,27 @@ def test_run_status_report_and_reuse(study_file: Path, tmp_path: Path) -> None:
         "stopped": 0,
         "failed": 0,
     }
-    reported = json.loads(call("report", study_file, "--format", "json").stdout)
-    assert reported["cells"] == result["cells"]
+    assert json_of("report", study_file, "--format", "json")["cells"] == result["cells"]
     assert Path(result["report_dir"], "report.html").is_file()
-    plan = json.loads(call("plan", study_file, "--json").stdout)
+    plan = json_of("plan", study_file, "--json")
     assert plan["stages"] == {"planned": 12, "distinct": 9, "finished": 9}
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
 def test_a_registered_study_says_what_deviates_until_it_ran_as_registered(
     toy_document: dict[str, Any], tmp_path: Path
 ) -> None:
     toy_document["factors"]["gain"]["levels"] = [0.0, 1.0, 2.0]
-    file = write(tmp_path / "toy.yaml", toy_document)
-    registered = json.loads(call("register", file, "--json").stdout)
-    part = call("run", file, "--only", "gain=1.0")
+    file = write_study(tmp_path / "toy.yaml", toy_document)
+    registered = json_of("register", file, "--json")
+    part = nlgraft("run", file, "--only", "gain=1.0")
     name = f"{registered['time'][:10]}, {registered['digest'][:12]}"
     assert f"Registered ({name}), before any analysis" in part.stdout, part.stderr
     assert "  trials of gain=2.0: 2 seeds → not run" in part.stdout.splitlines()
-    whole = call("run", file)
+    whole = nlgraft("run", file)
     assert f"As registered ({name}), before any analysis of its test segments in this store." in whole.stdout
-    edited = call("report", file, "seeds=[1, 2, 7]")
+    edited = nlgraft("report", file, "seeds=[1, 2, 7]")
     assert "Registered as toy" in edited.stdout
     assert "| seeds | 1, 2 | 1, 2, 7 (7 added) |" in edited.stdout
     runs = mlflow_runs(tmp_path / "store" / "mlflow.db")
@@ -146,47 +133,44 @@ def test_a_registered_study_says_what_deviates_until_it_ran_as_registered(
 
 
 def test_a_trial_says_of_each_stage_why_it_runs_and_what_it_reports(study_file: Path) -> None:
-    ran = call("trial", study_file, "--cell", "gain=1.0")
-    assert ran.returncode == 0, ran.stderr
-    told = ran.stderr.splitlines()
+    process = start("trial", study_file, "--cell", "gain=1.0")
+    out, err = finish(process, 60)
+    assert process.returncode == 0, err
+    told = err.splitlines()
     assert [line.split()[1] for line in told if ": run (" in line] == ["upstream", "training", "scores"]
     assert "training step 3, dev/score 13.1, train/loss 0.3333" in told
-    assert dict(line.split("\t") for line in ran.stdout.splitlines())["test/score"] == "13.6"
+    assert dict(line.split("\t") for line in out.splitlines())["test/score"] == "13.6"
 
 
+@pytest.mark.usefixtures("ray_cluster")
 def test_a_killed_driver_loses_nothing(toy_document: dict[str, Any], tmp_path: Path) -> None:
     toy_document["base"] |= {"steps": 6, "pause_s": 0.4}
-    study_file = write(tmp_path / "toy.yaml", toy_document)
+    study_file = write_study(tmp_path / "toy.yaml", toy_document)
     process = start("run", study_file, "--json")
     wait_for(tmp_path / "log", "training")
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     process.stdout.close()
     process.stderr.close()
-    resumed = call("run", study_file, "--json")
-    assert resumed.returncode == 0, resumed.stderr
-    undisturbed = call(
-        "run",
-        study_file,
-        "--json",
-        "--storage",
-        tmp_path / "other",
-        "--tracking-uri",
-        f"sqlite:///{tmp_path / 'o.db'}",
-    )
-    result = json.loads(resumed.stdout.splitlines()[-1])
-    assert without_times(result) == without_times(json.loads(undisturbed.stdout.splitlines()[-1]))
-    verified = call("verify", study_file, "--json")
-    assert verified.returncode == 0, verified.stdout
-    assert json.loads(verified.stdout)["num_planned"] == 4
+    resumed = json_of("run", study_file, "--json")
+    other = ["--storage", tmp_path / "other"]
+    for cell in ("gain=0.0", "gain=1.0"):  # undisturbed, one by one
+        for seed in ("1", "2"):
+            nlgraft("trial", study_file, "--cell", cell, "--seed", seed, *other)
+    tracking = ["--tracking-uri", f"sqlite:///{tmp_path / 'other.db'}"]
+    undisturbed = json_of("run", study_file, "--json", *other, *tracking)
+    assert undisturbed["trials"] == {"run": 0, "reused": 4, "failed": 0}
+    assert without_times(resumed) == without_times(undisturbed)
+    assert json_of("verify", study_file, "--json")["num_planned"] == 4
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
 def test_a_second_signal_ends_the_driver_at_once_and_nothing_is_lost(
     toy_document: dict[str, Any], tmp_path: Path
 ) -> None:
     toy_document["base"] |= {"steps": 6, "pause_s": 0.4}
-    study_file = write(tmp_path / "toy.yaml", toy_document)
+    study_file = write_study(tmp_path / "toy.yaml", toy_document)
     driver = start("run", study_file)
     wait_for(tmp_path / "log", "training")
     while driver.poll() is None:  # the first of them begins an orderly end, which takes longer than this
@@ -194,29 +178,26 @@ def test_a_second_signal_ends_the_driver_at_once_and_nothing_is_lost(
         time.sleep(0.2)
     driver.communicate()
     assert driver.returncode == -signal.SIGTERM
-    resumed = call("run", study_file, "--json")
-    assert resumed.returncode == 0, resumed.stderr
+    resumed = nlgraft("run", study_file, "--json")
     assert dev_means(resumed.stdout) == pytest.approx([6.15, 16.15], abs=1e-9)
-    verified = call("verify", study_file)
-    assert verified.returncode == 0, verified.stdout
+    nlgraft("verify", study_file)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
 def test_an_edited_study_reuses_nothing_and_put_back_reuses_all(
     toy_document: dict[str, Any], tmp_path: Path
 ) -> None:
     studies = [
-        write(tmp_path / "toy.yaml", toy_document),
-        write(tmp_path / "edited.yaml", {**toy_document, "base": {**toy_document["base"], "steps": 4}}),
+        write_study(tmp_path / "toy.yaml", toy_document),
+        write_study(tmp_path / "edited.yaml", {**toy_document, "base": {**toy_document["base"], "steps": 4}}),
     ]
     found = []
     for study_file in (*studies, studies[0]):
-        ran = call("run", study_file, "--json")
-        assert ran.returncode == 0, ran.stderr
+        ran = nlgraft("run", study_file, "--json")
         counts = json.loads(ran.stdout.splitlines()[-1])["trials"]
         found.append((counts["run"], counts["reused"], dev_means(ran.stdout)))
-        verified = call("verify", study_file)
-        assert verified.returncode == 0, verified.stdout
+        nlgraft("verify", study_file)
     first, edited = (pytest.approx([0.15 + steps, 10.15 + steps], abs=1e-9) for steps in (3, 4))
     assert found == [(4, 0, first), (4, 0, edited), (0, 4, first)]
 
@@ -225,13 +206,12 @@ def test_a_second_driver_is_refused_and_a_signal_ends_the_first(
     toy_document: dict[str, Any], tmp_path: Path
 ) -> None:
     toy_document["base"] |= {"steps": 200, "pause_s": 0.3}
-    study_file = write(tmp_path / "toy.yaml", toy_document)
+    study_file = write_study(tmp_path / "toy.yaml", toy_document)
     first = start("run", study_file)
     wait_for(tmp_path / "log", "training")
-    second = call("run", study_file)
-    assert second.returncode == 4
+    second = nlgraft("run", study_file, code=4)
     assert str(first.pid) in second.stderr
-    status = json.loads(call("status", study_file, "--json").stdout)
+    status = json_of("status", study_file, "--json")
     assert status["is_running"]
     assert status["counts"]["running"] >= 1
     # To the whole process group, as `timeout` and batch schedulers send it: Ray's processes are in it.
@@ -266,7 +246,7 @@ def test_a_ray_that_is_killed_ends_the_driver_with_a_sentence(
     toy_document: dict[str, Any], tmp_path: Path, name: str
 ) -> None:
     toy_document["base"] |= {"steps": 200, "pause_s": 0.3}
-    driver = start("run", write(tmp_path / "toy.yaml", toy_document))
+    driver = start("run", write_study(tmp_path / "toy.yaml", toy_document))
     wait_for(tmp_path / "log", "training")
     commands = descendants(driver.pid).items()
     [pid] = [pid for pid, command in commands if Path(command.split("\0")[0]).name == name]
@@ -287,14 +267,13 @@ def test_a_driver_listens_on_loopback_refuses_another_version_of_its_search_and_
         "space": {"upstream": {"type": "int", "low": 0, "high": 9}},
         "trials": 2,
     }
-    first = start("run", write(tmp_path / "one.yaml", toy_document))
+    first = start("run", write_study(tmp_path / "one.yaml", toy_document))
     wait_for(tmp_path / "log", "training")
     addresses = [address for address, _ in listening(first.pid)]
     assert len(addresses) > 3
     assert [address for address in addresses if address not in ("0100007F", LOOPBACK_IN_IPV6)] == []
-    extended = write(tmp_path / "two.yaml", {**toy_document, "seeds": [1, 2, 3]})
-    second = call("run", extended)
-    assert second.returncode == 4
+    extended = write_study(tmp_path / "two.yaml", {**toy_document, "seeds": [1, 2, 3]})
+    second = nlgraft("run", extended, code=4)
     assert "shares a search with this one" in second.stderr
     assert str(first.pid) in second.stderr
     os.kill(first.pid, signal.SIGHUP)  # its terminal is closed
@@ -309,9 +288,9 @@ def test_different_studies_at_once_compute_a_shared_stage_once(
 ) -> None:
     toy_document["base"] |= {"upstream_pause_s": 6.0}
     toy_document["seeds"] = [1]
-    one = write(tmp_path / "one.yaml", {**toy_document, "name": "one", "factors": {}})
+    one = write_study(tmp_path / "one.yaml", {**toy_document, "name": "one", "factors": {}})
     other = {**toy_document["base"], "steps": 5}
-    two = write(tmp_path / "two.yaml", {**toy_document, "name": "two", "factors": {}, "base": other})
+    two = write_study(tmp_path / "two.yaml", {**toy_document, "name": "two", "factors": {}, "base": other})
     processes = [start("run", one), start("run", two)]
     for process in processes:
         _, err = finish(process, 150)
@@ -320,12 +299,10 @@ def test_different_studies_at_once_compute_a_shared_stage_once(
     assert len([line for line in log if line.startswith("upstream")]) == 1
 
 
-def test_what_never_fits_exits_with_3_at_once(toy_document: dict[str, Any], tmp_path: Path) -> None:
+def test_what_never_fits_exits_with_3_before_ray_starts(toy_document: dict[str, Any], tmp_path: Path) -> None:
     toy_document["resources"] = {"workers": 3, "gpus_per_worker": 1}
-    study_file = write(tmp_path / "toy.yaml", toy_document)
-    began_s = time.monotonic()
-    ran = call("run", study_file)
-    assert ran.returncode == 3
+    study_file = write_study(tmp_path / "toy.yaml", toy_document)
+    ran = nlgraft("run", study_file, code=3)
     assert "GPU" in ran.stderr
-    assert time.monotonic() - began_s < 30
-    assert call("plan", study_file).returncode == 3
+    assert "starting Ray" not in ran.stderr
+    nlgraft("plan", study_file, code=3)

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import boto3
 import pytest
@@ -27,8 +26,8 @@ import nlgraft
 from nlgraft.basics.errors import StudyError
 from nlgraft.execution.events import Event, TrialEnded, TrialStarted
 from nlgraft.study.public import Study
-from tests.integration.test_job_submit import free_port
 from tests.processes import patient
+from tests.servers import first_answer, free_port
 
 COMPOSE = Path(__file__).parents[2] / "deploy" / "mlflow-compose.yaml"
 SECRETS = {
@@ -170,7 +169,7 @@ def server(database: Database, s3_server: str, tmp_path_factory: pytest.TempPath
             start_new_session=True,
         )
     try:
-        await_health(f"http://127.0.0.1:{port}/health", process, directory / "log")
+        first_answer(f"http://127.0.0.1:{port}/health", process, directory / "log")
         yield Server(
             f"http://127.0.0.1:{port}",
             database,
@@ -181,18 +180,6 @@ def server(database: Database, s3_server: str, tmp_path_factory: pytest.TempPath
     finally:
         os.killpg(process.pid, 9)
         process.wait(30)
-
-
-def await_health(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    end_s = time.monotonic() + patient(120)
-    while True:
-        try:
-            with urlopen(url, timeout=5):
-                return
-        except OSError:
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < end_s, log.read_text()
-            time.sleep(0.5)
 
 
 @pytest.fixture

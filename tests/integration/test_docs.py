@@ -12,16 +12,16 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner
 from ruamel.yaml import YAML
 
-import nlgraft
-from nlgraft import api
+from nlgraft import Study, api
+from nlgraft import __all__ as public_names
 from nlgraft.basics.shipped import system_names
 from nlgraft.commands.main import main
 from nlgraft.study.data.design import cells
 from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpus_config import ConlangConfig
+from tests.commands import nlgraft
 from tests.small_studies import SMALL_DEMO
 
 ROOT = Path(__file__).parents[2]
@@ -82,8 +82,7 @@ def type_in(line: str) -> str:
         line = pasted[3]
     arguments = shlex.split(line)[1:]
     small = SMALL_DEMO if "demo" in arguments else []
-    done = CliRunner().invoke(main, [*arguments, *small], input=Path(given).read_text() if given else lines)
-    assert done.exit_code == 0, f"{line}: {done.output}\n{done.exception!r}"
+    done = nlgraft(*arguments, *small, text=Path(given).read_text() if given else lines)
     if arguments[0] == "init":  # two seeds are enough to see that it runs
         path = Path(
             arguments[arguments.index("--out") + 1] if "--out" in arguments else f"{arguments[1]}.yaml"
@@ -118,13 +117,14 @@ def test_what_trains_nothing_runs_as_printed_and_every_study_is_planned(page: st
     base: dict[str, Any] = YAML(typ="safe").load(written[0]) if written else {}
     for block in blocks(page, "yaml"):
         part = YAML(typ="safe").load(block)
-        study = nlgraft.Study.from_dict(part if "schema_version" in part else {**base, **part})
+        study = Study.from_dict(part if "schema_version" in part else {**base, **part})
         assert len(cells(study)) >= 1
         assert api.plan(study).problems == [], block
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize("page", sorted({*PAGES} - ELSEWHERE))
 def test_all_commands_of_a_page_run_in_their_order(page: str, place: Path) -> None:
     if page == "api":
@@ -144,7 +144,7 @@ def test_all_commands_of_a_page_run_in_their_order(page: str, place: Path) -> No
 
 def test_the_python_page_names_everything_that_is_public() -> None:
     shown = re.findall(r"^::: (\S+)$", text_of("api"), re.M)
-    assert {name.rpartition(".")[2] for name in shown} >= {*nlgraft.__all__}
+    assert {name.rpartition(".")[2] for name in shown} >= {*public_names}
 
 
 def test_there_is_a_page_for_every_system_with_its_readme_and_metrics() -> None:

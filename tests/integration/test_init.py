@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import transformers
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 from nlgraft import api
 from nlgraft.basics.shipped import system_names
 from nlgraft.basics.wording import duration
-from nlgraft.commands.main import main
 from nlgraft.commands.new_study import SCALES, plan_s
 from nlgraft.study.public import Study
 from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpus_config import ConlangConfig
+from tests.commands import json_of, nlgraft
 from tests.released_translators import write_marian
 from tests.tiny_causal_lms import release
 from tests.tiny_checkpoints import bert, bert_tokenizer
@@ -61,14 +58,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: dict[str, list[
     return tmp_path
 
 
-def init(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["init", *arguments], catch_exceptions=False)
+def init(*arguments: str, code: int = 0) -> Result:
+    return nlgraft("init", *arguments, code=code)
 
 
 def test_a_place_that_cannot_be_written_is_bad_input(place: Path) -> None:
     Path("file").touch()
-    done = init("embedding_transfer", *PAIRS, "--out", "file/study.yaml")
-    assert done.exit_code == 2
+    done = init("embedding_transfer", *PAIRS, "--out", "file/study.yaml", code=2)
     assert "--out file/study.yaml: cannot be written (" in done.output
 
 
@@ -82,7 +78,6 @@ def test_the_study_of_every_system_is_planned_without_a_problem_at_every_scale(
     place: Path, system: str
 ) -> None:
     done = init(system, *OPTIONS[system])
-    assert done.exit_code == 0, done.output
     for scale in SCALES:
         plan = api.plan(Study.from_yaml(f"{system}.yaml", [f"@{scale}"]))
         assert plan.warnings == []
@@ -92,11 +87,11 @@ def test_the_study_of_every_system_is_planned_without_a_problem_at_every_scale(
         assert scale == "gpu" or (seconds and f"some {duration(seconds)} on this machine" in done.output)
     named = [line.split("  ")[0] for line in done.output.splitlines() if line.startswith("nlgraft ")]
     assert named[:3] == [f"nlgraft plan {system}.yaml", f"nlgraft run {system}.yaml", named[2]]
-    assert CliRunner().invoke(main, ["validate", f"{system}.yaml"]).exit_code == 0
+    nlgraft("validate", f"{system}.yaml")
 
 
 def test_the_splits_divide_the_text_and_share_no_line(place: Path, text: dict[str, list[str]]) -> None:
-    assert init("prlm_fusion", *PAIRS).exit_code == 0
+    init("prlm_fusion", *PAIRS)
     folder = place / "prlm_fusion_text"
     pairs = {
         split: list(
@@ -126,8 +121,7 @@ def test_a_table_and_text_to_pretrain_on_are_taken(place: Path, text: dict[str, 
             [("english", "german"), *zip(text["text.en"], text["text.de"], strict=True)]
         )
     table = ["--table", "pairs.csv", "--source", "english", "--target", "german"]
-    done = init("embedding_transfer", *table, "--upstream-source", "text.fr", "--upstream-target", "text.de")
-    assert done.exit_code == 0, done.output
+    init("embedding_transfer", *table, "--upstream-source", "text.fr", "--upstream-target", "text.de")
     train = Path("embedding_transfer_text/train.source").read_text("utf-8").splitlines()
     upstream = Path("embedding_transfer_text/upstream_train.source").read_text("utf-8").splitlines()
     assert len(train) == NUM_EXAMPLES - 40
@@ -144,8 +138,7 @@ def test_a_released_model_takes_the_place_of_the_pretraining(
     bert(transformers.AutoTokenizer.from_pretrained(place / "bert").get_vocab()).save_pretrained(
         place / "bert"
     )
-    done = init(system, *OPTIONS[system], "--checkpoint", "bert")
-    assert done.exit_code == 0, done.output
+    init(system, *OPTIONS[system], "--checkpoint", "bert")
     study = Study.from_yaml(f"{system}.yaml")
     assert str(place / "bert") in json.dumps(study.base)
     assert api.plan(study).problems == []
@@ -154,8 +147,7 @@ def test_a_released_model_takes_the_place_of_the_pretraining(
 def test_an_opus_mt_is_taken_as_a_translator(place: Path, text: dict[str, list[str]]) -> None:
     (place / "opus").mkdir()
     write_marian(place / "opus", text["text.en"], text["text.de"])
-    done = init("embedding_transfer", *OPTIONS["embedding_transfer"], "--checkpoint", "opus")
-    assert done.exit_code == 0, done.output
+    init("embedding_transfer", *OPTIONS["embedding_transfer"], "--checkpoint", "opus")
     study = Study.from_yaml("embedding_transfer.yaml")
     assert study.base["upstream"]["objective"] == "translation"
     assert api.plan(study).problems == []
@@ -163,20 +155,16 @@ def test_an_opus_mt_is_taken_as_a_translator(place: Path, text: dict[str, list[s
 
 def test_a_causal_model_meets_the_text_and_is_scored_on_its_old_domain(place: Path) -> None:
     released = release(place / "gpt2", "gpt2")
-    done = init("llm_vocabulary", *OPTIONS["llm_vocabulary"], "--checkpoint", str(released))
-    assert done.exit_code == 0, done.output
+    init("llm_vocabulary", *OPTIONS["llm_vocabulary"], "--checkpoint", str(released))
     alone = Study.from_yaml("llm_vocabulary.yaml")
     assert alone.base["causal_lm"] == {"checkpoint": str(released), "max_tokens": 60}  # of 64 positions
     assert "upstream" not in alone.data
     other = [*OPTIONS["llm_vocabulary"], "--checkpoint", str(released), "--upstream-source", "text.en"]
-    assert init("llm_vocabulary", *other, "--out", "old.yaml").exit_code == 0
+    init("llm_vocabulary", *other, "--out", "old.yaml")
     assert api.plan(Study.from_yaml("old.yaml")).problems == []
     old_domain = Path("old_text/upstream_test.source").read_text("utf-8").splitlines()
     assert set(old_domain) <= set(Path("text.en").read_text("utf-8").splitlines())
-    done = CliRunner().invoke(
-        main, ["trial", "old.yaml", "base.training=null", "--cell", "extend_fvt", "--json"]
-    )
-    record = json.loads(done.stdout)
+    record = json_of("trial", "old.yaml", "base.training=null", "--cell", "extend_fvt", "--json")
     assert record["state"] == "finished"
     assert record["metrics"]["old_domain/test_bits_per_byte"] > 0
 
@@ -223,8 +211,7 @@ def test_what_does_not_suit_is_told_before_anything_is_written(
     number = len(Path("text.en").read_text("utf-8").splitlines())
     Path("classes").write_text("".join(f"{n % 3}\n" for n in range(number)), "utf-8")
     before = sorted(place.iterdir())
-    done = init(*arguments)
-    assert done.exit_code == 2
+    done = init(*arguments, code=2)
     assert message in done.output
     assert sorted(place.iterdir()) == before
 
@@ -233,20 +220,16 @@ def test_a_trial_of_the_smallest_scale_runs(place: Path) -> None:
     for name in ("text.en", "text.de"):  # less text gets fewer steps
         lines = Path(name).read_text("utf-8").splitlines(keepends=True)
         Path(name).write_text("".join(lines[:120]), "utf-8")
-    assert init("prlm_fusion", *PAIRS).exit_code == 0
-    done = CliRunner().invoke(main, ["trial", "prlm_fusion.yaml", "--cell", "fused", "--json"])
-    assert json.loads(done.stdout)["state"] == "finished"
+    init("prlm_fusion", *PAIRS)
+    few = ["train.max_steps=4", "pretraining.train.max_steps=4"]
+    assert json_of("trial", "prlm_fusion.yaml", *few, "--cell", "fused", "--json")["state"] == "finished"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize("system", OPTIONS)
 def test_the_smallest_scale_of_every_system_runs_and_is_reported(place: Path, system: str) -> None:
-    assert init(system, *OPTIONS[system]).exit_code == 0
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}"}
-    for command in (["run", f"{system}.yaml", "@minutes"], ["report", f"{system}.yaml", "@minutes"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "nlgraft", *command], env=environment, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-        assert "arm=" in done.stdout
+    init(system, *OPTIONS[system])
+    nlgraft("run", f"{system}.yaml", "@minutes")
+    assert "arm=" in nlgraft("report", f"{system}.yaml", "@minutes").stdout

@@ -8,19 +8,18 @@ import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
 import pytest
 
 from tests.processes import patient
+from tests.servers import first_answer, free_port
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -32,12 +31,6 @@ factors: {gain: {target: gain, levels: [0.0, 1.0], baseline: 0.0}}
 objective: {metric: dev/score, direction: maximize}
 seeds: [1]
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -67,26 +60,12 @@ def job_server(environment: dict[str, str]) -> Iterator[str]:
     )  # fmt: skip
     address = f"http://127.0.0.1:{dashboard}"
     try:
-        wait_until_it_answers(f"{address}/api/version", head)
+        first_answer(f"{address}/api/version", head)
         yield address
     finally:
         head.send_signal(signal.SIGTERM)
         head.wait(timeout=60)
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def wait_until_it_answers(url: str, head: subprocess.Popen[bytes], timeout_s: float = 120) -> None:
-    end_s = time.monotonic() + patient(timeout_s)
-    while time.monotonic() < end_s:
-        assert head.poll() is None, "the head ended by itself"
-        try:
-            with urlopen(url, timeout=5):
-                return
-        except HTTPError:
-            return  # 401: the head asks for its token, which Ray's own clients find and send
-        except (URLError, OSError):
-            time.sleep(0.5)
-    raise AssertionError(f"{url} never answered")
 
 
 @pytest.fixture(scope="module")
@@ -265,15 +244,7 @@ def test_the_commands_of_the_readme_run_a_study_and_show_it(reader: Reader) -> N
     port = free_port()
     server = reader.start(f"exec {ui.partition('#')[0]} --port {port}", "ui")
     try:
-        end_s = time.monotonic() + patient(120)
-        while True:
-            try:
-                with urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-                    break
-            except OSError:
-                assert server.poll() is None, reader.output("ui")
-                assert time.monotonic() < end_s, reader.output("ui")
-                time.sleep(0.5)
+        first_answer(f"http://127.0.0.1:{port}/health", server)
         query = json.dumps({"max_results": 100}).encode()
         asked = Request(
             f"http://127.0.0.1:{port}/api/2.0/mlflow/experiments/search",

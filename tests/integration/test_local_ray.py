@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,9 +19,7 @@ import ray
 
 from nlgraft.basics.errors import ClusterError
 from nlgraft.execution import local_ray
-from nlgraft.execution.cluster import connected
 from nlgraft.execution.local_ray import LocalRay
-from nlgraft.study.data.study import Resources
 from tests.processes import descendants, listening, patient
 
 DEFAULT_PORTS = {6379, 8265, 10001, 52365}
@@ -35,62 +34,49 @@ def short_tmp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def test_a_local_ray_takes_no_port_that_a_head_needs(short_tmp: Path) -> None:
-    with connected(None, Resources()):
-        assert ray.get(ray.remote(lambda: os.getpid()).remote()) != os.getpid()
-        ports = {port for _, port in listening(os.getpid())}
-        logs = "".join(path.read_text() for path in short_tmp.rglob("dashboard_agent.log"))
+def test_a_local_ray_takes_no_port_that_a_head_needs(ray_cluster: Path) -> None:
+    assert ray.get(ray.remote(lambda: os.getpid()).remote()) != os.getpid()
+    ports = {port for _, port in listening(os.getpid())}
+    logs = "".join(path.read_text() for path in ray_cluster.rglob("dashboard_agent.log"))
     assert ports
     assert not DEFAULT_PORTS & ports
     assert "failed to bind" not in logs, "it wanted a port that somebody else has"
 
 
-def test_a_local_ray_ends_with_a_driver_that_is_killed(short_tmp: Path) -> None:
-    code = (
-        "import time\n"
-        "from nlgraft.execution.cluster import connected\n"
-        "from nlgraft.study.data.study import Resources\n"
-        "with connected(None, Resources()):\n"
-        "    print('up', flush=True)\n"
-        "    time.sleep(600)\n"
-    )
-    environment = {**os.environ, "TMPDIR": str(short_tmp)}
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment) as driver:
-        assert driver.stdout is not None
-        assert driver.stdout.readline() == b"up\n"
-        started = [*descendants(driver.pid)]
-        driver.kill()
-    assert len(started) > 2
-    end_s = time.monotonic() + patient(60)
-    while any(Path(f"/proc/{pid}").exists() for pid in started):
-        assert time.monotonic() < end_s
-        time.sleep(0.2)
-
-
-def test_workers_have_the_environment_of_a_driver_that_uv_runs(short_tmp: Path) -> None:
+def test_a_local_ray_has_the_environment_of_a_driver_that_uv_runs_and_ends_with_it(short_tmp: Path) -> None:
     """Ray looks for `uv run` among the ancestors of the driver, and would have uv start each worker."""
     project = short_tmp / "project"  # apart from Ray's files, since Ray would send it to the workers
     project.mkdir()
     (project / "driver.py").write_text(
-        "import sys\n"
+        "import os, time\n"
         "from nlgraft.execution.cluster import connected\n"
         "from nlgraft.study.data.study import Resources\n"
         "with connected(None, Resources()):\n"
         "    import ray\n"
-        "    print('command of workers:', ray.get_runtime_context().runtime_env.get('py_executable'))\n"
+        "    command = ray.get_runtime_context().runtime_env.get('py_executable')\n"
+        "    print(os.getpid(), 'command of workers:', command, flush=True)\n"
+        "    time.sleep(600)\n"
     )
     # Python under the name of uv, whose argument `run` is a script.
-    (project / "run").write_text("import subprocess, sys; subprocess.run(sys.argv[1:], check=True)")
-    done = subprocess.run(
+    (project / "run").write_text("import subprocess, sys; subprocess.run(sys.argv[1:])")
+    with subprocess.Popen(
         ["uv", "run", sys.executable, "driver.py"],
         executable=sys.executable,
         cwd=project,
         env={**os.environ, "UV": "/usr/bin/uv", "TMPDIR": str(short_tmp)},
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
-        check=False,
-    )
-    assert "command of workers: None" in done.stdout, done.stdout + done.stderr
+    ) as uv:
+        assert uv.stdout is not None
+        pid, _, printed = uv.stdout.readline().strip().partition(" ")
+        assert printed == "command of workers: None"
+        started = [*descendants(int(pid))]
+        os.kill(int(pid), signal.SIGKILL)
+    assert len(started) > 2
+    end_s = time.monotonic() + patient(60)
+    while any(Path(f"/proc/{process}").exists() for process in started):
+        assert time.monotonic() < end_s
+        time.sleep(0.2)
 
 
 @pytest.mark.parametrize(("load", "num_starts"), [(0.0, 3), (8.0, 7), (1000.0, 12)])

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from mlflow import MlflowClient
-from ruamel.yaml import YAML
+
+from tests.commands import json_of, nlgraft, write_study
 
 
-def nlgraft(*arguments: str | Path) -> str:
-    command = [sys.executable, "-m", "nlgraft", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
+@pytest.mark.usefixtures("ray_cluster")
 def test_a_search_with_a_margin_from_file_to_mlflow(toy_document: dict[str, Any], tmp_path: Path) -> None:
     levels = {"base": {"noise": 0.0}, "same": {"gain": -0.005, "noise": 0.02}}
     toy_document |= {
@@ -35,23 +28,21 @@ def test_a_search_with_a_margin_from_file_to_mlflow(toy_document: dict[str, Any]
         },
     }
     del toy_document["base"]["steps"]
-    study = tmp_path / "toy.yaml"
-    with study.open("w") as file:
-        YAML().dump(toy_document, file)
-    shown = " ".join(nlgraft("run", study).split())
+    study = write_study(tmp_path / "toy.yaml", toy_document)
+    shown = " ".join(nlgraft("run", study).stdout.split())
     assert "equal to the baseline within the margin of 0.2 points (arm=same)" in shown
     assert (
         "Which setting mattered for dev/score (a description of the trials, not a test): baseline: steps"
         in shown
     )
 
-    document = json.loads(nlgraft("report", study, "--format", "json"))
+    document = json_of("report", study, "--format", "json")
     baseline, same = document["cells"]
     assert same["comparison"]["test/score"]["verdict"] == "equal within 0.2 points"
     settings = baseline["search"]["settings"]
     assert [one["setting"] for one in settings["settings"]] == ["steps", "num_bytes"]
     assert sum(level["trials"] for level in settings["settings"][0]["levels"]) == settings["trials"] == 10
-    assert "verdict" in nlgraft("report", study).replace("|", " ").split()
+    assert "verdict" in nlgraft("report", study).stdout.replace("|", " ").split()
 
     client = MlflowClient(f"sqlite:///{tmp_path / 'store' / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("toy")

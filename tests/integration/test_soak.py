@@ -12,10 +12,10 @@ import pytest
 
 from tests.hosts import joined_hosts
 from tests.integration.test_databases import Database, running_database
-from tests.integration.test_job_submit import free_port
 from tests.integration.test_two_hosts import Cluster, finish, toy
 from tests.processes import descendants, patient, suspend
 from tests.random_faults import Driver, MlflowServer, disturb, search_of
+from tests.servers import free_port
 
 MINUTES = float(os.environ.get("NLGRAFT_SOAK_MINUTES", "2"))
 SEED = int(os.environ.get("NLGRAFT_SOAK_SEED", "7"))

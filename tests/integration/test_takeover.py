@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_command_line import call, finish, start, wait_for, write
+from nlgraft import Study, api
+from tests.commands import json_of, write_study
+from tests.integration.test_command_line import start, wait_for
 from tests.processes import patient
 
 
+@pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize("sleep_s", [0, pytest.param(75, marks=pytest.mark.slow)])
 def test_the_older_attempt_writes_nothing_when_it_wakes(
     toy_document: dict[str, Any], tmp_path: Path, sleep_s: float
@@ -27,7 +30,7 @@ def test_the_older_attempt_writes_nothing_when_it_wakes(
         "space": {"noise": {"type": "float", "low": 0.0, "high": 1.0}},
         "trials": 2,
     }
-    study_file = write(tmp_path / "toy.yaml", toy_document)
+    study_file = write_study(tmp_path / "toy.yaml", toy_document)
     older = start("run", study_file)
     wait_for(tmp_path / "log", "training")
     os.kill(older.pid, signal.SIGSTOP)
@@ -37,26 +40,19 @@ def test_the_older_attempt_writes_nothing_when_it_wakes(
     else:  # a lease's age is that of its file
         os.utime(lock, (time.time() - 75, time.time() - 75))
     token = json.loads(lock.read_text())["token"]
-    newer = start("run", study_file, "--json")
+    newer = api.launch(Study.from_yaml(study_file), wait=False)
     end_s = time.monotonic() + patient(60)
     while json.loads(lock.read_text())["token"] == token:
-        assert newer.poll() is None, newer.stderr.read()
         assert time.monotonic() < end_s
         time.sleep(0.1)
     hold.unlink()  # the workers of both go on; those of the older one can publish nothing
-    out, err = finish(newer, 240)
-    assert newer.returncode == 0, err
-    verified = call("verify", study_file, "--json")
-    assert verified.returncode == 0, verified.stdout
-    result = json.loads(out.splitlines()[-1])
+    result = newer.result(timeout_s=patient(240)).to_json()
+    verified = json_of("verify", study_file, "--json")
 
     os.kill(older.pid, signal.SIGCONT)
     _, err = older.communicate(timeout=patient(90))
     assert older.returncode == 4, err
     assert "another driver has taken over toy" in err
     assert "Traceback" not in err
-    again = call("verify", study_file, "--json")
-    assert again.returncode == 0, again.stdout
-    assert json.loads(again.stdout) == json.loads(verified.stdout)
-    reported = json.loads(call("report", study_file, "--format", "json").stdout)
-    assert reported["cells"] == result["cells"]
+    assert json_of("verify", study_file, "--json") == verified
+    assert json_of("report", study_file, "--format", "json")["cells"] == result["cells"]

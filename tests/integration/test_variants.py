@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 from typing import Any
 
-from click.testing import CliRunner
-
-import nlgraft
-from nlgraft import api
-from nlgraft.commands.main import main
+from nlgraft import Study, api
 from nlgraft.commands.progress import LineReporter
+from tests.commands import json_of, nlgraft, write_study
 
 OVERRIDES = ["steps=4", "seeds=[1]"]
 
 
-def run(study: nlgraft.Study, tracking_uri: str) -> dict[str, Any]:
+def run(study: Study, tracking_uri: str) -> dict[str, Any]:
     """Run a study without Ray: its trials one by one, then the report over them."""
     for cell in ("gain=0.0", "gain=1.0"):
         for seed in study.seeds:
             api.run_one(study, cell, seed, LineReporter(io.StringIO()))
-    return nlgraft.launch(study, tracking_uri=tracking_uri).to_json()
-
-
-def call(*arguments: str) -> str:
-    done = CliRunner().invoke(main, arguments, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.stdout
+    return api.launch(study, tracking_uri=tracking_uri).to_json()
 
 
 def test_a_variant_has_a_name_a_report_and_an_experiment_of_its_own(
     toy_document: dict[str, Any], tmp_path: Path
 ) -> None:
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    plain = nlgraft.Study.from_dict(toy_document)
-    variant = nlgraft.Study.from_dict(toy_document, OVERRIDES)
+    plain = Study.from_dict(toy_document)
+    variant = Study.from_dict(toy_document, OVERRIDES)
     first = run(plain, uri)
     report = Path(first["report_dir"], "report.md").read_text()
     second = run(variant, uri)
@@ -56,10 +46,10 @@ def test_a_variant_has_a_name_a_report_and_an_experiment_of_its_own(
 
     store = str(tmp_path / "store")
     for name, planned in (("toy", 4), (variant.variant, 2)):
-        status = json.loads(call("status", name, "--storage", store, "--json"))
+        status = json_of("status", name, "--storage", store, "--json")
         assert (status["study"], status["counts"]["planned"]) == (name, planned)
         assert status["counts"]["finished"] == planned
-    assert call("report", variant.variant, "--storage", store).startswith(f"# {variant.variant}\n")
+    assert nlgraft("report", variant.variant, "--storage", store).stdout.startswith(f"# {variant.variant}\n")
 
     from mlflow import MlflowClient
 
@@ -74,11 +64,10 @@ def test_a_variant_has_a_name_a_report_and_an_experiment_of_its_own(
 
 
 def test_plan_shows_the_variant_and_its_overrides(toy_document: dict[str, Any], tmp_path: Path) -> None:
-    file = tmp_path / "toy.json"
-    file.write_text(json.dumps(toy_document))
-    plan = json.loads(call("plan", str(file), *OVERRIDES, "--json"))
-    assert plan["study"] == nlgraft.Study.from_dict(toy_document, OVERRIDES).variant
+    file = write_study(tmp_path / "toy.json", toy_document)
+    plan = json_of("plan", file, *OVERRIDES, "--json")
+    assert plan["study"] == Study.from_dict(toy_document, OVERRIDES).variant
     assert plan["overrides"] == OVERRIDES
-    shown = call("plan", str(file), *OVERRIDES)
+    shown = nlgraft("plan", file, *OVERRIDES).stdout
     assert plan["study"] in shown
     assert "steps=4" in shown

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -23,26 +21,12 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.runs.verifying import Verification
 from nlgraft.study.public import Study
 from nlgraft.tracking.naming import CELL
+from tests.commands import json_of, nlgraft, write_study
 from tests.conftest import TOY
-from tests.processes import patient
-
-ROOT = Path(__file__).parents[2]
-
-
-def nlgraft(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(TOY), str(ROOT / "platform"), str(ROOT)])
-    return subprocess.run(
-        [sys.executable, "-m", "nlgraft", *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=patient(180),
-    )
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory: pytest.TempPathFactory, ray_cluster: Path) -> Path:
     """A directory with a study of two cells, three proposals and one replicate each, that has run."""
     directory = tmp_path_factory.mktemp("finished")
     document = {
@@ -59,9 +43,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "seeds": [1],
         "storage": {"path": str(directory / "store")},
     }
-    (directory / "toy.yaml").write_text(json.dumps(document))
-    ran = nlgraft("run", directory / "toy.yaml", "--json")
-    assert ran.returncode == 0, ran.stderr
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(TOY)
+        nlgraft("run", write_study(directory / "toy.yaml", document))
     return directory
 
 
@@ -224,24 +208,19 @@ def test_a_flipped_byte_and_a_lost_stage_are_named_and_made_again(bench: Bench) 
     lost = bench.artifact("upstream").parents[1]
     shutil.rmtree(lost)
     study_file = bench.directory / "toy.yaml"
-    shown = nlgraft("verify", study_file)
-    assert shown.returncode == 1, shown.stderr
+    shown = nlgraft("verify", study_file, code=1)
     assert f"training {damaged.parents[1].name[:12]} is damaged: {damaged.name} has checksum" in shown.stdout
     assert f"upstream {lost.name[:12]} is missing" in shown.stdout
-    assert nlgraft("verify", study_file, "--discard").returncode == 1
+    nlgraft("verify", study_file, "--discard", code=1)
     names = {stage.parent.name for stage in bench.store.glob("artifacts/*/*") if stage.is_dir()}
     assert names == {"upstream", "training", "scores"}, "the other trials keep theirs"
-    again = nlgraft("run", study_file, "--json")
-    assert again.returncode == 0, again.stderr
-    clean = nlgraft("verify", study_file, "--json")
-    assert clean.returncode == 0, clean.stdout
-    assert json.loads(clean.stdout)["findings"] == []
+    nlgraft("run", study_file)
+    assert json_of("verify", study_file, "--json")["findings"] == []
 
 
 def test_a_study_that_runs_is_not_verified(bench: Bench) -> None:
     with StudyLock(bench.study, ArtifactStore.open(bench.store)):
-        refused = nlgraft("verify", bench.directory / "toy.yaml")
-    assert refused.returncode == 4
+        refused = nlgraft("verify", bench.directory / "toy.yaml", code=4)
     assert "toy is being run, so that nothing is final" in refused.stderr
 
 
@@ -249,13 +228,10 @@ def test_a_locked_study_is_waited_for_as_long_as_is_allowed(bench: Bench) -> Non
     lock = StudyLock(bench.study, ArtifactStore.open(bench.store))
     with lock:
         began_s = time.monotonic()
-        refused = nlgraft("run", bench.directory / "toy.yaml", "--wait-timeout", "2s")
-        assert time.monotonic() - began_s > 2
-        threading.Timer(5, lock.__exit__, (None, None, None)).start()
-        waited = nlgraft("run", bench.directory / "toy.yaml", "--wait-timeout", "2m", "--json")
-    assert refused.returncode == 4
+        refused = nlgraft("run", bench.directory / "toy.yaml", "--wait-timeout", "1s", code=4)
+        assert time.monotonic() - began_s > 1
+        threading.Timer(1, lock.__exit__, (None, None, None)).start()
+        nlgraft("run", bench.directory / "toy.yaml", "--wait-timeout", "2m")
     assert "the study is being run by" in refused.stderr
-    assert waited.returncode == 0, waited.stderr
-    wrong = nlgraft("run", bench.directory / "toy.yaml", "--wait-timeout", "soon")
-    assert wrong.returncode == 2
+    wrong = nlgraft("run", bench.directory / "toy.yaml", "--wait-timeout", "soon", code=2)
     assert "'soon' is not a duration; allowed: seconds above 0, '2h30m'" in wrong.stderr

@@ -27,7 +27,7 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial, trial_record
 from nlgraft.runs.run import Run
 from nlgraft.study.data.design import cells
-from nlgraft.study.planning.proposed import baseline_of, pair_of, proposed, seeds_of
+from nlgraft.study.planning.proposed import baseline_of, comparison_study, seeds_of, with_changes
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system_import import load_system
@@ -237,8 +237,8 @@ def test_a_proposal_may_replace_a_section() -> None:
     }
     whole["objective"] = {"metric": "dev/bleu", "direction": "maximize"}
     base = baseline_of(Study.from_dict(whole))
-    new, _ = proposed(base, ["model={preset: tiny, norm: pre}", "train.peak_lr=1e-3"])
-    pair = pair_of(base, new, "1", seeds_of(0, 5), 5)
+    new, _ = with_changes(base, ["model={preset: tiny, norm: pre}", "train.peak_lr=1e-3"])
+    pair = comparison_study(base, new, "1", seeds_of(0, 5), 5)
     kept_cell, proposal_cell = cells(pair)
     for alone, cell in ((base, kept_cell), (new, proposal_cell)):
         assert resolve_config(pair, cell) == resolve_config(alone, cells(alone)[0])

@@ -11,12 +11,12 @@ import click
 from nlgraft.basics.errors import EXIT_FAILED, DataError, fails_politely
 from nlgraft.commands.study_command import (
     find_study,
-    given_study,
     has_json,
     has_storage,
     print_json,
     reads_studies,
-    takes_study,
+    study_arguments,
+    with_study,
 )
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _COMPARED = ("system", "metric", "seeds", "score", "difference", "interval", "p"
 
 
 @click.command("pack")
-@given_study()
+@with_study()
 @click.option("--out", required=True, type=click.Path(dir_okay=False, path_type=Path), help="File to write.")
 @click.option("--without-models", is_flag=True, help="Leave weights out: the tables can still be checked.")
 def pack(study: Study, out: Path, without_models: bool) -> None:
@@ -117,7 +117,7 @@ def ls(storage: str | None, is_json: bool) -> None:
 
 
 @click.command("rm")
-@takes_study("STUDY")
+@study_arguments("STUDY")
 @click.option("--yes", "is_sure", is_flag=True, help="Remove; otherwise it is only shown.")
 @click.option("--forget", "is_forgotten", is_flag=True, help="Only the name: what it computed is left to gc.")
 @has_storage
@@ -160,7 +160,7 @@ def gc(is_sure: bool, has_loose: bool, storage: str | None) -> None:
 
 
 @click.command("config")
-@given_study()
+@with_study()
 @click.option("--cell", default="baseline", show_default=True, help="factor=level, or the name of a level.")
 @has_json
 def config(study: Study, cell: str, is_json: bool) -> None:

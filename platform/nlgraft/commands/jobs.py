@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from nlgraft.basics.errors import EXIT_FAILED, NlgraftError
-from nlgraft.commands.study_command import given_study, has_address, read_study, takes_study
+from nlgraft.commands.study_command import has_address, read_study, study_arguments, with_study
 
 if TYPE_CHECKING:
     from nlgraft.execution.job_server import Job, JobServer
@@ -27,7 +27,7 @@ def _write(text: str) -> None:
 
 
 @click.command("submit")
-@takes_study()
+@study_arguments()
 @_has_server
 @click.option("--storage", help="Artifact store: directory or URI that the cluster can reach.")
 @click.option("--tracking-uri", help="MLflow tracking URI that the cluster can reach.")
@@ -111,7 +111,7 @@ def job_of(study: Study, address: str | None) -> tuple[JobServer, Job]:
 
 
 @click.command("logs")
-@given_study()
+@with_study()
 @_has_server
 @click.option("--follow", is_flag=True, help="Go on until the job ends.")
 def logs(study: Study, address: str | None, follow: bool) -> None:
@@ -127,7 +127,7 @@ def logs(study: Study, address: str | None, follow: bool) -> None:
 
 
 @click.command("stop")
-@given_study()
+@with_study()
 @_has_server
 def stop(study: Study, address: str | None) -> None:
     """End the job of a study on a Ray cluster.

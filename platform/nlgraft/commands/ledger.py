@@ -9,7 +9,6 @@ import click
 from nlgraft.basics.errors import EXIT_FAILED
 from nlgraft.basics.wording import visible
 from nlgraft.commands.study_command import (
-    given_study,
     has_json,
     has_storage,
     has_tracking,
@@ -17,7 +16,8 @@ from nlgraft.commands.study_command import (
     progress_of,
     read_study,
     reads_studies,
-    takes_study,
+    study_arguments,
+    with_study,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def ledger(study: str | None, is_json: bool, storage: str | None) -> None:
 
 
 @click.command("register")
-@given_study()
+@with_study()
 @click.option("--show", "is_shown", is_flag=True, help="Register nothing; print what is registered.")
 @has_json
 def register(study: Study, is_shown: bool, is_json: bool) -> None:
@@ -75,7 +75,7 @@ def register(study: Study, is_shown: bool, is_json: bool) -> None:
 
 
 @click.command("try")
-@takes_study()
+@study_arguments()
 @click.option("--against", metavar="KEPT", help="A kept proposal's number, or baseline. Default: kept last.")
 @click.option(
     "--max-seeds",
@@ -131,7 +131,7 @@ def try_proposal(
 
 
 @click.command("verify")
-@given_study()
+@with_study()
 @has_json
 @click.option("--only", multiple=True, metavar="FACTOR=LEVEL", help="Only these cells and the baseline.")
 @click.option("--discard", is_flag=True, help="Remove artifacts that cannot be used; `run` makes them again.")

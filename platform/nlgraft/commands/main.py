@@ -22,7 +22,6 @@ from nlgraft.commands.ledger import ledger, register, try_proposal, verify
 from nlgraft.commands.start import init, schema, studies, systems
 from nlgraft.commands.study_command import (
     duration_of,
-    given_study,
     has_address,
     has_json,
     has_storage,
@@ -30,7 +29,8 @@ from nlgraft.commands.study_command import (
     print_json,
     progress_of,
     read_study,
-    takes_study,
+    study_arguments,
+    with_study,
 )
 from nlgraft.commands.vocab import vocab
 from nlgraft.commands.winner import classify, export, translate
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 @main.command("validate")
-@takes_study()
+@study_arguments()
 def validate(study_file: str, overrides: tuple[str, ...]) -> None:
     """Check a study and its data; print every problem and what is allowed."""
     from nlgraft.study.data.design import cells
@@ -67,7 +67,7 @@ def validate(study_file: str, overrides: tuple[str, ...]) -> None:
 
 
 @main.command("plan")
-@given_study("STUDY.yaml")
+@with_study("STUDY.yaml")
 @click.option(
     "--nodes",
     type=click.IntRange(min=2),
@@ -95,7 +95,7 @@ def plan(study: Study, nodes: int | None, is_json: bool) -> None:
 
 
 @main.command("validity")
-@given_study("STUDY.yaml")
+@with_study("STUDY.yaml")
 @click.option("--simulations", default=1000, show_default=True, type=click.IntRange(min=100))
 @click.option(
     "--collapse",
@@ -136,7 +136,7 @@ def validity(study: Study, simulations: int, is_json: bool, **settings: Any) -> 
 
 
 @main.command("run")
-@takes_study()
+@study_arguments()
 @click.option("--json", "is_json", is_flag=True, help="Print the result as JSON, as the last line of stdout.")
 @click.option("--only", multiple=True, metavar="FACTOR=LEVEL", help="Run only these cells and the baseline.")
 @has_address("A running Ray cluster, e.g. auto. Default: start a local one.")
@@ -190,7 +190,7 @@ def run(
 
 
 @main.command("trial")
-@takes_study()
+@study_arguments()
 @click.option(
     "--cell",
     multiple=True,
@@ -232,7 +232,7 @@ def trial(
 
 
 @main.command("status")
-@given_study()
+@with_study()
 @has_json
 @click.option("--watch", is_flag=True, help="Refresh every two seconds until nothing runs.")
 @has_address("Job server, e.g. http://HEAD:8265: say how its job of the study is.")
@@ -256,7 +256,7 @@ def status(study: Study, is_json: bool, watch: bool, address: str | None) -> Non
 
 
 @main.command("report")
-@given_study()
+@with_study()
 @click.option(
     "--format",
     "formats",

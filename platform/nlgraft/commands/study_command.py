@@ -57,7 +57,7 @@ def reads_studies(function: Callable[..., None]) -> Callable[..., None]:
     return fails_politely(command)
 
 
-def takes_study(metavar: str = "STUDY.yaml") -> Callable[[Callable[..., None]], Callable[..., None]]:
+def study_arguments(metavar: str = "STUDY.yaml") -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Declare the arguments of a command that takes a study and overrides."""
 
     def declare(function: Callable[..., None]) -> Callable[..., None]:
@@ -67,7 +67,7 @@ def takes_study(metavar: str = "STUDY.yaml") -> Callable[[Callable[..., None]], 
     return declare
 
 
-def given_study(metavar: str = "STUDY") -> Callable[[Callable[..., None]], Callable[..., None]]:
+def with_study(metavar: str = "STUDY") -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Declare a study, its overrides and its store; the command is called with the `Study` that they name.
 
     ``STUDY`` may also be the name of a study that was run, ``STUDY.yaml`` is a file.
@@ -79,7 +79,7 @@ def given_study(metavar: str = "STUDY") -> Callable[[Callable[..., None]], Calla
             read = find_study if metavar == "STUDY" else read_study
             function(read(study_file, overrides, storage), **options)
 
-        return takes_study(metavar)(has_storage(command))
+        return study_arguments(metavar)(has_storage(command))
 
     return declare
 

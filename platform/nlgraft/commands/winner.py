@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from nlgraft.basics.errors import DataError, fails_politely
-from nlgraft.commands.study_command import given_study, has_json, print_json
+from nlgraft.commands.study_command import has_json, print_json, with_study
 
 if TYPE_CHECKING:
     from nlgraft.export.exported import ExportedModel
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command("export")
-@given_study()
+@with_study()
 @click.option("--cell", help="factor=level, or the name of a level. Default: the best by the objective.")
 @click.option("--seed", type=int, help="A finished seed. Default: that of the median score.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Directory to write.")

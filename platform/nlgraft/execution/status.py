@@ -18,7 +18,7 @@ from nlgraft.pipeline.trial import TrialRecord, trial_record
 from nlgraft.study.data.design import Cell, cells
 from nlgraft.study.data.study import Study
 from nlgraft.study.planning.looks import read_granted, record_granted
-from nlgraft.study.planning.selection import chosen_of, load_proposals, study_key
+from nlgraft.study.planning.selection import best_params, load_proposals, study_key
 from nlgraft.study.reading.resolving import resolve_cell
 
 STATES = ("planned", "waiting", "running", "finished", "stopped", "failed")
@@ -118,7 +118,7 @@ def _cell_status(
         planned += study.search.trials
         proposals = [p for p in load_proposals(study, cell, store) if p.number < study.search.trials]
         records += [proposal.record for proposal in proposals if proposal.record is not None]
-        params = chosen_of(study, proposals)
+        params = best_params(study, proposals)
     if params is not None:
         records += _replicate_records(study, store, cell, params, study.seeds[:num_seeds])
     states = Counter(record.state for record in records)

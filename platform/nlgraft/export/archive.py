@@ -51,7 +51,7 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 """Of every file, so that the same study gives the same archive."""
 
 
-class _Described(BaseModel):
+class _Description(BaseModel):
     study: str
 
 
@@ -94,19 +94,25 @@ def pack(study: Study, store: ArtifactStore, out: Path, *, has_models: bool = Tr
         copied = ArtifactStore.open(root / _STORE)
         weights = _copy(study, store, root / _STORE)
         study.record(copied)
-        kept = {path for path in root.rglob("*") if path.is_file()}  # tables enter the copy's ledger, too
+        packed_files = {
+            path
+            for path in root.rglob("*")
+            if path.is_file()
+            # Tables enter the copy's ledger, too.
+        }
         _write_tables(study.variant, copied, root / _TABLES)
         description = {"format": 1, "study": study.variant, "has_models": has_models}
         (root / _DESCRIPTION).write_text(json.dumps(description) + "\n", "utf-8")
         partial = out.absolute().with_name(f".{out.name}.partial")
         try:
             with zipfile.ZipFile(partial, "w") as file:
-                for path in sorted(kept | {root / _DESCRIPTION, *(root / _TABLES).iterdir()}):
+                for path in sorted(packed_files | {root / _DESCRIPTION, *(root / _TABLES).iterdir()}):
                     _add(file, path.relative_to(root).as_posix(), path.read_bytes())
                 for key in weights if has_models else ():
                     _add(file, f"{_STORE}/{key}", _read(store, key))
                 num_files = len(file.namelist())
-                file.comment = b" " * _LENGTH  # room for the digest, which covers all before it
+                # Room for the digest, which covers all before it.
+                file.comment = b" " * _LENGTH
             digest = _digest(partial)
             with partial.open("r+b") as raw:
                 raw.seek(-_LENGTH, 2)
@@ -125,7 +131,7 @@ def unpack(path: Path, directory: Path) -> Archive:
     Raises:
         DataError: The archive is none, or damaged, or the directory is not empty: ledgers cannot be merged.
     """
-    found = _verified(path)
+    archive = _verified_archive(path)
     try:
         is_taken = directory.exists() and (not directory.is_dir() or any(directory.iterdir()))
         directory.mkdir(parents=True, exist_ok=True)
@@ -136,11 +142,12 @@ def unpack(path: Path, directory: Path) -> Archive:
         try:
             _write_store(path, directory)
         except BaseException:
-            shutil.rmtree(directory.resolve(), ignore_errors=True)  # nothing was in it before
+            # Nothing was in it before.
+            shutil.rmtree(directory.resolve(), ignore_errors=True)
             raise
     except OSError as error:
         raise DataError(f"--out {directory}: cannot be written ({error}); give another directory") from error
-    return found
+    return archive
 
 
 def check(path: Path) -> Archive:
@@ -149,15 +156,16 @@ def check(path: Path) -> Archive:
     Raises:
         DataError: The archive is none, or a byte of it was changed.
     """
-    with tempfile.TemporaryDirectory(prefix="nlgraft-check-") as name:
-        root = Path(name)
-        found = unpack(path, root / _STORE)
-        _write_tables(found.study, ArtifactStore.open(root / _STORE), root / _TABLES)
+    with tempfile.TemporaryDirectory(prefix="nlgraft-check-") as scratch:
+        root = Path(scratch)
+        archive = unpack(path, root / _STORE)
+        _write_tables(archive.study, ArtifactStore.open(root / _STORE), root / _TABLES)
         with zipfile.ZipFile(path) as file:
-            packed = {one: file.read(one) for one in file.namelist() if one.startswith(f"{_TABLES}/")}
-        made = {f"{_TABLES}/{one.name}": one.read_bytes() for one in (root / _TABLES).iterdir()}
-    differing = sorted(one for one in packed.keys() | made.keys() if packed.get(one) != made.get(one))
-    return Archive(path, found.study, found.digest, found.num_files, tuple(differing))
+            names = [name for name in file.namelist() if name.startswith(f"{_TABLES}/")]
+            packed = {name: file.read(name) for name in names}
+        made = {f"{_TABLES}/{table.name}": table.read_bytes() for table in (root / _TABLES).iterdir()}
+    differing = sorted(name for name in packed.keys() | made.keys() if packed.get(name) != made.get(name))
+    return Archive(path, archive.study, archive.digest, archive.num_files, tuple(differing))
 
 
 def _write_store(path: Path, directory: Path) -> None:
@@ -194,7 +202,8 @@ def _keys(study: Study, store: ArtifactStore, records: Mapping[str, TrialRecord]
     stages = {(stage["name"], stage["fingerprint"]) for record in records.values() for stage in record.stages}
     for name, fingerprint in sorted(stages):
         manifest = store.manifest(fingerprint)
-        if manifest is not None:  # of a trial that failed, not every stage has one
+        if manifest is not None:
+            # Of a trial that failed, not every stage has one.
             folder = f"artifacts/{name}/{fingerprint}"
             yield f"{folder}/{MANIFEST}"
             yield from (f"{folder}/{manifest.location}/{file}" for file in sorted(manifest.files))
@@ -233,31 +242,31 @@ def _add(file: zipfile.ZipFile, name: str, data: bytes) -> None:
 
 def _digest(path: Path) -> str:
     """Digest everything but the comment."""
-    whole, left = hashlib.sha256(), path.stat().st_size - _LENGTH
+    whole, num_left = hashlib.sha256(), path.stat().st_size - _LENGTH
     with path.open("rb") as raw:
-        while left > 0 and (chunk := raw.read(min(_CHUNK, left))):
+        while num_left > 0 and (chunk := raw.read(min(_CHUNK, num_left))):
             whole.update(chunk)
-            left -= len(chunk)
+            num_left -= len(chunk)
     return whole.hexdigest()
 
 
-def _verified(path: Path) -> Archive:
+def _verified_archive(path: Path) -> Archive:
     refuse_special(path)
     try:
         with path.open("rb") as raw:
             raw.seek(-_LENGTH, 2)
-            said = raw.read()
+            trailer = raw.read()
         digest = _digest(path)
     except OSError as error:
         raise DataError(f"{path}: no archive that `nlgraft pack` wrote ({error})") from error
-    if said != _PREFIX + digest.encode():
+    if trailer != _PREFIX + digest.encode():
         raise DataError(
             f"{path}: its bytes are not those that were packed; fetch it again. Nothing of it was judged"
         )
     with _opened(path) as file:
         _check_entries(path, file.infolist())
-        described = _Described.model_validate_json(file.read(_DESCRIPTION))
-        return Archive(path, described.study, digest, len(file.namelist()))
+        description = _Description.model_validate_json(file.read(_DESCRIPTION))
+        return Archive(path, description.study, digest, len(file.namelist()))
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from nlgraft.text.corpus_config import CorpusConfig
 from nlgraft.text.files import refuse_special
 
 DESCRIPTION_FILE = "nlgraft.json"
-OURS = "nlgraft"
+NATIVE = "nlgraft"
 """Folder of an exported directory with the model and the tokenizers as nlgraft reads them."""
 MODEL, BODY, CORPUS_READ = "model", "body", "corpus"
 TRANSFORMERS_CONFIG = "config.json"
@@ -90,7 +90,7 @@ class Description(StrictConfig):
 
 
 @dataclass(frozen=True)
-class Taken:
+class ExportSource:
     """What of a trial is exported.
 
     Attributes:
@@ -102,7 +102,7 @@ class Taken:
     stages: Mapping[str, Stage]
 
 
-def take(graph: StageGraph, store: ArtifactStore) -> Taken:
+def export_source(graph: StageGraph, store: ArtifactStore) -> ExportSource:
     """Find the model of a trial, with all that its use needs.
 
     Raises:
@@ -118,17 +118,19 @@ def take(graph: StageGraph, store: ArtifactStore) -> Taken:
     for stage in (result, *result.inputs.values()):
         manifest = store.manifest(stage)
         if manifest is not None and TRANSFORMERS_CONFIG in manifest.files:
-            read = [one.inputs["tokenizer"] for one in (result, stage) if "tokenizer" in one.inputs]
+            read = [user.inputs["tokenizer"] for user in (result, stage) if "tokenizer" in user.inputs]
             folders = {"text": "tokenizers/0"} if read else {}
             stages = {MODEL: stage} | dict(zip(folders.values(), read, strict=False))
-            return Taken(Description(task="checkpoint", tokenizers=folders, trial=graph.fingerprint), stages)
+            return ExportSource(
+                Description(task="checkpoint", tokenizers=folders, trial=graph.fingerprint), stages
+            )
     raise DataError(
         f"trial {graph.fingerprint[:12]}: its result, {result.name}, has no translations, no classifier and "
         "no checkpoint of transformers behind it, so there is no model to take away"
     )
 
 
-def _translation(last: Stage, trial: str) -> Taken:
+def _translation(last: Stage, trial: str) -> ExportSource:
     later: list[LaterStage] = []
     while last.run != TRANSLATE.run:
         if last.run not in get_args(LaterFunction):
@@ -145,8 +147,8 @@ def _translation(last: Stage, trial: str) -> Taken:
     folders: dict[str, str] = {}
     for key, stage in last.inputs.items():
         if key.startswith("tokenizers/"):
-            known = next((folder for folder, other in stages.items() if other == stage), None)
-            folder = known if known not in (None, MODEL) else f"tokenizers/{len(stages) - 1}"
+            shared_folder = next((folder for folder, other in stages.items() if other == stage), None)
+            folder = shared_folder if shared_folder not in (None, MODEL) else f"tokenizers/{len(stages) - 1}"
             folders[key.removeprefix("tokenizers/")], stages[folder] = folder, stage
     sides = (*settings.view.sources, *settings.view.contexts.values())
     roles = sorted({settings.streams[side.stream] for side in sides})
@@ -156,12 +158,12 @@ def _translation(last: Stage, trial: str) -> Taken:
         tokenizers=folders,
         later=tuple(later),
         trial=trial,
-        **_reading(last.inputs["corpus"], tuple(roles)),
+        **_source_reading(last.inputs["corpus"], tuple(roles)),
     )
-    return Taken(description, stages | {CORPUS_READ: last.inputs["corpus"]})
+    return ExportSource(description, stages | {CORPUS_READ: last.inputs["corpus"]})
 
 
-def _reading(corpus: Stage, roles: tuple[str, ...]) -> dict[str, Any]:
+def _source_reading(corpus: Stage, roles: tuple[str, ...]) -> dict[str, Any]:
     """Describe what a study's corpus does to sources before a model reads them."""
     while corpus.run != CORPUS.run and "corpus" in corpus.inputs:
         corpus = corpus.inputs["corpus"]
@@ -179,7 +181,7 @@ def _reading(corpus: Stage, roles: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-def _classification(classifier: Stage, trial: str) -> Taken:
+def _classification(classifier: Stage, trial: str) -> ExportSource:
     encoded = classifier.inputs["encoded"]
     if encoded.run != ENCODED_WORDS.run:
         raise NlgraftError(f"stage {encoded.name}: encodes lines in an unknown way")
@@ -191,4 +193,4 @@ def _classification(classifier: Stage, trial: str) -> Taken:
     )
     stages = {MODEL: classifier, BODY: classifier.inputs["body"]}
     stages |= {"tokenizers/0": classifier.inputs["tokenizer"], CORPUS_READ: classifier.inputs["corpus"]}
-    return Taken(description, stages)
+    return ExportSource(description, stages)

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 
 from nlgraft.basics.errors import DataError, StoreError
 from nlgraft.evaluation.artifact import read_lines, write_lines
-from nlgraft.export.description import BODY, MODEL, OURS, Description, LaterStage, Task
+from nlgraft.export.description import BODY, MODEL, NATIVE, Description, LaterStage, Task
 from nlgraft.nn.classifier import Classifier
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.execute import load_function
@@ -53,13 +53,13 @@ class ExportedModel:
             DataError: ``nlgraft export`` did not write it.
         """
         self._directory = Path(directory)
-        self._described = Description.read(self._directory)
-        self.task, self.columns = self._described.task, self._described.columns
-        self.separator = self._described.joined_by
+        self._description = Description.read(self._directory)
+        self.task, self.columns = self._description.task, self._description.columns
+        self.separator = self._description.joined_by
         for path in self._directory.rglob("*"):
             refuse_special(path)
-        self._ours = self._directory / OURS
-        self._tokenizers = {name: self._ours / at for name, at in self._described.tokenizers.items()}
+        self._native = self._directory / NATIVE
+        self._tokenizers = {name: self._native / at for name, at in self._description.tokenizers.items()}
 
     def __repr__(self) -> str:
         next_ = {"translation": ".translate(lines)", "classification": ".classify(lines)"}
@@ -76,18 +76,18 @@ class ExportedModel:
         self._check_columns(columns)
         if not columns[0]:
             return []
-        with _reading(self._directory):
+        with _export_errors(self._directory):
             model, settings = self._seq2seq
             inputs = encoded_inputs(settings, self._corpus(columns), self._tokenizers, model.room("source"))
             target = open_tokenizer(self._tokenizers[settings.view.target.stream])
         lines = target.decode(search(model, inputs, settings).best)
         # Written and read, since a line break within a translation becomes a space in an artifact.
         with tempfile.TemporaryDirectory(prefix="nlgraft-translation-") as name:
-            found = Path(name)
-            write_lines(found / HYPOTHESES_FILE, lines)
-            for later in self._described.later:
-                found = _apply(later, found, Path(name))
-            return read_lines(found / HYPOTHESES_FILE)
+            directory = Path(name)
+            write_lines(directory / HYPOTHESES_FILE, lines)
+            for later in self._description.later:
+                directory = _apply(later, directory, Path(name))
+            return read_lines(directory / HYPOTHESES_FILE)
 
     def classify(self, lines: Sequence[str]) -> list[str]:
         """Find the likeliest label of every line; errors as for ``probabilities``."""
@@ -104,14 +104,15 @@ class ExportedModel:
             DataError: The model does something else.
         """
         self.check_task("classification")
-        with _reading(self._directory):
+        with _export_errors(self._directory):
             model, labels = self._classifier
             [tokenizer] = self._tokenizers.values()
-            encoded = encode_words(tokenizer / TOKENIZER_FILE, lines, self._described.max_tokens)
+            encoded = encode_words(tokenizer / TOKENIZER_FILE, lines, self._description.max_tokens)
             ids = MaskingIds.of(load_vocabulary(tokenizer))
         if not lines:
             return labels, np.zeros((0, len(labels)))
-        classes = np.zeros(len(lines), dtype=np.int64)  # unknown, and not looked at
+        # Unknown, and not looked at.
+        classes = np.zeros(len(lines), dtype=np.int64)
         data = LabelledData(encoded.ids, classes, ids, batch_tokens=_BATCH_TOKENS)
         return labels, class_probabilities(model, data, len(labels))
 
@@ -132,8 +133,8 @@ class ExportedModel:
             )
 
     def _corpus(self, columns: Sequence[Sequence[str]]) -> Corpus:
-        most = self._described.max_source_words
-        cut = [[_first_words(line, most) for line in column] for column in columns]
+        max_words = self._description.max_source_words
+        cut = [[_first_words(line, max_words) for line in column] for column in columns]
         if self.separator is not None:
             return Corpus([[self.separator.join(parts) for parts in zip(*cut, strict=True)]])
         indices = [int(role.removeprefix("source ")) for role in self.columns]
@@ -145,16 +146,16 @@ class ExportedModel:
 
     @cached_property
     def _seq2seq(self) -> tuple[Seq2Seq, TranslateSettings]:
-        settings = TranslateSettings.model_validate_json(json.dumps(self._described.settings))
-        return read_model(self._ours / MODEL), settings
+        settings = TranslateSettings.model_validate_json(json.dumps(self._description.settings))
+        return read_model(self._native / MODEL), settings
 
     @cached_property
     def _classifier(self) -> tuple[Classifier, list[str]]:
-        return read_classifier(self._ours / MODEL, self._ours / BODY)
+        return read_classifier(self._native / MODEL, self._native / BODY)
 
 
 @contextmanager
-def _reading(directory: Path) -> Iterator[None]:
+def _export_errors(directory: Path) -> Iterator[None]:
     """Name the directory if its files are not those that were exported."""
     try:
         yield
@@ -164,9 +165,9 @@ def _reading(directory: Path) -> Iterator[None]:
         raise DataError(f"{directory}: files are missing or damaged ({reason}); export it again") from error
 
 
-def _first_words(line: str, most: int | None) -> str:
-    words = [] if most is None else line.split()
-    return " ".join(words[:most]) if most is not None and len(words) > most else line
+def _first_words(line: str, max_words: int | None) -> str:
+    words = [] if max_words is None else line.split()
+    return " ".join(words[:max_words]) if max_words is not None and len(words) > max_words else line
 
 
 def _apply(later: LaterStage, directory: Path, scratch: Path) -> Path:

@@ -37,7 +37,7 @@ class Export:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
-        described = Description.read(self.directory)
+        description = Description.read(self.directory)
         return {
             "directory": str(self.directory),
             "study": self.choice.result.study.variant,
@@ -45,13 +45,18 @@ class Export:
             "seed": self.choice.trial.seed,
             "reasons": list(self.choice.reasons),
             "trial": self.choice.trial.fingerprint,
-            "task": described.task,
-            "columns": list(described.columns),
+            "task": description.task,
+            "columns": list(description.columns),
             "forms": self.forms,
         }
 
 
-def write_export(result: StudyResult, out: Path, cell: str | None = None, seed: int | None = None) -> Export:
+def write_export(
+    result: StudyResult,
+    out: Path,
+    cell: str | None = None,
+    seed: int | None = None,
+) -> Export:
     """Write the model of a study's best cell, or of another one, with its card.
 
     Args:
@@ -76,8 +81,8 @@ def write_export(result: StudyResult, out: Path, cell: str | None = None, seed: 
             partial = Path(outer) / target.name
             partial.mkdir()
             forms = write_directory(choice.graph, result.store, partial)
-            described = Description.read(partial)
-            write_card(choice, described.task, described.columns, forms, partial)
+            description = Description.read(partial)
+            write_card(choice, description.task, description.columns, forms, partial)
             partial.replace(target)
     except OSError as error:
         raise DataError(f"--out {out}: cannot be written ({error}); give another directory") from error
@@ -93,7 +98,11 @@ _LICENCE = re.compile(r"^license:\s*[\"']?([\w.+-]+)", re.MULTILINE)
 
 
 def write_card(
-    choice: Choice, task: str, columns: tuple[str, ...], forms: Mapping[str, str], out: Path
+    choice: Choice,
+    task: str,
+    columns: tuple[str, ...],
+    forms: Mapping[str, str],
+    out: Path,
 ) -> None:
     """Write ``README.md`` of an exported directory."""
     study = choice.result.study
@@ -117,7 +126,7 @@ def write_card(
         "",
         "## Use",
         "",
-        *_use(task, columns),
+        *_usage(task, columns),
         *(f"- {name}: {how}" for name, how in sorted(forms.items())),
         "",
         "## Scores",
@@ -139,7 +148,7 @@ def write_card(
         "",
         *_provenance(choice),
     ]
-    text = "\n".join(one if one is data else inert_markdown(one) for one in parts)
+    text = "\n".join(line if line is data else inert_markdown(line) for line in parts)
     (out / "README.md").write_text(text + "\n", "utf-8")
 
 
@@ -149,14 +158,16 @@ def _constructed(choice: Choice) -> list[str]:
     return ["- trained on a constructed language: it shows that a method works, and is of no other use"]
 
 
-def _use(task: str, columns: tuple[str, ...]) -> list[str]:
+def _usage(task: str, columns: tuple[str, ...]) -> list[str]:
     if task not in _USES:
         return []
-    given = "a line of standard input" if len(columns) == 1 else f"{len(columns)} columns, a tab between them"
+    source = (
+        "a line of standard input" if len(columns) == 1 else f"{len(columns)} columns, a tab between them"
+    )
     call = _USES[task]
     arguments = ", ".join(["[text]"] * len(columns))
     return [
-        f"`nlgraft {call} DIR < text` reads {given} ({', '.join(columns)}); in Python "
+        f"`nlgraft {call} DIR < text` reads {source} ({', '.join(columns)}); in Python "
         f"`nlgraft.load_model(DIR).{call}({arguments})`. It answers as the study's own trial did.",
         "",
     ]
@@ -172,14 +183,18 @@ def _scores(choice: Choice) -> list[str]:
         "|---|---|---|---|---|---|",
     ]
     for name, metric in result.metrics.items():
-        own, trials = choice.trial.measured(name), choice.cell.measured(name)
-        if metric.is_time or metric.is_fixed or metric.split is None or own is None:
+        score, trials = choice.trial.measured(name), choice.cell.measured(name)
+        if metric.is_time or metric.is_fixed or metric.split is None or score is None:
             continue
-        found = comparer.contrast(name, choice.cell.cell.label, "", [(1.0, trials)])
-        ends = "none" if found.ci is None else f"{found.ci[0]:.4g} to {found.ci[1]:.4g} (over {found.scope})"
-        mean = "" if found.difference is None else f"{found.difference:.4g}"
-        signature = (own.signature or "").replace("|", "\\|")
-        rows.append(f"| {name} | {own.value:.4g} | {mean} | {ends} | {len(trials)} | {signature} |")
+        contrast = comparer.contrast(name, choice.cell.cell.label, "", [(1.0, trials)])
+        ends = (
+            "none"
+            if contrast.ci is None
+            else f"{contrast.ci[0]:.4g} to {contrast.ci[1]:.4g} (over {contrast.scope})"
+        )
+        mean = "" if contrast.difference is None else f"{contrast.difference:.4g}"
+        signature = (score.signature or "").replace("|", "\\|")
+        rows.append(f"| {name} | {score.value:.4g} | {mean} | {ends} | {len(trials)} | {signature} |")
     shared = choice.cell.trained_once
     if shared:
         rows += [
@@ -203,7 +218,7 @@ def _provenance(choice: Choice) -> list[str]:
     if result.provenance.commits:
         lines.append(f"- code: {', '.join(result.provenance.commits)}")
     packages = result.provenance.versions.items()
-    lines.append("- versions: " + ", ".join(f"{name} {'/'.join(found)}" for name, found in packages))
+    lines.append("- versions: " + ", ".join(f"{name} {'/'.join(versions)}" for name, versions in packages))
     return lines
 
 
@@ -230,8 +245,8 @@ def _licence(checkpoint: str) -> str:
         card = try_to_load_from_cache(checkpoint, "README.md")
     if not isinstance(card, str | Path) or not Path(card).is_file():
         return _UNKNOWN
-    found = _LICENCE.search(Path(card).read_text("utf-8", errors="replace"))
-    return found[1] if found else _UNKNOWN
+    match = _LICENCE.search(Path(card).read_text("utf-8", errors="replace"))
+    return match[1] if match else _UNKNOWN
 
 
 # Which trial of a study is taken away, and why that one.
@@ -272,18 +287,21 @@ def choose(result: StudyResult, cell: str | None = None, seed: int | None = None
     objective = result.study.objectives[0]
     sign = 1.0 if objective.direction == "maximize" else -1.0
     if cell is None:
-        means = {found.cell.label: (found.mean(objective.metric), found) for found in result.cells}
-        known = [(sign * mean, found) for mean, found in means.values() if mean is not None]
-        if not known:
+        means = {
+            result_cell.cell.label: (result_cell.mean(objective.metric), result_cell)
+            for result_cell in result.cells
+        }
+        scored = [(sign * mean, result_cell) for mean, result_cell in means.values() if mean is not None]
+        if not scored:
             raise DataError(f"{result.study.variant}: {_why_none(result)}")
-        chosen = max(known, key=lambda pair: pair[0])[1]
+        chosen = max(scored, key=lambda pair: pair[0])[1]
         mean = chosen.mean(objective.metric)
-        of = count(len(known), "finished cell")
+        of = count(len(scored), "finished cell")
         why_cell = f"cell {chosen.cell.label}: the best mean {objective.metric}, {mean:.4g}, of {of}"
     else:
         chosen = result.cell(cell)
         why_cell = f"cell {chosen.cell.label}: as asked for"
-    trial, why_seed = _of_seed(chosen, objective.metric, sign, seed)
+    trial, why_seed = _choose_seed(chosen, objective.metric, sign, seed)
     return Choice(result, chosen, trial, (why_cell, why_seed))
 
 
@@ -294,7 +312,12 @@ def _why_none(result: StudyResult) -> str:
     return "no trial has finished; run the study first"
 
 
-def _of_seed(cell: CellResult, metric: str, sign: float, seed: int | None) -> tuple[TrialResult, str]:
+def _choose_seed(
+    cell: CellResult,
+    metric: str,
+    sign: float,
+    seed: int | None,
+) -> tuple[TrialResult, str]:
     measured = cell.measured(metric)
     finished = {trial.seed: trial for trial in cell.trials if trial.seed in measured}
     if not finished:
@@ -303,10 +326,10 @@ def _of_seed(cell: CellResult, metric: str, sign: float, seed: int | None) -> tu
         )
     if seed is not None:
         if seed not in finished:
-            allowed = nearest(str(seed), [str(known) for known in finished])
+            allowed = nearest(str(seed), [str(other_seed) for other_seed in finished])
             raise DataError(f"cell {cell.cell.label}: seed {seed} has not finished. {allowed}")
         return finished[seed], f"seed {seed}: as asked for"
-    ordered = sorted(finished, key=lambda known: sign * measured[known].value)
+    ordered = sorted(finished, key=lambda other_seed: sign * measured[other_seed].value)
     # Of two middle ones the worse: a promise is to be kept.
     middle = ordered[(len(ordered) - 1) // 2]
     if len(ordered) == 1:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from nlgraft.basics.errors import ContractError, DataError
-from nlgraft.export.description import BODY, CORPUS_READ, MODEL, OURS, Taken, take
+from nlgraft.export.description import BODY, CORPUS_READ, MODEL, NATIVE, ExportSource, export_source
 from nlgraft.export.transformers_form import write_classifier, write_seq2seq, write_tokenizer
 from nlgraft.nn.conversion.ctranslate2_model import missing_package, unsupported, write_ctranslate2
 from nlgraft.pipeline.stage import StageGraph
@@ -52,29 +52,29 @@ def write_directory(graph: StageGraph, store: ArtifactStore, out: Path) -> Forms
         DataError: The trial has no model that can be used without it.
         StoreError: An artifact is missing or damaged.
     """
-    taken = take(graph, store)
-    fetched = {folder: store.fetch(stage) for folder, stage in taken.stages.items()}
+    source = export_source(graph, store)
+    fetched = {folder: store.fetch(stage) for folder, stage in source.stages.items()}
     for folder, path in fetched.items():
         if folder not in (MODEL, BODY, CORPUS_READ):
-            copy_tokenizer(path, out / OURS / folder)
+            copy_tokenizer(path, out / NATIVE / folder)
     writers = {"translation": _translation, "classification": _classification, "checkpoint": _checkpoint}
-    forms = writers[taken.description.task](taken, fetched, out)
-    taken.description.write(out)
+    forms = writers[source.description.task](source, fetched, out)
+    source.description.write(out)
     predictor: dict[str, object] = {"predictor": "nlgraft.export.exported:open_predictor"}
-    if len(taken.description.columns) > 1:
-        predictor["inputs"] = list(taken.description.columns)
-    if taken.description.task != "checkpoint":
+    if len(source.description.columns) > 1:
+        predictor["inputs"] = list(source.description.columns)
+    if source.description.task != "checkpoint":
         (out / PREDICTOR).write_text(json.dumps(predictor) + "\n", "utf-8")
     return forms
 
 
-def _translation(taken: Taken, fetched: Mapping[str, Path], out: Path) -> Forms:
-    described = taken.description
-    settings = TranslateSettings.model_validate_json(json.dumps(described.settings))
+def _translation(source: ExportSource, fetched: Mapping[str, Path], out: Path) -> Forms:
+    description = source.description
+    settings = TranslateSettings.model_validate_json(json.dumps(description.settings))
     model = read_model(fetched[MODEL])
-    (out / OURS / MODEL).mkdir(parents=True)
-    write_model(model, out / OURS / MODEL)
-    folders = {stream: out / OURS / folder for stream, folder in described.tokenizers.items()}
+    (out / NATIVE / MODEL).mkdir(parents=True)
+    write_model(model, out / NATIVE / MODEL)
+    folders = {stream: out / NATIVE / folder for stream, folder in description.tokenizers.items()}
     role = settings.streams[settings.view.sources[0].stream]
     lines = text_of(read_corpus(fetched[CORPUS_READ] / settings.split), [role])[:_NUM_COMPARED]
 
@@ -82,7 +82,7 @@ def _translation(taken: Taken, fetched: Mapping[str, Path], out: Path) -> Forms:
         notes = write_seq2seq(model, settings, folders, lines, directory)
         return ["AutoModelForSeq2SeqLM loads this directory", *notes]
 
-    forms = {"transformers": _tried(write, out)}
+    forms = {"transformers": _try_transformers(write, out)}
     if problems := missing_package() + unsupported(model.config):
         return forms | {"ctranslate2": f"not there: {'; '.join(problems)}"}
     pieces = tuple(
@@ -97,27 +97,27 @@ def _translation(taken: Taken, fetched: Mapping[str, Path], out: Path) -> Forms:
     return forms | {"ctranslate2": f"ctranslate2.Translator('{CTRANSLATE2}'); its tokens are the tokenizer's"}
 
 
-def _classification(taken: Taken, fetched: Mapping[str, Path], out: Path) -> Forms:
+def _classification(source: ExportSource, fetched: Mapping[str, Path], out: Path) -> Forms:
     model, labels = read_classifier(fetched[MODEL], fetched[BODY])
-    ours = out / OURS / MODEL
-    ours.mkdir(parents=True)
-    write_own_classifier(model, labels, ours)
+    native = out / NATIVE / MODEL
+    native.mkdir(parents=True)
+    write_own_classifier(model, labels, native)
     if not model.config.is_body_trained:
-        (out / OURS / BODY).mkdir()
-        write_masked_lm(model.body, out / OURS / BODY)
-    [folder] = taken.description.tokenizers.values()
-    limit = taken.description.max_tokens
+        (out / NATIVE / BODY).mkdir()
+        write_masked_lm(model.body, out / NATIVE / BODY)
+    [folder] = source.description.tokenizers.values()
+    limit = source.description.max_tokens
     assert limit is not None, "every classifier has one"
     lines = text_of(read_corpus(fetched[CORPUS_READ] / "dev"), [TEXT])[:_NUM_COMPARED]
 
     def write(directory: Path) -> list[str]:
-        write_classifier(model, labels, out / OURS / folder, limit, lines, directory)
+        write_classifier(model, labels, out / NATIVE / folder, limit, lines, directory)
         return ["AutoModelForSequenceClassification loads this directory"]
 
-    return {"transformers": _tried(write, out), "ctranslate2": _NO_CTRANSLATE2}
+    return {"transformers": _try_transformers(write, out), "ctranslate2": _NO_CTRANSLATE2}
 
 
-def _tried(write: Callable[[Path], list[str]], out: Path) -> str:
+def _try_transformers(write: Callable[[Path], list[str]], out: Path) -> str:
     """Write transformers' form if there is one, and say what is there, or why nothing is."""
     with tempfile.TemporaryDirectory(dir=out, prefix=".transformers-") as name:
         written = Path(name)
@@ -130,10 +130,10 @@ def _tried(write: Callable[[Path], list[str]], out: Path) -> str:
     return "; ".join(notes)
 
 
-def _checkpoint(taken: Taken, fetched: Mapping[str, Path], out: Path) -> Forms:
+def _checkpoint(source: ExportSource, fetched: Mapping[str, Path], out: Path) -> Forms:
     """Copy what transformers wrote, and nothing of the stage's own records."""
-    source = fetched[MODEL]
-    for path in sorted(source.iterdir()):
+    checkpoint = fetched[MODEL]
+    for path in sorted(checkpoint.iterdir()):
         is_theirs = path.suffix == ".safetensors" and not path.name.startswith("segments-")
         if is_theirs or path.name in (
             "config.json",
@@ -141,11 +141,12 @@ def _checkpoint(taken: Taken, fetched: Mapping[str, Path], out: Path) -> Forms:
             "model.safetensors.index.json",
         ):
             shutil.copyfile(path, out / path.name)
-    [folder, *_] = [*(fetched[folder] for folder in taken.description.tokenizers.values()), source]
+    [folder, *_] = [*(fetched[folder] for folder in source.description.tokenizers.values()), checkpoint]
     vocabulary = load_vocabulary(folder)
     try:
         ids = MaskingIds.of(vocabulary)
-    except DataError:  # a causal model's, which puts nothing around a line
+    except DataError:
+        # A causal model's, which puts nothing around a line.
         save_tokenizer(folder, vocabulary, out)
     else:
         write_tokenizer(folder, out, Side(stream=TEXT, prefix=(ids.begin,), suffix=(ids.end,)), None)

@@ -72,7 +72,12 @@ def write_seq2seq(
 
 
 def write_classifier(
-    model: Classifier, labels: Sequence[str], folder: Path, limit: int, lines: Sequence[str], out: Path
+    model: Classifier,
+    labels: Sequence[str],
+    folder: Path,
+    limit: int,
+    lines: Sequence[str],
+    out: Path,
 ) -> None:
     """Write a classifier of sequences with its tokenizer.
 
@@ -102,11 +107,11 @@ def write_classifier(
     names = {"id2label": dict(enumerate(labels)), "label2id": {name: k for k, name in enumerate(labels)}}
     config.update({**names, "classifier_dropout": model.config.dropout})
     with quiet_transformers(), torch.random.fork_rng(devices=[]):
-        theirs = AutoModelForSequenceClassification.from_config(config)
-        theirs.base_model.load_state_dict(pretrained.base_model.state_dict(), strict=False)
+        classifier = AutoModelForSequenceClassification.from_config(config)
+        classifier.base_model.load_state_dict(pretrained.base_model.state_dict(), strict=False)
         for name, layer in zip(_HEADS[kind], (model.head[0], model.head[-1]), strict=True):
-            theirs.get_submodule(name).load_state_dict(layer.state_dict())
-        theirs.save_pretrained(out)
+            classifier.get_submodule(name).load_state_dict(layer.state_dict())
+        classifier.save_pretrained(out)
     ids = MaskingIds.of(load_vocabulary(folder))
     side = Side(stream=TEXT, prefix=(ids.begin,), suffix=(ids.end,))
     write_tokenizer(folder, out, side, limit)
@@ -133,11 +138,17 @@ def write_tokenizer(folder: Path, directory: Path, side: Side, max_tokens: int |
         path.write_text(json.dumps(config, ensure_ascii=False, indent=1) + "\n", "utf-8")
 
 
-def _compare(directory: Path, lines: Sequence[str], side: Side, ours: Iterable[Iterable[int]]) -> None:
+def _compare(
+    directory: Path,
+    lines: Sequence[str],
+    side: Side,
+    native_ids: Iterable[Iterable[int]],
+) -> None:
     tokenizer = tokenizers.Tokenizer.from_file(str(directory / TOKENIZER_FILE))
-    theirs = [encoding.ids for encoding in tokenizer.encode_batch([*lines])]
+    exported_ids = [encoding.ids for encoding in tokenizer.encode_batch([*lines])]
     num_other = sum(
-        [*side.prefix, *map(int, own), *side.suffix] != other for own, other in zip(ours, theirs, strict=True)
+        [*side.prefix, *map(int, native), *side.suffix] != exported
+        for native, exported in zip(native_ids, exported_ids, strict=True)
     )
     if num_other:
         raise DataError(f"its tokenizer would segment {num_other} of {len(lines)} lines otherwise")

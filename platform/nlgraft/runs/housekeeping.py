@@ -17,7 +17,14 @@ from nlgraft.pipeline.store import MARKER, ArtifactStore
 from nlgraft.pipeline.trial import TRIAL_RECORD, TrialRecord
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.system import SEARCH_SPLITS
-from nlgraft.study.planning.selection import KIND, Proposal, chosen_of, load_proposals, search_key, study_key
+from nlgraft.study.planning.selection import (
+    KIND,
+    Proposal,
+    best_params,
+    load_proposals,
+    search_key,
+    study_key,
+)
 from nlgraft.study.public import Study
 from nlgraft.study.reading.reader import forget_study, recorded_names
 from nlgraft.study.reading.resolving import resolve_cell
@@ -284,7 +291,7 @@ def _trials(
                 resolved = resolve_cell(study, cell, proposal.params)
                 stages |= _named(resolved.graph(proposal.seed, SEARCH_SPLITS))
             yield proposal.fingerprint, (proposal.record, stages)
-        params = {} if study.search is None else chosen_of(study, proposals)
+        params = {} if study.search is None else best_params(study, proposals)
         if params is None:
             continue
         resolved = resolve_cell(study, cell, params)

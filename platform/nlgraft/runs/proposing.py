@@ -71,13 +71,13 @@ class Trying:
         if against is None and last is not None and last.entered.config == self._wanted.config:
             # What was kept last is asked for again: it was compared with what had been kept before.
             self._begin(origin, stream.kept(origin).get(last.entered.against), changes)
-        self._once = proposed.check_pair(self._kept, self._new)
+        self._once = proposed.check_comparable(self._kept, self._new)
 
     def _begin(self, origin: str, chosen: Proposal | None, changes: Sequence[str]) -> None:
         """Put the changes on top of a kept proposal, or of the baseline."""
         there = {} if chosen is None else chosen.entered.overrides
         self._kept = proposed.with_overrides(self._base, there)
-        self._new, self._changes = proposed.proposed(self._kept, changes)
+        self._new, self._changes = proposed.with_changes(self._kept, changes)
         self._wanted = Step(
             kind="proposed",
             stream=self._key,
@@ -86,7 +86,7 @@ class Trying:
             origin=origin,
             config=_config_key(self._new),
             against=BASELINE if chosen is None else chosen.entered.number,
-            overrides=proposed.merged(there, self._changes),
+            overrides=proposed.merge_overrides(there, self._changes),
         )
 
     def answer(self, max_seeds: int) -> Answer:
@@ -119,7 +119,7 @@ class Trying:
     def _pair(self, number: int, block: int, num_seeds: int, first: int) -> Study:
         """The study of what is kept and the proposal, on the seeds of a block."""
         seeds = proposed.seeds_of(block, num_seeds)
-        return proposed.pair_of(self._kept, self._new, str(number), seeds, first)
+        return proposed.comparison_study(self._kept, self._new, str(number), seeds, first)
 
     def _run(self, pair: Study, looks: _Looks, note: Callable[[], str]) -> str | None:
         """Run the trials of a pair; return the reason why that ended early, or None."""

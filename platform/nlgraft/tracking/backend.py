@@ -56,7 +56,7 @@ _MAX_READ = 1000
 """Ended trials whose runs are read, a page of them, before they count as held."""
 
 
-_Reached = tuple[int, float | None]
+_StoredPoint = tuple[int, float | None]
 """Step and value of a point, as MLflow's databases can hold them."""
 
 
@@ -68,11 +68,11 @@ class _Content:
     params: dict[str, str]
     latest: dict[str, float]
     datasets: set[tuple[str, str]]
-    curves: dict[str, set[_Reached]] = field(default_factory=dict)
+    curves: dict[str, set[_StoredPoint]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class _KnownRun:
+class _StoredRun:
     """A stored run. Its content is known while it is being written: a study may have 100,000 runs."""
 
     run_id: str
@@ -107,15 +107,15 @@ class MlflowBackend:
         self._store_id = store_id
         self._provenance = provenance_tags() | ({STORE: store_id} if store_id else {})
         self._lock = threading.RLock()
-        self._runs: dict[bool, dict[RunKey, _KnownRun]] = {}
+        self._runs: dict[bool, dict[RunKey, _StoredRun]] = {}
         self._parents: dict[RunKey, RunEntry] = {}
 
     def write(self, entry: RunEntry) -> None:
         """Make a run hold the content of its entry; writing it twice changes nothing."""
         # Kept, because writing a trial may have to create the run of its cell first.
         if entry.key.kind != "trial":
-            known = self._parents.get(entry.key)
-            self._parents[entry.key] = known.merge(entry) if known else entry
+            parent = self._parents.get(entry.key)
+            self._parents[entry.key] = parent.merge(entry) if parent else entry
         run = self._find(entry.key)
         if run is not None and entry.digest and (run.digest, run.status) == (entry.digest, entry.status):
             return
@@ -142,8 +142,8 @@ class MlflowBackend:
             active: Runs that are in fact running.
         """
         running = set(active)
-        found = [run_key(run) for run in self._search("attributes.status = 'RUNNING'")]
-        orphans = [key for key in found if key not in running]
+        running_keys = [run_key(run) for run in self._search("attributes.status = 'RUNNING'")]
+        orphans = [key for key in running_keys if key not in running]
         for key in orphans:
             # Without a digest: its last entry may have been written in part.
             tags = {STATE: "killed", END_REASON: "its driver ended before it", DIGEST: ""}
@@ -162,14 +162,15 @@ class MlflowBackend:
         study = self._find(RunKey("study", "", self._study_fingerprint))
         if study is None or len(entries) <= _MAX_READ or self._is_any_deleted():
             return False
-        found = held_digest((entry.key, entry.digest) for entry in entries)
-        return self.client.get_run(study.run_id).data.tags.get(HELD) == found
+        digest = held_digest((entry.key, entry.digest) for entry in entries)
+        return self.client.get_run(study.run_id).data.tags.get(HELD) == digest
 
     def note_held(self) -> None:
         """Note in the study's run which ended trials the store holds; called when all entries are written."""
         study = self._find(RunKey("study", "", self._study_fingerprint))
         if study is None or True not in self._runs:
-            return  # without the index, nothing was written since it was noted
+            # Without the index, nothing was written since it was noted.
+            return
         ended = {key: run for key, run in self._runs[True].items() if run.status != "RUNNING"}
         held = held_digest((key, run.digest) for key, run in ended.items() if run.digest)
         self.client.set_tag(study.run_id, HELD, held)
@@ -178,7 +179,8 @@ class MlflowBackend:
         """Tell if the store responds at all, by reading the experiment."""
         try:
             self.client.get_experiment(self.experiment_id)
-        except Exception as error:  # whatever the store's driver raises, it does not respond
+        except Exception as error:
+            # Whatever the store's driver raises, it does not respond.
             _log.debug("probe of the tracking store failed: %s", error)
             return False
         return True
@@ -187,21 +189,21 @@ class MlflowBackend:
         """Read the runs again before the next write."""
         self._runs = {}
 
-    def _find(self, key: RunKey) -> _KnownRun | None:
+    def _find(self, key: RunKey) -> _StoredRun | None:
         return self._index(key.kind == "trial").get(key)
 
-    def _index(self, has_trials: bool) -> dict[RunKey, _KnownRun]:
+    def _index(self, has_trials: bool) -> dict[RunKey, _StoredRun]:
         """Runs of the study by key: its trials, or itself and its cells, which are read much sooner."""
         with self._lock:
             if has_trials not in self._runs:
                 self._runs[has_trials] = self._read(has_trials)
             return self._runs[has_trials]
 
-    def _read(self, has_trials: bool) -> dict[RunKey, _KnownRun]:
-        runs: dict[RunKey, _KnownRun] = {}
-        for found in self._search(f"tags.`{KIND}` {'=' if has_trials else '!='} 'trial'"):
-            key = run_key(found)
-            older, newer = runs.get(key), _indexed(found)
+    def _read(self, has_trials: bool) -> dict[RunKey, _StoredRun]:
+        runs: dict[RunKey, _StoredRun] = {}
+        for stored_run in self._search(f"tags.`{KIND}` {'=' if has_trials else '!='} 'trial'"):
+            key = run_key(stored_run)
+            older, newer = runs.get(key), _indexed(stored_run)
             # Of two runs of one key the older is kept, in whatever order they are listed.
             if older is not None and older.started_ms > newer.started_ms:
                 older, newer = newer, older
@@ -224,7 +226,7 @@ class MlflowBackend:
         )
         return len(deleted) > 0
 
-    def _create(self, entry: RunEntry) -> _KnownRun:
+    def _create(self, entry: RunEntry) -> _StoredRun:
         """Create a run with its tags in one call, so that it can be found even if the response is lost."""
         base = self._parents.get(entry.key, entry)
         tags = self._provenance | base.tags
@@ -244,22 +246,25 @@ class MlflowBackend:
 
     def _parent_id(self, key: RunKey) -> str:
         with self._lock:
-            known = self._find(key) or self._create(self._parents[key])
-        return known.run_id
+            parent = self._find(key) or self._create(self._parents[key])
+        return parent.run_id
 
     def _write_datasets(self, run_id: str, content: _Content, entry: RunEntry) -> None:
         inputs = [_dataset_input(dataset) for dataset in entry.datasets]
-        new = {(given.dataset.name, given.dataset.digest): given for given in inputs}
-        new = {key: given for key, given in new.items() if key not in content.datasets}
+        new = {
+            (dataset_input.dataset.name, dataset_input.dataset.digest): dataset_input
+            for dataset_input in inputs
+        }
+        new = {key: dataset_input for key, dataset_input in new.items() if key not in content.datasets}
         if new:
             self.client.log_inputs(run_id, datasets=list(new.values()))
             content.datasets |= set(new)
 
-    def _write_data(self, run: _KnownRun, content: _Content, entry: RunEntry) -> None:
+    def _write_data(self, run: _StoredRun, content: _Content, entry: RunEntry) -> None:
         tags = {key: value for key, value in entry.tags.items() if content.tags.get(key) != value}
-        known = content.params
-        params = {key: value for key, value in entry.params.items() if key not in known}
-        changed = [key for key, value in entry.params.items() if known.get(key, value) != value]
+        stored_params = content.params
+        params = {key: value for key, value in entry.params.items() if key not in stored_params}
+        changed = [key for key, value in entry.params.items() if stored_params.get(key, value) != value]
         if changed:
             _log.warning(
                 "run %s keeps the old values of %s: MLflow parameters cannot be changed",
@@ -268,7 +273,7 @@ class MlflowBackend:
             )
         curve = self._new_curve_points(run.run_id, content, entry.curve)
         latest = content.latest | {p.key: p.value for p in sorted(curve, key=lambda point: point.step)}
-        results = [p for p in entry.results if not _is_there(latest, p)]
+        results = [p for p in entry.results if not _has_value(latest, p)]
         points = [*curve, *results]
         metrics = [Metric(p.key, p.value, p.timestamp_ms, p.step) for p in points]
         if len(metrics) > _POINTS_PER_BATCH:
@@ -293,21 +298,21 @@ class MlflowBackend:
         run.digest = content.tags.get(DIGEST, "")
 
     def _new_curve_points(self, run_id: str, content: _Content, points: Sequence[Point]) -> list[Point]:
-        new: dict[tuple[str, _Reached], Point] = {}
+        new: dict[tuple[str, _StoredPoint], Point] = {}
         for point in points:
-            reached = (point.step, _stored(point.value))
-            if reached not in self._logged_curve(run_id, content, point.key):
-                new.setdefault((point.key, reached), point)
+            stored = (point.step, _stored(point.value))
+            if stored not in self._logged_curve(run_id, content, point.key):
+                new.setdefault((point.key, stored), point)
         return list(new.values())
 
-    def _logged_curve(self, run_id: str, content: _Content, key: str) -> set[_Reached]:
+    def _logged_curve(self, run_id: str, content: _Content, key: str) -> set[_StoredPoint]:
         if key not in content.curves:
             # A request for each metric, so only for runs that hold some of it.
             history = self.client.get_metric_history(run_id, key) if key in content.latest else []
             content.curves[key] = {(metric.step, _stored(metric.value)) for metric in history}
         return content.curves[key]
 
-    def _write_artifacts(self, run: _KnownRun, entry: RunEntry) -> None:
+    def _write_artifacts(self, run: _StoredRun, entry: RunEntry) -> None:
         if not entry.texts and entry.files is None:
             return
         with tempfile.TemporaryDirectory(prefix="nlgraft-mlflow-") as name:
@@ -319,7 +324,7 @@ class MlflowBackend:
                 entry.files(staging)
             self.client.log_artifacts(run.run_id, name)
 
-    def _write_model(self, run: _KnownRun, content: _Content, model: BestModel) -> None:
+    def _write_model(self, run: _StoredRun, content: _Content, model: BestModel) -> None:
         if content.tags.get(MODEL_TRIAL) == model.fingerprint:
             return
         directory = model.find()
@@ -330,7 +335,9 @@ class MlflowBackend:
         from nlgraft.tracking.served import log_model
 
         trials = [
-            known.run_id for key, known in self._index(True).items() if key.fingerprint == model.fingerprint
+            trial_run.run_id
+            for key, trial_run in self._index(True).items()
+            if key.fingerprint == model.fingerprint
         ]
         source = trials[0] if trials else run.run_id
         names = {STUDY_FINGERPRINT: self._study_fingerprint, FINGERPRINT: model.fingerprint}
@@ -339,7 +346,7 @@ class MlflowBackend:
         self.client.log_batch(run.run_id, tags=[RunTag(key, value) for key, value in tags.items()])
         content.tags |= tags
 
-    def _write_status(self, run: _KnownRun, content: _Content, entry: RunEntry) -> None:
+    def _write_status(self, run: _StoredRun, content: _Content, entry: RunEntry) -> None:
         if entry.name and entry.name != content.tags.get(RUN_NAME):
             self.client.update_run(run.run_id, name=entry.name)
             content.tags[RUN_NAME] = entry.name
@@ -358,8 +365,8 @@ def held_digest(trials: Iterable[tuple[RunKey, str]]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
 
 
-def _indexed(run: Run) -> _KnownRun:
-    return _KnownRun(
+def _indexed(run: Run) -> _StoredRun:
+    return _StoredRun(
         run.info.run_id, run.info.status, run.info.start_time or 0, run.data.tags.get(DIGEST, "")
     )
 
@@ -370,13 +377,13 @@ def _content(run: Run) -> _Content:
         params=dict(run.data.params),
         latest=dict(run.data.metrics),
         datasets={
-            (given.dataset.name, given.dataset.digest)
-            for given in (run.inputs.dataset_inputs if run.inputs else [])
+            (dataset_input.dataset.name, dataset_input.dataset.digest)
+            for dataset_input in (run.inputs.dataset_inputs if run.inputs else [])
         },
     )
 
 
-def _is_there(latest: Mapping[str, float], point: Point) -> bool:
+def _has_value(latest: Mapping[str, float], point: Point) -> bool:
     return point.key in latest and _stored(latest[point.key]) == _stored(point.value)
 
 
@@ -415,8 +422,8 @@ def provenance_tags() -> dict[str, str]:
         "nlgraft.host": socket.gethostname(),
     }
     for place in (Path(__file__).resolve().parents[1], Path.cwd()):
-        if found := git_tags(place):
-            return tags | found
+        if commit_tags := git_tags(place):
+            return tags | commit_tags
     return tags
 
 
@@ -448,7 +455,8 @@ def _git(directory: Path, *arguments: str) -> str | None:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container user without a name
+    except (KeyError, OSError):
+        # A container user without a name.
         return str(os.getuid())
 
 

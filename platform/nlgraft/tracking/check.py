@@ -43,10 +43,11 @@ def check_runs(
         return [Finding("MLflow", f"{database} is missing", RUN_AGAIN)]
     try:
         runs = _read(uri, experiment, fingerprint, store_id)
-    except Exception as error:  # whatever a server, a network or a database driver raises
+    except Exception as error:
+        # Whatever a server, a network or a database driver raises.
         remedy = "check that it runs and can be reached from here, and verify again"
-        what = f"{public_text(uri)} cannot be read: {public_text(str(error))}"
-        return [Finding("MLflow", what, remedy)]
+        reason = f"{public_text(uri)} cannot be read: {public_text(str(error))}"
+        return [Finding("MLflow", reason, remedy)]
     return _compare(runs, parents, trials)
 
 
@@ -57,31 +58,31 @@ def _read(uri: str, experiment: str, fingerprint: str, store_id: str) -> list[Ru
 
 
 def _compare(runs: Iterable[Run], parents: Sequence[RunKey], trials: Sequence[RunEntry]) -> list[Finding]:
-    held: dict[RunKey, list[Run]] = defaultdict(list)
+    runs_by_key: dict[RunKey, list[Run]] = defaultdict(list)
     for run in runs:
-        held[run_key(run)].append(run)
+        runs_by_key[run_key(run)].append(run)
     # Two proposals of a cell may be the same trial.
-    wanted: dict[RunKey, list[RunEntry]] = {key: [] for key in parents}
+    expected: dict[RunKey, list[RunEntry]] = {key: [] for key in parents}
     for entry in trials:
-        wanted.setdefault(entry.key, []).append(entry)
-    found = []
-    for stored in held.values():
-        for run in stored:
+        expected.setdefault(entry.key, []).append(entry)
+    findings = []
+    for same_key in runs_by_key.values():
+        for run in same_key:
             if run.info.status == "RUNNING":
-                found.append(Finding("MLflow", f"{_name(run)} is RUNNING", RUN_AGAIN))
-        if len(stored) > 1:
-            newer = max(stored, key=lambda run: run.info.start_time or 0)
+                findings.append(Finding("MLflow", f"{_name(run)} is RUNNING", RUN_AGAIN))
+        if len(same_key) > 1:
+            newer = max(same_key, key=lambda run: run.info.start_time or 0)
             remedy = f"delete the newer one: `mlflow runs delete --run-id {newer.info.run_id}`"
-            found.append(Finding("MLflow", f"{_name(newer)} is there {len(stored)} times", remedy))
-    for key, entries in wanted.items():
-        if key not in held:
+            findings.append(Finding("MLflow", f"{_name(newer)} is there {len(same_key)} times", remedy))
+    for key, entries in expected.items():
+        if key not in runs_by_key:
             name = entries[0].name if entries else f"{key.kind} {key.cell}".strip()
-            found.append(Finding("MLflow", f"{name}: has no run", RUN_AGAIN))
-        elif entries and not _is_complete(held[key], entries):
-            run = held[key][0]
-            what = f"{_name(run)}, {run.info.status}, is not what the record says ({entries[0].status})"
-            found.append(Finding("MLflow", what, RUN_AGAIN))
-    return found
+            findings.append(Finding("MLflow", f"{name}: has no run", RUN_AGAIN))
+        elif entries and not _is_complete(runs_by_key[key], entries):
+            run = runs_by_key[key][0]
+            reason = f"{_name(run)}, {run.info.status}, is not what the record says ({entries[0].status})"
+            findings.append(Finding("MLflow", reason, RUN_AGAIN))
+    return findings
 
 
 def _is_complete(runs: Sequence[Run], entries: Sequence[RunEntry]) -> bool:

@@ -126,27 +126,28 @@ def _relax_commits(database: Path) -> None:
         if not isinstance(connection, sqlite3.Connection):
             return
         (_, _, file), *_ = connection.execute("PRAGMA database_list").fetchall()
-        is_ours = file == str(database.resolve())
-        if is_ours and connection.execute("PRAGMA journal_mode").fetchone() == ("wal",):
+        is_this_database = file == str(database.resolve())
+        if is_this_database and connection.execute("PRAGMA journal_mode").fetchone() == ("wal",):
             connection.execute("PRAGMA synchronous=NORMAL")
 
     event.listen(Engine, "connect", relax)
 
 
 def _experiment_id(client: MlflowClient, name: str, location: str | None, tags: dict[str, str]) -> str:
-    found = client.get_experiment_by_name(name)
-    if found is None:
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
         try:
             return client.create_experiment(name, artifact_location=location, tags=tags)
         except MlflowException:
-            found = client.get_experiment_by_name(name)
-            if found is None:  # no other process has created it, so the error is a real one
+            experiment = client.get_experiment_by_name(name)
+            if experiment is None:
+                # No other process has created it, so the error is a real one.
                 raise
-    if found.lifecycle_stage == "deleted":
+    if experiment.lifecycle_stage == "deleted":
         _log.warning(
             "the MLflow experiment %r had been deleted; it is restored with its runs. To keep it deleted, "
             "set another tracking.experiment in the study",
             name,
         )
-        client.restore_experiment(found.experiment_id)
-    return found.experiment_id
+        client.restore_experiment(experiment.experiment_id)
+    return experiment.experiment_id

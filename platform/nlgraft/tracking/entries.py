@@ -200,9 +200,8 @@ class RunEntry:
 
     def merge(self, newer: RunEntry) -> RunEntry:
         """Combine this entry with a newer one of the same run, which wins where they differ."""
-        if (
-            newer.build is not None
-        ):  # its content will be complete, except for curve points reported meanwhile
+        if newer.build is not None:
+            # Its content will be complete, except for curve points reported meanwhile.
             return replace(newer, curve=self.curve[-MAX_POINTS:] + newer.curve)
         return RunEntry(
             key=self.key,

@@ -42,8 +42,8 @@ from nlgraft.tracking.naming import (
     CELL,
     END_REASON,
     FINGERPRINT,
+    IMPORTANT_SETTINGS,
     KIND,
-    MATTERED,
     NOTE,
     REGISTRATION,
     STATE,
@@ -69,7 +69,7 @@ _STATUS_OF_STATE: dict[str, Status] = {
     "failed": "FAILED",
     "killed": "KILLED",
 }
-_FORM = "2"
+_CONTENT_VERSION = "2"
 """Version of a trial's content, raised when a record gives another content, so that it is written again."""
 
 _DATASETS_KEPT = 64
@@ -154,8 +154,10 @@ class StudyLayout:
         """Find a cell by its label, ``"generator=att"``, or its levels, ``{"generator": "att"}``."""
         if isinstance(cell, str):
             return self._cells.get(cell)
-        wanted = flatten(cell)
-        return next((known for known in self._cells.values() if flatten(known.levels) == wanted), None)
+        levels = flatten(cell)
+        return next(
+            (candidate for candidate in self._cells.values() if flatten(candidate.levels) == levels), None
+        )
 
     def trial_start(self, trial: TrialLike) -> RunEntry:
         """Build the entry of a trial that was handed to a worker, state RUNNING."""
@@ -189,7 +191,7 @@ class StudyLayout:
     def _trial_digest(self, trial: TrialLike, record: TrialRecord) -> str:
         """Digest what a trial's content depends on; of the record, what sets it apart from earlier ones."""
         content = [
-            _FORM,
+            _CONTENT_VERSION,
             self._trial_name(trial),
             self._study.variant,
             trial.kind,
@@ -213,7 +215,8 @@ class StudyLayout:
             tags["nlgraft.params"] = tag_value(json.dumps(dict(trial.params), default=str))
         params, texts = split_params(self._factor_params(trial.cell) | self._settings(trial.config))
         datasets = self._datasets(json.dumps(trial.config.get("data"), sort_keys=True))
-        if trial.kind == "search":  # scored on dev only
+        if trial.kind == "search":
+            # Scored on dev only.
             datasets = tuple(dataset for dataset in datasets if not dataset.context.startswith("test"))
         return RunEntry(
             key=key,
@@ -257,7 +260,8 @@ class StudyLayout:
             texts=started.texts
             | {
                 "config.json": pretty(record.config),
-                "record.json": pretty(record.to_json()),  # scores with signatures
+                # Scores with signatures.
+                "record.json": pretty(record.to_json()),
             },
             files=files,
         )
@@ -301,11 +305,12 @@ class StudyLayout:
         heading = f"{self._study.description.strip()}\n\n" if self._study.description else ""
         described = {NOTE: tag_value(inert_markdown(heading + note))}
         tags = {STATE: state, END_REASON: "done"} | described
-        analyses = [f"{one['analysis']} ({one['metric']})" for one in result.get("ledger", [])]
+        analyses = [f"{entry['analysis']} ({entry['metric']})" for entry in result.get("ledger", [])]
         tags |= {ANALYSES: ", ".join(analyses)} if analyses else {}
         if registered := result.get("registration"):
             deviations = [
-                f"{one['what']}: {one['registered']} → {one['now']}" for one in registered["deviations"]
+                f"{change['what']}: {change['registered']} → {change['now']}"
+                for change in registered["deviations"]
             ]
             tags[REGISTRATION] = tag_value("\n".join([registered["text"], *deviations]))
         for number, claim in enumerate(result.get("claims", []), start=1):
@@ -339,7 +344,8 @@ class StudyLayout:
         params = {"system": self._study.system, "seeds": value_text(list(self._study.seeds))}
         if self._study.overrides:
             params["overrides"] = " ".join(self._study.overrides)
-        return split_params(params)[0]  # those that are too long stand in study.yaml
+        # Those that are too long stand in study.yaml.
+        return split_params(params)[0]
 
     def _tags(self, key: RunKey) -> dict[str, str]:
         tags = {
@@ -396,7 +402,8 @@ def now_ms() -> int:
 
 VIEW = "mlflow.sharedViewState.cells"
 """A view of the experiment's page, offered by its menu *Views* and opened by ``?viewStateShareKey=cells``."""
-_SHOWN = ("mean", "difference", "ci_low", "ci_high", "p_holm")  # as many as fit; the name has the deviation
+# As many as fit; the name has the deviation.
+_SHOWN = ("mean", "difference", "ci_low", "ci_high", "p_holm")
 _DIGITS = 4
 _COMPARED = ("difference", "p", "p_holm", "p_equal", "p_equal_holm", "smallest_detectable")
 
@@ -412,16 +419,16 @@ def cell_metrics(result: Mapping[str, Any]) -> dict[str, float]:
         ``.p_equal``, ``.p_equal_holm`` and ``.smallest_detectable``, with four significant digits, since
         MLflow's columns show all that there are; undefined (null) values are left out.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, summary in (result.get("metrics") or {}).items():
-        found |= {f"{name}.{key}": summary.get(key) for key in ("mean", "std", "n")}
+        values |= {f"{name}.{key}": summary.get(key) for key in ("mean", "std", "n")}
     for name, comparison in (result.get("comparison") or {}).items():
-        found |= {f"{name}.{key}": comparison.get(key) for key in _COMPARED}
+        values |= {f"{name}.{key}": comparison.get(key) for key in _COMPARED}
         low, high = comparison.get("ci") or (None, None)
-        found |= {f"{name}.ci_low": low, f"{name}.ci_high": high}
+        values |= {f"{name}.ci_low": low, f"{name}.ci_high": high}
     return {
         metric_name(name): _rounded(value)
-        for name, value in found.items()
+        for name, value in values.items()
         if isinstance(value, int | float) and math.isfinite(value)
     }
 
@@ -437,23 +444,27 @@ def main_figure(result: Mapping[str, Any], metric: str) -> str:
 
     MLflow's list shows some 24 characters of a name: of what follows the figure the end may be missing.
     """
-    found = (result.get("metrics") or {}).get(metric)
-    if not found or found.get("mean") is None:
+    summary = (result.get("metrics") or {}).get(metric)
+    if not summary or summary.get("mean") is None:
         return ""
-    spread = " (1 seed)" if found.get("std") is None else f" ± {found['std']:.2f}"
-    return f"{found['mean']:.2f}{spread} "
+    spread = " (1 seed)" if summary.get("std") is None else f" ± {summary['std']:.2f}"
+    return f"{summary['mean']:.2f}{spread} "
 
 
 def cell_tags(result: Mapping[str, Any], metric: str) -> dict[str, str]:
     """Return the verdict on a cell in words, and the settings of its search that stand out, as tags."""
     tags = {}
-    found = (result.get("comparison") or {}).get(metric) or {}
-    if found.get("verdict"):
-        tags[VERDICT] = str(found["verdict"])
+    comparison = (result.get("comparison") or {}).get(metric) or {}
+    if comparison.get("verdict"):
+        tags[VERDICT] = str(comparison["verdict"])
     settings = ((result.get("search") or {}).get("settings") or {}).get("settings") or []
     if settings:
-        leading = [f"{one['setting']} {one['importance']:.2f}" for one in settings if one["stands_out"]]
-        tags[MATTERED] = ", ".join(leading) or "none more than by chance"
+        leading = [
+            f"{setting['setting']} {setting['importance']:.2f}"
+            for setting in settings
+            if setting["stands_out"]
+        ]
+        tags[IMPORTANT_SETTINGS] = ", ".join(leading) or "none more than by chance"
     return tags
 
 
@@ -507,11 +518,11 @@ def _splits(path: str, corpus: Mapping[str, Any]) -> list[TrackedDataset]:
         return []
     written = config.model_dump(mode="json")
     splits = (*SPLITS, *further_tests(written))
-    own = {split: parts.pop(split, None) for split in splits}
+    split_digests = {split: parts.pop(split, None) for split in splits}
     return [
         TrackedDataset(
             name=f"{path}{config.corpus}/{split}",
-            digest=fingerprint([parts, own[split], split]),
+            digest=fingerprint([parts, split_digests[split], split]),
             source=json.dumps({**written, "split": split}, sort_keys=True),
             source_type=config.corpus,
             context=split,

@@ -46,13 +46,17 @@ Connect: TypeAlias = Callable[[str, str, str, dict[str, str]], Backend]
 
 _CLOSE_S = 30.0
 _INTERRUPTED_CLOSE_S = 20.0
-_NUM_AT_ONCE = 4  # the processes of MLflow's server
+# The processes of MLflow's server.
+_NUM_AT_ONCE = 4
 _MLFLOW_SETTINGS = {
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # standard output belongs to --json
+    # Standard output belongs to --json.
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # the writer retries, after checking if the call got through
+    # The writer retries, after checking if the call got through.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
-    "MLFLOW_DISABLE_TELEMETRY": "true",  # the user asked nlgraft, not MLflow, and may have no network
+    # The user asked nlgraft, not MLflow, and may have no network.
+    "MLFLOW_DISABLE_TELEMETRY": "true",
 }
 
 
@@ -141,7 +145,8 @@ class MlflowTracker:
         try:
             self._writer.start(self._start_timeout_s)
         except StudyError:
-            self._writer = None  # there is nothing to close
+            # There is nothing to close.
+            self._writer = None
             raise
 
     def trial_started(self, trial: TrialLike) -> None:
@@ -208,11 +213,11 @@ class MlflowTracker:
             main_metric: The metric that is shown in its name.
         """
         layout = self._require_layout()
-        known = layout.find_cell(cell)
-        if known is None:
+        study_cell = layout.find_cell(cell)
+        if study_cell is None:
             _log.warning("the study has no cell %s; its results are not written to MLflow", cell)
             return
-        self._put(layout.cell_end(known, result, main_metric))
+        self._put(layout.cell_end(study_cell, result, main_metric))
 
     def finish_study(
         self, result: Mapping[str, Any], note: str, report_directory: Path | None = None

@@ -36,10 +36,10 @@ def log_model(
             ``"inputs": [names]`` it returns ``predict(*texts_by_input)``.
         tags: Identity of the model; a model with the same tags is not logged again.
     """
-    known = client.search_logged_models(
+    same_tags = client.search_logged_models(
         [experiment_id], " AND ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
     )
-    for logged in known:
+    for logged in same_tags:
         if logged.status == LoggedModelStatus.READY:
             return logged.model_uri
     inputs = json.loads((directory / PREDICTOR).read_text(encoding="utf-8")).get("inputs", [])
@@ -67,31 +67,32 @@ def log_exported(uri: str, experiment: str, fingerprint: str, directory: Path) -
     """
     check_uri(uri)
     client = MlflowClient(tracking_uri=uri)
-    found = client.get_experiment_by_name(experiment)
+    stored = client.get_experiment_by_name(experiment)
     query = f"tags.`{FINGERPRINT}` = '{fingerprint}'"
-    runs = [] if found is None else client.search_runs([found.experiment_id], query)
-    if found is None or not runs:
+    runs = [] if stored is None else client.search_runs([stored.experiment_id], query)
+    if stored is None or not runs:
         raise NlgraftError(
             f"MLflow at {without_credentials(uri)}: experiment {experiment!r} has no run of trial "
             f"{fingerprint[:12]}; run the study with this tracking URI first, which repeats no training"
         )
-    return log_model(client, found.experiment_id, runs[0].info.run_id, directory, {FINGERPRINT: fingerprint})
+    return log_model(client, stored.experiment_id, runs[0].info.run_id, directory, {FINGERPRINT: fingerprint})
 
 
-def save_predictor(target: Path, directory: Path, inputs: list[str], described: Model | None = None) -> None:
+def save_predictor(target: Path, directory: Path, inputs: list[str], identity: Model | None = None) -> None:
     """Write an artifact directory as an MLflow model on local disk.
 
     Args:
         target: Directory of the model; must not exist.
         directory: The artifact directory, with its ``predictor.json``.
         inputs: Names of the inputs; empty for a single unnamed text column.
-        described: The model's identity in a tracking store.
+        identity: The model's identity in a tracking store.
     """
     columns: list[ColSpec | TensorSpec] = [ColSpec("string", name) for name in inputs or [None]]
     example = {name: ["a text"] for name in inputs} if inputs else ["a text"]
     try:
         requirement = f"nlgraft=={importlib.metadata.version('nlgraft')}"
-    except importlib.metadata.PackageNotFoundError:  # a Ray job that has the source tree on its path
+    except importlib.metadata.PackageNotFoundError:
+        # A Ray job that has the source tree on its path.
         requirement = "nlgraft"
     with tempfile.TemporaryDirectory(prefix="nlgraft-code-") as name:
         code = shutil.copy(Path(__file__).with_name("served_model.py"), name)
@@ -102,5 +103,5 @@ def save_predictor(target: Path, directory: Path, inputs: list[str], described: 
             signature=ModelSignature(inputs=Schema(columns), outputs=Schema([ColSpec("string")])),
             input_example=example,
             pip_requirements=[requirement],
-            mlflow_model=described,
+            mlflow_model=identity,
         )

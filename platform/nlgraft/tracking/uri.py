@@ -27,7 +27,8 @@ def check_uri(uri: str) -> str:
     try:
         parts = urlsplit(uri)
         is_place = parts.hostname or (uri.strip() and parts.scheme not in ("http", "https"))
-    except ValueError:  # no closing bracket
+    except ValueError:
+        # No closing bracket.
         is_place = False
     if not is_place:
         message = f"{uri!r} is empty or names no server. Give sqlite:///PATH.db or http://HOST:PORT"
@@ -51,7 +52,8 @@ def is_database(uri: str) -> bool:
 
 def _check_driver(uri: str) -> None:
     """Refuse a database without its driver: a server that is slow to respond looks alike for ever."""
-    from sqlalchemy.engine import make_url  # takes half a second
+    # Takes half a second.
+    from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
     try:

@@ -106,7 +106,7 @@ class Writer:
         self._is_last_round = False
         self._is_closing = threading.Event()
         self._has_tried = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="nlgraft-tracking", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="nlgraft-tracking", daemon=True)
 
     def start(self, timeout_s: float) -> None:
         """Start; wait until the store is open or has been found unreachable, for ``timeout_s`` at most.
@@ -175,21 +175,24 @@ class Writer:
             )
         return len(missing)
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         # Made before the store is open, since the first entries are to be taken before they get their ends.
-        with ThreadPool(self._num_at_once) as pool:  # of daemons: a write that hangs keeps no process alive
+        with ThreadPool(self._num_at_once) as pool:
+            # Of daemons: a write that hangs keeps no process alive.
             try:
                 self._open()
             except StudyError:
-                return  # for `start` to raise
-            except Exception as error:  # as in _attempt
-                self._away(error)
+                # For `start` to raise.
+                return
+            except Exception as error:
+                # As in _attempt.
+                self._pause_for_outage(error)
             self._write_all(pool)
 
     def _write_all(self, pool: ThreadPool) -> None:
         while True:
             self._sort_out_earlier()
-            entries = self._next()
+            entries = self._next_entries()
             if not entries and self._earlier:
                 continue
             if not entries:
@@ -205,7 +208,8 @@ class Writer:
         try:
             if self._backend is not None and not self._set_aside and self._may_write():
                 self._backend.note_held()
-        except Exception as error:  # as in _write; the next run then looks at every trial
+        except Exception as error:
+            # As in _write; the next run then looks at every trial.
             _log.debug("%s did not note what it holds: %s", self._name, error)
 
     def _sort_out_earlier(self) -> None:
@@ -216,22 +220,23 @@ class Writer:
             return
         try:
             is_held = self._open().holds(entries)
-        except Exception as error:  # as in _write, which will find out if the store is away
+        except Exception as error:
+            # As in _write, which will find out if the store is away.
             _log.debug("%s does not tell what it holds: %s", self._name, error)
             is_held = False
         with self._changed:
             # What was put meanwhile comes next; `abandon` may have emptied the list.
-            taken, self._earlier = self._earlier[: len(entries)], self._earlier[len(entries) :]
-        for entry in [] if is_held else taken:
+            ended, self._earlier = self._earlier[: len(entries)], self._earlier[len(entries) :]
+        for entry in [] if is_held else ended:
             self.put(entry)
 
-    def _next(self) -> list[RunEntry]:
+    def _next_entries(self) -> list[RunEntry]:
         """Take the run that has waited longest, or several trials that have ended.
 
         Nothing when everything is written, or earlier trials came.
         """
         with self._changed:
-            while (key := self._ripe()) is None:
+            while (key := self._first_due()) is None:
                 if self._earlier:
                     return []
                 if self._is_closing.is_set():
@@ -244,12 +249,12 @@ class Writer:
             # Noted under the lock: `close` counts a run as missing while it is being written.
             num = self._num_at_once if self._backend is not None and self._is_ended_trial(key) else 1
             self._writing = {key, *islice(filter(self._is_ended_trial, self._pending), num - 1)}
-            return [self._pending.pop(one) for one in self._writing]
+            return [self._pending.pop(run_key) for run_key in self._writing]
 
     def _is_ended_trial(self, key: RunKey) -> bool:
         return key.kind == "trial" and self._pending[key].status not in (None, "RUNNING")
 
-    def _ripe(self) -> RunKey | None:
+    def _first_due(self) -> RunKey | None:
         """Find the first run that is due: one that has ended, or a live one whose pause is over."""
         now_s = time.monotonic()
         for key, entry in self._pending.items():
@@ -277,7 +282,8 @@ class Writer:
                     self._due_s.pop(entry.key, None)
             self._writing = set()
         if failed:
-            return self._failed(*next(iter(failed.items())))  # the others are tried again
+            # The others are tried again.
+            return self._handle_failure(*next(iter(failed.items())))
         if self._num_outages:
             self._num_outages = 0
             if self._is_warned:
@@ -291,7 +297,8 @@ class Writer:
                 self._open().write(entry)
             else:
                 self.abandon()
-        except Exception as error:  # of the network, the disk or a database driver: training must go on
+        except Exception as error:
+            # Of the network, the disk or a database driver: training must go on.
             return error
         return None
 
@@ -311,16 +318,17 @@ class Writer:
         finally:
             self._has_tried.set()
 
-    def _failed(self, key: RunKey, error: Exception) -> bool:
+    def _handle_failure(self, key: RunKey, error: Exception) -> bool:
         is_reachable = self._backend is not None and self._backend.is_reachable()
         if self._backend is not None:
             # A request that failed for us may have been carried out: look before creating a run again.
             self._backend.forget()
         if not is_reachable:
-            self._away(error)
+            self._pause_for_outage(error)
             return False
         with self._changed:
-            if key in self._pending:  # unless all was abandoned
+            if key in self._pending:
+                # Unless all was abandoned.
                 self._retry_later(self._pending.pop(key), error)
         self._is_closing.wait(self._first_pause_s)
         return True
@@ -335,7 +343,7 @@ class Writer:
             run = f"{entry.key.kind} run {entry.name or entry.key.fingerprint[:12]}"
             _log.warning("%s rejects the %s: %s", self._name, run, public_text(str(error)))
 
-    def _away(self, error: Exception) -> None:
+    def _pause_for_outage(self, error: Exception) -> None:
         self._num_outages += 1
         if not self._is_warned:
             self._is_warned = True
@@ -345,4 +353,5 @@ class Writer:
                 public_text(str(error)),
             )
         pause_s = min(_LONGEST_PAUSE_S, self._first_pause_s * 2 ** (self._num_outages - 1))
-        self._is_closing.wait(pause_s)  # rather than sleep, so that `close` ends the pause
+        # Rather than sleep, so that `close` ends the pause.
+        self._is_closing.wait(pause_s)

@@ -1,4 +1,4 @@
-"""Examine a study in a process of its own: what is said of it before, and found of it after its run."""
+"""Examine studies in a process of their own: what is said of each before, and found after its run."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ def tracked(uri: str) -> tuple[dict[str, Any], list[str], dict[str, str]]:
     return trials, datasets, study.data.params
 
 
-def main(asked: Path) -> None:
-    document = json.loads(asked.read_text("utf-8"))
+def examine(document: dict[str, Any]) -> dict[str, Any]:
     study = Study.from_dict(document["study"])
     for cell in cells(study):
         record = api.run_one(study, cell.label, None, NullReporter())
@@ -46,7 +45,7 @@ def main(asked: Path) -> None:
     result = api.launch(study)  # every trial has been run: nothing is left for Ray
     assert result.invocation is not None
     trials, datasets, of_the_study = tracked(result.invocation.tracking_uri)
-    found = {
+    return {
         "mistakes": {
             name: refusal({**document["study"], **one}) for name, one in document["mistakes"].items()
         },
@@ -59,7 +58,9 @@ def main(asked: Path) -> None:
         "report": result.render("md"),
         "result": {name: metric.direction for name, metric in result.metrics.items() if "exact" in name},
     }
-    asked.with_name("found.json").write_text(json.dumps(found), "utf-8")
 
 
-main(Path(sys.argv[1]))
+place = Path(sys.argv[1])
+documents = json.loads(place.read_text("utf-8"))
+examined = {document["study"]["name"]: examine(document) for document in documents}
+place.with_name("examined.json").write_text(json.dumps(examined), "utf-8")

@@ -126,12 +126,13 @@ def test_an_error_or_an_end_of_the_stage_is_no_loss(fits: list[Any]) -> None:
 
 
 def test_a_fault_of_the_store_on_a_worker_kills_the_trial_which_then_runs_again(fits: list[Any]) -> None:
-    told = distributed_stages._told(StoreError("s3://b: request timed out"), StorePlace("s3://b").open())
+    store = StorePlace("s3://b").open()
+    told = distributed_stages._told(StoreError("s3://b: request timed out"), store)
     fits += [(LOST, told, ["a"])]
     with pytest.raises(TrialStopped, match="request timed out") as stopped:
         run()
     assert isinstance(stopped.value.reason, KillReason)
-    assert distributed_stages._told(ValueError("no"), StorePlace("s3://b")) == ("ValueError", "no")
+    assert distributed_stages._told(ValueError("no"), store) == ("ValueError", "no")
 
 
 @pytest.mark.parametrize(("least", "wanted"), [(None, 4), (4, 4), (1, (1, 4))])
@@ -142,7 +143,7 @@ def test_train_gets_the_range(
     monkeypatch.setattr(distributed_stages, "TorchTrainer", lambda loop, **options: found.update(options))
     group = WorkerGroup(4, 1.0, 0.0, 0, str(tmp_path), least_workers=least)
     stage = Stage(name="train", run="a.b:c", is_distributed=True)
-    distributed_stages._new_trainer(stage, StorePlace("store"), group, None, 0)
+    distributed_stages._new_trainer(stage, StorePlace("store"), group, None, 0, ())
     scaling: ScalingConfig = found["scaling_config"]
     assert scaling.num_workers == wanted
     # else Train would retry itself, without bound, and nobody would count

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +47,3 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     found = Study.from_dict({**DOCUMENT, "storage": {"path": str(root / "store")}})
     run_all(found)
     return found
-
-
-@pytest.fixture
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -26,6 +25,7 @@ from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.public import Study
 from nlgraft.text.corpora import read_corpus
+from tests.servers import first_answer, free_port
 
 
 def invoke(*arguments: str | Path, text: bytes = b"") -> Result:
@@ -226,30 +226,22 @@ def test_mlflow_serves_the_winner(study: Study, tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.slow
-def test_a_server_answers_with_the_winner(study: Study, tmp_path: Path, free_port: int) -> None:
+def test_a_server_answers_with_the_winner(study: Study, tmp_path: Path) -> None:
     """``mlflow models serve`` of an exported model; one request by HTTP."""
     from nlgraft.tracking.served import save_predictor
 
     nlgraft.export_model(study, tmp_path / "m", cell="first", seed=1)
     save_predictor(tmp_path / "served", tmp_path / "m", [])
     [lines], expected = said_by_trial(study, "first", 1)
+    port = free_port()
     command = [sys.executable, "-m", "mlflow", "models", "serve", "--env-manager", "local", "-w", "1"]
-    command += ["-m", str(tmp_path / "served"), "-h", "127.0.0.1", "-p", str(free_port)]
+    command += ["-m", str(tmp_path / "served"), "-h", "127.0.0.1", "-p", str(port)]
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     server = subprocess.Popen(command, env=os.environ | {"PATH": path, "OMP_NUM_THREADS": "1"})
     try:
-        deadline = time.monotonic() + 240
         body = json.dumps({"inputs": lines}).encode()
-        url, kind = f"http://127.0.0.1:{free_port}/invocations", {"Content-Type": "application/json"}
-        while True:
-            try:
-                request = urllib.request.Request(url, body, kind)
-                answer = json.load(urllib.request.urlopen(request, timeout=60))
-                break
-            except (urllib.error.URLError, ConnectionError):
-                assert time.monotonic() < deadline
-                assert server.poll() is None
-                time.sleep(1)
+        url, kind = f"http://127.0.0.1:{port}/invocations", {"Content-Type": "application/json"}
+        answer = json.loads(first_answer(urllib.request.Request(url, body, kind), server))
         assert answer["predictions"] == expected
     finally:
         server.terminate()

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Optional
 import pytest
 from pydantic import BaseModel, Field
 
-from nlgraft.study.reading.knobs import REQUIRED, knobs, miss
+from nlgraft.study.reading.knobs import REQUIRED, knobs, path_problem
 
 
 class Site(enum.Enum):
@@ -108,7 +108,7 @@ def test_variants_that_share_a_path_are_joined():
     ],
 )
 def test_paths_that_exist(path):
-    assert miss(Config, path) is None
+    assert path_problem(Config, path) is None
 
 
 @pytest.mark.parametrize(
@@ -124,4 +124,4 @@ def test_paths_that_exist(path):
     ],
 )
 def test_paths_that_do_not_are_told_the_nearest(path, message):
-    assert message in (miss(Config, path) or "")
+    assert message in (path_problem(Config, path) or "")

@@ -5,12 +5,12 @@ from pydantic import TypeAdapter
 
 from nlgraft.study.data.space import (
     Domain,
+    full_condition,
     holds,
-    look,
     same,
     sampling_order,
     space_problems,
-    whole_condition,
+    table_text,
 )
 
 DOMAIN = TypeAdapter(Domain)
@@ -137,12 +137,13 @@ def test_membership_is_exact_about_types():
 
 
 def test_values_that_look_alike():
-    assert look(1) == look(1.0) == look("1") == look("1.0")
-    assert look(1e-4) == look("0.0001")
+    assert table_text(1) == table_text(1.0) == table_text("1") == table_text("1.0")
+    assert table_text(1e-4) == table_text("0.0001")
     assert (
-        len({look(value) for value in (1, True, None, "true", "", [1], {"a": 1}, 2**53, 2**53 + 1)}) == 9 - 1
+        len({table_text(value) for value in (1, True, None, "true", "", [1], {"a": 1}, 2**53, 2**53 + 1)})
+        == 9 - 1
     )
-    assert look(True) == look("true")
+    assert table_text(True) == table_text("true")
     assert not same(1, 1.0)
     assert same({"a": [1]}, {"a": [1]})
 
@@ -150,6 +151,6 @@ def test_values_that_look_alike():
 def test_a_whole_condition_follows_the_paths_that_it_names():
     number = {"type": "int", "low": 0, "high": 1}
     domains = space(a=number | {"when": {"b": 1, "c": [2, 3]}}, b=number | {"when": {"d": "x"}})
-    assert whole_condition("a", domains) == {"b": 1, "c": [2, 3], "d": "x"}
-    assert whole_condition("a", space(a=number | {"when": {"a": 1}})) == {"a": 1}
-    assert whole_condition("c", domains) == {}
+    assert full_condition("a", domains) == {"b": 1, "c": [2, 3], "d": "x"}
+    assert full_condition("a", space(a=number | {"when": {"a": 1}})) == {"a": 1}
+    assert full_condition("c", domains) == {}

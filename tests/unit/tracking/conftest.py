@@ -1,6 +1,5 @@
 import json
 import shutil
-import socket
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import SimpleNamespace
@@ -136,16 +135,6 @@ def store(tmp_path):
     return ArtifactStore.open(tmp_path / "store")
 
 
-@pytest.fixture(scope="session")
-def empty_database(tmp_path_factory):
-    """A database with MLflow's schema: making one takes seconds, copying it none."""
-    from mlflow import MlflowClient
-
-    path = tmp_path_factory.mktemp("mlflow") / "empty.db"
-    MlflowClient(f"sqlite:///{path}")
-    return path
-
-
 @pytest.fixture
 def uri(tmp_path, empty_database):
     shutil.copy(empty_database, tmp_path / "mlflow.db")
@@ -173,10 +162,3 @@ def open_tracker(uri, toy):
     yield open_one
     for tracker in opened:
         tracker.close()
-
-
-@pytest.fixture
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

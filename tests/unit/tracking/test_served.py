@@ -2,7 +2,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -11,6 +10,7 @@ import pandas as pd
 import pytest
 
 from nlgraft.tracking.served import save_predictor
+from tests.servers import first_answer, free_port
 
 PREDICTORS = '''
 """Two predictors, as a system offers them: they open a directory and return the function that predicts."""
@@ -104,38 +104,31 @@ def test_nothing_in_a_served_model_is_pickled(tmp_path, predictors):
 
 
 @pytest.mark.slow
-def test_mlflow_models_serve_answers(tmp_path, predictors, free_port):
+def test_mlflow_models_serve_answers(tmp_path, predictors):
     """``mlflow models serve`` without a new environment, one request by HTTP."""
     directory = tmp_path / "artifact"
     directory.mkdir()
     (directory / "predictor.json").write_text('{"predictor": "toy_predictors:open_suffix"}')
     (directory / "suffix.txt").write_text("!")
     save_predictor(tmp_path / "model", directory, [])
+    port = free_port()
     environ = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(predictors), "platform"]),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),  # of uvicorn
         "OMP_NUM_THREADS": "1",
     }
     command = [sys.executable, "-m", "mlflow", "models", "serve", "--env-manager", "local"]
-    command += ["-m", str(tmp_path / "model"), "-h", "127.0.0.1", "-p", str(free_port), "-w", "1"]
+    command += ["-m", str(tmp_path / "model"), "-h", "127.0.0.1", "-p", str(port), "-w", "1"]
     with (tmp_path / "serve.log").open("w") as log:
         server = subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)
     try:
         request = urllib.request.Request(
-            f"http://127.0.0.1:{free_port}/invocations",
+            f"http://127.0.0.1:{port}/invocations",
             json.dumps({"inputs": ["guten Tag", "ja"]}).encode(),
             {"Content-Type": "application/json"},
         )
-        deadline = time.monotonic() + 120
-        while True:
-            try:
-                with urllib.request.urlopen(request, timeout=30) as answer:
-                    assert json.load(answer) == {"predictions": ["guten Tag!", "ja!"]}
-                return
-            except (urllib.error.URLError, ConnectionError):
-                assert server.poll() is None, (tmp_path / "serve.log").read_text()
-                assert time.monotonic() < deadline, (tmp_path / "serve.log").read_text()
-                time.sleep(0.5)
+        answer = first_answer(request, server, tmp_path / "serve.log")
+        assert json.loads(answer) == {"predictions": ["guten Tag!", "ja!"]}
     finally:
         if server.poll() is None:
             os.killpg(server.pid, 15)

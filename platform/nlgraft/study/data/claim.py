@@ -25,7 +25,7 @@ class Claim:
         metric: A metric of the system.
         worse_metric: The metric of ``worse`` where it is another.
         source: Table, figure or section of the paper.
-        figures: Published figures of the cells of an ordering; empty where the paper prints none.
+        figures: Published figures of an ordering's cells; empty where the paper prints none.
         signature: How the paper computed the metric.
         data: The data that the paper used: values or patterns of the study's data, by dotted path.
         margin: Difference that does not matter: the most by which ``better`` may be worse, or by which our
@@ -56,12 +56,12 @@ class Claim:
         """Describe how a study's data differ from the paper's; empty if they are the same."""
         if not self.data:
             return "the claim does not state its data"
-        for path, wanted in self.data.items():
-            ours = paths.get(data, path)
-            if ours is paths.MISSING:
-                return f"{path} is missing, the paper's is {wanted}"
-            if not (same(ours, wanted) or fnmatchcase(str(ours), str(wanted))):
-                return f"{path} is {ours}, the paper's is {wanted}"
+        for path, published in self.data.items():
+            study_value = paths.get(data, path)
+            if study_value is paths.MISSING:
+                return f"{path} is missing, the paper's is {published}"
+            if not (same(study_value, published) or fnmatchcase(str(study_value), str(published))):
+                return f"{path} is {study_value}, the paper's is {published}"
         return ""
 
     @property
@@ -90,9 +90,9 @@ class Claim:
             amount = "no less" if self.margin else "more"
             text = f"{self.better} gains {amount} over {self.worse} than {first} over {second}"
         elif self.worse_metric is not None:
-            than = f"{self.worse}'s {self.worse_metric}"
+            other = f"{self.worse}'s {self.worse_metric}"
             better = "no worse" if self.margin else "better"
-            text = f"{self.better}'s {self.metric} {better} than {than}"
+            text = f"{self.better}'s {self.metric} {better} than {other}"
             return text + (f" by more than {self.margin:g}" if self.margin else "")
         elif self.is_ordering:
             text = f"{self.better} {'no worse' if self.margin else 'better'} than {self.worse}"
@@ -121,19 +121,21 @@ class Figures:
             (column, {find(text): figure for text, figure in column.values.items()}) for column in columns
         ]
 
-    def claims(self, stated: Statement) -> Iterator[Claim]:
+    def claims(self, statement: Statement) -> Iterator[Claim]:
         """Turn a statement into claims: none where no column has figures of all its cells."""
-        for names in stated.comparisons:
-            if stated.source is not None and len(names) > 1:
-                for metric in stated.metric:
-                    origin = {"metric": metric, "source": stated.source, "data": stated.data}
-                    yield _claim(stated, names, (), worse_metric=stated.worse_metric, **origin)
+        for names in statement.comparisons:
+            if statement.source is not None and len(names) > 1:
+                for metric in statement.metric:
+                    origin = {"metric": metric, "source": statement.source, "data": statement.data}
+                    yield _claim(statement, names, (), worse_metric=statement.worse_metric, **origin)
                 continue
             for column, figures in self._columns:
                 labels = [self._find(name) for name in names]
-                if column.metric in (stated.metric or [column.metric]) and figures.keys() >= set(labels):
+                # A statement without a metric is about every column that has all of its cells.
+                is_meant = not statement.metric or column.metric in statement.metric
+                if is_meant and figures.keys() >= set(labels):
                     yield _claim(
-                        stated,
+                        statement,
                         names,
                         [figures[label] for label in labels],
                         metric=column.metric,
@@ -148,13 +150,19 @@ class Figures:
             return claim.figures
         labels = [self._find(text) for text in claim.cells]
         for column, figures in self._columns:
-            if (column.metric, column.data) == (claim.metric, claim.data) and figures.keys() >= set(labels):
+            is_same = (column.metric, column.data) == (claim.metric, claim.data)
+            if is_same and figures.keys() >= set(labels):
                 return [figures[label] for label in labels]
         return ()
 
 
-def _claim(stated: Statement, names: Sequence[str], figures: Sequence[float], **origin: Any) -> Claim:
-    margin = stated.margin or 0.0
+def _claim(
+    statement: Statement,
+    names: Sequence[str],
+    figures: Sequence[float],
+    **origin: Any,
+) -> Claim:
+    margin = statement.margin or 0.0
     if len(names) == 1:
         return Claim(cell=names[0], value=figures[0], margin=margin, **origin)
     better, worse, *exceeds = names
@@ -165,4 +173,4 @@ def claims_of(study: Study) -> list[Claim]:
     """List the claims of a study in file order, with the figures of its published columns."""
     axes = axes_of(study)
     figures = Figures(study.published, label_finder(axes, axes.cells()))
-    return [claim for stated in study.claims for claim in figures.claims(stated)]
+    return [claim for statement in study.claims for claim in figures.claims(statement)]

@@ -56,7 +56,7 @@ class Axes:
     Attributes:
         factors: Factors by name.
         components: Components by name.
-        design: The combinations wanted.
+        design: Which combinations become cells.
         exclude: Combinations of levels to drop.
     """
 
@@ -85,17 +85,19 @@ class Axes:
         """Build the cell of a combination; factors and components not named stay at their baseline."""
         baseline = self.baseline
         levels = baseline | dict(levels)
-        off = [name for name in levels if not same(levels[name], baseline[name])]
+        changed_factors = [name for name in levels if not same(levels[name], baseline[name])]
         overrides: dict[str, Any] = {}
         origins: dict[str, str] = {}
         changed: list[str] = []
         # Components come last: what is removed stays removed whatever level a factor has.
         for name in (*self.factors, *self.components):
             for path, (value, origin) in self._settings(name, levels[name]).items():
-                overrides[path], origins[path] = value, origin
-                changed += [path] if name in off else []
-        label = ", ".join(self.departure(name, levels[name]) for name in off)
-        return Cell(levels, overrides, not off, label or "baseline", origins, changed)
+                overrides[path] = value
+                origins[path] = origin
+                if name in changed_factors:
+                    changed.append(path)
+        label = ", ".join(self.departure(name, levels[name]) for name in changed_factors)
+        return Cell(levels, overrides, not changed_factors, label or "baseline", origins, changed)
 
     def departure(self, name: str, level: Any) -> str:
         """Write a level off its baseline as in a label: ``generator=att``, ``without segment_embedding``."""
@@ -145,10 +147,12 @@ class Axes:
     @property
     def num_combinations(self) -> int:
         """Number of combinations of the design, before anything is excluded."""
-        sizes = [len(choices) for choices in self.levels.values()]
         if self.design.kind == "cells":
             return 1 + len(self.design.cells)
-        return math.prod(sizes) if self.design.kind == "full" else 1 + sum(size - 1 for size in sizes)
+        sizes = [len(choices) for choices in self.levels.values()]
+        if self.design.kind == "full":
+            return math.prod(sizes)
+        return 1 + sum(size - 1 for size in sizes)
 
     @property
     def is_vast(self) -> bool:
@@ -166,12 +170,13 @@ class Axes:
     @cached_property
     def _excluded(self) -> dict[tuple[str, ...], dict[str, list[int]]]:
         """Indices of the entries of ``exclude`` by the factors that they name, then by their levels' JSON."""
-        found: dict[tuple[str, ...], dict[str, list[int]]] = {}
+        indices: dict[tuple[str, ...], dict[str, list[int]]] = {}
         for index, entry in enumerate(self.exclude):
             if entry and entry.keys() <= self.levels.keys():
                 names = tuple(sorted(entry))
-                found.setdefault(names, {}).setdefault(_projection(entry, names), []).append(index)
-        return found
+                by_levels = indices.setdefault(names, {})
+                by_levels.setdefault(_projection(entry, names), []).append(index)
+        return indices
 
     @property
     def unused_exclusions(self) -> list[int]:
@@ -183,7 +188,7 @@ class Axes:
                 matched.update(entries.get(_projection(levels, names), ()))
         return [index for index in range(len(self.exclude)) if index not in matched]
 
-    def settle(self, levels: Mapping[str, Any]) -> dict[str, Any]:
+    def canonical_levels(self, levels: Mapping[str, Any]) -> dict[str, Any]:
         """Complete a combination, with every factor at its baseline that is declared idle there."""
         levels = self.baseline | dict(levels)
         idle = [entry.factor for entry in self.design.idle if holds(entry.when, levels)]
@@ -193,9 +198,11 @@ class Axes:
     def num_merged(self) -> int:
         """Number of combinations that are the cell of another one, because a factor is declared idle."""
         # As JSON, in which 1, 1.0 and true are different levels; in Python they are equal.
-        wanted = [self.baseline | levels for levels in self.combinations() if not self.is_excluded(levels)]
-        settled = {canonical_json(self.settle(levels)) for levels in wanted}
-        return len(set(map(canonical_json, wanted))) - len(settled)
+        combinations = [
+            self.baseline | levels for levels in self.combinations() if not self.is_excluded(levels)
+        ]
+        settled = {canonical_json(self.canonical_levels(levels)) for levels in combinations}
+        return len(set(map(canonical_json, combinations))) - len(settled)
 
     def cells(self) -> list[Cell]:
         """Build the cells: the baseline first, then the others in file order, each combination once.
@@ -206,8 +213,8 @@ class Axes:
         # Counted first: a product of many factors must be refused without being built.
         count = self.num_combinations
         if count <= MAX_CELLS or ((self.exclude or self.design.idle) and not self.is_vast):
-            wanted = [levels for levels in self.combinations() if not self.is_excluded(levels)]
-            settled = {canonical_json(levels): levels for levels in map(self.settle, wanted)}
+            combinations = [levels for levels in self.combinations() if not self.is_excluded(levels)]
+            settled = {canonical_json(levels): levels for levels in map(self.canonical_levels, combinations)}
             count = len(settled)
             if count <= MAX_CELLS:
                 return [self.cell(levels) for levels in settled.values()]
@@ -229,9 +236,9 @@ def level_text(level: Any) -> str:
 
 
 def conditions_text(levels: Mapping[str, Any]) -> str:
-    """Write wanted levels by factor: ``method is avg_eg or mean and sides is both``."""
+    """Write a condition on factors as text: ``method is avg_eg or mean and sides is both``."""
     return " and ".join(
-        f"{name} is {' or '.join(map(level_text, alternatives(wanted)))}" for name, wanted in levels.items()
+        f"{name} is {' or '.join(map(level_text, alternatives(level)))}" for name, level in levels.items()
     )
 
 
@@ -249,12 +256,12 @@ def axes_of(study: Study) -> Axes:
     return Axes(study.factors, study.components, study.design, study.exclude)
 
 
-def gain_cells(study: Study, known: Sequence[Cell]) -> dict[str, list[tuple[str, Cell, Cell]]]:
+def gain_cells(study: Study, design_cells: Sequence[Cell]) -> dict[str, list[tuple[str, Cell, Cell]]]:
     """Pair the cells whose difference is the gain of a level, at each level of ``analysis.gains_over``.
 
     Args:
         study: The study.
-        known: Its cells.
+        design_cells: Its cells.
 
     Returns:
         By the gaining level (``arm=src_elmo``): each level of the factor with the cell that has both and the
@@ -262,21 +269,22 @@ def gain_cells(study: Study, known: Sequence[Cell]) -> dict[str, list[tuple[str,
         without one of their cells are left out, and so are levels with fewer than two pairs.
     """
     axes, over = axes_of(study), study.analysis.gains_over
-    by_levels = {canonical_json(cell.levels): cell for cell in known}
-    found: dict[str, list[tuple[str, Cell, Cell]]] = {}
+    by_levels = {canonical_json(cell.levels): cell for cell in design_cells}
+    gains: dict[str, list[tuple[str, Cell, Cell]]] = {}
     for name, choices in axes.levels.items():
         for level in choices:
             if over is None or name == over or same(level, axes.baseline[name]):
                 continue
-            for at in axes.levels[over]:
-                pair = [
-                    by_levels.get(canonical_json({**axes.baseline, over: at, **gain}))
-                    for gain in ({name: level}, {})
-                ]
-                if pair[0] is not None and pair[1] is not None:
-                    label = axes.departure(name, level)
-                    found.setdefault(label, []).append((level_text(at), pair[0], pair[1]))
-    return {label: pairs for label, pairs in found.items() if len(pairs) > 1}
+            label = axes.departure(name, level)
+            for context in axes.levels[over]:
+                reference = {**axes.baseline, over: context}
+                with_level = by_levels.get(canonical_json({**reference, name: level}))
+                without_level = by_levels.get(canonical_json(reference))
+                if with_level is not None and without_level is not None:
+                    pair = (level_text(context), with_level, without_level)
+                    gains.setdefault(label, []).append(pair)
+    # A gain at one level alone shows no trend.
+    return {label: pairs for label, pairs in gains.items() if len(pairs) > 1}
 
 
 def idle_note(study: Study) -> str | None:
@@ -301,10 +309,10 @@ def find_cell(study: Study, text: str) -> Cell:
         StudyError: The text names no cell, or more than one; the message gives the nearest label.
     """
     axes = axes_of(study)
-    found = name_cell(axes, axes.cells(), text)
-    if isinstance(found, str):
-        raise StudyError([Problem("cell", found)], study.name)
-    return found
+    cell = name_cell(axes, axes.cells(), text)
+    if isinstance(cell, str):
+        raise StudyError([Problem("cell", cell)], study.name)
+    return cell
 
 
 def select_cells(study: Study, conditions: Sequence[str]) -> list[Cell]:
@@ -320,15 +328,17 @@ def select_cells(study: Study, conditions: Sequence[str]) -> list[Cell]:
     axes = axes_of(study)
     chosen = axes.cells()
     for text in conditions:
-        wanted = _parse_levels(axes, text) if "=" in text else None
-        if isinstance(wanted, str):
-            raise StudyError([Problem("cell", wanted)], study.name)
-        if wanted is None:
+        levels = _parse_levels(axes, text) if "=" in text else None
+        if isinstance(levels, str):
+            raise StudyError([Problem("cell", levels)], study.name)
+        if levels is None:
             named = find_cell(study, text)
             chosen = [cell for cell in chosen if cell.key == named.key]
         else:
-            # a cell has all levels of a factor that is idle in it
-            chosen = [cell for cell in chosen if same(axes.settle({**cell.levels, **wanted}), cell.levels)]
+            # A cell stands for all levels of a factor that is idle in it.
+            chosen = [
+                cell for cell in chosen if same(axes.canonical_levels({**cell.levels, **levels}), cell.levels)
+            ]
     if not chosen:
         message = (
             f"no cell meets {' and '.join(conditions)}. Cells: {', '.join(c.label for c in cells(study))}"
@@ -337,16 +347,16 @@ def select_cells(study: Study, conditions: Sequence[str]) -> list[Cell]:
     return chosen
 
 
-def name_cell(axes: Axes, known: Sequence[Cell], text: str) -> Cell | str:
+def name_cell(axes: Axes, design_cells: Sequence[Cell], text: str) -> Cell | str:
     """Find the cell that a text names, as `find_cell` does, or return the message why there is none."""
     text = text.strip()
-    by_label = {cell.label: cell for cell in known}
+    by_label = {cell.label: cell for cell in design_cells}
     if text in by_label:
         return by_label[text]
     if text == "baseline" or (text == FULL and axes.components):
-        wanted: dict[str, Any] | str = {}
+        named_levels: dict[str, Any] | str = {}
     elif "=" in text or text.startswith(f"{WITHOUT} "):
-        wanted = _parse_levels(axes, text)
+        named_levels = _parse_levels(axes, text)
     else:
         owners = [
             (name, level) for name in axes.factors for level in axes.levels[name] if level_text(level) == text
@@ -354,29 +364,31 @@ def name_cell(axes: Axes, known: Sequence[Cell], text: str) -> Cell | str:
         if len(owners) > 1:
             options = " or ".join(f"{name}={text}" for name, _ in owners)
             return f"{text!r} is a level of several factors; write {options}"
-        wanted = dict(owners) if owners else f"there is no cell {text!r}. {nearest(text, list(by_label))}"
-    if isinstance(wanted, str):
-        return wanted
-    levels = axes.settle(wanted)
-    for cell in known:
+        named_levels = (
+            dict(owners) if owners else f"there is no cell {text!r}. {nearest(text, list(by_label))}"
+        )
+    if isinstance(named_levels, str):
+        return named_levels
+    levels = axes.canonical_levels(named_levels)
+    for cell in design_cells:
         if canonical_json(cell.levels) == canonical_json(levels):
             return cell
     return f"{text!r} is not among the cells of this design. {nearest(text, list(by_label))}"
 
 
-def label_finder(axes: Axes, known: Sequence[Cell]) -> Callable[[str], str | None]:
+def label_finder(axes: Axes, design_cells: Sequence[Cell]) -> Callable[[str], str | None]:
     """Return a function that gives the label of the cell that a text names, None for no cell."""
 
     @cache
     def find(text: str) -> str | None:
-        cell = name_cell(axes, known, text)
+        cell = name_cell(axes, design_cells, text)
         return cell.label if isinstance(cell, Cell) else None
 
     return find
 
 
 def _parse_levels(axes: Axes, text: str) -> dict[str, Any] | str:
-    wanted: dict[str, Any] = {}
+    levels: dict[str, Any] = {}
     for condition in text.split(","):
         name, _, level = condition.strip().partition("=")
         if name.startswith(f"{WITHOUT} ") and not level:
@@ -385,8 +397,8 @@ def _parse_levels(axes: Axes, text: str) -> dict[str, Any] | str:
                 return f"there is no component {name!r}. {nearest(name, list(axes.components))}"
         if name not in axes.levels:
             return f"there is no factor {name!r}. {nearest(name, list(axes.levels))}"
-        texts = {level_text(known): known for known in axes.levels[name]}
+        texts = {level_text(choice): choice for choice in axes.levels[name]}
         if level not in texts:
             return f"factor {name!r} has no level {level!r}. {nearest(level, list(texts))}"
-        wanted[name] = texts[level]
-    return wanted
+        levels[name] = texts[level]
+    return levels

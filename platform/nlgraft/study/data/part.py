@@ -52,11 +52,12 @@ def parse_duration(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(f"{value!r} is not a duration; {allowed}")
     if isinstance(value, str):
-        found = _SPOKEN.fullmatch(value.strip()) or _ISO.fullmatch(value.strip())
-        amounts = [float(amount) if amount else 0.0 for amount in found.groups()] if found else []
-        if not found or not any(found.groups()):
+        match = _SPOKEN.fullmatch(value.strip()) or _ISO.fullmatch(value.strip())
+        amounts = [float(amount) if amount else 0.0 for amount in match.groups()] if match else []
+        if not match or not any(match.groups()):
             raise ValueError(f"{value!r} is not a duration; {allowed}")
-        seconds = sum(amount * unit for amount, unit in zip(amounts, _UNITS_S.values(), strict=True))
+        units = _UNITS_S.values()
+        seconds = sum(amount * unit for amount, unit in zip(amounts, units, strict=True))
     else:
         seconds = float(value)
     if not math.isfinite(seconds) or seconds <= 0:

@@ -33,11 +33,11 @@ def join(parent: str, part: str | int) -> str:
     return f"{parent}.{part}" if parent else part
 
 
-def overlap(left: str, right: str) -> bool:
+def overlap(first: str, second: str) -> bool:
     """Return True when one path lies inside the other, or both are the same."""
-    ours, theirs = split(left), split(right)
-    shorter = min(len(ours), len(theirs))
-    return ours[:shorter] == theirs[:shorter]
+    first_parts, second_parts = split(first), split(second)
+    shorter = min(len(first_parts), len(second_parts))
+    return first_parts[:shorter] == second_parts[:shorter]
 
 
 def get(tree: Any, path: str) -> Any:
@@ -58,14 +58,14 @@ def put(tree: dict[str, Any], path: str, value: Any) -> None:
         ValueError: The path leads through a value without parts, or out of a list.
     """
     node: Any = tree
-    key, rest = _longest_key(node, split(path))
-    while rest:
+    key, remaining = _longest_key(node, split(path))
+    while remaining:
         child = _child(node, key)
         if child is MISSING or child is None:
             child = {}
             _store(node, key, child)
         node = child
-        key, rest = _longest_key(node, rest)
+        key, remaining = _longest_key(node, remaining)
     _store(node, key, value)
 
 
@@ -77,9 +77,9 @@ def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """
     merged = dict(under)
     for key, value in over.items():
-        there = merged.get(key)
-        if isinstance(there, Mapping) and isinstance(value, Mapping) and not _is_other_kind(there, value):
-            merged[key] = merge(there, value)
+        current = merged.get(key)
+        if isinstance(current, Mapping) and isinstance(value, Mapping) and not _is_other_kind(current, value):
+            merged[key] = merge(current, value)
         else:
             merged[key] = value
     return merged
@@ -96,13 +96,14 @@ def expand(mapping: Mapping[str, Any]) -> dict[str, Any]:
         try:
             parts = split(key)
         except ValueError:
-            nested[key] = value  # no path at all: the system's config will refuse the key
+            # No path at all: the system's config will refuse the key.
+            nested[key] = value
             continue
         for part in reversed(parts[1:]):
             value = {part: value}
-        twice = _first_shared(nested, {parts[0]: value}, "")
-        if twice is not None:
-            raise ValueError(f"{twice!r} is set twice, once by {key!r}; set it once")
+        duplicate = _first_shared(nested, {parts[0]: value}, "")
+        if duplicate is not None:
+            raise ValueError(f"{duplicate!r} is set twice, once by {key!r}; set it once")
         nested = merge(nested, {parts[0]: value})
     return nested
 
@@ -121,7 +122,7 @@ def leaves(mapping: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, 
 
 
 def ancestors(path: str) -> Iterator[str]:
-    """Yield a path as problems print it, then its parents up to the first part."""
+    """Yield a path, as problems print it, and then its parents up to the first part."""
     while path:
         yield path
         path = path[: max(path.rfind("."), path.rfind("["), 0)]
@@ -156,16 +157,16 @@ def _store(node: Any, key: str, value: Any) -> None:
         raise ValueError(f"{key!r} cannot be set inside {node!r}, which has no parts")
 
 
-def _is_other_kind(there: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
-    return any(key in there and key in value and there[key] != value[key] for key in KINDS)
+def _is_other_kind(current: Mapping[str, Any], update: Mapping[str, Any]) -> bool:
+    return any(key in current and key in update and current[key] != update[key] for key in KINDS)
 
 
-def _first_shared(left: Any, right: Any, path: str) -> str | None:
-    if not isinstance(left, Mapping) or not isinstance(right, Mapping):
+def _first_shared(first: Any, second: Any, path: str) -> str | None:
+    if not isinstance(first, Mapping) or not isinstance(second, Mapping):
         return path
-    for key in right:
-        if key in left:
-            shared = _first_shared(left[key], right[key], join(path, key))
+    for key in second:
+        if key in first:
+            shared = _first_shared(first[key], second[key], join(path, key))
             if shared is not None:
                 return shared
     return None

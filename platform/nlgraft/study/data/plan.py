@@ -60,8 +60,8 @@ class Plan:
         cost_s: Worker time of unfinished stages; None when unknown.
         disk_bytes: Size of unfinished artifacts; None when unknown.
         is_cost_measured: True if both are measured on earlier stages, False if estimated from training sizes.
-        num_nodes: On how many nodes a step of each training is modelled, if that was asked.
-        step_times: What that is modelled from.
+        num_nodes: Number of nodes for which a training step is modelled; None without such a model.
+        step_times: The measured times to which the model is fitted.
     """
 
     study: Study
@@ -87,7 +87,8 @@ class Plan:
 
     def facts(self) -> list[tuple[str, str]]:
         """Return name and value of each number of the plan, for people."""
-        planned, distinct = self.stages["planned"], self.stages["distinct"]
+        planned = self.stages["planned"]
+        distinct = self.stages["distinct"]
         search = f", {self.num_search_trials} of them search" if self.num_search_trials else ""
         rows = [("override", text) for text in self.study.overrides]
         rows += [
@@ -204,9 +205,9 @@ class StepTime:
         parts = self.parts(num_workers)
         total_s = sum(parts.values())
         named = ", ".join(f"{seconds:.3g} {name}" for name, seconds in parts.items())
-        two = "not timed with two workers" if self.two_s is None else f"{self.two_s:.3g} s with two"
+        on_two = "not timed with two workers" if self.two_s is None else f"{self.two_s:.3g} s with two"
         speed = f"{self.one_s / total_s:.2g} times as fast" if total_s else "no time"
-        return f"{total_s:.3g} s ({named}), {speed}; measured: {self.one_s:.3g} s with one worker, {two}"
+        return f"{total_s:.3g} s ({named}), {speed}; measured: {self.one_s:.3g} s with one worker, {on_two}"
 
     def to_json(self, num_workers: int) -> dict[str, object]:
         """Turn measured and modelled seconds into JSON values."""

@@ -133,10 +133,11 @@ class CategoricalDomain(_Domain):
         seen: dict[str, int] = {}
         for index, choice in enumerate(self.choices):
             # Optuna compares choices as Python does: to it, true is 1.
-            shown = look(int(choice) if isinstance(choice, bool) else choice)
+            shown = table_text(int(choice) if isinstance(choice, bool) else choice)
             first = seen.setdefault(shown, index)
             if first != index:
-                yield Problem(f"choices[{index}]", same_twice(choice, self.choices[first], "choices", first))
+                message = duplicate_message(choice, self.choices[first], "choices", first)
+                yield Problem(f"choices[{index}]", message)
 
     def __contains__(self, value: object) -> bool:
         return any(same(value, choice) for choice in self.choices)
@@ -145,60 +146,60 @@ class CategoricalDomain(_Domain):
 Domain: TypeAlias = Annotated[FloatDomain | IntDomain | CategoricalDomain, Field(discriminator="type")]
 
 
-def same(left: Any, right: Any) -> bool:
+def same(first: Any, second: Any) -> bool:
     """Return True when two JSON values are the same, types included (1 is neither 1.0 nor true)."""
-    return canonical_json(left) == canonical_json(right)
+    return canonical_json(first) == canonical_json(second)
 
 
-def look(value: Any) -> str:
+def table_text(value: Any) -> str:
     """Reduce a JSON value to its appearance in a table, where 1, 1.0 and "1" look the same."""
     if isinstance(value, str):
         try:
             number = json.loads(value)
         except ValueError:
             return value
-        return look(number) if _is_number(number) else value
+        return table_text(number) if _is_number(number) else value
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return canonical_json(value)
 
 
-def same_twice(value: Any, other: Any, name: str, first: int) -> str:
+def duplicate_message(value: Any, other: Any, name: str, first: int) -> str:
     """Describe the problem of a value that looks like an earlier one, ``name[first]``."""
     alike = "" if same(value, other) else f": {other!r} and {value!r} cannot be told apart in a table"
     return f"is the same as {name}[{first}]{alike}; write each value once"
 
 
-def alternatives(wanted: Any) -> list[Any]:
+def alternatives(condition: Any) -> list[Any]:
     """Return the values that meet one entry of a condition: a list's items, or the value alone."""
-    return wanted if isinstance(wanted, list) else [wanted]
+    return condition if isinstance(condition, list) else [condition]
 
 
 def holds(when: Mapping[str, Any] | None, values: Mapping[str, Any]) -> bool:
     """Return True when a condition holds; None always does.
 
     Args:
-        when: Wanted value, or list of values of which one is wanted, by path.
-        values: Known values by path: sampled parameters, and the config's for paths outside the space. A path
-            without a value fails.
+        when: By path, the value that meets the condition, or a list of such values.
+        values: Values by path: sampled parameters, and the config's for paths outside the space. A path
+            without a value does not meet its condition.
     """
     return all(
-        path in values and any(same(values[path], value) for value in alternatives(wanted))
-        for path, wanted in (when or {}).items()
+        path in values and any(same(values[path], value) for value in alternatives(condition))
+        for path, condition in (when or {}).items()
     )
 
 
-def whole_condition(path: str, space: Mapping[str, Domain]) -> dict[str, Any]:
+def full_condition(path: str, space: Mapping[str, Domain]) -> dict[str, Any]:
     """Collect the conditions for a path to be sampled: its own, and those of the paths that they name."""
-    found: dict[str, Any] = {}
-    left = [path]
-    while left:
-        domain = space.get(left.pop())
-        for other, wanted in ((domain.when if domain else None) or {}).items():
-            if other not in found:
-                found[other] = wanted
-                left.append(other)
-    return found
+    conditions: dict[str, Any] = {}
+    queue = [path]
+    while queue:
+        domain = space.get(queue.pop())
+        for other, condition in ((domain.when if domain else None) or {}).items():
+            if other not in conditions:
+                conditions[other] = condition
+                queue.append(other)
+    return conditions
 
 
 def sampling_order(space: Mapping[str, Domain]) -> list[str]:
@@ -210,13 +211,17 @@ def sampling_order(space: Mapping[str, Domain]) -> list[str]:
     graph = {path: [other for other in domain.when or {} if other in space] for path, domain in space.items()}
     depth: dict[str, int] = {}
     for path in graphlib.TopologicalSorter(graph).static_order():
-        depth[path] = 1 + max((depth[other] for other in graph[path]), default=-1)
+        depths_above = [depth[other] for other in graph[path]]
+        depth[path] = 1 + max(depths_above, default=-1)
     # By depth and then in file order, which the sorter alone does not keep.
     return sorted(space, key=depth.__getitem__)
 
 
 def corner(
-    space: Mapping[str, Domain], config: Mapping[str, Any], end: int, fixed: Mapping[str, Any] | None = None
+    space: Mapping[str, Domain],
+    config: Mapping[str, Any],
+    end: int,
+    fixed: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Choose one end of every domain whose condition holds; values by path.
 
@@ -227,13 +232,16 @@ def corner(
         fixed: Values to choose instead, by path.
     """
     params: dict[str, Any] = {}
+    fixed = fixed or {}
     # In sampling order, because a condition may name a value that is chosen here.
     for path in sampling_order(space):
         domain = space[path]
-        outside = {other: paths.get(config, other) for other in domain.when or {} if other not in space}
-        known = {other: value for other, value in outside.items() if value is not paths.MISSING}
-        if holds(domain.when, known | params):
-            params[path] = (fixed or {}).get(path, list(domain.probes().values())[end])
+        outside = [other for other in domain.when or {} if other not in space]
+        looked_up = {other: paths.get(config, other) for other in outside}
+        config_values = {other: value for other, value in looked_up.items() if value is not paths.MISSING}
+        if holds(domain.when, config_values | params):
+            ends = list(domain.probes().values())
+            params[path] = fixed.get(path, ends[end])
     return params
 
 
@@ -242,9 +250,9 @@ def space_problems(space: Mapping[str, Domain]) -> Iterator[Problem]:
     for path, domain in space.items():
         for problem in domain.problems():
             yield Problem(f"{path}.{problem.path}", problem.message)
-        for other, wanted in (domain.when or {}).items():
+        for other, condition in (domain.when or {}).items():
             if other in space and other != path:
-                for value in alternatives(wanted):
+                for value in alternatives(condition):
                     if value not in space[other]:
                         message = f"can never hold: {value!r} is not a value of the searched {other}"
                         yield Problem(f"{path}.when.{other}", message)
@@ -263,7 +271,13 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _range_problems(low: float, high: float, *, is_log: bool, step: float | None) -> Iterator[Problem]:
+def _range_problems(
+    low: float,
+    high: float,
+    *,
+    is_log: bool,
+    step: float | None,
+) -> Iterator[Problem]:
     if low == high:
         yield Problem("low", f"low and high are both {low}; a fixed value belongs in base")
     elif low > high:

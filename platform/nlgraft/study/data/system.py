@@ -44,7 +44,13 @@ class System:
     paper: str
     build: Callable[..., StageGraph]
 
-    def stage_graph(self, config: BaseModel, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
+    def stage_graph(
+        self,
+        config: BaseModel,
+        *,
+        seed: int,
+        splits: tuple[str, ...],
+    ) -> StageGraph:
         """Build the stage graph of a trial; no model is read and nothing is trained.
 
         Where the test split is scored, the further test sets of the data are, too.
@@ -65,10 +71,12 @@ class System:
         except DataError as error:
             from nlgraft.text.corpus_checks import data_problems
 
-            # The error names one file; there may be more.
+            # The error names one file; the user should see every problem of the data at once.
             problems = data_problems(dict(config)["data"])
-            own = [line for line in str(error).split("\n") if not any(line in found for found in problems)]
-            raise DataError("\n".join([*problems, *own])) from error
+            other_lines = [
+                line for line in str(error).split("\n") if not any(line in problem for problem in problems)
+            ]
+            raise DataError("\n".join([*problems, *other_lines])) from error
         if not isinstance(graph, StageGraph):
             raise ContractError(
                 f"{self.path}.stage_graph returned a {type(graph).__name__}, not a StageGraph"
@@ -83,7 +91,9 @@ class System:
             base: The study's ``base``, which may name learned metrics (``score.learned``).
         """
         metrics = {**self.metrics, **learned_metrics(base)}
-        metrics |= further_metrics(metrics, tests) if (tests := further_tests(data)) else {}
+        tests = further_tests(data)
+        if tests:
+            metrics |= further_metrics(metrics, tests)
         return self if metrics == self.metrics else replace(self, metrics=metrics)
 
     def conditions(self, path: str) -> tuple[Condition, ...]:
@@ -92,15 +102,21 @@ class System:
         They come from ``READ_WHEN`` of the config's class and of the parts on the way to the setting. Of each
         of these classes the longest path counts; where several have conditions, each of them must be met.
         """
-        found: tuple[Condition, ...] = ()
+        combined: tuple[Condition, ...] = ()
         for declared in _declarations(self.config_type):
             matching = [name for name in declared if path == name or path.startswith(f"{name}.")]
-            if matching and (conditions := declared[max(matching, key=len)]):
-                found = tuple({**one, **other} for one in found or ({},) for other in conditions)
-        return found
+            if not matching:
+                continue
+            conditions = declared[max(matching, key=len)]
+            if conditions:
+                # Every class has a say, so that each of its conditions meets each of the earlier ones.
+                combined = tuple(
+                    {**earlier, **condition} for earlier in combined or ({},) for condition in conditions
+                )
+        return combined
 
     def is_read(self, path: str, config: Mapping[str, Any]) -> bool:
-        """Tell if a setting has an effect in a config, as far as the system declares it.
+        """Return True if a setting has an effect in a config, as far as the system declares it.
 
         Args:
             path: Dotted path of the setting.
@@ -124,12 +140,12 @@ class System:
 @cache
 def _declarations(config_type: type[BaseModel]) -> tuple[ReadWhen, ...]:
     """Collect ``READ_WHEN`` of a config and of its parts, with paths that start at the config."""
-    own: ReadWhen = getattr(config_type, "READ_WHEN", {})
-    found = [own]
+    class_conditions: ReadWhen = getattr(config_type, "READ_WHEN", {})
+    declarations = [class_conditions]
     for name, config_field in config_type.model_fields.items():
         for part in _parts(config_field.annotation):
-            found += [_inside(name, declared) for declared in _declarations(part)]
-    return tuple(declared for declared in found if declared)
+            declarations += [_inside(name, declared) for declared in _declarations(part)]
+    return tuple(declared for declared in declarations if declared)
 
 
 def _parts(annotation: Any) -> Iterator[type[BaseModel]]:
@@ -219,40 +235,40 @@ def early_metrics(metrics: Mapping[str, Metric]) -> dict[str, Metric]:
 def further_metrics(metrics: Mapping[str, Metric], tests: Sequence[str]) -> dict[str, Metric]:
     """Describe the metrics of further test sets, ``test_NAME/bleu``, and means over all, ``tests/bleu``."""
     on_test = {name: metric for name, metric in metrics.items() if metric.split == "test"}
-    found = {on_split(name, split): metric for split in tests for name, metric in on_test.items()}
+    by_name = {on_split(name, split): metric for split in tests for name, metric in on_test.items()}
     for name, metric in on_test.items():
         if not metric.is_time:
-            what = f"Mean over {1 + len(tests)} test sets. {metric.description}"
-            found[on_split(name, TEST_MEAN)] = replace(metric, is_derived=True, description=what)
-    return found
+            description = f"Mean over {1 + len(tests)} test sets. {metric.description}"
+            by_name[on_split(name, TEST_MEAN)] = replace(metric, is_derived=True, description=description)
+    return by_name
 
 
 def learned_metrics(base: Any) -> dict[str, Metric]:
     """Describe the learned metrics that a study names in ``base``, e.g. ``dev/learned.comet``."""
-    found: Any = base
+    entries: Any = base
     for key in ("score", "learned"):
-        found = found.get(key) if isinstance(found, Mapping) else None
+        entries = entries.get(key) if isinstance(entries, Mapping) else None
     splits: tuple[Literal["dev", "test"], ...] = ("dev", "test")
     return {
         f"{split}/learned.{name}": Metric(
-            direction="minimize" if one.get("direction") == "minimize" else "maximize",
-            unit=str(one.get("unit", "points")),
+            direction="minimize" if entry.get("direction") == "minimize" else "maximize",
+            unit=str(entry.get("unit", "points")),
             split=split,
-            description=f"Mean over segments of {one.get('metric')}.",
+            description=f"Mean over segments of {entry.get('metric')}.",
         )
         for split in splits
-        for name, one in (found.items() if isinstance(found, Mapping) else ())
-        if isinstance(one, Mapping)
+        for name, entry in (entries.items() if isinstance(entries, Mapping) else ())
+        if isinstance(entry, Mapping)
     }
 
 
 def on_split(name: str, split: str) -> str:
     """Name a metric of the test set on another split: ``test/bleu``, or ``lead/test_bleu`` with a prefix."""
-    first, _, rest = name.partition("/")
-    return f"{split}/{rest}" if first == "test" else f"{first}/{split}{rest.removeprefix('test')}"
+    first, _, metric = name.partition("/")
+    return f"{split}/{metric}" if first == "test" else f"{first}/{split}{metric.removeprefix('test')}"
 
 
-# What checks find out about the data of a study before anything runs.
+# Findings of the checks that look at the data of a study before anything runs.
 
 
 @dataclass
@@ -263,9 +279,9 @@ class Findings:
         stages: All stages of the study, inputs first, those that the store holds among them.
         corpora: Counts of each split, of text in local files and constructed text, by the name of the corpus
             stage; a number from 2 follows it where cells read different corpora by that name.
-        warnings: What is allowed but likely a mistake.
-        problems: What cannot be used.
-        read: What a check has read, by the fingerprint of its stage, for the checks of later stages.
+        warnings: Descriptions of data that are allowed but probably a mistake.
+        problems: Descriptions of data that cannot be used.
+        read: Content that a check has read, by the fingerprint of its stage, for checks of later stages.
     """
 
     stages: Sequence[Stage] = ()

@@ -16,7 +16,7 @@ _FIELDS = {"CPU": "cpus_per_worker", "GPU": "gpus_per_worker"}
 def capacity_problems(
     resources: Resources, capacity: Mapping[str, float], where: str = "the cluster"
 ) -> list[Problem]:
-    """Find needs of a trial that the cluster can never meet, for which Ray itself would wait for ever.
+    """Find needs of a trial that the cluster can never meet; Ray itself would wait for them forever.
 
     Args:
         resources: The needs of one trial.
@@ -26,13 +26,13 @@ def capacity_problems(
     problems = []
     least = resources.min_workers
     for kind, amount in resources.of_workers(least).items():
-        has = capacity.get(kind, 0.0)
-        if amount > has + _TOLERANCE:
+        available = capacity.get(kind, 0.0)
+        if amount > available + _TOLERANCE:
             field = _FIELDS[kind]
             each = getattr(resources, field)
             workers = f"{'at least ' if least < resources.max_workers else ''}{count(least, 'worker')}"
             message = (
-                f"asks for {amount:g} {kind}s per trial ({workers} x {each:g}), {where} has {has:g}; "
+                f"asks for {amount:g} {kind}s per trial ({workers} x {each:g}), {where} has {available:g}; "
                 f"lower resources.workers or resources.{field}, or use a larger cluster"
             )
             problems.append(Problem(f"resources.{field}", message))
@@ -42,7 +42,8 @@ def capacity_problems(
 def max_concurrent(resources: Resources, capacity: Mapping[str, float]) -> int:
     """Compute how many trials fit at once, no more than the study allows; 0 when not even one fits.
 
-    Trials with a range of workers have their most, but for one that takes what is left if that is enough.
+    Of trials with a range of workers, all get the maximum but one, which takes the remaining workers if they
+    are enough.
 
     Args:
         resources: The needs of one trial.
@@ -50,10 +51,10 @@ def max_concurrent(resources: Resources, capacity: Mapping[str, float]) -> int:
     """
     number = num_fitting(resources.per_trial, capacity)
     if resources.min_workers < resources.max_workers:
-        held = {kind: number * amount for kind, amount in resources.per_trial.items()}
-        left = {kind: capacity.get(kind, 0.0) - amount for kind, amount in held.items()}
-        number += min(1, num_fitting(resources.of_workers(resources.min_workers), left))
-    allowed = most_allowed(resources)
+        used = {kind: number * amount for kind, amount in resources.per_trial.items()}
+        free = {kind: capacity.get(kind, 0.0) - amount for kind, amount in used.items()}
+        number += min(1, num_fitting(resources.of_workers(resources.min_workers), free))
+    allowed = max_allowed(resources)
     return number if allowed is None else min(number, allowed)
 
 
@@ -62,16 +63,18 @@ def num_fitting(needs: Mapping[str, float], capacity: Mapping[str, float]) -> in
     return min(_fit(amount, capacity.get(kind, 0.0)) for kind, amount in needs.items() if amount > 0)
 
 
-def most_allowed(resources: Resources) -> int | None:
+def max_allowed(resources: Resources) -> int | None:
     """Compute how many trials at once the study allows on any cluster; None for any number."""
     needs = resources.per_trial
     caps = {kind: cap for kind, cap in resources.caps.items() if needs[kind] > 0}
     limits = [math.floor(cap / needs[kind] + _TOLERANCE) for kind, cap in caps.items()]
-    limits += [] if resources.max_concurrent is None else [resources.max_concurrent]
+    if resources.max_concurrent is not None:
+        limits.append(resources.max_concurrent)
     return min(limits, default=None)
 
 
-def _fit(amount: float, has: float) -> int:
-    if amount < 1:  # a fraction of a device lies on one device
-        return math.floor(has + _TOLERANCE) * math.floor(1 / amount + _TOLERANCE)
-    return math.floor(has / amount + _TOLERANCE)
+def _fit(amount: float, available: float) -> int:
+    if amount < 1:
+        # Ray places a fraction on one device, so that remainders of several do not add up.
+        return math.floor(available + _TOLERANCE) * math.floor(1 / amount + _TOLERANCE)
+    return math.floor(available / amount + _TOLERANCE)

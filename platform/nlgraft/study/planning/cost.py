@@ -50,28 +50,31 @@ def cost_of(
         costs: Mean costs of stored ones by name.
         resources: The shape of a trial, whose workers, as many as it may have, share a training.
     """
-    seconds, num_bytes = 0.0, 0.0
+    seconds = 0.0
+    num_bytes = 0.0
     estimated: dict[str, None] = {}
     unknown: dict[str, None] = {}
     has_training = False
     for stage, number in stages:
-        found = _measured(stage, costs) or estimated_cost(stage, resources)
-        if found is None:
+        seconds_and_bytes = _measured(stage, costs) or estimated_cost(stage, resources)
+        if seconds_and_bytes is None:
             unknown[stage.name] = None
             continue
         has_training |= stage.work is not None
         if stage.name not in costs:
             estimated[stage.name] = None
-        seconds += number * found[0]
-        num_bytes += number * found[1]
+        stage_s, stage_bytes = seconds_and_bytes
+        seconds += number * stage_s
+        num_bytes += number * stage_bytes
     names = (tuple(sorted(estimated)), tuple(sorted(unknown)))
-    is_known = has_training or not unknown  # compared with trainings, what is left out matters little
+    # Trainings dominate the cost: if they are known, the stages left out matter little.
+    is_known = has_training or not unknown
     return Cost(seconds, num_bytes, *names) if is_known else Cost(None, None, *names)
 
 
 def _measured(stage: Stage, costs: Mapping[str, StageCost]) -> tuple[float, float] | None:
-    found = costs.get(stage.name)
-    return None if found is None else (found.mean_duration_s, found.mean_bytes)
+    stored = costs.get(stage.name)
+    return None if stored is None else (stored.mean_duration_s, stored.mean_bytes)
 
 
 def estimated_cost(stage: Stage, resources: Resources) -> tuple[float, float] | None:
@@ -90,16 +93,16 @@ def estimated_cost(stage: Stage, resources: Resources) -> tuple[float, float] | 
 
 
 def step_times(stages: Iterable[Stage], costs: Mapping[str, StageCost]) -> list[StepTime]:
-    """Find how long a step of each training took that was timed with one worker, by the first of its name."""
-    found: dict[str, StepTime] = {}
+    """Return the step times of trainings that were timed with one worker, one for each name of a stage."""
+    by_name: dict[str, StepTime] = {}
     for stage in stages:
         timed = costs[stage.name].by_workers if stage.name in costs else {}
         steps = stage.work.num_steps if stage.work is not None and stage.is_distributed else None
-        if 1 in timed and steps and stage.name not in found:
+        if 1 in timed and steps and stage.name not in by_name:
             two_s = timed[2] / steps if 2 in timed else None
             line_s = 8 * BYTES_PER_WEIGHT * _num_parameters(stage) / BITS_PER_S
-            found[stage.name] = StepTime(stage.name, timed[1] / steps, two_s, line_s)
-    return [*found.values()]
+            by_name[stage.name] = StepTime(stage.name, timed[1] / steps, two_s, line_s)
+    return [*by_name.values()]
 
 
 def _num_parameters(stage: Stage) -> int:

@@ -19,7 +19,7 @@ from nlgraft.study.data.plan import ASSUMPTIONS, Plan, PlannedTrial, StepTime
 from nlgraft.study.data.space import corner
 from nlgraft.study.data.study import Search, Study
 from nlgraft.study.data.system import SEARCH_SPLITS, Findings
-from nlgraft.study.planning.capacity import capacity_problems, max_concurrent, most_allowed
+from nlgraft.study.planning.capacity import capacity_problems, max_allowed, max_concurrent
 from nlgraft.study.planning.cost import Cost, cost_of, step_times
 from nlgraft.study.planning.selection import search_seed
 from nlgraft.study.reading.resolving import ResolvedCell, resolve_cell
@@ -31,15 +31,15 @@ _NUM_NAMED = 3
 
 @dataclass
 class _Stages:
-    """Stages summed over trials: known ones by fingerprint, those of future proposals by an example."""
+    """Stages summed over trials: distinct ones by fingerprint, those of future proposals by an example."""
 
     num_planned: int = 0
-    known: dict[str, Stage] = field(default_factory=dict)
+    distinct: dict[str, Stage] = field(default_factory=dict)
     future: list[tuple[Stage, int]] = field(default_factory=list)
 
     def add(self, graph: StageGraph) -> None:
         self.num_planned += len(graph.stages)
-        self.known |= {stage.fingerprint: stage for stage in graph.stages}
+        self.distinct |= {stage.fingerprint: stage for stage in graph.stages}
 
     def add_search(self, low: StageGraph, high: StageGraph, num_trials: int) -> None:
         """Add trials with values between two corners; stages that both corners share, all trials share."""
@@ -47,7 +47,7 @@ class _Stages:
         self.num_planned += num_trials * len(low.stages)
         for stage in low.stages:
             if stage.fingerprint in shared:
-                self.known[stage.fingerprint] = stage
+                self.distinct[stage.fingerprint] = stage
             else:
                 self.future.append((stage, num_trials))
 
@@ -70,11 +70,11 @@ def plan(
         StudyError: The design is too large, or a cell's config is refused by the system.
         DataError: A corpus is missing or unusable.
     """
-    chosen = cells(study)
-    resolved = [(cell, resolve_cell(study, cell)) for cell in chosen]
+    study_cells = cells(study)
+    resolved = [(cell, resolve_cell(study, cell)) for cell in study_cells]
     trials = [
-        PlannedTrial(cell, seed, {}, found.config, found.graph(seed))
-        for cell, found in resolved
+        PlannedTrial(cell, seed, {}, resolved_cell.config, resolved_cell.graph(seed))
+        for cell, resolved_cell in resolved
         for seed in study.seeds
     ]
     with looking_below(study.mirror):
@@ -84,35 +84,36 @@ def plan(
         stages.add(trial.graph)
     merged = idle_note(study)
     notes: list[str] = [merged] if merged is not None else []
-    notes += _looks_note(study, len(chosen))
+    notes += _looks_note(study, len(study_cells))
     num_search_trials = 0
     if study.search is not None:
-        num_search_trials = study.search.trials * len(chosen)
-        for cell, found in resolved:
-            stages.add_search(*_corners(study, study.search, cell, found.config), study.search.trials)
+        num_search_trials = study.search.trials * len(study_cells)
+        for cell, resolved_cell in resolved:
+            stages.add_search(*_corners(study, study.search, cell, resolved_cell.config), study.search.trials)
         notes.append(
             "stages of search trials are estimated from the two ends of the space, "
             "those of the replicates from the config without searched values"
         )
-    finished = store.finished(stages.known) if store is not None else set()
+    finished = store.finished(stages.distinct) if store is not None else set()
     durations = store.durations() if store is not None else {}
-    to_do = [(stage, 1) for key, stage in stages.known.items() if key not in finished]
-    with looking_below(study.mirror):  # released weights tell the size of a training
+    to_do = [(stage, 1) for key, stage in stages.distinct.items() if key not in finished]
+    with looking_below(study.mirror):
+        # The size of a training is estimated from its released weights.
         cost = cost_of([*to_do, *stages.future], durations, study.resources)
-        steps = step_times(stages.known.values(), durations) if num_nodes is not None else []
+        steps = step_times(stages.distinct.values(), durations) if num_nodes is not None else []
     notes += _step_notes(steps, num_nodes) if num_nodes is not None else []
     notes += _cost_notes(cost) if store is not None or cost.estimated else []
     return Plan(
         study=study,
-        cells=chosen,
+        cells=study_cells,
         trials=trials,
         num_search_trials=num_search_trials,
         stages={
             "planned": stages.num_planned,
-            "distinct": len(stages.known) + sum(number for _, number in stages.future),
+            "distinct": len(stages.distinct) + sum(number for _, number in stages.future),
             "finished": len(finished),
         },
-        max_concurrent=_at_once(study, capacity),
+        max_concurrent=_num_concurrent(study, capacity),
         problems=capacity_problems(study.resources, capacity) if capacity is not None else [],
         warnings=warnings(study)
         + _small_searches(study, resolved)
@@ -128,10 +129,16 @@ def plan(
     )
 
 
-def _corners(study: Study, search: Search, cell: Cell, config: BaseModel) -> tuple[StageGraph, StageGraph]:
+def _corners(
+    study: Study,
+    search: Search,
+    cell: Cell,
+    config: BaseModel,
+) -> tuple[StageGraph, StageGraph]:
     values = config.model_dump(mode="json")
-    low, high = (_search_graph(study, cell, corner(search.space, values, end)) for end in (0, -1))
-    return low, high
+    low = corner(search.space, values, 0)
+    high = corner(search.space, values, -1)
+    return _search_graph(study, cell, low), _search_graph(study, cell, high)
 
 
 def _search_graph(study: Study, cell: Cell, params: Mapping[str, Any]) -> StageGraph:
@@ -143,8 +150,8 @@ def _small_searches(study: Study, resolved: Sequence[tuple[Cell, ResolvedCell]])
     if study.search is None:
         return []
     small: dict[int, list[str]] = {}
-    for cell, found in resolved:
-        most = _most_distinct(study, study.search, cell, found.config)
+    for cell, resolved_cell in resolved:
+        most = _most_distinct(study, study.search, cell, resolved_cell.config)
         if most < study.search.trials:
             small.setdefault(int(most), []).append(cell.label)
     return [
@@ -158,20 +165,22 @@ def _most_distinct(study: Study, search: Search, cell: Cell, config: BaseModel) 
     """Count the combinations of searched values that change a stage of a cell's trials."""
     values = config.model_dump(mode="json")
 
-    def identity(end: int, fixed: Mapping[str, Any]) -> str:
-        return _search_graph(study, cell, corner(search.space, values, end, fixed)).fingerprint
+    def has_effect(path: str, probes: Iterable[Any], end: int) -> bool:
+        corners = (corner(search.space, values, end, {path: value}) for value in probes)
+        trials = {_search_graph(study, cell, params).fingerprint for params in corners}
+        return len(trials) > 1
 
     sizes = [1.0]
     for path, domain in search.space.items():
         # At both ends of the others: a domain may be read only under the values of another.
-        tried = domain.probes().values()
-        if any(len({identity(end, {path: value}) for value in tried}) > 1 for end in (0, -1)):
+        probes = domain.probes().values()
+        if has_effect(path, probes, 0) or has_effect(path, probes, -1):
             sizes.append(domain.num_values)
     return math.prod(sizes)
 
 
-def _at_once(study: Study, capacity: Mapping[str, float] | None) -> int | None:
-    return most_allowed(study.resources) if capacity is None else max_concurrent(study.resources, capacity)
+def _num_concurrent(study: Study, capacity: Mapping[str, float] | None) -> int | None:
+    return max_allowed(study.resources) if capacity is None else max_concurrent(study.resources, capacity)
 
 
 def _step_notes(steps: Sequence[StepTime], num_nodes: int) -> list[str]:
@@ -191,7 +200,9 @@ def _cost_notes(cost: Cost) -> list[str]:
             "steps; the first run measures them"
         )
     if cost.unknown:
-        named = ", ".join(cost.unknown[:_NUM_NAMED]) + (", ..." if len(cost.unknown) > _NUM_NAMED else "")
+        named = ", ".join(cost.unknown[:_NUM_NAMED])
+        if len(cost.unknown) > _NUM_NAMED:
+            named += ", ..."
         notes.append(
             f"time and size leave out {count(len(cost.unknown), 'kind')} of stages that were never timed: "
             f"{named}"
@@ -225,7 +236,8 @@ def _short_budget(study: Study, num_trials: int) -> list[str]:
 def check_cells(study: Study, cells: Iterable[Cell], store: ArtifactStore | None = None) -> Findings:
     """Check the data of some cells; see `check_data`."""
     with looking_below(study.mirror):
-        return check_data((resolve_cell(study, cell).graph(study.seeds[0]) for cell in cells), store)
+        graphs = (resolve_cell(study, cell).graph(study.seeds[0]) for cell in cells)
+        return check_data(graphs, store)
 
 
 def check_data(graphs: Iterable[StageGraph], store: ArtifactStore | None = None) -> Findings:
@@ -236,7 +248,7 @@ def check_data(graphs: Iterable[StageGraph], store: ArtifactStore | None = None)
 
     Args:
         graphs: Stage graphs.
-        store: What it holds has been checked; None checks everything.
+        store: Stages that it holds were checked before and are skipped; None checks everything.
 
     Raises:
         ContractError: A stage names a check that does not exist.
@@ -244,13 +256,13 @@ def check_data(graphs: Iterable[StageGraph], store: ArtifactStore | None = None)
     """
     stages = {stage.fingerprint: stage for graph in graphs for stage in graph.stages}
     done = store.finished(stages) if store is not None else set()
-    asked: dict[str, list[Stage]] = {}
+    stages_by_check: dict[str, list[Stage]] = {}
     for key, stage in stages.items():
         if stage.check is not None and key not in done:
-            asked.setdefault(stage.check, []).append(stage)
+            stages_by_check.setdefault(stage.check, []).append(stage)
     findings = Findings([*stages.values()])
-    for path, named_by in asked.items():
-        load_function(named_by[0], path)(named_by, findings)
+    for path, checked_stages in stages_by_check.items():
+        load_function(checked_stages[0], path)(checked_stages, findings)
     if findings.problems:
         raise DataError("\n".join(dict.fromkeys(findings.problems)))
     findings.warnings = list(dict.fromkeys(findings.warnings))

@@ -80,7 +80,7 @@ def search_key(study: Study, cell: Cell) -> str:
     """Fingerprint of everything that determines the proposals of a cell, except their number."""
     assert study.search is not None
     search = study.search.model_dump(mode="json")
-    # Left out, so that a search given more trials goes on with its own proposals.
+    # Left out, so that a search that is given more trials continues with its own proposals.
     search.pop("trials")
     return fingerprint(
         {
@@ -115,14 +115,14 @@ def save_proposal(study: Study, cell: Cell, store: ArtifactStore, proposal: Prop
 
 def chosen_params(study: Study, cell: Cell, store: ArtifactStore) -> dict[str, Any] | None:
     """Return the values that a cell's finished search chose; empty without a search, None before its end."""
-    return {} if study.search is None else chosen_of(study, load_proposals(study, cell, store))
+    return {} if study.search is None else best_params(study, load_proposals(study, cell, store))
 
 
-def chosen_of(study: Study, proposals: Iterable[Proposal]) -> dict[str, Any] | None:
+def best_params(study: Study, proposals: Iterable[Proposal]) -> dict[str, Any] | None:
     """Return the values that a search chose of its proposals; None before all its trials have ended."""
     assert study.search is not None
-    counted = [one for one in proposals if one.number < study.search.trials]
-    is_over = sum(one.has_ended for one in counted) == study.search.trials
+    counted = [proposal for proposal in proposals if proposal.number < study.search.trials]
+    is_over = sum(proposal.has_ended for proposal in counted) == study.search.trials
     best = best_proposal(study.objectives, counted) if is_over else None
     return None if best is None else dict(best.params)
 

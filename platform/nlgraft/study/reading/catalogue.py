@@ -1,4 +1,4 @@
-"""What there is to choose from: systems, their settings and metrics, studies that come with nlgraft."""
+"""The catalogue: systems, their settings and metrics, and the studies that come with nlgraft."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ def find_system(name: str) -> System:
 
 def shipped_systems() -> list[dict[str, str]]:
     """Describe the systems that come with nlgraft as JSON."""
-    found = [load_system(name) for name in system_names()]
-    return [{"name": s.name, "description": s.description, "paper": s.paper} for s in found]
+    systems = [load_system(name) for name in system_names()]
+    return [
+        {"name": system.name, "description": system.description, "paper": system.paper} for system in systems
+    ]
 
 
 def settings_of(system: System, prefix: str = "", *, is_essential: bool = False) -> list[dict[str, Any]]:
@@ -44,12 +46,13 @@ def settings_of(system: System, prefix: str = "", *, is_essential: bool = False)
     Raises:
         DataError: No setting has this prefix.
     """
-    every = knobs(system.config_type, is_by_kind=True)
-    chosen = [knob for knob in every if not prefix or f"{knob.path}.".startswith(f"{prefix}.")]
+    all_knobs = knobs(system.config_type, is_by_kind=True)
+    chosen = [knob for knob in all_knobs if not prefix or f"{knob.path}.".startswith(f"{prefix}.")]
     if not chosen:
-        known = dict.fromkeys(path for knob in every for path in paths.ancestors(knob.path))
-        parts = ", ".join(dict.fromkeys(knob.path.partition(".")[0] for knob in every))
-        hint = " ".join(filter(None, (did_you_mean(prefix, [*known]), f"Its parts: {parts}")))
+        valid_paths = dict.fromkeys(path for knob in all_knobs for path in paths.ancestors(knob.path))
+        top_level = dict.fromkeys(knob.path.partition(".")[0] for knob in all_knobs)
+        parts = f"Its parts: {', '.join(top_level)}"
+        hint = " ".join(filter(None, (did_you_mean(prefix, [*valid_paths]), parts)))
         raise DataError(f"{system.name} has no setting {prefix!r}. {hint}")
     usual = _usual_paths(system)
     return [
@@ -96,10 +99,11 @@ def _documents(system: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _usual_paths(system: System) -> set[str]:
     """The paths that at least half of the shipped studies set, in base, data, factors or search."""
     counts: Counter[str] = Counter()
-    found = [values for _, values in _documents(system.name)]
-    for values in found:
+    shipped = [values for _, values in _documents(system.name)]
+    for values in shipped:
         counts.update({path for part in _parts(values) for path, _ in paths.leaves(part)})
-    return {path for path, number in counts.items() if number >= max(1, _USUAL * len(found))}
+    least = max(1, _USUAL * len(shipped))
+    return {path for path, number in counts.items() if number >= least}
 
 
 def _parts(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -116,6 +120,6 @@ def _parts(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _is_set(knob: Knob, usual: set[str]) -> bool:
-    """Tell if usual paths have a setting: items of lists count as their list, ``<key>`` is any key."""
+    """Return True if usual paths set a knob; items of a list count as the list, ``<key>`` is any key."""
     pattern = re.escape(knob.path.partition("[]")[0]).replace("<key>", "[^.]+")
     return any(re.fullmatch(pattern, path) for path in usual)

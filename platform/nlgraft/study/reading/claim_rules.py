@@ -26,21 +26,23 @@ def claim_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
     for path, column in draft.published:
         if cells:
             yield from _named_twice(axes, cells, [(f"{path}.values.{text}", text) for text in column.values])
-    for path, stated in draft.claims:
-        wrong = [Problem(path + problem.path, problem.message) for problem in _claim_form(stated)]
+    for path, statement in draft.claims:
+        wrong = [Problem(path + problem.path, problem.message) for problem in _claim_form(statement)]
         if cells and not wrong:
-            named = _named_cells(path, stated)
+            named = _named_cells(path, statement)
             # With a metric of its own a cell may be compared with itself.
-            groups = [named] if stated.worse_metric is None else [[one] for one in named]
+            groups = (
+                [named] if statement.worse_metric is None else [[place_and_text] for place_and_text in named]
+            )
             wrong += [problem for group in groups for problem in _named_twice(axes, cells, group)]
             if not wrong and draft.can_use("published"):
-                wrong += _figureless(path, stated, figures)
-                wrong += _unsigned(path, stated, figures)
+                wrong += _missing_figures(path, statement, figures)
+                wrong += _missing_signatures(path, statement, figures)
         yield from wrong
 
 
 def _analysis_problems(draft: Draft, axes: Axes, cells: Sequence[Cell]) -> Iterator[Problem]:
-    """A family without claims; a factor that does not exist, or with which no other is crossed."""
+    """Find a family without claims, and a ``gains_over`` that is no factor or is crossed with none."""
     if draft.study.analysis.family == "claims" and not draft.claims and draft.can_use("claims"):
         yield Problem("analysis.family", "is 'claims', but there are none; use all_cells")
     over = draft.study.analysis.gains_over
@@ -53,15 +55,15 @@ def _analysis_problems(draft: Draft, axes: Axes, cells: Sequence[Cell]) -> Itera
         yield Problem("analysis.gains_over", message)
 
 
-def _named_cells(path: str, stated: Statement) -> list[tuple[str, str]]:
-    named = [(f"{path}.{field}", getattr(stated, field)) for field in ("cell", "better")]
-    named += [(f"{path}.worse", text) for text in stated.worse]
-    named += [(f"{path}.exceeds", text) for text in stated.exceeds or ()]
+def _named_cells(path: str, statement: Statement) -> list[tuple[str, str]]:
+    named = [(f"{path}.{field}", getattr(statement, field)) for field in ("cell", "better")]
+    named += [(f"{path}.worse", text) for text in statement.worse]
+    named += [(f"{path}.exceeds", text) for text in statement.exceeds or ()]
     return [(place, text) for place, text in named if text is not None]
 
 
 def _named_twice(axes: Axes, cells: Sequence[Cell], named: Sequence[tuple[str, str]]) -> Iterator[Problem]:
-    """Names that are no cell of the design, or a cell that another name stands for."""
+    """Find names of cells that the design lacks, and two names of the same cell."""
     seen: dict[str, str] = {}
     for place, text in named:
         cell = name_cell(axes, cells, text)
@@ -71,22 +73,24 @@ def _named_twice(axes: Axes, cells: Sequence[Cell], named: Sequence[tuple[str, s
             yield Problem(place, f"{text!r} and {seen[cell.label]!r} are the same cell, {cell.label!r}")
 
 
-def _figureless(path: str, stated: Statement, figures: Figures) -> Iterator[Problem]:
-    for names in stated.comparisons:
-        for metric in stated.metric or [None]:
-            one = stated.model_copy(update={"worse": names[1:2], "metric": [metric] if metric else []})
-            if not any(True for _ in figures.claims(one)):
-                what = f"{metric} of " if metric else ""
+def _missing_figures(path: str, statement: Statement, figures: Figures) -> Iterator[Problem]:
+    for names in statement.comparisons:
+        for metric in statement.metric or [None]:
+            # Each comparison alone, since the statement as a whole may have figures of another one.
+            part = {"worse": names[1:2], "metric": [metric] if metric else []}
+            claim = statement.model_copy(update=part)
+            if not any(True for _ in figures.claims(claim)):
+                of_metric = f"{metric} of " if metric else ""
                 message = (
-                    f"no entry of published has {what}{' and '.join(map(repr, names))}; "
+                    f"no entry of published has {of_metric}{' and '.join(map(repr, names))}; "
                     "add the figures there, or give metric and source for an ordering without figures"
                 )
                 yield Problem(path, message)
 
 
-def _unsigned(path: str, stated: Statement, figures: Figures) -> Iterator[Problem]:
-    for claim in figures.claims(stated):
-        if stated.cell is not None and claim.signature is None:
+def _missing_signatures(path: str, statement: Statement, figures: Figures) -> Iterator[Problem]:
+    for claim in figures.claims(statement):
+        if statement.cell is not None and claim.signature is None:
             message = (
                 f"the published {claim.metric} of {claim.cell!r} has no signature, so ours cannot be "
                 "compared with it; state the signature in published, or claim an ordering"
@@ -94,26 +98,26 @@ def _unsigned(path: str, stated: Statement, figures: Figures) -> Iterator[Proble
             yield Problem(path, message)
 
 
-def _claim_form(stated: Statement) -> Iterator[Problem]:
-    if (stated.cell is not None) == (stated.better is not None or bool(stated.worse)):
+def _claim_form(statement: Statement) -> Iterator[Problem]:
+    if (statement.cell is not None) == (statement.better is not None or bool(statement.worse)):
         yield Problem("", "give either better and worse, or cell")
-    elif stated.cell is None and not stated.comparisons:
-        missing = "better" if stated.better is None else "worse"
+    elif statement.cell is None and not statement.comparisons:
+        missing = "better" if statement.better is None else "worse"
         yield Problem(f".{missing}", "is missing; an ordering names two cells")
-    elif stated.cell is not None and stated.margin is None:
+    elif statement.cell is not None and statement.margin is None:
         yield Problem(".margin", "is missing: how far from the published figure may ours lie?")
-    if stated.exceeds and stated.better is None:
+    if statement.exceeds and statement.better is None:
         yield Problem(".exceeds", "compares gains; give better and worse, too")
-    if stated.source is not None and stated.cell is not None:
+    if statement.source is not None and statement.cell is not None:
         yield Problem(".source", "belongs to the entry of published that has the figure; leave it out here")
-    elif stated.data and stated.source is None:
+    elif statement.data and statement.source is None:
         yield Problem(".data", "belongs to the entry of published that has the figures; leave it out here")
-    elif stated.source is not None and not stated.metric:
+    elif statement.source is not None and not statement.metric:
         yield Problem(".metric", "is missing; an ordering without figures names its metric")
-    if stated.worse_metric is not None:
-        if stated.source is None or len(stated.metric) != 1 or stated.exceeds:
+    if statement.worse_metric is not None:
+        if statement.source is None or len(statement.metric) != 1 or statement.exceeds:
             yield Problem(".worse_metric", "needs better and worse, one metric, a source, and no exceeds")
-        elif stated.metric == [stated.worse_metric]:
+        elif statement.metric == [statement.worse_metric]:
             yield Problem(".worse_metric", "is the metric itself; leave it out")
 
 
@@ -121,11 +125,13 @@ def _figures(draft: Draft, axes: Axes, cells: Sequence[Cell]) -> Figures:
     return Figures((column for _, column in draft.published), label_finder(axes, cells))
 
 
-def upside_down(draft: Draft, cells: Sequence[Cell], metrics: Mapping[str, Metric]) -> Iterator[Problem]:
+def contradicted_orderings(
+    draft: Draft, cells: Sequence[Cell], metrics: Mapping[str, Metric]
+) -> Iterator[Problem]:
     """Find orderings that their own published figures contradict."""
     figures = _figures(draft, axes_of(draft.study), cells)
-    for path, stated in draft.claims:
-        for claim in figures.claims(stated):
+    for path, statement in draft.claims:
+        for claim in figures.claims(statement):
             metric, printed = metrics.get(claim.metric), figures.printed(claim)
             if metric is None or not printed or not claim.is_ordering:
                 continue
@@ -139,21 +145,23 @@ def upside_down(draft: Draft, cells: Sequence[Cell], metrics: Mapping[str, Metri
                 yield Problem(path, message)
 
 
-def unlike_metrics(draft: Draft, metrics: Mapping[str, Metric]) -> Iterator[Problem]:
+def incomparable_metrics(draft: Draft, metrics: Mapping[str, Metric]) -> Iterator[Problem]:
     """Find claims that compare metrics of different units or directions."""
-    for path, stated in draft.claims:
-        pair = [*stated.metric[:1], stated.worse_metric]
+    for path, statement in draft.claims:
+        pair = [*statement.metric[:1], statement.worse_metric]
         kinds = [f"{metrics[name].unit}, to {metrics[name].direction}" for name in pair if name in metrics]
         if len(kinds) == len(pair) and len({*kinds}) > 1:
-            message = f"{stated.worse_metric} is in {kinds[1]}; {stated.metric[0]} is in {kinds[0]}"
+            message = f"{statement.worse_metric} is in {kinds[1]}; {statement.metric[0]} is in {kinds[0]}"
             yield Problem(f"{path}.worse_metric", message)
 
 
-def idle_margins(study: Study) -> Iterator[str]:
-    """Warn of margins on metrics about which nothing is decided."""
+def unused_margins(study: Study) -> Iterator[str]:
+    """Warn of margins on metrics that are neither the objective's nor a claim's."""
     claimed = {claim.metric for claim in claims_of(study)}
     deciding = {
-        f"{split}/{one.metric.partition('/')[2]}" for one in study.objectives for split in ("dev", "test")
+        f"{split}/{objective.metric.partition('/')[2]}"
+        for objective in study.objectives
+        for split in ("dev", "test")
     }
     for metric in study.analysis.margin:
         if metric not in claimed | deciding:

@@ -84,9 +84,9 @@ def read_file(path: Path) -> Document:
 
 def _file_beside(path: Path) -> str:
     """Suggest a file of the same kind and a similar name in the same directory."""
-    beside = {one.stem: one.name for one in sorted(path.parent.glob(f"*{path.suffix}"))}
-    near = difflib.get_close_matches(path.stem, beside, n=1)
-    return f". Did you mean '{beside[near[0]]}'?" if near else ""
+    siblings = {sibling.stem: sibling.name for sibling in sorted(path.parent.glob(f"*{path.suffix}"))}
+    near = difflib.get_close_matches(path.stem, siblings, n=1)
+    return f". Did you mean '{siblings[near[0]]}'?" if near else ""
 
 
 def from_values(values: Mapping[str, Any]) -> Document:
@@ -119,7 +119,8 @@ def resolve_plain(text: str) -> str | int | float | bool | None:
     """Give an unquoted scalar its value by the core schema of YAML 1.2."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
-    if _INT.fullmatch(text) and len(text) <= 4000:  # Python refuses to convert longer ones
+    if _INT.fullmatch(text) and len(text) <= 4000:
+        # Python refuses to convert longer numbers.
         return int(text)
     if _BASED_INT.fullmatch(text):
         return int(text, 0)
@@ -155,7 +156,8 @@ def masked(values: Any) -> Any:
 
 def _represent_text(representer: Any, text: str) -> Any:
     # Our rules for numbers differ slightly from ruamel's: quote what either reads as a number.
-    is_plain = resolve_plain(text) == text and text == text.strip() and text.isprintable() and text != "<<"
+    is_text = resolve_plain(text) == text and text != "<<"
+    is_plain = is_text and text == text.strip() and text.isprintable()
     style = None if is_plain else '"'
     return representer.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
@@ -221,6 +223,7 @@ class _Builder:
     def _node(self, event: NodeEvent, line: int) -> bool:
         """Add a value or a key; False when reading must stop."""
         if isinstance(event, (MappingStartEvent, SequenceStartEvent)):
+            # A document nested deeper would exhaust the recursion of whoever walks it.
             if len(self._frames) >= _MAX_DEPTH:
                 self.refuse("", f"line {line}: nested deeper than {_MAX_DEPTH} levels")
                 return False
@@ -249,9 +252,10 @@ class _Builder:
         return True
 
     def _is_key(self) -> bool:
-        return (
-            bool(self._frames) and isinstance(self._frames[-1].values, dict) and self._frames[-1].is_key_due
-        )
+        if not self._frames:
+            return False
+        frame = self._frames[-1]
+        return isinstance(frame.values, dict) and frame.is_key_due
 
     def _start_key(self, text: str, value: Any, line: int) -> None:
         frame = self._frames[-1]
@@ -284,7 +288,9 @@ class _Builder:
         frame = self._frames[-1]
         if isinstance(frame.values, list):
             return paths.join(frame.path, len(frame.values))
-        return frame.path if frame.key is None or frame.is_key_due else paths.join(frame.path, frame.key)
+        if frame.key is None or frame.is_key_due:
+            return frame.path
+        return paths.join(frame.path, frame.key)
 
     def _take(self, value: Any, line: int) -> None:
         """Put a finished or opened value in its place."""
@@ -296,8 +302,10 @@ class _Builder:
             self.document.lines.setdefault(paths.join(frame.path, len(frame.values)), line)
             frame.values.append(value)
             return
-        if frame.is_key_due:  # a refused key that is no text: its value follows
-            frame.key, frame.is_skipping = "?", True
+        if frame.is_key_due:
+            # The key was refused because it is not text; skip the value that follows.
+            frame.key = "?"
+            frame.is_skipping = True
             frame.is_key_due = False
             return
         if not frame.is_skipping and frame.key is not None:

@@ -68,6 +68,7 @@ def read_draft(values: Mapping[str, Any], problems: list[Problem]) -> Draft:
     reader = _Reader(problems)
     parts: dict[str, Any] = {}
     for name, value in values.items():
+        # Of the others each entry is read alone, so that a wrong one leaves its neighbours readable.
         if not isinstance(value, _IN_PIECES.get(name, ())):
             part = reader.read({name: value}, (name,))
             if part is not None and name in Study.model_fields:
@@ -118,18 +119,20 @@ def _read_list(values: Mapping[str, Any], name: str, reader: _Reader) -> Iterato
 
 
 def _read_search(values: Mapping[str, Any], reader: _Reader) -> Search:
-    given = values.get("space")
+    domains = values.get("space")
     space: dict[str, Domain] = {}
-    for path, value in given.items() if isinstance(given, dict) else ():
-        part = reader.read({"search": {"trials": 1, "space": {path: value}}}, ("search", "space", path))
-        space |= part.search.space if part and part.search else {}
-    rest = dict(values)
-    if isinstance(given, dict) and given:
-        rest["space"] = _BLANK_SPACE
-    part = reader.read({"search": rest}, ("search",))
-    search = (
-        part.search if part and part.search else Search.model_validate({"trials": 1, "space": _BLANK_SPACE})
-    )
+    for path, value in domains.items() if isinstance(domains, dict) else ():
+        fragment = {"search": {"trials": 1, "space": {path: value}}}
+        part = reader.read(fragment, ("search", "space", path))
+        if part is not None and part.search is not None:
+            space |= part.search.space
+    settings = dict(values)
+    if isinstance(domains, dict) and domains:
+        settings["space"] = _BLANK_SPACE
+    part = reader.read({"search": settings}, ("search",))
+    search = part.search if part is not None else None
+    if search is None:
+        search = Search.model_validate({"trials": 1, "space": _BLANK_SPACE})
     return search.model_copy(update={"space": space})
 
 
@@ -151,6 +154,7 @@ class _Reader:
                 if fault.parts not in misspelt.values():
                     self.problems.append(Problem(_shifted(fault, where).path, fault.message))
             unknown = [fault for fault in faults if fault.is_unknown_key]
+            # Only unknown keys can be repaired: without them the next round sees what they hide.
             for fault in unknown:
                 _repair(values, fault, misspelt.get(fault.parts))
             if len(unknown) + len(misspelt) < len(faults):
@@ -166,21 +170,22 @@ def _misspelt(faults: list[Fault]) -> dict[tuple[str | int, ...], tuple[str | in
     for fault in faults:
         if not fault.is_unknown_key:
             continue
-        beside = {str(parts[-1]): parts for parts in missing if parts[:-1] == fault.parts[:-1]}
-        near = difflib.get_close_matches(str(fault.parts[-1]), beside, n=1, cutoff=0.6)
-        if near:
-            pairs[fault.parts] = beside[near[0]]
+        *parent, key = fault.parts
+        siblings = {str(parts[-1]): parts for parts in missing if [*parts[:-1]] == parent}
+        nearest_keys = difflib.get_close_matches(str(key), siblings, n=1, cutoff=0.6)
+        if nearest_keys:
+            pairs[fault.parts] = siblings[nearest_keys[0]]
     return pairs
 
 
-def _repair(values: dict[str, Any], fault: Fault, meant: tuple[str | int, ...] | None) -> None:
+def _repair(values: dict[str, Any], fault: Fault, required: tuple[str | int, ...] | None) -> None:
     node: Any = values
     for part in fault.parts[:-1]:
         node = node[part]
     if isinstance(node, dict):
         value = node.pop(fault.parts[-1], None)
-        if meant is not None:
-            node[meant[-1]] = value
+        if required is not None:
+            node[required[-1]] = value
 
 
 def _shifted(fault: Fault, where: tuple[str | int, ...]) -> Fault:

@@ -1,4 +1,4 @@
-"""Explaining pydantic's errors: the path, the value, what is allowed, the nearest name."""
+"""Explanations of pydantic's errors: the path, the value, what is allowed, the nearest name."""
 
 from __future__ import annotations
 
@@ -50,8 +50,10 @@ def faults_of(error: ValidationError, model: type[BaseModel], values: Any) -> li
     """
     by_path: dict[tuple[str | int, ...], Fault] = {}
     for details in error.errors(include_url=False):
-        if details["type"] == "too_short" and len(details["input"]) >= details.get("ctx", {})["min_length"]:
-            continue  # pydantic does not count the items that it refuses, and names each of them besides
+        least = details.get("ctx", {}).get("min_length")
+        if details["type"] == "too_short" and len(details["input"]) >= least:
+            # Pydantic does not count the items that it refuses, and reports each of them besides.
+            continue
         fault = _fault(details, model, values)
         if details["type"] in _RULES or fault.parts not in by_path:
             by_path[fault.parts] = fault
@@ -81,9 +83,10 @@ def _fault(details: ErrorDetails, model: type[BaseModel], values: Any) -> Fault:
     for position, part in enumerate(location):
         if kind in ("extra_forbidden", "missing") and position == len(location) - 1:
             parts.append(part)
-        elif (inside := _child(node, part)) is not paths.MISSING:  # else the part names a union's variant
+        elif (child := _child(node, part)) is not paths.MISSING:
+            # A part that leads nowhere names a variant of a union, which the file does not mention.
             parts.append(part)
-            place, node = place.fitting(node).step(part), inside
+            place, node = place.fitting(node).step(part), child
     if kind == "extra_forbidden":
         hint = nearest(str(parts[-1]), place.fitting(node).keys)
         return Fault(tuple(parts), f"unknown key {str(parts[-1])!r}. {hint}", is_unknown_key=True)
@@ -92,8 +95,8 @@ def _fault(details: ErrorDetails, model: type[BaseModel], values: Any) -> Fault:
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         tag = _QUOTED.findall(str(details.get("ctx", {})["discriminator"]))[0]
         allowed = [str(choice) for choice in place.step(tag).choices]
-        given = f"{node[tag]!r} is not allowed" if kind == "union_tag_invalid" else "is missing"
-        return Fault((*parts, tag), f"{given}. {nearest(str(node.get(tag)), allowed)}")
+        reason = f"{node[tag]!r} is not allowed" if kind == "union_tag_invalid" else "is missing"
+        return Fault((*parts, tag), f"{reason}. {nearest(str(node.get(tag)), allowed)}")
     return Fault(tuple(parts), _message(details, place))
 
 
@@ -106,13 +109,13 @@ def _child(node: Any, part: str | int) -> Any:
 
 
 def _message(details: ErrorDetails, place: Place) -> str:
-    given = details["input"]
+    value = details["input"]
     if details["type"] in _RULES:
         return str(details.get("ctx", {})["error"])
     if details["type"] in ("literal_error", "enum"):
-        return f"{describe(given)} is not allowed. {nearest(str(given), list(map(str, place.choices)))}"
+        return f"{describe(value)} is not allowed. {nearest(str(value), list(map(str, place.choices)))}"
     if not place.variants:
-        return f"{details['msg'][:1].lower()}{details['msg'][1:]}, got {describe(given)}"
-    is_number = isinstance(given, (int, float)) and not isinstance(given, bool)
+        return f"{details['msg'][:1].lower()}{details['msg'][1:]}, got {describe(value)}"
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     hint = "; quote it" if is_number and place.type == "text" else ""
-    return f"expected {place.text}, got {describe(given)}{hint}"
+    return f"expected {place.text}, got {describe(value)}{hint}"

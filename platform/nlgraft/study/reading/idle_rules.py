@@ -57,8 +57,8 @@ class _Twins:
         twins: dict[tuple[str, ...], list[tuple[Cell, Cell]]] = {}
         for group in self._groups():
             for index, cell in enumerate(group[1:], 1):
-                apart = [(self._differing(cell, other), other) for other in group[:index]]
-                names, twin = min(apart, key=lambda found: len(found[0]))
+                differences = [(self._differing(cell, other), other) for other in group[:index]]
+                names, twin = min(differences, key=lambda pair: len(pair[0]))
                 twins.setdefault(names, []).append((twin, cell))
         for names, pairs in twins.items():
             is_component = names[-1] in self._axes.components
@@ -74,10 +74,13 @@ class _Twins:
 
     def _wrong_declarations(self) -> Iterator[Problem]:
         for index, idle in enumerate(self._study.design.idle):
-            for wanted in itertools.product(*map(alternatives, idle.when.values())):
-                where = dict(zip(idle.when, wanted, strict=True))
-                cells = [self._axes.cell({**where, idle.factor: x}) for x in self._axes.levels[idle.factor]]
-                if len({identity for cell in cells if (identity := self._identity(cell))}) > 1:
+            for idle_levels in itertools.product(*map(alternatives, idle.when.values())):
+                where = dict(zip(idle.when, idle_levels, strict=True))
+                levels = self._axes.levels[idle.factor]
+                cells = [self._axes.cell({**where, idle.factor: level}) for level in levels]
+                identities = {self._identity(cell) for cell in cells}
+                # Cells whose config is refused have the identity (): they differ from none.
+                if len(identities - {()}) > 1:
                     message = f"{idle.factor} has an effect where {conditions_text(where)}; remove the entry"
                     yield Problem(f"design.idle[{index}]", message)
 
@@ -99,19 +102,27 @@ class _Twins:
         config = self._config(cell)
         if self._study.search is None or config is None:
             return [{}]
-        space, values = self._study.search.space, config.model_dump(mode="json")
-        single = [{path: value} for path, domain in space.items() for value in domain.probes().values()]
-        return [corner(space, values, 0, one) for one in single] + [corner(space, values, -1)]
+        space = self._study.search.space
+        values = config.model_dump(mode="json")
+        low_corners = [
+            corner(space, values, 0, {path: value})
+            for path, domain in space.items()
+            for value in domain.probes().values()
+        ]
+        return [*low_corners, corner(space, values, -1)]
 
     def _explain(self, names: Sequence[str], pairs: Sequence[tuple[Cell, Cell]]) -> str:
         twin, cell = pairs[0]
-        labels = [repr(one.label) for one in (twin, *(other for first, other in pairs if first is twin))]
-        these = f"cells {', '.join(labels[:-1])} and {labels[-1]}"
-        num_others = len({one.label for pair in pairs for one in pair}) - len(labels)
-        changed = [path for path in {**twin.overrides, **cell.overrides} if not _agree(twin, cell, path)]
+        same_cells = [twin, *(other for first, other in pairs if first is twin)]
+        labels = [repr(same_cell.label) for same_cell in same_cells]
+        cells = f"cells {', '.join(labels[:-1])} and {labels[-1]}"
+        num_others = len({same_cell.label for pair in pairs for same_cell in pair}) - len(labels)
+        overridden = {**twin.overrides, **cell.overrides}
+        changed = [path for path in overridden if not _agree(twin, cell, path)]
         if self._config(twin) == self._config(cell):
-            return f"{these} have the same config; keep one"
-        where, remedies = "", ["keep one of them"]
+            return f"{cells} have the same config; keep one"
+        where = ""
+        remedies = ["keep one of them"]
         if conditions := self._conditions(names, pairs):
             where = f" where {conditions_text(conditions)}"
             if len(names) == 1 and self._study.design.kind == "full":
@@ -123,20 +134,23 @@ class _Twins:
         others = f" (and so do {num_others} others)" if num_others else ""
         verb = "has" if len(changed) == 1 else "have"
         return (
-            f"{these} run the same trials{others}: {' and '.join(changed)} {verb} no effect{where}; "
+            f"{cells} run the same trials{others}: {' and '.join(changed)} {verb} no effect{where}; "
             f"{', or '.join(remedies)}"
         )
 
     def _conditions(self, names: Sequence[str], pairs: Sequence[tuple[Cell, Cell]]) -> dict[str, list[Any]]:
         """The levels of another factor without which the twins would differ."""
         for name, levels in self._axes.levels.items():
-            found: list[Any] = []
+            needed: list[Any] = []
             for twin, cell in pairs if name not in names else ():
-                moved = [[self._axes.cell({**one.levels, name: x}) for one in (twin, cell)] for x in levels]
+                moved = [
+                    [self._axes.cell({**same_cell.levels, name: level}) for same_cell in (twin, cell)]
+                    for level in levels
+                ]
                 if any(self._are_apart(*map(self._identity, pair)) for pair in moved):
-                    found += [cell.levels[name]] if cell.levels[name] not in found else []
-            if found:
-                return {name: found}
+                    needed += [cell.levels[name]] if cell.levels[name] not in needed else []
+            if needed:
+                return {name: needed}
         return {}
 
     def _setting(self, twin: Cell, cell: Cell, changed: Sequence[str]) -> str | None:
@@ -144,36 +158,39 @@ class _Twins:
         config = self._config(cell)
         assert config is not None
         values = dict(paths.leaves(config.model_dump(mode="json")))
-        own = [path for path, _ in paths.leaves(self._study.base) if path in values]
-        for path in dict.fromkeys([*own, *values]):
+        base_paths = [path for path, _ in paths.leaves(self._study.base) if path in values]
+        for path in dict.fromkeys([*base_paths, *values]):
             place = Place.root(self._system.config_type)
             for part in paths.split(path):
                 place = place.step(part)
             choices = place.choices or ([True, False] if place.type == "true or false" else [])
             for choice in choices if path not in changed else ():
-                if self._are_apart(*(self._identity(one, {path: choice}) for one in (twin, cell))):
+                if self._are_apart(
+                    *(self._identity(same_cell, {path: choice}) for same_cell in (twin, cell))
+                ):
                     return f"{path} is {level_text(values[path])}"
         return None
 
     @staticmethod
-    def _are_apart(left: tuple[str, ...], right: tuple[str, ...]) -> bool:
-        return bool(left and right and left != right)
+    def _are_apart(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
+        return bool(first and second and first != second)
 
     @staticmethod
-    def _differing(left: Cell, right: Cell) -> tuple[str, ...]:
-        return tuple(name for name, level in left.levels.items() if not same(level, right.levels[name]))
+    def _differing(first: Cell, second: Cell) -> tuple[str, ...]:
+        levels = first.levels.items()
+        return tuple(name for name, level in levels if not same(level, second.levels[name]))
 
 
-def _agree(left: Cell, right: Cell, path: str) -> bool:
-    both = path in left.overrides and path in right.overrides
-    return both and same(left.overrides[path], right.overrides[path])
+def _agree(first: Cell, second: Cell, path: str) -> bool:
+    both = path in first.overrides and path in second.overrides
+    return both and same(first.overrides[path], second.overrides[path])
 
 
-# Rules about values of ``base`` and ``data`` that no trial reads: a factor or the search sets them.
+# Rules about values of ``base`` and ``data`` that no trial reads, since a factor or the search replaces them.
 
 
 def shadow_problems(draft: Draft, cells: Sequence[Cell], overrides: Overrides) -> Iterator[Problem]:
-    """Find values that factors set otherwise in every cell, and overrides of what the search proposes.
+    """Find values that factors replace in every cell, and overrides of searched values.
 
     Such a value looks like a setting of the study and changes none of its trials; as an override, it would
     make a variant that runs the cells of the study itself. The file may repeat the baseline's value, so that
@@ -190,57 +207,71 @@ def shadow_problems(draft: Draft, cells: Sequence[Cell], overrides: Overrides) -
     study = draft.study
     try:
         reference = nested_config(study.base, study.data, cells[0].overrides, {}) if cells else {}
-    except ValueError:  # a path through a value without parts; reported with the cell that has it
+    except ValueError:
+        # A path leads through a value without parts; reported with the cell that has it.
         return
-    given = [(f"base.{path}", path, value) for path, value in paths.leaves(study.base)]
-    given += [(path, path, value) for path, value in paths.leaves({"data": study.data})]
-    for place, path, value in given:
-        domain, owners = _domain(study, path), _owners(study, cells, path)
+    set_values = [(f"base.{path}", path, value) for path, value in paths.leaves(study.base)]
+    data = paths.leaves({"data": study.data})
+    set_values += [(path, path, value) for path, value in data]
+    for place, path, value in set_values:
+        domain = _domain(study, path)
+        owners = _owners(study, cells, path)
         if domain and not overrides.values.keys().isdisjoint(paths.ancestors(place)):
             yield Problem(
                 place, f"no trial reads this value: {domain} is searched; override the domain instead"
             )
-        elif owners and ((wanted := paths.get(reference, path)) is paths.MISSING or not same(value, wanted)):
-            yield Problem(place, _explain(study, path, value, wanted, owners))
+        elif owners:
+            baseline_value = paths.get(reference, path)
+            if baseline_value is paths.MISSING or not same(value, baseline_value):
+                yield Problem(place, _explain(study, path, value, baseline_value, owners))
 
 
 def _domain(study: Study, path: str) -> str | None:
     """The domain that proposes a value in every trial; None where there is none or it has a condition."""
     space = study.search.space if study.search else {}
-    found = (target for target, domain in space.items() if _covers(target, path) and not domain.when)
-    return next((f"search.space.{target}" for target in found), None)
+    for target, domain in space.items():
+        if _covers(target, path) and not domain.when:
+            return f"search.space.{target}"
+    return None
 
 
 def _owners(study: Study, cells: Sequence[Cell], path: str) -> list[str]:
     """What replaces a value, the baseline's factor first; nothing where some cell reads it."""
-    names = [f"factors.{name}" for name in study.factors] + [
-        f"components.{name}" for name in study.components
-    ]
-    found: dict[str, None] = {}
+    names = [f"factors.{name}" for name in study.factors]
+    names += [f"components.{name}" for name in study.components]
+    owners: dict[str, None] = {}
     for cell in cells:
         origins = [origin for target, origin in cell.origins.items() if _covers(target, path)]
         if not origins:
             return []
-        found |= dict.fromkeys(name for name in names for o in origins if o.startswith(f"{name}."))
-    return list(found)
+        owners |= dict.fromkeys(name for name in names for o in origins if o.startswith(f"{name}."))
+    return list(owners)
 
 
 def _covers(target: str, path: str) -> bool:
     """Return True when setting a target replaces the whole value at a path."""
     try:
         outer, inner = paths.split(target), paths.split(path)
-    except ValueError:  # no path at all; reported with the config's own paths
+    except ValueError:
+        # Not a path; reported with the config's own paths.
         return False
     return inner[: len(outer)] == outer
 
 
-def _explain(study: Study, path: str, value: Any, wanted: Any, owners: Sequence[str]) -> str:
-    name = owners[0].removeprefix("factors.")  # a factor's: the baseline leaves no component out
+def _explain(
+    study: Study,
+    path: str,
+    value: Any,
+    baseline_value: Any,
+    owners: Sequence[str],
+) -> str:
+    # The first owner is a factor, since the baseline leaves no component out.
+    name = owners[0].removeprefix("factors.")
     factor = study.factors[name]
     has_level = factor.target == path and any(same(level, value) for level in factor.level_values)
     level = level_text(value if has_level else factor.baseline)
     verb = "sets" if len(owners) == 1 else "set"
-    there = "its default" if wanted is paths.MISSING else level_text(wanted)
+    there = "its default" if baseline_value is paths.MISSING else level_text(baseline_value)
     return (
         f"no cell reads this value: {' and '.join(owners)} {verb} {path} in each (baseline: {there}). Leave "
         f"it out; change {owners[0]}.levels or .baseline, or run chosen levels: --only {name}={level}"

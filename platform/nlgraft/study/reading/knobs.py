@@ -40,19 +40,20 @@ class DescribedSchema(GenerateJsonSchema):
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
     """Return the docstrings below the fields of a config by field, those of its bases included."""
     bases = [base for base in reversed(model.__mro__) if issubclass(base, StrictConfig)]
-    return {name: text for base in bases for name, text in _own(base).items()}
+    return {name: text for base in bases for name, text in _field_docstrings(base).items()}
 
 
 @cache
-def _own(model: type[Any]) -> dict[str, str]:
+def _field_docstrings(model: type[Any]) -> dict[str, str]:
     try:
         source = inspect.getsource(model)
-    except OSError:  # typed in a console, or a generic config with its parameter, which has no source
+    except OSError:
+        # A class typed in a console, or a generic config with its parameter, has no source.
         return {}
-    found = ast.parse(textwrap.dedent(source)).body[0]
-    assert isinstance(found, ast.ClassDef)
+    class_node = ast.parse(textwrap.dedent(source)).body[0]
+    assert isinstance(class_node, ast.ClassDef)
     texts = {}
-    for field, below in zip(found.body, found.body[1:], strict=False):
+    for field, below in zip(class_node.body, class_node.body[1:], strict=False):
         if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
             continue
         if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
@@ -132,7 +133,7 @@ class _WithDefaults(GenerateJsonSchema):
         return factory() if factory and not takes_data else super().get_default_value(schema)
 
 
-class _Described(_WithDefaults, DescribedSchema):
+class _DescribedWithDefaults(_WithDefaults, DescribedSchema):
     pass
 
 
@@ -152,7 +153,9 @@ class Place:
     @lru_cache(maxsize=64)
     def root(cls, model: type[BaseModel], *, is_described: bool = False) -> Place:
         """Return the place of a whole config, with the descriptions of its settings if wanted."""
-        schema = model.model_json_schema(schema_generator=_Described if is_described else _WithDefaults)
+        schema = model.model_json_schema(
+            schema_generator=_DescribedWithDefaults if is_described else _WithDefaults
+        )
         return cls([], schema.get("$defs", {})).at([schema])
 
     def at(self, schemas: Sequence[Schema]) -> Place:
@@ -177,7 +180,8 @@ class Place:
         """Follow a key or an index."""
         reached: list[Schema] = []
         for schema in self.variants:
-            others = schema.get("additionalProperties", not schema)  # an empty schema allows anything
+            # An empty schema allows anything.
+            others = schema.get("additionalProperties", not schema)
             named = [
                 inner
                 for pattern, inner in schema.get("patternProperties", {}).items()
@@ -196,7 +200,8 @@ class Place:
     @property
     def keys(self) -> list[str]:
         """The keys that a mapping has here, in order."""
-        return list(dict.fromkeys(key for schema in self.variants for key in schema.get("properties", {})))
+        fields = (schema.get("properties", {}) for schema in self.variants)
+        return list(dict.fromkeys(key for properties in fields for key in properties))
 
     @property
     def choices(self) -> list[Any]:
@@ -211,7 +216,8 @@ class Place:
     @property
     def allowed(self) -> str:
         """Choices and bounds in words, joined by commas."""
-        return ", ".join(dict.fromkeys(text for schema in self.variants for text in self._limits(schema)))
+        limits = [text for schema in self.variants for text in self._limits(schema)]
+        return ", ".join(dict.fromkeys(limits))
 
     @property
     def text(self) -> str:
@@ -225,7 +231,8 @@ class Place:
         """Choices and bounds of a value, or of a list and its items."""
         choices = _choices(schema) or self.at(_inner(schema)).choices
         words = [str(choice).lower() if isinstance(choice, bool) else str(choice) for choice in choices]
-        return words + [text.format(schema[name]) for name, text in _BOUNDS.items() if name in schema]
+        bounds = [text.format(schema[name]) for name, text in _BOUNDS.items() if name in schema]
+        return words + bounds
 
     def _type(self, schema: Schema) -> str:
         if _choices(schema):
@@ -250,7 +257,7 @@ def knobs(model: type[BaseModel], *, is_by_kind: bool = False) -> list[Knob]:
     return list(rows.values())
 
 
-def miss(model: type[BaseModel], path: str) -> str | None:
+def path_problem(model: type[BaseModel], path: str) -> str | None:
     """Return why a config has no such path, with the nearest valid path; None when it has."""
     try:
         parts = paths.split(path)
@@ -258,28 +265,34 @@ def miss(model: type[BaseModel], path: str) -> str | None:
         return str(error)
     place = Place.root(model)
     for index, part in enumerate(parts):
-        inside = place.step(part)
-        if not inside.variants:
+        child = place.step(part)
+        if not child.variants:
             before = ".".join(parts[:index])
             siblings = [paths.join(before, key) for key in place.keys]
             return f"the system's config has no {path!r}. {_suggest(model, path, parts, index, siblings)}"
-        place = inside
+        place = child
     return None
 
 
-def _suggest(model: type[BaseModel], path: str, parts: list[str], index: int, siblings: list[str]) -> str:
-    """Name the setting of another part that is called so, or else the nearest one here, or anywhere."""
-    known = [knob.path for knob in knobs(model)]
+def _suggest(
+    model: type[BaseModel],
+    path: str,
+    parts: list[str],
+    index: int,
+    siblings: list[str],
+) -> str:
+    """Suggest the setting of that name in another part, or the nearest one here, or the nearest of all."""
+    valid_paths = [knob.path for knob in knobs(model)]
     ends = (".".join(parts[index:]), parts[-1])
-    elsewhere = [other for end in ends for other in known if f".{other}".endswith(f".{end}")]
-    beside = nearest(".".join(parts[: index + 1]), siblings)
-    if not elsewhere and "Did you mean" in beside:
-        return beside
-    whole = nearest(path, known).partition("? ")
-    if elsewhere or whole[1]:
-        meant = f"Did you mean '{elsewhere[0]}'" if elsewhere else whole[0]
-        return f"{meant}? Allowed here: {', '.join(siblings) or 'nothing'}"
-    return beside
+    elsewhere = [other for end in ends for other in valid_paths if f".{other}".endswith(f".{end}")]
+    nearby = nearest(".".join(parts[: index + 1]), siblings)
+    if not elsewhere and "Did you mean" in nearby:
+        return nearby
+    near_anywhere = nearest(path, valid_paths).partition("? ")
+    if elsewhere or near_anywhere[1]:
+        suggestion = f"Did you mean '{elsewhere[0]}'" if elsewhere else near_anywhere[0]
+        return f"{suggestion}? Allowed here: {', '.join(siblings) or 'nothing'}"
+    return nearby
 
 
 def _rows(place: Place, parent: str, defaults: Any, depth: int) -> Iterator[Knob]:
@@ -288,18 +301,26 @@ def _rows(place: Place, parent: str, defaults: Any, depth: int) -> Iterator[Knob
         return
     is_union = len(place.variants) > 1
     for schema in sorted(place.variants, key=lambda schema: not _agrees(schema, defaults)):
-        own = defaults if _agrees(schema, defaults) else {}
+        variant_defaults = defaults if _agrees(schema, defaults) else {}
         kinds = _kinds([schema], place.variants) if is_union else ()
         for name, field in schema.get("properties", {}).items():
-            default = own.get(name, field.get("default", REQUIRED))
+            default = variant_defaults.get(name, field.get("default", REQUIRED))
             rows = _field_rows(place.at([field]), paths.join(parent, name), default, field, depth)
-            has_all = all(field == other.get("properties", {}).get(name) for other in place.variants)
+            # A field that every variant has in the same form belongs to none of them in particular.
+            others = [other.get("properties", {}).get(name) for other in place.variants]
+            is_common = all(field == other for other in others)
             for knob in rows:
-                is_apart = kinds and not knob.kinds and "const" not in field and not has_all
+                is_apart = kinds and not knob.kinds and "const" not in field and not is_common
                 yield replace(knob, kinds=kinds) if is_apart else knob
 
 
-def _field_rows(place: Place, path: str, default: Any, field: Schema, depth: int) -> Iterator[Knob]:
+def _field_rows(
+    place: Place,
+    path: str,
+    default: Any,
+    field: Schema,
+    depth: int,
+) -> Iterator[Knob]:
     nested = [schema for schema in place.variants if "properties" in schema]
     yield from _rows(place.at(nested), path, default, depth + 1)
     leaves: list[Schema] = []
@@ -315,12 +336,11 @@ def _field_rows(place: Place, path: str, default: Any, field: Schema, depth: int
         yield Knob(path, leaf.type, default, leaf.allowed, field.get("description", ""))
 
 
-def _kinds(variants: Sequence[Schema], every: Sequence[Schema]) -> tuple[str, ...]:
+def _kinds(variants: Sequence[Schema], all_variants: Sequence[Schema]) -> tuple[str, ...]:
     """The choices by which some variants of a mapping differ from all others: ``corpus: files``."""
-    fields = [schema.get("properties", {}) for schema in every]
-    names = (
-        [name for name in fields[0] if all("const" in one.get(name, {}) for one in fields)] if fields else []
-    )
+    fields = [schema.get("properties", {}) for schema in all_variants]
+    first = fields[0] if fields else {}
+    names = [name for name in first if all("const" in properties.get(name, {}) for properties in fields)]
     return tuple(f"{name}: {schema['properties'][name]['const']}" for schema in variants for name in names)
 
 
@@ -328,8 +348,8 @@ def _inner(schema: Schema) -> list[Schema]:
     """The schemas of a list's items, each once, or of the values of a mapping with any keys."""
     keyed = schema.get("patternProperties", {}).values()
     items = [*schema.get("prefixItems", []), schema.get("items"), schema.get("additionalProperties"), *keyed]
-    found = [item for item in items if isinstance(item, Mapping)]
-    return [item for index, item in enumerate(found) if item not in found[:index]]
+    schemas = [item for item in items if isinstance(item, Mapping)]
+    return [item for index, item in enumerate(schemas) if item not in schemas[:index]]
 
 
 def _choices(schema: Schema) -> list[Any]:
@@ -341,22 +361,25 @@ def _agrees(schema: Schema, value: Any) -> bool:
     if not isinstance(value, Mapping) or schema.get("type", "object") != "object":
         return False
     fields = schema.get("properties", {})
-    return all(value[name] in (_choices(fields[name]) or [value[name]]) for name in value if name in fields)
+    choices = {name: _choices(fields[name]) for name in value if name in fields}
+    return all(not allowed or value[name] in allowed for name, allowed in choices.items())
 
 
-def _join(left: Knob, right: Knob) -> Knob:
-    def both(mine: str, theirs: str, separator: str) -> str:
+def _join(first: Knob, second: Knob) -> Knob:
+    def joined(first_text: str, second_text: str, separator: str) -> str:
         return separator.join(
-            dict.fromkeys(text for text in (*mine.split(separator), *theirs.split(separator)) if text)
+            dict.fromkeys(
+                text for text in (*first_text.split(separator), *second_text.split(separator)) if text
+            )
         )
 
     return Knob(
-        left.path,
-        both(left.type, right.type, " or "),
-        right.default if left.default is REQUIRED else left.default,
-        both(left.allowed, right.allowed, ", "),
-        both(left.description, right.description, " / "),
-        tuple(dict.fromkeys((*left.kinds, *right.kinds))),
+        first.path,
+        joined(first.type, second.type, " or "),
+        second.default if first.default is REQUIRED else first.default,
+        joined(first.allowed, second.allowed, ", "),
+        joined(first.description, second.description, " / "),
+        tuple(dict.fromkeys((*first.kinds, *second.kinds))),
     )
 
 
@@ -387,7 +410,8 @@ def system_schema(system: System) -> dict[str, Any]:
         name for name, metric in system.metrics.items() if metric.split != "test" and not metric.is_derived
     ]
     parts["Objective"]["properties"]["metric"] = {"enum": selecting}
-    parts["Factor"]["properties"]["target"] = {"anyOf": [path, {"type": "null"}], "default": None}
+    optional_path = {"anyOf": [path, {"type": "null"}], "default": None}
+    parts["Factor"]["properties"]["target"] = optional_path
     parts["Search"]["properties"]["space"]["propertyNames"] = path
     fields = schema["properties"]
     fields["system"] = {"const": system.path, "description": system.description}

@@ -43,7 +43,7 @@ def apply(document: Document, overrides: Iterable[str], environ: Mapping[str, st
         pair = None if text.startswith("@") else _apply_pair(values, text, document)
         if pair is not None and paths.split(pair[0])[0] not in NOT_IN_VARIANT:
             applied[pair[0]] = pair[1]
-    # Out of the way: a variable that only an unused scale names need not be set.
+    # Scales are left out: a variable that only an unused scale names need not be set.
     scales = values.pop("scales", None)
     values = _interpolate(values, "", environ, document.problems)
     if scales is not None:
@@ -81,15 +81,17 @@ def _apply_scale(values: dict[str, Any], text: str, document: Document) -> dict[
     scales = _scales(values)
     name = text.removeprefix("@")
     if name not in scales:
-        message = f"there is no scale {text!r}. {nearest(text, [f'@{known}' for known in scales])}"
+        message = f"there is no scale {text!r}. {nearest(text, [f'@{other}' for other in scales])}"
         document.problems.append(Problem("scales", message))
         return values
     scale = scales[name]
     if not isinstance(scale, dict):
-        return values  # reported when the study is read
+        # A scale that is no mapping is reported when the study is read.
+        return values
     for path, _ in paths.leaves(scale):
         _forget_lines(document, path)
-    return paths.merge(values, {key: value for key, value in scale.items() if key not in _NOT_IN_SCALES})
+    allowed = {key: value for key, value in scale.items() if key not in _NOT_IN_SCALES}
+    return paths.merge(values, allowed)
 
 
 def _apply_pair(values: dict[str, Any], text: str, document: Document) -> tuple[str, Any] | None:
@@ -129,27 +131,38 @@ def _put_domain(values: dict[str, Any], path: str, value: Any) -> bool:
 
 def _forget_lines(document: Document, path: str) -> None:
     """Drop the lines of overridden values, which are no longer those of the file."""
-    inside = [known for known in document.lines if known.startswith((f"{path}.", f"{path}["))]
-    document.lines |= dict.fromkeys([path, *inside], 0)
+    inner_paths = [
+        line_path for line_path in document.lines if line_path.startswith((f"{path}.", f"{path}["))
+    ]
+    document.lines |= dict.fromkeys([path, *inner_paths], 0)
 
 
-def _interpolate(value: Any, path: str, environ: Mapping[str, str], problems: list[Problem]) -> Any:
+def _interpolate(
+    value: Any,
+    path: str,
+    environ: Mapping[str, str],
+    problems: list[Problem],
+) -> Any:
     if isinstance(value, dict):
         return {
-            key: _interpolate(item, paths.join(path, key), environ, problems) for key, item in value.items()
+            key: _interpolate(child, paths.join(path, key), environ, problems) for key, child in value.items()
         }
     if isinstance(value, list):
-        return [_interpolate(item, paths.join(path, i), environ, problems) for i, item in enumerate(value)]
+        return [
+            _interpolate(child, paths.join(path, index), environ, problems)
+            for index, child in enumerate(value)
+        ]
     if not isinstance(value, str) or "${" not in value:
         return value
 
-    def look_up(found: re.Match[str]) -> str:
-        name = found.group(1)
+    def look_up(match: re.Match[str]) -> str:
+        name = match.group(1)
         if name not in environ:
             message = f"the environment variable {name} is not set; export {name}=..."
-            if message not in [problem.message for problem in problems]:  # one place stands for all
+            if message not in [problem.message for problem in problems]:
+                # The first place that names a variable stands for all.
                 problems.append(Problem(path, message))
-            return found.group()
+            return match.group()
         return environ[name]
 
     for other in _LIKE_VARIABLE.findall(_VARIABLE.sub("", value)):

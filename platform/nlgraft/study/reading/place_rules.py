@@ -83,24 +83,25 @@ def _tracking_problems(study: Study) -> Iterator[Problem]:
 
 def sqlite_path(uri: str) -> Path | None:
     """Return the absolute path of a SQLite URI's file; None for other URIs and databases in memory."""
-    scheme, separator, rest = uri.partition(":///")
+    scheme, separator, location = uri.partition(":///")
     if scheme.split("+")[0] != "sqlite" or not separator:
         return None
-    name = rest.partition("?")[0]
+    name = location.partition("?")[0]
     return None if name in ("", ":memory:") else Path(name).absolute()
 
 
 def database_fault(path: Path) -> str:
-    """Say why a path can hold no SQLite database; empty if it holds one, or if nothing is there yet.
+    """Return why a path can hold no SQLite database; empty if it holds one, or if nothing is there yet.
 
     What is no regular file is not opened: a pipe would wait for its writer.
     """
     try:
         if Path(os.path.realpath(path)).is_symlink():
             return f"{path} is a link that leads to itself; give a SQLite database or a new name"
-        there = next(place for place in (path, *path.parents) if place.exists())
-        if there != path:
-            kind = "" if there.is_dir() else "directory"
+        # MLflow creates missing directories, so the nearest that exists decides.
+        existing = next(place for place in (path, *path.parents) if place.exists())
+        if existing != path:
+            kind = "" if existing.is_dir() else "directory"
         elif not path.is_file():
             kind = "regular file"
         else:
@@ -108,4 +109,4 @@ def database_fault(path: Path) -> str:
                 kind = "" if file.read(len(_SQLITE_HEAD)) in (b"", _SQLITE_HEAD) else "SQLite database"
     except OSError as error:
         return f"{path} cannot be read: {error.strerror}; give another path"
-    return kind and f"{there} is no {kind}; give a SQLite database or a new name"
+    return kind and f"{existing} is no {kind}; give a SQLite database or a new name"

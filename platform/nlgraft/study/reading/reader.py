@@ -33,7 +33,7 @@ INPUTS = "inputs"
 """Folder of an unpacked store with the input files of its studies, by the places that they came from."""
 
 _REMOVED_RESOURCES = {"priority", "use_idle_cpus"}
-"""Settings that records of earlier versions hold, with their defaults; none decided what trials compute."""
+"""Settings that records of earlier versions hold; none of them changed what trials compute."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def record_study(study: Study, store: ArtifactStore) -> None:
 
 def recorded_names(store: ArtifactStore) -> list[str]:
     """List the names under which studies were run on a store, sorted."""
-    return sorted(known.name for known in store.list_records(_KIND, _DEFINITION).values())
+    return sorted(definition.name for definition in store.list_records(_KIND, _DEFINITION).values())
 
 
 def forget_study(name: str, store: ArtifactStore) -> None:
@@ -91,13 +91,13 @@ def recorded_study(name: str, store: ArtifactStore, kind: type[StudyT]) -> Study
     Raises:
         StudyError: The store has no such study, or this version of nlgraft refuses it.
     """
-    found = store.read_record(_KIND, fingerprint(name), _DEFINITION)
-    if found is None:
+    definition = store.read_record(_KIND, fingerprint(name), _DEFINITION)
+    if definition is None:
         names = recorded_names(store)
-        there = nearest(name, names) if names else "No study was run there"
-        message = f"is neither a file nor a study of the store {store.uri}. {there}. For another: --storage"
+        hint = nearest(name, names) if names else "No study was run there"
+        message = f"is neither a file nor a study of the store {store.uri}. {hint}. For another: --storage"
         raise StudyError([Problem("", f"{name!r} {message}")], name)
-    values = {**found.study, "storage": {"path": store.uri}}
+    values = {**definition.study, "storage": {"path": store.uri}}
     if isinstance(resources := values.get("resources"), dict):
         values["resources"] = {key: resources[key] for key in resources.keys() - _REMOVED_RESOURCES}
     # A run records values. The environment of who reads the store of somebody else is none of its business.
@@ -105,12 +105,12 @@ def recorded_study(name: str, store: ArtifactStore, kind: type[StudyT]) -> Study
         raise StudyError(
             [Problem("", "its record names a variable, which no run writes; run its file")], name
         )
-    directory = Path(found.directory)
+    directory = Path(definition.directory)
     mirror = Path(store.uri) / INPUTS if store.is_local else None
     with looking_below(mirror):
         study = read_study(documents.from_values(values), (), {}, name, kind, directory)
     study._mirror = mirror
-    study._overrides = Overrides(found.scales, found.overrides)
+    study._overrides = Overrides(definition.scales, definition.overrides)
     return study
 
 
@@ -156,13 +156,15 @@ def read_study(
         document.problems += claim_problems(draft, cells)
         document.problems += system_problems(draft, cells)
         document.problems += shadow_problems(draft, cells, applied)
+        # Building stage graphs takes the longest, and needs cells in which nothing else is wrong.
         if not any(problem.path.startswith(_OF_CELLS) for problem in document.problems):
             document.problems += idle_problems(draft.study)
     if document.problems:
         raise StudyError(_in_file_order(document), source)
     try:
         study = kind.model_validate(document.values)
-    except ValidationError as error:  # problems that only show when the parts are put together
+    except ValidationError as error:
+        # Some problems only show when the parts are put together.
         faults = faults_of(error, Study, document.values)
         raise StudyError([Problem(fault.path, fault.message) for fault in faults], source) from error
     study._directory = str(directory.absolute())
@@ -187,9 +189,13 @@ def _in_file_order(document: Document) -> list[Problem]:
     """Sort by line, drop repetitions, and add the line where the message lacks it."""
     placed: dict[tuple[str, str], tuple[int, Problem]] = {}
     for problem in document.problems:
-        line = next((document.lines[p] for p in paths.ancestors(problem.path) if p in document.lines), 0)
+        # A value that an override added has no line; its nearest ancestor in the file has.
+        ancestors = [path for path in paths.ancestors(problem.path) if path in document.lines]
+        line = document.lines[ancestors[0]] if ancestors else 0
         message = problem.message
         if line and not message.startswith("line "):
             message = f"{message} (line {line})"
-        placed.setdefault((problem.path, problem.message), (line, Problem(problem.path, message)))
-    return [problem for _, problem in sorted(placed.values(), key=lambda entry: entry[0])]
+        key = (problem.path, problem.message)
+        placed.setdefault(key, (line, Problem(problem.path, message)))
+    by_line = sorted(placed.values(), key=lambda entry: entry[0])
+    return [problem for _, problem in by_line]

@@ -65,23 +65,23 @@ class Resolver:
             values = nested_config(self._base, self._data, overrides, params)
         except ValueError as error:
             return None, [Fault((), str(error))]
-        found: dict[tuple[str | int, ...], Fault] = {}
+        by_parts: dict[tuple[str | int, ...], Fault] = {}
         for _ in range(_MAX_REPAIRS):
             try:
                 config = self._system.validate(values, self._directory)
-                return (None if found else config), list(found.values())
+                return (None if by_parts else config), list(by_parts.values())
             except ValidationError as error:
                 faults = faults_of(error, self._system.config_type, values)
-            found |= {fault.parts: fault for fault in faults if fault.parts not in found}
+            by_parts |= {fault.parts: fault for fault in faults if fault.parts not in by_parts}
             unknown = [fault for fault in faults if fault.is_unknown_key]
             if not unknown:
                 break
             # An unknown key hides the rules over several fields, which run last: look for those without it.
-            values = _without(values, unknown)
-        has_rules = () in found
+            values = _remove_keys(values, unknown)
+        has_rules = () in by_parts
         context = {"directory": self._directory}
         hidden = [] if has_rules else hidden_problems(self._system.config_type, values, context)
-        return None, [*found.values(), *(Fault((), problem) for problem in hidden)]
+        return None, [*by_parts.values(), *(Fault((), problem) for problem in hidden)]
 
     def place(self, fault: Fault, cell: Cell, params: Mapping[str, Any]) -> Problem:
         """Find the origin of a fault in the study file.
@@ -89,7 +89,8 @@ class Resolver:
         The problem is placed at the search space, the level, the data or the base that set the value; a rule
         over several values is placed at the one that the cell changed.
         """
-        path, parts = fault.path, [str(part) for part in fault.parts]
+        path = fault.path
+        parts = [str(part) for part in fault.parts]
         inside = f" (in cell {cell.label!r})" if not cell.is_baseline else ""
         for param in params:
             if _contains(_parts(param), parts) or _contains(parts, _parts(param)):
@@ -97,8 +98,8 @@ class Resolver:
         setters = [setter for setter in cell.overrides if _contains(_parts(setter), parts)]
         if setters:
             setter = max(setters, key=len)
-            rest = path[len(setter) :]
-            return Problem(cell.origins.get(setter, setter) + rest, fault.message)
+            inner = path[len(setter) :]
+            return Problem(cell.origins.get(setter, setter) + inner, fault.message)
         for setter in cell.changed:
             if _contains(parts, _parts(setter)):
                 return Problem(cell.origins.get(setter, setter), fault.message + inside)
@@ -108,7 +109,10 @@ class Resolver:
 
 
 def nested_config(
-    base: Mapping[str, Any], data: Mapping[str, Any], overrides: Mapping[str, Any], params: Mapping[str, Any]
+    base: Mapping[str, Any],
+    data: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    params: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Put together the values of a config; the result shares nothing with the arguments.
 
@@ -128,7 +132,11 @@ def nested_config(
 
 
 def resolve_config(
-    study: Study, cell: Cell, params: Mapping[str, Any] | None = None, *, has_absolute_paths: bool = True
+    study: Study,
+    cell: Cell,
+    params: Mapping[str, Any] | None = None,
+    *,
+    has_absolute_paths: bool = True,
 ) -> BaseModel:
     """Build the config of a cell's trial.
 
@@ -161,7 +169,8 @@ class ResolvedCell:
 
     def graph(self, seed: int, splits: tuple[str, ...] = REPLICATE_SPLITS) -> StageGraph:
         """Build the stage graph of the trial with this seed, scored on these splits."""
-        with looking_below(self.mirror):  # its stages are named by the digests of input files
+        with looking_below(self.mirror):
+            # Fingerprints of its stages include the digests of input files.
             return self.system.stage_graph(self.config, seed=seed, splits=splits)
 
 
@@ -173,7 +182,8 @@ def resolve_cell(study: Study, cell: Cell, params: Mapping[str, Any] | None = No
 def _parts(path: str) -> list[str]:
     try:
         return paths.split(path)
-    except ValueError:  # no path at all: a key that no config has
+    except ValueError:
+        # Not a path: a key that no config has.
         return [path]
 
 
@@ -181,7 +191,7 @@ def _contains(outer: list[str], inner: list[str]) -> bool:
     return inner[: len(outer)] == outer
 
 
-def _without(values: dict[str, Any], unknown: list[Fault]) -> dict[str, Any]:
+def _remove_keys(values: dict[str, Any], unknown: list[Fault]) -> dict[str, Any]:
     values = copy.deepcopy(values)
     for fault in unknown:
         node: Any = values
@@ -199,7 +209,7 @@ def hidden_problems(
 ) -> list[str]:
     """Apply a system's own rules to a config of which some values are refused.
 
-    Refused values count as their defaults; what a rule says of these is left out, as it may be due to that.
+    Refused values count as their defaults; messages about them are left out, as they may be due to that.
 
     Args:
         model: The system's config; it has rules if it has ``_problems``, as `SystemConfig`.
@@ -211,42 +221,50 @@ def hidden_problems(
     """
     refused: set[str] = set()
     try:
-        config = _built(model, values, "", context, refused)
+        config = _build_without_rules(model, values, "", context, refused)
         problems = [*getattr(config, "_problems", tuple)()]
-    except Exception:  # rules may rely on what was refused, and then fail as they please
+    except Exception:
+        # A rule that relies on a refused value may raise anything.
         return []
-    named = [re.compile(rf"(?<![\w.]){re.escape(path)}(?!\w)") for path in refused]
-    return [problem for problem in problems if not any(path.search(problem) for path in named)]
+    mentions = [re.compile(rf"(?<![\w.]){re.escape(path)}(?!\w)") for path in refused]
+    return [problem for problem in problems if not any(path.search(problem) for path in mentions)]
 
 
-def _built(
+def _build_without_rules(
     model: type[BaseModel],
     values: Mapping[str, Any],
     path: str,
     context: Mapping[str, Any],
     refused: set[str],
 ) -> BaseModel:
-    """Build the part at a path, without its rules if they refuse it, and note the refused values' paths."""
-    found: dict[str, Any] = {}
+    """Build the part at a path, and add the paths of refused values to ``refused``.
+
+    If the part's own rules refuse it, it is built without them.
+    """
+    fields: dict[str, Any] = {}
     for name, field in model.model_fields.items():
         if name not in values:
-            found[name] = field.get_default(call_default_factory=True)
+            fields[name] = field.get_default(call_default_factory=True)
             continue
         try:
-            found[name] = _validated(field, values[name], context)
+            fields[name] = _validated(field, values[name], context)
         except ValidationError:
-            part = next(_models(field.annotation), None)
+            part = next(_single_part(field.annotation), None)
             if part is not None and isinstance(values[name], Mapping):
-                found[name] = _built(part, values[name], paths.join(path, name), context, refused)
+                fields[name] = _build_without_rules(
+                    part, values[name], paths.join(path, name), context, refused
+                )
             else:
                 refused.add(paths.join(path, name))
-                found[name] = field.get_default(call_default_factory=True)
-    given = {name: found[name] for name in values if name in found}
-    given = {name: one for name, one in given.items() if paths.join(path, name) not in refused}
+                fields[name] = field.get_default(call_default_factory=True)
+    accepted = {
+        name: fields[name] for name in values if name in fields and paths.join(path, name) not in refused
+    }
     try:
-        return model.model_validate(given, context=dict(context))  # defaults may depend on what is given
+        # Validated again as a whole, since defaults may depend on the values given.
+        return model.model_validate(accepted, context=dict(context))
     except ValidationError:
-        return model.model_construct(**found)
+        return model.model_construct(**fields)
 
 
 def _validated(field: FieldInfo, value: Any, context: Mapping[str, Any]) -> Any:
@@ -258,11 +276,11 @@ def _validated(field: FieldInfo, value: Any, context: Mapping[str, Any]) -> Any:
     return TypeAdapter(annotation).validate_json(canonical_json(value), strict=True, context=dict(context))
 
 
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+def _single_part(annotation: Any) -> Iterator[type[BaseModel]]:
     """The one part that an annotation allows, besides null; none where there are several."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     elif get_origin(annotation) in (Annotated, Union, UnionType):
-        found = [model for inner in get_args(annotation) for model in _models(inner)]
-        if len(found) == 1:
-            yield found[0]
+        parts = [model for inner in get_args(annotation) for model in _single_part(inner)]
+        if len(parts) == 1:
+            yield parts[0]

@@ -16,14 +16,14 @@ from nlgraft.study.data.part import MAX_NAME_LENGTH
 from nlgraft.study.data.space import (
     FloatDomain,
     alternatives,
-    look,
+    duplicate_message,
     same,
-    same_twice,
     sampling_order,
     space_problems,
+    table_text,
 )
 from nlgraft.study.data.study import Factor, Search, Study
-from nlgraft.study.reading.claim_rules import idle_margins
+from nlgraft.study.reading.claim_rules import unused_margins
 from nlgraft.study.reading.draft import Draft
 from nlgraft.study.reading.faults import describe
 from nlgraft.study.reading.overrides import scale_problems
@@ -74,36 +74,36 @@ def seed_problems(seeds: Any) -> Iterator[Problem]:
 
 def warnings(study: Study) -> list[str]:
     """List settings that are allowed but probably not intended, one sentence each, beginning with a path."""
-    found = []
+    sentences = []
     for name, levels in axes_of(study).levels.items():
         shown: dict[str, str] = {}
         for text in map(level_text, levels):
             other = shown.setdefault(text[:_NUM_SHOWN], text)
             if other != text:
-                found.append(
+                sentences.append(
                     f"factors.{name}.levels: {other!r} and {text!r} begin with the same {_NUM_SHOWN} "
                     "characters; MLflow's plots show no more"
                 )
     if len(study.seeds) == 1:
-        found.append("seeds: one seed does not show the spread between trainings; give three or more")
-    found += idle_margins(study)
+        sentences.append("seeds: one seed does not show the spread between trainings; give three or more")
+    sentences += unused_margins(study)
     for index, column in enumerate(study.published):
         if column.signature is None:
-            found.append(f"published[{index}]: figures without a signature are not printed beside ours")
+            sentences.append(f"published[{index}]: figures without a signature are not printed beside ours")
     if study.search is not None and study.search.sampler.name == "tpe":
         num_drawn = study.search.sampler.num_drawn
         if study.search.trials <= num_drawn:
-            found.append(
+            sentences.append(
                 f"search.sampler: tpe draws its first {num_drawn} trials at random, and a cell has "
                 f"{study.search.trials}; lower num_startup_trials, or write random"
             )
     if study.search is not None and study.search.sampler.name == "grid":
         size = _grid_size(study.search)
         if size is not None and study.search.trials < size:
-            found.append(
+            sentences.append(
                 f"search.trials: {study.search.trials} trials visit a part of the grid's {size} points"
             )
-    return found
+    return sentences
 
 
 def _factor_problems(factor: Factor) -> Iterator[Problem]:
@@ -117,17 +117,21 @@ def _factor_problems(factor: Factor) -> Iterator[Problem]:
         return
     seen: dict[str, int] = {}
     for index, level in enumerate(levels):
-        first = seen.setdefault(look(level), index)
+        first = seen.setdefault(table_text(level), index)
         if first != index:
-            yield Problem(f"levels[{index}]", same_twice(level, levels[first], "levels", first))
-        if isinstance(level, str) and (len(level) > MAX_NAME_LENGTH or not level.isprintable() or not level):
-            reason = (
-                f"must be 1 to {MAX_NAME_LENGTH} printable characters; use named levels for longer values"
-            )
-            yield Problem(f"levels[{index}]", reason)
+            message = duplicate_message(level, levels[first], "levels", first)
+            yield Problem(f"levels[{index}]", message)
+        if isinstance(level, str):
+            is_name = 0 < len(level) <= MAX_NAME_LENGTH and level.isprintable()
+            # Labels of cells, and so the names of MLflow's runs, consist of levels.
+            if not is_name:
+                reason = (
+                    f"must be 1 to {MAX_NAME_LENGTH} printable characters; use named levels for longer values"
+                )
+                yield Problem(f"levels[{index}]", reason)
     if not any(same(factor.baseline, level) for level in levels):
         texts = [level_text(level) for level in levels]
-        alike = [level for level in levels if look(level) == look(factor.baseline)]
+        alike = [level for level in levels if table_text(level) == table_text(factor.baseline)]
         hint = f"Did you mean {alike[0]!r}?" if alike else nearest(level_text(factor.baseline), texts)
         yield Problem("baseline", f"{factor.baseline!r} is not among the levels. {hint}")
 
@@ -137,42 +141,42 @@ def _setters(study: Study) -> list[tuple[str, str, set[str]]]:
     setters: list[tuple[str, str, set[str]]] = []
     for name, factor in study.factors.items():
         if isinstance(factor.levels, dict):
-            found = {path for level in factor.levels.values() for path, _ in paths.leaves(level)}
+            targets = {path for level in factor.levels.values() for path, _ in paths.leaves(level)}
         else:
-            found = {factor.target} if factor.target else set()
-        setters.append(("factor", f"factors.{name}", found))
+            targets = {factor.target} if factor.target else set()
+        setters.append(("factor", f"factors.{name}", targets))
     for name, component in study.components.items():
-        found = {path for path, _ in paths.leaves(component.without)}
-        setters.append(("component", f"components.{name}", found))
+        targets = {path for path, _ in paths.leaves(component.without)}
+        setters.append(("component", f"components.{name}", targets))
     for path in study.search.space if study.search else ():
         setters.append(("search", f"search.space.{path}", {path}))
     return setters
 
 
 def _setter_problems(study: Study) -> Iterator[Problem]:
-    both = set(study.factors) & set(study.components)
+    shared_names = set(study.factors) & set(study.components)
     for name in study.components:
-        if name in both:
+        if name in shared_names:
             yield Problem(f"components.{name}", f"a factor is called {name!r} too; rename one")
     setters = _setters(study)
-    for index, (kind, place, mine) in enumerate(setters):
-        for other_kind, other, theirs in setters[:index]:
+    for index, (kind, place, own_paths) in enumerate(setters):
+        for other_kind, other, other_paths in setters[:index]:
             # One departure at a time leaves no doubt what a removed component means, nor do two components.
             is_ambiguous = study.design.kind in ("full", "cells") or kind == other_kind != "component"
             if kind != "search" and not is_ambiguous:
                 continue
-            for path in sorted(mine):
-                clash = next((p for p in sorted(theirs) if _overlap(path, p)), None)
-                if clash is not None:
+            for path in sorted(own_paths):
+                if any(_overlap(path, other_path) for other_path in other_paths):
                     verb = "searches" if kind == "search" else "sets"
                     yield Problem(place, f"{verb} {path}, which {other} sets too; one path has one owner")
                     break
 
 
-def _overlap(left: str, right: str) -> bool:
+def _overlap(first: str, second: str) -> bool:
     try:
-        return paths.overlap(left, right)
-    except ValueError:  # no path at all; reported with the config's own paths
+        return paths.overlap(first, second)
+    except ValueError:
+        # Not a path; reported with the config's own paths.
         return False
 
 
@@ -214,13 +218,13 @@ def _design_problems(draft: Draft) -> Iterator[Problem]:
 
 def _entries_problems(axes: Axes) -> Iterator[Problem]:
     for place, entries in (("design.cells", axes.design.cells), ("exclude", axes.exclude)):
-        found = (
+        entry_problems = (
             Problem(f"{place}[{index}]{problem.path}", problem.message)
             for index, entry in enumerate(entries)
             for problem in _entry_problems(axes, entry)
         )
-        yield from itertools.islice(found, _MAX_ENTRY_PROBLEMS)
-        if next(found, None) is not None:
+        yield from itertools.islice(entry_problems, _MAX_ENTRY_PROBLEMS)
+        if next(entry_problems, None) is not None:
             yield Problem(place, f"more entries are wrong; these are the first {_MAX_ENTRY_PROBLEMS}")
     for index, idle in enumerate(axes.design.idle):
         place = f"design.idle[{index}]"
@@ -229,8 +233,8 @@ def _entries_problems(axes: Axes) -> Iterator[Problem]:
             yield Problem(f"{place}.factor", f"there is no factor {idle.factor!r}. {hint}")
         if idle.factor in idle.when:
             yield Problem(f"{place}.when.{idle.factor}", "is the idle factor itself; name another one")
-        for name, wanted in idle.when.items():
-            for level in alternatives(wanted):
+        for name, levels in idle.when.items():
+            for level in alternatives(levels):
                 for problem in _entry_problems(axes, {name: level}):
                     yield Problem(f"{place}.when{problem.path}", problem.message)
 
@@ -242,7 +246,7 @@ def _entry_problems(axes: Axes, entry: Mapping[str, Any]) -> Iterator[Problem]:
         if name not in axes.levels:
             yield Problem(f".{name}", f"there is no factor {name!r}. {nearest(name, list(axes.levels))}")
         elif axes.index_of(name, level) is None:
-            texts = [level_text(known) for known in axes.levels[name]]
+            texts = [level_text(choice) for choice in axes.levels[name]]
             hint = nearest(level_text(level), texts)
             yield Problem(f".{name}", f"{level!r} is not a level of {name}. {hint}")
 
@@ -258,7 +262,8 @@ def _exclude_problems(axes: Axes) -> Iterator[Problem]:
 
 def _search_problems(search: Search, num_objectives: int) -> Iterator[Problem]:
     if not search.space:
-        return  # an empty space was refused when it was read
+        # An empty space was refused when it was read.
+        return
     for problem in space_problems(search.space):
         yield Problem(f"search.space.{problem.path}", problem.message)
     name = search.sampler.name
@@ -319,13 +324,15 @@ def _look_problems(draft: Draft, num_cells: int) -> Iterator[Problem]:
     planned, num_seeds = draft.study.planned_looks, len(draft.study.seeds)
     if planned is None:
         return
-    looks, place = planned.looks, "sequential.looks"
+    looks = planned.looks
+    place = "sequential.looks"
     for index, (before, after) in enumerate(itertools.pairwise(looks), start=1):
         if after <= before:
             yield Problem(f"{place}[{index}]", f"{after} is not above {before}; looks ascend")
     if looks[-1] != num_seeds:
         yield Problem(f"{place}[{len(looks) - 1}]", f"{looks[-1]} is not the number of seeds, {num_seeds}")
-    least, most = num_cells * looks[0], num_cells * looks[-1]
+    least = num_cells * looks[0]
+    most = num_cells * looks[-1]
     if planned.replicates is not None and num_cells and not least <= planned.replicates <= most:
         message = (
             f"{planned.replicates} is not between {least} and {most}: {num_cells} cells with "
@@ -335,9 +342,10 @@ def _look_problems(draft: Draft, num_cells: int) -> Iterator[Problem]:
 
 
 def value_problems(values: Any, path: str = "") -> Iterator[Problem]:
-    """Find whole numbers too large for 64 bits, and names and prose that would disturb a terminal."""
+    """Find integers too large for 64 bits, and text with characters that control a terminal."""
     if isinstance(values, (dict, list)):
-        for key, value in values.items() if isinstance(values, dict) else enumerate(values):
+        entries = values.items() if isinstance(values, dict) else enumerate(values)
+        for key, value in entries:
             for text in (key, value if key in _PROSE else ""):
                 if isinstance(text, str) and visible(text) != text:
                     message = f"{ascii(text)[:60]} has characters that control a terminal; leave them out"

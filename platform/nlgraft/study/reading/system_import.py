@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from nlgraft.basics.errors import Problem, StudyError, nearest
 from nlgraft.basics.shipped import system_names
 from nlgraft.study.data.system import Metric, System, early_metrics
-from nlgraft.study.reading.knobs import miss
+from nlgraft.study.reading.knobs import path_problem
 
 _MOST_PARENTS = 50
 
@@ -54,9 +54,14 @@ def _check_contract(path: str, module: ModuleType) -> System:
         faults.append("Config must refuse unknown keys (extra='forbid')")
     else:
         conditional = getattr(config_type, "READ_WHEN", {})
-        named = {*conditional, *(name for found in conditional.values() for one in found for name in one)}
+        named = {
+            *conditional,
+            *(name for conditions in conditional.values() for condition in conditions for name in condition),
+        }
         faults += [
-            f"Config.READ_WHEN: {error}" for name in sorted(named) if (error := miss(config_type, name))
+            f"Config.READ_WHEN: {error}"
+            for name in sorted(named)
+            if (error := path_problem(config_type, name))
         ]
     metrics = getattr(module, "METRICS", None)
     is_typed = isinstance(metrics, Mapping) and all(isinstance(metric, Metric) for metric in metrics.values())

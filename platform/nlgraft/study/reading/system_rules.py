@@ -10,18 +10,18 @@ from nlgraft.basics.shipped import SYSTEMS_PACKAGE, system_names
 from nlgraft.evaluation.metric_config import TextMetric
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import MAX_CELLS, Axes, Cell, axes_of
-from nlgraft.study.data.space import Domain, alternatives, holds, same, whole_condition
+from nlgraft.study.data.space import Domain, alternatives, full_condition, holds, same
 from nlgraft.study.data.system import System
-from nlgraft.study.reading.claim_rules import unlike_metrics, upside_down
+from nlgraft.study.reading.claim_rules import contradicted_orderings, incomparable_metrics
 from nlgraft.study.reading.draft import Draft
 from nlgraft.study.reading.faults import Fault
-from nlgraft.study.reading.knobs import miss
+from nlgraft.study.reading.knobs import path_problem
 from nlgraft.study.reading.resolving import Resolver
 from nlgraft.study.reading.system_import import load_system
 
 _REPORTED = ("published", "claims", "analysis")
-_STOPS_BY = "search.trial_scheduler.metric"
 """Fields whose metrics are reported and select nothing."""
+_STOPS_BY = "search.trial_scheduler.metric"
 
 
 def system_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
@@ -36,15 +36,15 @@ def system_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
         system = load_system(draft.study.system)
     except StudyError as error:
         yield from error.problems
-        meant = f"{SYSTEMS_PACKAGE}.{draft.study.system}"
-        if meant not in system_names():
+        shipped = f"{SYSTEMS_PACKAGE}.{draft.study.system}"
+        if shipped not in system_names():
             return
-        system = load_system(meant)
+        system = load_system(shipped)
     system = system.of_study(draft.study.data, draft.study.base)
     yield from _metric_problems(draft, cells, system)
     unknown: set[str] = set()
     for place, path in _config_paths(draft):
-        reason = miss(system.config_type, path)
+        reason = path_problem(system.config_type, path)
         if reason is not None:
             unknown.add(path)
             yield Problem(place, reason)
@@ -53,17 +53,21 @@ def system_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
     checker = _CellChecker(draft, cells, system, unknown)
     yield from checker.problems()
     computed = checker.text_metrics()
-    for path, name in _asked(draft) if computed else ():
+    for path, name in _named_metrics(draft) if computed else ():
         text_metric = name.partition("/")[2]
         if name in system.metrics and text_metric in get_args(TextMetric) and text_metric not in computed:
             yield Problem(path, f"{name} is not computed: add {text_metric} to base.score.metrics")
 
 
-def _asked(draft: Draft) -> list[tuple[str, str]]:
+def _named_metrics(draft: Draft) -> list[tuple[str, str]]:
     """The metrics of claims and objectives, after their places in the file."""
-    found = [(f"{path}.metric", metric) for path, stated in draft.claims for metric in stated.metric]
-    found += [(f"{path}.worse_metric", one.worse_metric) for path, one in draft.claims if one.worse_metric]
-    return found + [(f"{path}.metric", objective.metric) for path, objective in draft.objectives]
+    named = [(f"{path}.metric", metric) for path, statement in draft.claims for metric in statement.metric]
+    named += [
+        (f"{path}.worse_metric", statement.worse_metric)
+        for path, statement in draft.claims
+        if statement.worse_metric
+    ]
+    return named + [(f"{path}.metric", objective.metric) for path, objective in draft.objectives]
 
 
 def _config_paths(draft: Draft) -> Iterator[tuple[str, str]]:
@@ -88,20 +92,24 @@ def _config_paths(draft: Draft) -> Iterator[tuple[str, str]]:
 
 
 def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Iterator[Problem]:
-    known = list(system.metrics)
-    named = [*((f"{path}.metric", column.metric) for path, column in draft.published), *_asked(draft)]
+    metric_names = list(system.metrics)
+    named = [(f"{path}.metric", column.metric) for path, column in draft.published]
+    named += _named_metrics(draft)
     if draft.can_use("analysis"):
         named += [(paths.join("analysis.margin", metric), metric) for metric in draft.study.analysis.margin]
-    tracked = [name for name in known if system.metrics[name].is_tracked and name.startswith("dev/")]
+    tracked = [name for name in metric_names if system.metrics[name].is_tracked and name.startswith("dev/")]
     scheduler = draft.study.search and draft.study.search.active_scheduler
     if scheduler is not None:
-        objectives = [one.metric for _, one in draft.objectives if one.metric in known]
-        named += [(_STOPS_BY, name) for name in ([scheduler.metric] if scheduler.metric else objectives[:1])]
+        objectives = [
+            objective.metric for _, objective in draft.objectives if objective.metric in metric_names
+        ]
+        stopping = [scheduler.metric] if scheduler.metric else objectives[:1]
+        named += [(_STOPS_BY, name) for name in stopping]
     for path, name in named:
         if name not in system.metrics:
-            yield Problem(path, f"{system.name} reports no metric {name!r}. {nearest(name, known)}")
+            yield Problem(path, f"{system.name} reports no metric {name!r}. {nearest(name, metric_names)}")
         elif system.metrics[name].split == "test" and not path.startswith(_REPORTED):
-            dev = [other for other in known if system.metrics[other].split == "dev"]
+            dev = [other for other in metric_names if system.metrics[other].split == "dev"]
             hint = nearest(name, dev)
             yield Problem(
                 path, f"{name!r} is computed on the test set, which nothing may be selected by. {hint}"
@@ -109,7 +117,7 @@ def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Ite
         elif system.metrics[name].is_derived and not path.startswith(_REPORTED):
             yield Problem(path, f"{name!r} is known only when all trials have ended; name it in claims")
         elif path == _STOPS_BY and tracked and name not in tracked:
-            # Nothing would ever be stopped.
+            # With any other metric nothing would ever be stopped.
             message = f"{name!r} is not reported while a trial trains; reported: {', '.join(tracked)}"
             yield Problem(path, message)
     for path, objective in draft.objectives:
@@ -117,14 +125,20 @@ def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Ite
         if metric is not None and metric.direction != objective.direction:
             message = f"{objective.metric} is a metric to {metric.direction}, not to {objective.direction}"
             yield Problem(f"{path}.direction", message)
-    yield from upside_down(draft, cells, system.metrics)
-    yield from unlike_metrics(draft, system.metrics)
+    yield from contradicted_orderings(draft, cells, system.metrics)
+    yield from incomparable_metrics(draft, system.metrics)
 
 
 class _CellChecker:
     """Validates the config of every cell, and the ends of every searched domain."""
 
-    def __init__(self, draft: Draft, cells: Sequence[Cell], system: System, unknown: set[str]) -> None:
+    def __init__(
+        self,
+        draft: Draft,
+        cells: Sequence[Cell],
+        system: System,
+        unknown: set[str],
+    ) -> None:
         self._study = draft.study
         self._axes: Axes = axes_of(draft.study)
         self._resolver = Resolver(system, draft.study.base, draft.study.data, unknown)
@@ -134,25 +148,25 @@ class _CellChecker:
     def problems(self) -> Iterator[Problem]:
         """All problems; one that the baseline has is not repeated for the other cells."""
         baseline = self._axes.cell({})
-        _, known = self._resolver.faults(baseline, {})
-        placed = [self._resolver.place(fault, baseline, {}) for fault in known]
+        _, baseline_faults = self._resolver.faults(baseline, {})
+        placed = [self._resolver.place(fault, baseline, {}) for fault in baseline_faults]
         strays = self._stray_baselines()
         yield from (problem for problem in placed if problem.path not in strays)
         cells = self._cells()
         for cell in cells:
-            yield from self._new_problems(cell, {}, list(known))
-        yield from self._space_problems(baseline, cells, known)
+            yield from self._new_problems(cell, {}, list(baseline_faults))
+        yield from self._space_problems(baseline, cells, baseline_faults)
 
     def text_metrics(self) -> set[str]:
         """The metrics of text that some cell computes; none where no config tells, or one is refused."""
-        found: set[str] = set()
+        text_metrics: set[str] = set()
         for cell in (self._axes.cell({}), *self._design_cells):
             config, _ = self._resolver.faults(cell, {})
             metrics = getattr(getattr(config, "score", None), "metrics", None)
             if metrics is None:
                 return set()
-            found.update(metrics)
-        return found
+            text_metrics.update(metrics)
+        return text_metrics
 
     def _stray_baselines(self) -> set[str]:
         """Places of baselines that are none of their factor's levels, which is their only problem."""
@@ -174,35 +188,41 @@ class _CellChecker:
         return [cell for cell in by_key.values() if not self._axes.is_excluded(cell.levels)]
 
     def _new_problems(
-        self, cell: Cell, params: Mapping[str, Any], seen: list[Fault], usual: Sequence[Fault] = ()
+        self,
+        cell: Cell,
+        params: Mapping[str, Any],
+        seen: list[Fault],
+        usual: Sequence[Fault] = (),
     ) -> Iterator[Problem]:
-        """Problems of a cell that were neither seen before nor are usual; they are added to ``seen``."""
+        """Yield the problems of a cell in neither ``seen`` nor ``usual``, and add them to ``seen``."""
         _, faults = self._resolver.faults(cell, params)
         for fault in faults:
             if fault not in seen and fault not in usual:
                 seen.append(fault)
                 yield self._resolver.place(fault, cell, params)
 
-    def _space_problems(self, baseline: Cell, cells: list[Cell], known: list[Fault]) -> Iterator[Problem]:
-        space = {
-            path: domain
-            for path, domain in (self._study.search.space if self._study.search else {}).items()
-            if path not in self._unknown
-        }
+    def _space_problems(
+        self,
+        baseline: Cell,
+        cells: list[Cell],
+        baseline_faults: list[Fault],
+    ) -> Iterator[Problem]:
+        domains = self._study.search.space if self._study.search else {}
+        space = {path: domain for path, domain in domains.items() if path not in self._unknown}
         hosts = [baseline, *cells]
         configs = [self._resolver.faults(cell, {})[0] for cell in hosts] if space else []
         values = [config.model_dump(mode="json") if config is not None else None for config in configs]
-        seen = list(known)
+        seen = list(baseline_faults)
         low: dict[str, Any] = {}
         high: dict[str, Any] = {}
         for path, domain in space.items():
-            condition = whole_condition(path, space)
+            condition = full_condition(path, space)
             host = self._host(condition, space, hosts, values)
             if host is not None:
                 inside = {
-                    other: alternatives(wanted)[0]
-                    for other, wanted in condition.items()
-                    if other in space and alternatives(wanted)
+                    other: alternatives(levels)[0]
+                    for other, levels in condition.items()
+                    if other in space and alternatives(levels)
                 }
                 yield from self._domain_problems(path, domain, inside, host, seen)
             elif self._design_cells and None not in values and self._unknown.isdisjoint(condition):
@@ -223,17 +243,24 @@ class _CellChecker:
         values: list[dict[str, Any] | None],
     ) -> Cell | None:
         """The first cell that meets a domain's condition on the config; None where no cell does."""
-        outside = {path: wanted for path, wanted in condition.items() if path not in space}
+        outside = {path: level for path, level in condition.items() if path not in space}
         if not outside:
             return hosts[0]
         for cell, config in zip(hosts, values, strict=True):
-            known = {path: paths.get(config, path) for path in outside if path not in self._unknown}
-            if holds(outside, {path: value for path, value in known.items() if value is not paths.MISSING}):
+            config_values = {path: paths.get(config, path) for path in outside if path not in self._unknown}
+            if holds(
+                outside, {path: value for path, value in config_values.items() if value is not paths.MISSING}
+            ):
                 return cell
         return None
 
     def _domain_problems(
-        self, path: str, domain: Domain, condition: Mapping[str, Any], host: Cell, seen: list[Fault]
+        self,
+        path: str,
+        domain: Domain,
+        condition: Mapping[str, Any],
+        host: Cell,
+        seen: list[Fault],
     ) -> Iterator[Problem]:
         """Try both ends or every choice, with the domain's own condition met."""
         where = f"search.space.{path}"
@@ -246,6 +273,6 @@ class _CellChecker:
 def _dead_conditions(
     path: str, condition: Mapping[str, Any], space: Mapping[str, Domain]
 ) -> Iterator[Problem]:
-    outside = {other: wanted for other, wanted in condition.items() if other not in space}
-    wanted = " and ".join(f"{other} = {wanted!r}" for other, wanted in outside.items())
-    yield Problem(f"search.space.{path}.when", f"can never hold: no cell has {wanted}")
+    outside = {other: level for other, level in condition.items() if other not in space}
+    level = " and ".join(f"{other} = {level!r}" for other, level in outside.items())
+    yield Problem(f"search.space.{path}.when", f"can never hold: no cell has {level}")
