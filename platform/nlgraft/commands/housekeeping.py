@@ -93,10 +93,10 @@ def ls(storage: str | None, is_json: bool) -> None:
 
     from nlgraft.basics.wording import size
     from nlgraft.commands.terminal import plain_table
-    from nlgraft.runs.housekeeping import House
+    from nlgraft.runs.housekeeping import StoreContents
 
     store = _open(storage)
-    rows = House(store).rows()
+    rows = StoreContents(store).rows()
     if is_json:
         print_json(rows)
         return
@@ -129,15 +129,15 @@ def rm(
     Its entries in the ledger and its registrations stay, since verdicts rest on them; so do reports and
     runs in MLflow. The study's file is not touched.
     """
-    from nlgraft.runs.housekeeping import House
+    from nlgraft.runs.housekeeping import StoreContents
 
     if is_forgotten:
         store = _open(storage)
-        removal = House(store).only_name(study_file)
+        removal = StoreContents(store).only_name(study_file)
     else:
         study = find_study(study_file, overrides, storage)
         store = _open(study.storage.path)
-        removal = House(store).without(study)
+        removal = StoreContents(store).without(study)
     _carry_out(removal, store, is_sure)
 
 
@@ -153,10 +153,10 @@ def rm(
 @reads_studies
 def gc(is_sure: bool, has_loose: bool, storage: str | None) -> None:
     """Remove artifacts and checkpoints of a store that nothing needs. Shown first."""
-    from nlgraft.runs.housekeeping import House
+    from nlgraft.runs.housekeeping import StoreContents
 
     store = _open(storage)
-    _carry_out(House(store).leftovers(has_loose_trials=has_loose), store, is_sure)
+    _carry_out(StoreContents(store).leftovers(has_loose_trials=has_loose), store, is_sure)
 
 
 @click.command("config")
@@ -187,7 +187,7 @@ def config(study: Study, cell: str, is_json: bool) -> None:
 def diff(left: str, right: str, storage: str | None, is_json: bool) -> None:
     """Show what differs between two studies, files or names: settings, data, results."""
     from nlgraft.commands.terminal import plain_table
-    from nlgraft.runs.study_diff import differences
+    from nlgraft.runs.housekeeping import differences
 
     studies = [find_study(one, (), storage) for one in (left, right)]
     found = differences(*studies)
