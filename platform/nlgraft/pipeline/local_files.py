@@ -20,10 +20,10 @@ from nlgraft.basics.errors import StoreError
 from nlgraft.pipeline.integrity import (
     ArtifactDamaged,
     FileEntry,
-    explained,
     find_damage,
     remember_verified,
     remove_tree,
+    store_errors,
 )
 from nlgraft.pipeline.scratch import Scratch
 
@@ -122,7 +122,7 @@ class LocalFiles:
         self.name = str(root)
         self.scratch = Scratch(root / "tmp")
 
-    @explained("read")
+    @store_errors("read")
     def read(self, key: str) -> bytes | None:
         """Read a key; None if it is missing."""
         try:
@@ -130,13 +130,13 @@ class LocalFiles:
         except (FileNotFoundError, NotADirectoryError):  # a file in place of its folder: missing, too
             return None
 
-    @explained("write")
+    @store_errors("write")
     def write(self, key: str, data: bytes) -> None:
         """Write a key in one step, replacing what was there."""
         with self._written(key, data) as scratch:
             scratch.replace(self.root / key)
 
-    @explained("write")
+    @store_errors("write")
     def create(self, key: str, data: bytes) -> bool:
         """Write a key only if it is missing: a hard link fails where a name is taken."""
         with self._written(key, data) as scratch:
@@ -153,12 +153,12 @@ class LocalFiles:
                 ) from error
         return True
 
-    @explained("write")
+    @store_errors("write")
     def replace(self, key: str, old: bytes, new: bytes) -> bool:
         """Write a key only if it holds `old`."""
         return self._exchange(key, old, new)
 
-    @explained("delete")
+    @store_errors("delete")
     def delete(self, key: str, expected: bytes | None = None) -> None:
         """Delete a key, or with `expected` only if it holds that; a missing key is fine."""
         if expected is not None:
@@ -203,7 +203,7 @@ class LocalFiles:
         """Delete everything below a key; nothing there is fine."""
         remove_tree(self.root / key)
 
-    @explained("list")
+    @store_errors("list")
     def names(self, key: str) -> list[str]:
         """List the names directly below a key, newest first; hidden ones left out."""
         stamped: list[tuple[float, str]] = []
@@ -218,24 +218,24 @@ class LocalFiles:
                         stamped.append((-entry.stat().st_mtime, entry.name))
         return [name for _, name in sorted(stamped)]
 
-    @explained("read")
+    @store_errors("read")
     def existing(self, keys: Iterable[str]) -> set[str]:
         """Select the keys that exist."""
         return {key for key in keys if (self.root / key).exists()}
 
-    @explained("list")
+    @store_errors("list")
     def sizes(self, key: str) -> dict[str, int]:
         """List the bytes of every file below a key, by its key; hidden ones left out."""
-        found = {}
+        num_bytes = {}
         for folder, _, names in os.walk(self.root / key, onerror=_raise_unless_gone):
             for name in names:
                 path = Path(folder, name)
                 with contextlib.suppress(FileNotFoundError):
                     if not name.startswith(".") and path.is_file():
-                        found[path.relative_to(self.root).as_posix()] = path.stat().st_size
-        return found
+                        num_bytes[path.relative_to(self.root).as_posix()] = path.stat().st_size
+        return num_bytes
 
-    @explained("read")
+    @store_errors("read")
     def modified_at(self, key: str) -> float | None:
         """Return the Unix time of the last write by the file system's clock; None if the key is missing."""
         try:
@@ -243,7 +243,7 @@ class LocalFiles:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    @explained("write")
+    @store_errors("write")
     def put_directory(self, source: Path, key: str, entries: Mapping[str, FileEntry]) -> Path:
         """Rename a local directory."""
         target = self.root / key
@@ -253,7 +253,7 @@ class LocalFiles:
         remember_verified(target, entries)
         return target
 
-    @explained("read")
+    @store_errors("read")
     def damage(self, key: str, entries: Mapping[str, FileEntry], *, is_afresh: bool = False) -> str | None:
         """Compare sizes and checksums; those that this process has compared are read again if `is_afresh`."""
         return find_damage(self.root / key, entries, is_afresh=is_afresh)

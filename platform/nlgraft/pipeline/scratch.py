@@ -12,7 +12,7 @@ import weakref
 from functools import cached_property
 from pathlib import Path
 
-from nlgraft.pipeline.integrity import explained, remove_tree
+from nlgraft.pipeline.integrity import remove_tree, store_errors
 
 
 class Scratch:
@@ -28,14 +28,14 @@ class Scratch:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    @explained("write")
+    @store_errors("write")
     def new(self, fingerprint: str) -> Path:
         """Make an empty directory; the fingerprint in its name is for people."""
         path = self.root / f"{fingerprint[:16]},{uuid.uuid4().hex[:8]},{self._holder}"
         path.mkdir(parents=True)
         return path
 
-    @explained("write")
+    @store_errors("write")
     def own(self, directory: Path, fingerprint: str) -> Path:
         """Return a directory made by `new` as it is, and a copy of any other."""
         if directory.parent == self.root:
@@ -56,15 +56,15 @@ class Scratch:
 
     @cached_property
     def _holder(self) -> str:
-        """What the names of this process's directories end with; the file of that name is locked."""
+        """Suffix of the names of this process's directories; the file of that name is locked."""
         self.root.mkdir(parents=True, exist_ok=True)
         self.remove_abandoned()
         name = f"{uuid.uuid4().hex[:16]},{socket.gethostname()}"
-        unnamed = self.root / f".{name}"
-        descriptor = os.open(unnamed, os.O_CREAT | os.O_RDWR, 0o666)
+        draft = self.root / f".{name}"
+        descriptor = os.open(draft, os.O_CREAT | os.O_RDWR, 0o666)
         weakref.finalize(self, os.close, descriptor)
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Renamed once it is locked: nobody finds it free.
-        unnamed.rename(unnamed.with_name(f".{name}.lock"))
+        # Renamed once it is locked, so that no process ever sees it unlocked.
+        draft.rename(draft.with_name(f".{name}.lock"))
         return name

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 from nlgraft.basics.errors import ClusterError, NlgraftError, StudyLockedError
 from nlgraft.basics.wording import without_credentials
 from nlgraft.execution.events import Driver, Event, Notice, Observer, TrialEnded, TrialProgress, TrialStarted
-from nlgraft.pipeline.integrity import explained
+from nlgraft.pipeline.integrity import store_errors
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.space import Domain
@@ -266,7 +266,7 @@ class Run:
             experiment=tracker.experiment,
             stop_reason=outcome.stop_reason,
         )
-        with explained("write"):
+        with store_errors("write"):
             result.report(directory, formats=["md", "html", "latex", "csv", "json"])
         tracker.finish_study(result.to_json(), result.note(), directory)
         return result
