@@ -62,8 +62,8 @@ def validate(study_file: str, overrides: tuple[str, ...]) -> None:
     study = read_study(study_file, overrides)
     for warning in check_cells(study, cells(study)).warnings:
         click.echo(f"warning: {warning}", err=True)
-    found = f"{count(len(cells(study)), 'cell')}, {count(len(study.seeds), 'seed')}"
-    click.echo(f"{study_file}: valid; {found}", err=True)
+    size = f"{count(len(cells(study)), 'cell')}, {count(len(study.seeds), 'seed')}"
+    click.echo(f"{study_file}: valid; {size}", err=True)
 
 
 @main.command("plan")
@@ -79,17 +79,17 @@ def plan(study: Study, nodes: int | None, is_json: bool) -> None:
     from nlgraft import api
     from nlgraft.commands.terminal import plan_table
 
-    found = api.plan(study, nodes)
+    planned = api.plan(study, nodes)
     if is_json:
-        print_json(found.to_json())
+        print_json(planned.to_json())
     else:
-        plan_table(found)
-    for note in found.notes:
+        plan_table(planned)
+    for note in planned.notes:
         click.echo(f"note: {note}", err=True)
-    for warning in found.warnings:
+    for warning in planned.warnings:
         click.echo(f"warning: {warning}", err=True)
-    if found.problems:
-        for problem in found.problems:
+    if planned.problems:
+        for problem in planned.problems:
             click.echo(str(problem), err=True)
         raise SystemExit(EXIT_DOES_NOT_FIT)
 
@@ -128,11 +128,11 @@ def validity(study: Study, simulations: int, is_json: bool, **settings: Any) -> 
     from nlgraft import api
     from nlgraft.commands.terminal import validity_table
 
-    found = api.validity(study, simulations, **settings)
+    simulated = api.validity(study, simulations, **settings)
     if is_json:
-        print_json({"study": study.variant, **found.to_json()})
+        print_json({"study": study.variant, **simulated.to_json()})
     else:
-        validity_table(study.variant, found.to_json())
+        validity_table(study.variant, simulated.to_json())
 
 
 @main.command("run")
@@ -287,12 +287,12 @@ def report(study: Study, formats: tuple[str, ...], out: Path | None, paper: Path
         _write("--paper", paper, lambda: result.paper(paper))
         if out is None and not formats:
             return
-    wanted = list(formats) or ["md"]
+    names = list(formats) or ["md"]
     if out is None:
-        for name in wanted:
+        for name in names:
             click.echo(result.render(name))
         return
-    _write("--out", out, lambda: result.report(out, formats=wanted))
+    _write("--out", out, lambda: result.report(out, formats=names))
 
 
 def _write(option: str, out: Path, write: Callable[[], list[Path]]) -> None:

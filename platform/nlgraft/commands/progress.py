@@ -32,9 +32,9 @@ _LINE_PAUSE_S = 60.0
 
 def clock(seconds: float) -> str:
     """Format elapsed time: ``4:05``, ``1:04:05``."""
-    minutes, rest = divmod(int(seconds), 60)
+    minutes, seconds_left = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    return f"{hours}:{minutes:02d}:{seconds_left:02d}" if hours else f"{minutes}:{seconds_left:02d}"
 
 
 def step_text(stage: str, step: int, num_steps: int | None, metrics: Mapping[str, float]) -> str:
@@ -68,7 +68,7 @@ class Progress:
         self._running: dict[str, str] = {}
         self._outlook: Outlook | None = None
         self._outlook_s = 0.0
-        self._awaited: set[str] = set()
+        self._reported_stages: set[str] = set()
         self._line_s = self._started_s
         self._is_gone = False
 
@@ -152,10 +152,10 @@ class Progress:
         """Print for logs why trials wait; once for the same stages."""
         if self._outlook is None or self._outlook.num_running >= self._max_concurrent:
             return
-        awaited = set(self._outlook.held_back)
-        if self._live is None and awaited - self._awaited:
+        stages = set(self._outlook.held_back)
+        if self._live is None and stages - self._reported_stages:
             self._print(f"waiting   {self._waiting()}")
-        self._awaited = awaited
+        self._reported_stages = stages
 
     def _waiting(self) -> str:
         held_back = {} if self._outlook is None else self._outlook.held_back

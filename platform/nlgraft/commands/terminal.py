@@ -82,7 +82,7 @@ def plan_table(plan: Plan) -> None:
 
 
 def validity_table(name: str, document: Mapping[str, Any]) -> None:
-    """Print what the simulation of a design found, from the document of ``validity --json``."""
+    """Print the error rates of a simulated design, from the document of ``validity --json``."""
     title = (name, f"{document['simulations']:,} simulated studies")
     _print(_table(title, validity_tables.fact_rows(document)), "")
     _print(
@@ -107,15 +107,15 @@ def _corpus_rows(corpora: Mapping[str, Any]) -> list[tuple[Any, ...]]:
 
 
 def _shared_text(corpora: Mapping[str, Any]) -> list[Text]:
-    """Say which examples stand in the training text of other corpora."""
+    """Report overlaps: how many examples of a split are in the training text of other corpora."""
     return [
         Text(
             f"{name}, {split}, is also in train of "
-            + ", ".join(f"{one} ({number})" for one, number in others.items())
+            + ", ".join(f"{corpus} ({number})" for corpus, number in overlaps.items())
         )
         for name, splits in corpora.items()
         for split, report in splits.items()
-        if (others := report["num_in_other_train"])
+        if (overlaps := report["num_in_other_train"])
     ]
 
 
@@ -166,8 +166,8 @@ def registrations_list(registrations: Iterable[Registration]) -> None:
     """Print what registrations freeze, one after the other."""
     from nlgraft.analysis.rendering.registration_tables import registered_table  # loads scipy
 
-    for found in registrations:
-        header, *rows = registered_table(found).plain()
+    for registration in registrations:
+        header, *rows = registered_table(registration).plain()
         _print(_left(_table(header, rows)), "")
 
 
