@@ -132,6 +132,7 @@ def rm(
     from nlgraft.runs.housekeeping import StoreContents
 
     if is_forgotten:
+        # By the name on record: the file may be gone, or not be readable any more.
         store = _open(storage)
         removal = StoreContents(store).only_name(study_file)
     else:
@@ -243,6 +244,7 @@ def compare(
         comparisons = [system.comparison for system in scores if system.comparison is not None]
         notes = [note for comparison in comparisons for note in comparison.notes]
         signatures = [f"{system.metric}: {system.signature}" for system in scores]
+        # Systems share notes and signatures: each is printed once.
         click.echo("\n".join(dict.fromkeys([*notes, *signatures])))
 
 
@@ -267,6 +269,7 @@ def _open(storage: str | None) -> ArtifactStore:
 def _carry_out(removal: Removal, store: ArtifactStore, is_sure: bool) -> None:
     from nlgraft.basics.wording import size
 
+    # Keys on stdout, for other programs; the summary on stderr.
     for key in removal.keys:
         click.echo(key)
     summary = f"{len(removal.keys)} entries, {size(removal.num_bytes)}"

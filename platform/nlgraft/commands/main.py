@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from nlgraft.study.public import Study
 
 
+# Commands import what they run when they are called: --help and completion load neither Ray nor torch.
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="nlgraft")
 def main() -> None:
@@ -164,7 +167,7 @@ def run(
     from nlgraft.commands.terminal import show_result
     from nlgraft.execution.cluster import prepare_process
 
-    prepare_process(address)
+    prepare_process(address)  # before anything imports ray
     study = read_study(study_file, overrides, storage)
     with progress_of(study.main_metrics) as progress:
         result = api.launch(
@@ -218,9 +221,8 @@ def trial(
 
     logging.basicConfig(stream=sys.stderr, format="%(message)s")
     logging.getLogger("nlgraft.pipeline").setLevel(logging.INFO)
-    record = api.run_one(
-        read_study(study_file, overrides, storage), ", ".join(cell), seed, LineReporter(sys.stderr)
-    )
+    study = read_study(study_file, overrides, storage)
+    record = api.run_one(study, ", ".join(cell), seed, LineReporter(sys.stderr))
     if is_json:
         print_json(record.to_json())
     else:
@@ -250,7 +252,8 @@ def status(study: Study, is_json: bool, watch: bool, address: str | None) -> Non
     if watch:
         watch_status(lambda: api.status(study))
     elif is_json:
-        print_json(api.status(study) | ({} if job is None else {"job": asdict(job)}))
+        document = api.status(study)
+        print_json(document if job is None else document | {"job": asdict(job)})
     else:
         status_table(api.status(study))
 
@@ -285,7 +288,7 @@ def report(study: Study, formats: tuple[str, ...], out: Path | None, paper: Path
     result = api.load(study)
     if paper is not None:
         _write("--paper", paper, lambda: result.paper(paper))
-        if out is None and not formats:
+        if out is None and not formats:  # --paper alone asks for nothing on stdout
             return
     names = list(formats) or ["md"]
     if out is None:

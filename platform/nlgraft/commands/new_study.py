@@ -74,6 +74,7 @@ class Text:
         files = SplitFiles(
             table=self.table, sources=tuple(self.sources), target=self.target, label=self.label
         )
+        # A config needs a dev split as well; only train is read, and split later.
         config = FilesConfig(corpus="files", train=files, dev=files)
         return load_split_files(config, "train", files)
 
@@ -150,9 +151,11 @@ def write_study(
     try:
         plans = _write_fitting(template, system, values, out)
     except NlgraftError:
+        # The same command must work again once the cause is mended.
         shutil.rmtree(folder)
         out.unlink()
         raise
+    # No template uses all the layouts of the text that were written.
     study = out.read_text("utf-8")
     for path in folder.iterdir():
         if f"{folder.name}/{path.name}" not in study:
@@ -232,12 +235,15 @@ def _split(corpus: Corpus, option: str) -> dict[str, Corpus]:
     if len(corpus) < _MIN_EXAMPLES:
         raise DataError(f"the text of {option} has {len(corpus)} examples; give {_MIN_EXAMPLES} or more")
     sources = list(zip(*corpus.sources, strict=True))
+    # Classes repeat, so only sources and targets tell whether an example is unique.
     targets = corpus.target or [str(number) for number in range(len(corpus))]
     counts, target_counts = Counter(sources), Counter(targets)
     pairs = enumerate(zip(sources, targets, strict=True))
     once = [n for n, (source, target) in pairs if counts[source] == 1 and target_counts[target] == 1]
     random.Random(1).shuffle(once)  # always the same split of the same text
-    number = min(_MOST_HELD_OUT, max(20, round(_HELD_OUT * len(corpus))), len(once) // 3)
+    # A third of the unique examples at most, so that train keeps some of them.
+    share = max(20, round(_HELD_OUT * len(corpus)))
+    number = min(_MOST_HELD_OUT, share, len(once) // 3)
     if number < 10:
         is_swapped = corpus.labels is not None and len(set(corpus.labels)) > len(counts)
         hint = ". There are more classes than sources: are --source and --label swapped?"
@@ -247,13 +253,13 @@ def _split(corpus: Corpus, option: str) -> dict[str, Corpus]:
         )
     held_out = dict.fromkeys(once[:number], "dev") | dict.fromkeys(once[number : 2 * number], "test")
     split_of = [held_out.get(n, "train") for n in range(len(corpus))]
-    return {
-        split: _chosen(corpus, [name == split for name in split_of]) for split in ("train", "dev", "test")
-    }
+    names = ("train", "dev", "test")
+    return {name: _chosen(corpus, [split == name for split in split_of]) for name in names}
 
 
 def _chosen(corpus: Corpus, keep: Sequence[bool]) -> Corpus:
-    return Corpus.from_streams({role: [*compress(lines, keep)] for role, lines in corpus.streams().items()})
+    streams = {role: [*compress(lines, keep)] for role, lines in corpus.streams().items()}
+    return Corpus.from_streams(streams)
 
 
 def _text_values(
@@ -262,13 +268,15 @@ def _text_values(
     """Write the text of task and pretraining; return the values that templates need to name the files."""
     files = _write_splits(folder, "", splits)
     if upstream is None:
+        # Some systems train twice: the first part of the task's text then serves for pretraining.
         train = splits["train"]
         is_first = [n < _UPSTREAM_SHARE * len(train) for n in range(len(train))]
         apart = _write_splits(folder, "upstream_", {"train": _chosen(train, is_first)})
         downstream = {"train": _chosen(train, [not is_upstream for is_upstream in is_first])}
         task = {**files["both"], **_write_splits(folder, "downstream_", downstream)["both"]}
     else:
-        apart, task = _write_splits(folder, "upstream_", upstream), files["both"]
+        apart = _write_splits(folder, "upstream_", upstream)
+        task = files["both"]
     return {
         "text": files["both"],
         "sides": files,
@@ -294,8 +302,9 @@ def _write_splits(folder: Path, prefix: str, splits: Mapping[str, Corpus]) -> di
             if role not in ("label", "document"):
                 mappings.setdefault(side, {})[split] = _flow({"sources": names[side]})
         sources = [name for side, name in names.items() if side.startswith("source")]
-        labels = {side: name for side, name in names.items() if not side.startswith("source")}
-        mappings["both"][split] = _flow({"sources": sources if len(sources) > 1 else sources[0], **labels})
+        other_files = {side: name for side, name in names.items() if not side.startswith("source")}
+        source_files = sources if len(sources) > 1 else sources[0]
+        mappings["both"][split] = _flow({"sources": source_files, **other_files})
     return mappings
 
 
@@ -306,6 +315,7 @@ def _flow(value: Any) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "[" + ", ".join(map(_flow, value)) + "]"
     if isinstance(value, str):
+        # Unquoted only if YAML reads the bare word as this text, not as a boolean or null.
         is_plain = re.fullmatch(r"[A-Za-z_/][\w./-]*", value) and resolve_plain(value) == value
         return value if is_plain else json.dumps(value, ensure_ascii=False)
     return "null" if value is None else str(value)
@@ -318,7 +328,8 @@ def _vocabulary_sizes(train: Corpus) -> dict[str, int]:
         # The task's vocabulary is learned without the text of the pretraining.
         lines = side[: round((1 - _UPSTREAM_SHARE) * min(len(side), _NUM_COUNTED))]
         words = {word for line in lines for word in line.split()}
-        sizes.append(len(words) // 2 + len({character for word in words for character in word}) + 10)
+        characters = {character for word in words for character in word}
+        sizes.append(len(words) // 2 + len(characters) + 10)
     return {scale: min(most, *sizes) for scale, most in _MOST_TYPES.items()}
 
 
@@ -394,6 +405,7 @@ def _rendered(
         limits_by_path = {f"{scored}.limits": train | _SCORED[scale]} | limits_by_path
         return _flow(paths.expand(limits_by_path))
 
+    # Delimiters without braces, which YAML uses itself.
     environment = jinja2.Environment(
         block_start_string="<%",
         block_end_string="%>",

@@ -84,7 +84,7 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._live is not None:
-            with suppress(OSError):
+            with suppress(OSError):  # the terminal may have been closed
                 self._live.stop()
 
     def show(self, event: Event) -> None:
@@ -134,7 +134,7 @@ class Progress:
     def _end(self, event: TrialEnded) -> None:
         self._running.pop(event.trial.key, None)
         record = event.record
-        self._num_ended += record.state != "killed"
+        self._num_ended += record.state != "killed"  # the next run goes on with a killed trial
         if event.is_reused:
             return
         shown = [name for name in self._metrics if name in record.metrics]
@@ -174,7 +174,7 @@ class Progress:
     def _time_left(self, left_s: float | None) -> str:
         if left_s is None:
             return "time left unknown"
-        left_s -= self._now() - self._outlook_s
+        left_s -= self._now() - self._outlook_s  # the estimate was made then
         return f"about {duration(left_s)} left" if left_s > 0 else "about to end"
 
     def _print(self, line: str) -> None:

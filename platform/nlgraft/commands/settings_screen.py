@@ -80,6 +80,7 @@ def show_settings(knobs: Sequence[Mapping[str, Any]], choices: Mapping[str, Sequ
     for part, part_knobs in groupby(knobs, lambda knob: ".".join(knob["path"].split(".")[:2])):
         rows = list(part_knobs)
         shared = _read_when(rows[0], choices)
+        # A condition of all settings of a part is printed once, above them.
         if len(rows) == 1 or any(_read_when(knob, choices) != shared for knob in rows):
             shared = ""
         if shared:
@@ -99,8 +100,9 @@ def _kinds(knob: Mapping[str, Any]) -> str:
 
 def _show_setting(knob: Mapping[str, Any], condition: str) -> None:
     _print_bold(knob["path"], " required" if knob["is_required"] else f" = {level_text(knob['default'])}")
-    kind = " ".join(filter(None, (knob["type"].replace("one of or null", "null or one of"), knob["allowed"])))
-    _print_wrapped(kind, " ".join(knob["description"].replace("``", "").split()), condition)
+    kind = knob["type"].replace("one of or null", "null or one of")
+    description = " ".join(knob["description"].replace("``", "").split())
+    _print_wrapped(f"{kind} {knob['allowed']}".strip(), description, condition)
 
 
 def _read_when(knob: Mapping[str, Any], choices: Mapping[str, Sequence[str]]) -> str:
@@ -122,6 +124,7 @@ def _condition(condition: Condition, choices: Mapping[str, Sequence[str]]) -> st
 def _range(values: Sequence[Any]) -> list[str]:
     """Write three or more consecutive integers as one range; empty for other values."""
     first, last = values[0], values[-1]
+    # Not by isinstance: a boolean is an int, too.
     is_range = len(values) > 2 and type(first) is int and [*values] == [*range(first, last + 1)]
     return [f"{first} to {last}"] if is_range else []
 

@@ -39,6 +39,7 @@ def systems(name: str | None, prefix: str, is_essential: bool, has_metrics: bool
     if is_json:
         print_json(knobs)
     elif prefix or is_essential:
+        # Of all settings, since a condition may name one of another part.
         choices = {
             knob["path"]: knob["allowed"].split(", ")
             for knob in settings_of(system)

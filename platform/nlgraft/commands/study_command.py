@@ -98,6 +98,7 @@ def read_study(study_file: str, overrides: Sequence[str], storage: str | None = 
     """Read a study file, with another store if one is given."""
     from nlgraft.study.public import Study
 
+    # As JSON, so that YAML reads any path as text.
     extra = [] if storage is None else [f"storage.path={json.dumps(storage)}"]
     return Study.from_yaml(study_file, overrides=[*overrides, *extra])
 

@@ -55,6 +55,7 @@ def _table(
 
 def _console() -> Console:
     console = Console(file=sys.stdout, highlight=False)
+    # In a file or a pipe, rich would wrap tables at 80 columns.
     return console if console.is_terminal else Console(file=sys.stdout, highlight=False, width=_FILE_WIDTH)
 
 
@@ -175,7 +176,7 @@ def _show_table(console: Console, table: ReportTable) -> None:
     """Print a table, in several parts where its columns do not fit side by side, and its notes."""
     columns = list(zip(*table.plain(), strict=True))
     parts = _parts(console.width, columns)
-    if len(parts) > 1:
+    if len(parts) > 1:  # narrower columns may need fewer parts
         parts = _parts(console.width, [columns[0], *map(_with_narrow_title, columns[1:])])
     for number, part in enumerate(parts):
         if number:
@@ -271,13 +272,8 @@ def vocab_plan(document: Mapping[str, Any], text: str) -> None:
     reasons = [*document["reasons"].items()][:_NUM_REASONS]
     facts = text.splitlines()[1 + len(counts) :]
     _print(_table(("rows", "number", "share"), counts, title), "", _table(("reason", "rows"), reasons), "")
-    _print(
-        *[
-            Text(line.strip(), style="red" if line.startswith("  !") else "")
-            for line in facts
-            if _is_fact(line)
-        ]
-    )
+    for line in filter(_is_fact, facts):
+        _print(Text(line.strip(), style="red" if line.startswith("  !") else ""))
 
 
 def _is_fact(line: str) -> bool:

@@ -97,6 +97,7 @@ def classify(directory: Path, has_probability: bool) -> None:
 def _columns(model: ExportedModel) -> list[list[str]]:
     """Read the columns of a model's input from standard input; a line ends at LF or CRLF alone."""
     try:
+        # Some editors on Windows begin a file with a byte order mark.
         text = sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"standard input: not UTF-8 ({error}); convert it") from error
@@ -122,5 +123,6 @@ def _columns(model: ExportedModel) -> list[list[str]]:
 
 
 def _write(lines: list[str]) -> None:
+    # As bytes: neither locale nor system changes the encoding or the ends of lines.
     sys.stdout.buffer.write("".join(f"{line}\n" for line in lines).encode())
     sys.stdout.buffer.flush()
