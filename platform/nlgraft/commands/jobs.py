@@ -12,7 +12,7 @@ from nlgraft.basics.errors import EXIT_FAILED, NlgraftError
 from nlgraft.commands.study_command import has_address, read_study, study_arguments, with_study
 
 if TYPE_CHECKING:
-    from nlgraft.execution.job_server import Job, JobServer
+    from nlgraft.execution.job import Job, JobServer
     from nlgraft.study.public import Study
 
 _has_server = has_address("Job server, e.g. http://HEAD:8265. Default: RAY_API_SERVER_ADDRESS.")
@@ -80,7 +80,7 @@ def next_commands(study: Sequence[str], address: str | None) -> dict[str, str]:
 
 def _wait(job: Job, address: str | None) -> None:
     """Show the output of a job until it ends, and exit as it did; a Ctrl-C leaves it running."""
-    from nlgraft.execution.job_server import JobServer
+    from nlgraft.execution.job import JobServer
 
     try:
         ended = JobServer(address).follow(job, _write)
@@ -98,7 +98,7 @@ def job_of(study: Study, address: str | None) -> tuple[JobServer, Job]:
     Raises:
         NlgraftError: It has none, or the job server cannot be reached.
     """
-    from nlgraft.execution.job_server import JobServer, job_name
+    from nlgraft.execution.job import JobServer, job_name
 
     server = JobServer(address)
     job = server.latest(job_name(study))

@@ -34,8 +34,7 @@ from nlgraft.pipeline.integrity import (
     remember_verified,
     remove_tree,
 )
-from nlgraft.pipeline.local_files import LocalFiles
-from nlgraft.pipeline.scratch import Scratch
+from nlgraft.pipeline.local_files import LocalFiles, Scratch
 
 _CHUNK_BYTES = 8 * 2**20
 _NUM_THREADS = 8

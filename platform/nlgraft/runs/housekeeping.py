@@ -11,7 +11,7 @@ from typing import Any
 
 from nlgraft.analysis.data.registration import open_registrations
 from nlgraft.basics.errors import DataError, NlgraftError, StudyLockedError
-from nlgraft.execution.study_lock import StudyLock
+from nlgraft.execution.interruption import StudyLock
 from nlgraft.pipeline.fingerprint import canonical_json, dotted
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import MARKER, ArtifactStore

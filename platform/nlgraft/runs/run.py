@@ -24,8 +24,8 @@ from nlgraft.study.reading.system_import import load_system
 
 if TYPE_CHECKING:
     from nlgraft.analysis.study_result import StudyResult
+    from nlgraft.execution.interruption import StudyLock
     from nlgraft.execution.status import RunningRecord
-    from nlgraft.execution.study_lock import StudyLock
     from nlgraft.execution.sweep import SweepOutcome
     from nlgraft.tracking.mlflow_tracker import MlflowTracker
 
@@ -191,7 +191,7 @@ class Run:
 
     def _lock(self) -> StudyLock:
         """Take the lock of the study, waiting for it as long as is allowed."""
-        from nlgraft.execution.study_lock import StudyLock
+        from nlgraft.execution.interruption import StudyLock
         from nlgraft.execution.waiting import Wait
 
         wait = Wait(self._notify)
@@ -199,7 +199,7 @@ class Run:
             try:
                 return StudyLock(self.study, self.store)
             except StudyLockedError as locked:
-                waited_s = wait.go_on(str(locked))
+                waited_s = wait.poll(str(locked))
                 if self._wait_timeout_s is None or waited_s > self._wait_timeout_s:
                     raise
             if self._is_stopping.wait(_LOCK_PAUSE_S):

@@ -10,9 +10,9 @@ from typing import Any
 
 from nlgraft.basics.errors import Finding, StudyLockedError
 from nlgraft.basics.wording import count, size, without_credentials
+from nlgraft.execution.interruption import StudyLock
 from nlgraft.execution.optuna_study import check_optuna
 from nlgraft.execution.planned_trials import PlannedTrials, planned_trials
-from nlgraft.execution.study_lock import StudyLock
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.runs import run as places
 from nlgraft.study.data.design import Cell
