@@ -140,7 +140,7 @@ class Run:
 
         Args:
             grant: Takes a look, as in `Driver`.
-            note: Says at the end, to MLflow, what came of it.
+            note: Returns the text that MLflow shows with the study; called at the end.
 
         Raises:
             As `result`.
@@ -239,6 +239,7 @@ class Run:
 
         driver = Driver(observe, poll, grant, splits=splits, wait_timeout_s=self._wait_timeout_s)
         outcome = run_sweep(self.study, self.store, self._cells, driver, self._address)
+        # A driver that has lost its lock must not report results that another one is still writing.
         lock.check()
         return outcome
 
@@ -248,6 +249,7 @@ class Run:
         from nlgraft.analysis.data.results import Invocation
 
         def grant() -> dict[str, int]:
+            # Without planned looks, every seed is run from the start.
             is_planned = self.study.planned_looks is not None
             return read_result(self.study, self.store).granted if is_planned else {}
 
@@ -309,14 +311,15 @@ class Handle:
         self._run = run
         self._events: queue.Queue[Event | None] = queue.Queue()
         self._outcome: StudyResult | BaseException | None = None
-        passed_on = run.on_event
+        forward = run.on_event
 
         def observe(event: Event) -> None:
             self._events.put(event)
-            if passed_on is not None:
-                passed_on(event)
+            if forward is not None:
+                forward(event)
 
         run.on_event = observe
+        # A daemon: a program that ends does not wait for its sweep.
         self._thread = threading.Thread(target=self._work, name=f"nlgraft-{run.study.variant}", daemon=True)
         self._thread.start()
 
