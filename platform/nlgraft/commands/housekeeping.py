@@ -20,7 +20,7 @@ from nlgraft.commands.study_command import (
 )
 
 if TYPE_CHECKING:
-    from nlgraft.analysis.statistics.hypotheses import SystemScores
+    from nlgraft.analysis.estimates.hypotheses import SystemScores
     from nlgraft.pipeline.store import ArtifactStore
     from nlgraft.runs.housekeeping import Removal
     from nlgraft.study.public import Study
@@ -224,7 +224,7 @@ def compare(
     Paired over segments and seeds, with Holm's correction over all comparisons of the call. Without
     --sys-name each file is a system with one seed, which decides nothing: its interval covers segments alone.
     """
-    from nlgraft.analysis.statistics.hypotheses import compare_systems
+    from nlgraft.analysis.estimates.hypotheses import compare_systems
     from nlgraft.commands.terminal import plain_table
 
     if not all(name.strip() for name in names):

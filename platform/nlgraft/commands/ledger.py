@@ -101,9 +101,9 @@ def try_proposal(
     """Try one change against what is kept: KEEP, DISCARD or MORE.
 
     key=value are put on top of what is kept, at first the study's baseline; @scale chooses the study.
-    Seeds are added until the evidence decides, on dev. What is kept is measured again on fresh seeds. Of
-    all that is kept, at most the study's alpha (5 %) is expected to be no gain. The same command again
-    repeats its answer, or continues.
+    It is decided on dev, at 3, 6, 12 or 24 seeds. What is kept is measured again on fresh seeds. Of all
+    that is kept, at most twice the study's alpha (10 %) is expected to be no gain. The same command
+    again repeats its answer, or continues.
     """
     from nlgraft import api
     from nlgraft.execution.cluster import prepare_process

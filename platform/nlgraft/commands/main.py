@@ -142,6 +142,12 @@ def validity(study: Study, simulations: int, is_json: bool, **settings: Any) -> 
 @study_arguments()
 @click.option("--json", "is_json", is_flag=True, help="Print the result as JSON, as the last line of stdout.")
 @click.option("--only", multiple=True, metavar="FACTOR=LEVEL", help="Run only these cells and the baseline.")
+@click.option(
+    "--next-look",
+    is_flag=True,
+    help="Go on with the undecided questions, up to the seeds of their next look: twice as many, unless the "
+    "study says otherwise.",
+)
 @has_address("A running Ray cluster, e.g. auto. Default: start a local one.")
 @has_storage
 @has_tracking
@@ -157,6 +163,7 @@ def run(
     overrides: tuple[str, ...],
     is_json: bool,
     only: tuple[str, ...],
+    next_look: bool,
     address: str | None,
     storage: str | None,
     tracking_uri: str | None,
@@ -174,6 +181,7 @@ def run(
             study,
             address=address,
             only=only,
+            next_look=next_look,
             tracking_uri=tracking_uri,
             on_event=progress.show,
             wait_timeout_s=wait_timeout,

@@ -196,7 +196,7 @@ class Replicates:
         resolved = resolve_cell(self._study, cell, params)
         document = resolved.config.model_dump(mode="json")
         built = Built([], [])
-        for seed in self._study.seeds[start : self.granted[cell.key]]:
+        for seed in self._study.look_seeds[start : self.granted[cell.key]]:
             graph = resolved.graph(seed, self._splits)
             trial = SweepTrial(
                 kind="replicate", cell=cell, seed=seed, config=document, graph=graph, params=dict(params)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nlgraft.analysis.data.pairs import read_pairs
 from nlgraft.analysis.data.stream import BASELINE, Proposal, Step, Stream, append, read_stream
-from nlgraft.analysis.statistics.answer import Answer, Gain, Judgement, first_gain, gain_again, judge
-from nlgraft.analysis.statistics.proposals import FIRST_SEEDS, FRESH_SEEDS, LIMIT, stream_level
-from nlgraft.analysis.statistics.seen_on_dev import enter_seen
+from nlgraft.analysis.policy.answer import Answer, Gain, Judgement, first_gain, gain_again, judge
+from nlgraft.analysis.policy.proposals import FRESH_SEEDS, LOOKS, false_share, noise_of, stream_level
+from nlgraft.analysis.policy.seen_on_dev import enter_seen
 from nlgraft.basics.wording import count
-from nlgraft.execution.events import Event, Observer, SweepStarted
+from nlgraft.execution.events import Observer
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.runs.run import Run, tracking_uri
@@ -109,7 +108,9 @@ class Attempt:
             return None
         number = max(stream.proposals, default=0) + 1
         level = stream_level(stream.num_before, stream.num_kept, self._study.analysis.alpha)
-        return replace(self._step, number=number, level=level)
+        prior = noise_of(stream.proposals.values())
+        noise = {} if prior is None else {"prior_df": prior.df, "prior_variance": prior.variance}
+        return replace(self._step, number=number, level=level, **noise)
 
     def _find(self, stream: Stream) -> Proposal:
         proposal = stream.find(self._step)
@@ -125,12 +126,12 @@ class Attempt:
         """Run the trials of a pair; return the reason why that ended early, or None."""
         place = self._place
         uri = tracking_uri(pair, place.store, place.tracking_uri)
-        run = Run(pair, place.store, cells(pair), uri, place.address, looks.observe)
+        run = Run(pair, place.store, cells(pair), uri, place.address, place.on_event)
         return run.sweep(looks.grant, note).stop_reason
 
     def _decide(self, proposal: Proposal, max_seeds: int) -> tuple[Judgement, str | None]:
         entered = proposal.entered
-        pair = self._pair(entered.number, entered.against, LIMIT, FIRST_SEEDS)
+        pair = self._pair(entered.number, entered.against, LOOKS[-1], LOOKS[0])
         looks = _Looks(pair, self._place, proposal, max_seeds)
         title = f"Proposal {entered.number}, {' '.join(entered.texts)}"
         stopped = self._run(pair, looks, lambda: f"{title}: {looks.verdict().decision}")
@@ -156,7 +157,7 @@ class Attempt:
             reason=verdict.reason,
             seeds=verdict.gain.seeds,
             gains=verdict.gain.gains,
-            evidence=verdict.evidence,
+            p=verdict.p,
         )
         return append(self._place.store, key, _Once(decided))
 
@@ -188,7 +189,7 @@ class Attempt:
     ) -> Answer:
         proposal = self._find(stream)
         entered, decided, measured = proposal.entered, proposal.decided, proposal.measured
-        evidence = decided.evidence if decided is not None else verdict.evidence if verdict else 0.0
+        p = decided.p if decided is not None else verdict.p if verdict else None
         reason = decided.reason if decided is not None else verdict.reason if verdict else ""
         alpha = self._study.analysis.alpha
         return Answer(
@@ -202,13 +203,12 @@ class Attempt:
             metric=self._metric,
             unit=load_system(self._study.system).metrics[self._metric].unit,
             level=entered.level,
-            evidence=math.exp(evidence),
-            needed=1 / entered.level,
+            p=p,
             first=first_gain(proposal) if decided is not None or verdict is None else verdict.gain,
             again=gain_again(measured, alpha),
             num_proposals=len(stream.proposals),
             num_kept=stream.num_kept,
-            alpha=alpha,
+            alpha=false_share(alpha),
             notes=tuple(self._notes(stream, proposal)),
             is_repeated=is_repeated,
             has_failed=stopped is not None or bool(verdict is not None and verdict.lost),
@@ -241,31 +241,22 @@ class _Looks:
     proposal: Proposal
     max_seeds: int
     num: int = field(init=False)
-    _num_at_once: int = 1
 
     def __post_init__(self) -> None:
         self.num = self.pair.first_seeds
-
-    def observe(self, event: Event) -> None:
-        """Note how many trials run at once; pass every event on."""
-        if isinstance(event, SweepStarted):
-            self._num_at_once = event.max_concurrent
-        if self.place.on_event is not None:
-            self.place.on_event(event)
 
     def verdict(self) -> Judgement:
         """Judge the seeds granted so far."""
         pairs = read_pairs(self.pair, self.place.store, self.num)
         is_last = self.num >= len(self.pair.seeds)
-        return judge(pairs, self.proposal.entered.level, self.proposal.lost, is_last)
+        return judge(pairs, self.proposal.entered, self.proposal.lost, is_last)
 
     def grant(self) -> Mapping[str, int]:
-        """Grant as many more seeds as fill the workers, if the present ones leave the proposal undecided."""
+        """Grant the seeds of the next look, if the present ones have not decided."""
         if self.num < min(self.max_seeds, len(self.pair.seeds)):
             verdict = self.verdict()
             if verdict.decision == "MORE" and not verdict.lost:
-                num_more = max(1, self._num_at_once // 2)  # two trials for each seed
-                self.num = min(self.num + num_more, self.max_seeds, len(self.pair.seeds))
+                self.num = min(next(look for look in LOOKS if look > self.num), self.max_seeds)
         return {cell.key: self.num for cell in cells(self.pair)}
 
 

@@ -18,6 +18,7 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.space import Domain
 from nlgraft.study.data.system import REPLICATE_SPLITS, SEARCH_SPLITS
+from nlgraft.study.planning.looks import read_granted
 from nlgraft.study.planning.planner import check_cells
 from nlgraft.study.public import Study
 from nlgraft.study.reading.system_import import load_system
@@ -98,6 +99,7 @@ class Run:
         wait_timeout_s: Longest wait for the lock, and while no trial can run for want of a place or of a
             stage that another sweep computes; None refuses a locked study at once, and waits for the others
             without limit.
+        is_next_look: True to go on with the undecided questions, up to the seeds of their next look.
     """
 
     def __init__(
@@ -109,8 +111,11 @@ class Run:
         address: str | None = None,
         on_event: Observer | None = None,
         wait_timeout_s: float | None = None,
+        *,
+        is_next_look: bool = False,
     ) -> None:
         self.study = study
+        self._is_next_look = is_next_look
         self.on_event = on_event
         self.store = store
         self._cells = cells
@@ -132,6 +137,7 @@ class Run:
             Interrupted: A signal arrived; running trials are recorded as killed.
             ClusterError: The Ray cluster cannot be joined, or was lost.
             DataError: A corpus cannot be used; nothing was started.
+            NlgraftError: There is no next look.
         """
         return self._locked(self._sweep_and_report)
 
@@ -226,8 +232,15 @@ class Run:
         tracker.start_study(self.study, self.study.fingerprint, self._cells, self.store.is_writable, is_read)
         track = tracking_observer(tracker, self.store)
 
+        is_declared = splits != REPLICATE_SPLITS
+
         def observe(event: Event) -> None:
+            nonlocal is_declared
             running.observe(event)
+            if isinstance(event, TrialEnded) and event.trial.kind == "replicate" and not is_declared:
+                # Before anybody sees its score, so that none can choose arms, seeds or looks by it.
+                read_result(self.study, self.store).declare()
+                is_declared = True
             track(event)
             if self.on_event is not None:
                 self.on_event(event)
@@ -243,15 +256,31 @@ class Run:
         lock.check()
         return outcome
 
+    def _next_look(self) -> dict[str, int]:
+        """Say how many seeds each cell gets at the next look of its undecided questions.
+
+        Raises:
+            NlgraftError: No question is undecided, or none has a look left.
+        """
+        following = read_result(self.study, self.store).next_look()
+        if not following:
+            raise NlgraftError(
+                f"{self.study.variant}: there is no next look: every question is decided, cannot be decided "
+                f"by seeds, or has had its looks at {', '.join(map(str, self.study.looks))} seeds. "
+                "nlgraft report shows them"
+            )
+        return following
+
     def _sweep_and_report(
         self, tracker: MlflowTracker, running: RunningRecord, lock: StudyLock
     ) -> StudyResult:
         from nlgraft.analysis.data.results import Invocation
 
+        following = self._next_look() if self._is_next_look else {}
+
         def grant() -> dict[str, int]:
-            # Without planned looks, every seed is run from the start.
-            is_planned = self.study.planned_looks is not None
-            return read_result(self.study, self.store).granted if is_planned else {}
+            planned = read_result(self.study, self.store).granted if self.study.sequential else {}
+            return _most(read_granted(self.study, self.store), planned, following)
 
         self.study.record(self.store)
         outcome = self._sweep(tracker, running, lock, grant, REPLICATE_SPLITS)
@@ -272,6 +301,12 @@ class Run:
             result.report(directory, formats=["md", "html", "latex", "csv", "json"])
         tracker.finish_study(result.to_json(), result.note(), directory)
         return result
+
+
+def _most(*grants: Mapping[str, int]) -> dict[str, int]:
+    """Take the most seeds that any of several looks grants each cell."""
+    keys = dict.fromkeys(key for granted in grants for key in granted)
+    return {key: max(granted.get(key, 0) for granted in grants) for key in keys}
 
 
 def tracking_observer(tracker: MlflowTracker, store: ArtifactStore) -> Observer:

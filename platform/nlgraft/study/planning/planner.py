@@ -211,10 +211,11 @@ def _cost_notes(cost: Cost) -> list[str]:
 
 
 def _looks_note(study: Study, num_cells: int) -> list[str]:
-    planned = study.planned_looks
-    if planned is None:
+    planned = study.sequential
+    looks = [look for look in study.looks if look <= len(study.seeds)]
+    if planned is None or len(looks) < 2:
         return []
-    *earlier, last = planned.looks
+    *earlier, last = looks
     most = planned.replicates or num_cells * last
     return [
         f"results are tested at {', '.join(map(str, earlier))} and {last} seeds; cells that are decided, or "
