@@ -136,6 +136,7 @@ class StoreContents:
         """Describe each study: state, bytes of its artifacts and of those it alone uses, last run."""
         registrations = open_registrations(self._store).read().documents.values()
         registered = {registration.study for registration in registrations}
+        # Studies share artifacts; this counts the studies that use each.
         users = Counter(stage for holding in self.holdings for stage in holding.stages)
         busy = self._store.leases.busy()
         rows = []
@@ -163,6 +164,7 @@ class StoreContents:
             NlgraftError: Another study cannot be read.
             StudyLockedError: This or another study is running, which may propose trials that share stages.
         """
+        # Under its lock, so that no driver starts the study meanwhile.
         with StudyLock(study, self._store):
             _check_idle(self._store, study_key(study))
             by_name = {holding.name: holding for holding in self._readable()}
@@ -286,6 +288,7 @@ def _num_unknown(study: Study, proposals: Sequence[Proposal]) -> int:
     assert study.search is not None
     planned = [proposal for proposal in proposals if proposal.number < study.search.trials]
     num_later = study.search.trials - len(planned)
+    # Once the search is over, `_trials` yields its replicates itself.
     is_over = num_later == 0 and all(proposal.has_ended for proposal in planned)
     return num_later + (0 if is_over else study.first_seeds)
 
@@ -303,7 +306,7 @@ def _trials(
                 stages |= _named(resolved.graph(proposal.seed, SEARCH_SPLITS))
             yield proposal.fingerprint, (proposal.record, stages)
         params = {} if study.search is None else best_params(study, proposals)
-        if params is None:
+        if params is None:  # the replicates are not known before the search has ended
             continue
         resolved = resolve_cell(study, cell, params)
         for seed in study.seeds:

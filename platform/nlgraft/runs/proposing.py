@@ -136,6 +136,7 @@ class Attempt:
         title = f"Proposal {entered.number}, {' '.join(entered.texts)}"
         stopped = self._run(pair, looks, lambda: f"{title}: {looks.verdict().decision}")
         verdict = looks.verdict()
+        # Entered because later questions about these cells are afterthoughts: their scores have been seen.
         enter_seen(pair, self._study.variant, verdict.gain, self._place.store)
         return verdict, stopped
 
@@ -164,6 +165,7 @@ class Attempt:
         """Measure a kept proposal on seeds that took no part in any decision."""
         number, key = proposal.entered.number, self._key
         pair = self._pair(number, number, FRESH_SEEDS, FRESH_SEEDS)
+        # The seeds that led to keeping it overestimate the gain, so none of them is used again.
         looks = _Looks(pair, self._place, proposal, FRESH_SEEDS)
         stopped = self._run(pair, looks, lambda: f"Proposal {number}, kept, measured again")
         pairs = read_pairs(pair, self._place.store, FRESH_SEEDS)

@@ -146,7 +146,7 @@ class Run:
 
         Args:
             grant: Takes a look, as in `Driver`.
-            note: Says at the end, to MLflow, what came of it.
+            note: Returns the text that MLflow shows with the study; called at the end.
 
         Raises:
             As `result`.
@@ -252,6 +252,7 @@ class Run:
 
         driver = Driver(observe, poll, grant, splits=splits, wait_timeout_s=self._wait_timeout_s)
         outcome = run_sweep(self.study, self.store, self._cells, driver, self._address)
+        # A driver that has lost its lock must not report results that another one is still writing.
         lock.check()
         return outcome
 
@@ -345,14 +346,15 @@ class Handle:
         self._run = run
         self._events: queue.Queue[Event | None] = queue.Queue()
         self._outcome: StudyResult | BaseException | None = None
-        passed_on = run.on_event
+        forward = run.on_event
 
         def observe(event: Event) -> None:
             self._events.put(event)
-            if passed_on is not None:
-                passed_on(event)
+            if forward is not None:
+                forward(event)
 
         run.on_event = observe
+        # A daemon: a program that ends does not wait for its sweep.
         self._thread = threading.Thread(target=self._work, name=f"nlgraft-{run.study.variant}", daemon=True)
         self._thread.start()
 
