@@ -211,10 +211,11 @@ def _hardware() -> dict[str, str]:
 
 
 def _git_state() -> dict[str, Any] | None:
-    package = Path(__file__).resolve().parents[1]
+    here = Path(__file__).resolve()
+    package = here.parents[1]
     try:
         # A copy installed inside another project's checkout is not that project's code.
-        git(package, "ls-files", "--error-unmatch", "errors.py")
+        git(here.parent, "ls-files", "--error-unmatch", here.name)
         commit = git(package, "rev-parse", "HEAD")
         return {"commit": commit, "is_dirty": bool(git(package, "status", "--porcelain"))}
     except (OSError, subprocess.SubprocessError):
