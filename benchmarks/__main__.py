@@ -28,6 +28,7 @@ from benchmarks import (
     stage_sharing,
     training,
     trial_memory,
+    verdicts,
     vocabulary,
     vocabulary_peers,
 )
@@ -49,6 +50,7 @@ BENCHMARKS: dict[str, Callable[[], list[str]]] = {
     "vocabulary": vocabulary.report,
     "vocabulary_peers": vocabulary_peers.report,
     "growth": growth.report,
+    "verdicts": verdicts.report,
 }
 """Each returns Markdown lines, the first one a heading."""
 

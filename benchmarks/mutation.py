@@ -44,7 +44,7 @@ ROOMS: dict[str, list[str]] = {
         "contract/test_journals.py",
     ],
     "execution": ["unit/execution"],
-    "analysis/statistics": ["unit/analysis", "invariants/test_statistics.py"],
+    "analysis/estimates": ["unit/analysis", "invariants/test_statistics.py"],
     "training/loop.py": [
         "unit/training",
         "invariants/test_training_resume.py",

@@ -1,7 +1,7 @@
 """False keeps, power and seeds of a stream of proposals.
 
-``python -m benchmarks.streams`` simulates streams with the platform's evidence and levels. Gains are in
-standard deviations of the paired differences between seeds.
+``python -m benchmarks.streams`` simulates streams with the platform's decisions, levels and priors. Gains are
+in standard deviations of the paired differences between seeds.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from nlgraft.analysis.data.stream import Proposal, Step
 from nlgraft.analysis.data.trials import Array
-from nlgraft.analysis.statistics.proposals import (
-    FIRST_SEEDS,
+from nlgraft.analysis.estimates.noise_prior import NoisePrior
+from nlgraft.analysis.policy.proposals import (
     FRESH_SEEDS,
-    FUTILE,
-    GAINS,
-    LIMIT,
-    log_evidence_of_gain,
+    LOOKS,
+    decide,
+    false_share,
+    noise_of,
+    p_of_gain,
     stream_level,
 )
 
@@ -34,21 +36,23 @@ class Setting:
     Attributes:
         gain: Gain of the proposals that gain something.
         loss: Gain of the others, at most 0.
-        share: Share of proposals that gain something.
+        num_real: Number of proposals that gain something, at random places.
         num: Proposals.
         limit: Most seeds of a proposal.
+        spread: Deviation of the logarithm of a proposal's own deviation between seeds.
         is_shared: True if the kept config's scores are used again for every proposal until another is kept.
         is_patient: True if no proposal is given up before the limit.
         is_informed: True if whoever proposes knows the kept config's luck on its seeds, used again, and, of
             what gains nothing, proposes what varies little between seeds where that luck is bad.
     """
 
-    gain: float = 1.5
+    gain: float = 2.0
     loss: float = 0.0
-    share: float = 0.1
-    num: int = 200
-    limit: int = LIMIT
-    is_shared: bool = False
+    num_real: int = 4
+    num: int = 20
+    limit: int = LOOKS[-1]
+    spread: float = 0.3
+    is_shared: bool = True
     is_patient: bool = False
     is_informed: bool = False
 
@@ -84,76 +88,70 @@ def simulate(setting: Setting, num_streams: int, seed: int = RANDOM_SEED) -> Out
     """Simulate streams."""
     rng = np.random.default_rng(seed)
     shape = (num_streams, setting.num)
-    is_real = rng.random(shape) < setting.share
-    truth = np.where(is_real, setting.gain, setting.loss)
+    places = rng.permuted(np.tile(np.arange(setting.num), (num_streams, 1)), axis=1)
+    is_real = places < setting.num_real
+    spreads = np.exp(setting.spread * rng.standard_normal(shape))
+    truth = np.where(is_real, setting.gain, setting.loss) * np.sqrt((1 + spreads**2) / 2)
     out = Outcome(np.zeros(shape, bool), is_real, np.zeros(shape), np.zeros(shape), np.zeros(shape), truth)
-    base = rng.standard_normal((num_streams, setting.limit)) / np.sqrt(2)
-    for place in range(setting.num):
-        if not setting.is_shared:
-            base = rng.standard_normal(base.shape) / np.sqrt(2)
-        own = rng.standard_normal(base.shape) / np.sqrt(2)
-        if setting.is_informed:
-            own *= np.where(is_real[:, place, None], 1.0, _chosen_noise(base)[:, None])
-        gains = truth[:, place, None] + own - base
-        num_kept = out.kept[:, :place].sum(axis=1)
-        levels = np.array([stream_level(place, int(kept), ALPHA) for kept in num_kept])
-        kept, used = _run(gains, levels, setting)
-        out.kept[:, place] = kept
-        out.seeds[:, place] = used + FRESH_SEEDS * kept
-        out.first[:, place] = (
-            np.where(np.arange(setting.limit) < used[:, None], gains, 0.0).sum(axis=1) / used
-        )
-        fresh = rng.standard_normal((num_streams, FRESH_SEEDS))
-        out.second[:, place] = truth[:, place] + fresh.mean(axis=1)
-        if (
-            setting.is_shared
-        ):  # the kept config is compared on the seeds of its second measurement and new ones
-            base = np.where(kept[:, None], rng.standard_normal(base.shape) / np.sqrt(2), base)
+    for stream in range(num_streams):
+        _simulate(setting, rng, out, stream, spreads[stream])
     return out
 
 
-def _chosen_noise(base: Array) -> Array:
-    """Choose the noise of proposals that gain nothing in sight of the kept config's scores."""
-    best = np.max([log_evidence_of_gain(-base[:, :num]) for num in range(FIRST_SEEDS, base.shape[1])], axis=0)
-    return np.where(best > 0, 0.05, 1.0)
+def _simulate(setting: Setting, rng: np.random.Generator, out: Outcome, stream: int, spreads: Array) -> None:
+    """Simulate one stream."""
+    proposals: list[Proposal] = []
+    base = rng.standard_normal(setting.limit) / np.sqrt(2)
+    for place, spread in enumerate(spreads):
+        if not setting.is_shared:
+            base = rng.standard_normal(setting.limit) / np.sqrt(2)
+        scale = spread / np.sqrt(2)
+        if setting.is_informed and not out.is_real[stream, place] and p_of_gain(-base, None) < ALPHA:
+            scale = 0.03
+        prior = noise_of(proposals)
+        gains = out.truth[stream, place] + scale * rng.standard_normal(setting.limit) - base
+        level = stream_level(place, int(out.kept[stream, :place].sum()), ALPHA)
+        num, is_kept = _decided(gains, level, prior, setting)
+        step = Step(kind="decided", stream="", gains=tuple(gains[:num]))
+        proposals.append(Proposal(step, step))
+        out.kept[stream, place] = is_kept
+        out.seeds[stream, place] = num + FRESH_SEEDS * is_kept
+        out.first[stream, place] = gains[:num].mean()
+        again = scale * rng.standard_normal(FRESH_SEEDS) - rng.standard_normal(FRESH_SEEDS) / np.sqrt(2)
+        out.second[stream, place] = out.truth[stream, place] + again.mean()
+        if is_kept:  # what is kept is compared on the seeds of its second measurement and new ones
+            base = rng.standard_normal(setting.limit) / np.sqrt(2)
 
 
-def _run(gains: Array, levels: Array, setting: Setting) -> tuple[NDArray[np.bool_], Array]:
-    """Add seeds until each proposal is decided; return what is kept, and the seeds used."""
-    kept, is_open = np.zeros(len(gains), bool), np.ones(len(gains), bool)
-    used = np.full(len(gains), float(setting.limit))
-    for num in range(FIRST_SEEDS, setting.limit + 1):
-        part = gains[is_open, :num]
-        is_kept = log_evidence_of_gain(part) >= -np.log(levels[is_open])
-        is_futile = log_evidence_of_gain(part, GAINS[:1]) <= np.log(FUTILE)
-        is_over = is_kept | (is_futile & (not setting.is_patient)) | (num == setting.limit)
-        places = np.flatnonzero(is_open)
-        kept[places[is_kept]] = True
-        used[places[is_over]] = num
-        is_open[places[is_over]] = False
-        if not is_open.any():
-            break
-    return kept, used
+def _decided(gains: Array, level: float, prior: NoisePrior | None, setting: Setting) -> tuple[int, bool]:
+    """Add seeds until a proposal is decided; return their number, and whether it is kept."""
+    for look in LOOKS:
+        if look <= setting.limit:
+            decision = decide(gains[:look], level, prior, setting.limit)
+            is_patient = setting.is_patient and look < setting.limit
+            if decision == "KEEP" or (decision == "DISCARD" and not is_patient):
+                return look, decision == "KEEP"
+    return setting.limit, False
 
 
 def report(num_streams: int) -> list[str]:
     """Simulate all settings and return Markdown tables."""
     settings = {
-        "10 % gain 1.5": Setting(),
-        "the kept config's seeds used again": Setting(is_shared=True),
-        "the same, chosen in sight of those seeds": Setting(is_shared=True, is_informed=True),
+        "4 of 20 gain 2": Setting(),
+        "the same, at most 12 seeds": Setting(limit=12),
+        "4 of 20 gain 1": Setting(gain=1.0),
+        "scores of what is kept not used again": Setting(is_shared=False),
+        "proposals chosen in sight of those scores": Setting(is_informed=True),
         "nothing given up before 24 seeds": Setting(is_patient=True),
         "the others lose .5": Setting(loss=-0.5),
-        "none gains": Setting(share=0.0),
-        "half gain 1.5": Setting(share=0.5),
-        "10 % gain 1": Setting(gain=1.0),
-        "10 % gain 2": Setting(gain=2.0),
-        "at most 8 seeds": Setting(limit=8),
-        "at most 12 seeds": Setting(limit=12),
-        "at most 16 seeds": Setting(limit=16),
+        "none gains": Setting(num_real=0),
+        "none gains, noise of proposals differs by .7": Setting(num_real=0, spread=0.7),
+        "none gains, chosen in sight": Setting(num_real=0, is_informed=True),
+        "10 of 20 gain 2": Setting(num_real=10),
+        "10 of 100 gain 1.5": Setting(gain=1.5, num=100, num_real=10),
     }
     lines = [
-        f"{num_streams} streams of 200 proposals each, at most {LIMIT} seeds a proposal unless said.",
+        f"{num_streams} streams each, bound {false_share(ALPHA)}, at most {LOOKS[-1]} seeds a proposal.",
         "",
         "| stream | false keeps: at the end | at the worst moment | power | seeds a proposal "
         "| bias first | bias again |",
@@ -175,7 +173,7 @@ def report(num_streams: int) -> list[str]:
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.streams", description=__doc__)
-    parser.add_argument("--num", type=int, default=1000, help="streams of each setting")
+    parser.add_argument("--num", type=int, default=500, help="streams of each setting")
     for line in report(parser.parse_args().num):
         print(line, flush=True)
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nlgraft.execution.memory import return_freed_memory
+from nlgraft.execution.cluster_watch import return_freed_memory
 from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial

@@ -3,7 +3,7 @@
 ``python -m benchmarks.validity --num 10000`` simulates each workflow without any effect, or with effects as
 large as a margin, which must not be called equal. Scores of seeds are normal and independent between cells;
 comparisons and corrections are those of the platform. An error is a false verdict in any report of the
-workflow. Without the ledger a report corrects what its file holds and what has finished.
+workflow. Without the ledger a report corrects what its file declares.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import replace
 import numpy as np
 
 from nlgraft.analysis.data.ledger import Segments
-from nlgraft.analysis.statistics.simulated_store import SimulatedStore, StudyFile
+from nlgraft.analysis.policy.simulated_store import SimulatedStore, StudyFile
 
 ALPHA = 0.05
 RANDOM_SEED = 20261123
@@ -104,8 +104,8 @@ def _uncorrected(store: SimulatedStore) -> None:
 
 
 def _best_claim(store: SimulatedStore) -> None:
-    p_values = store.report(_file(*_arms(4)), range(3))
-    store.report(_file(_arms(4)[int(np.argmin(p_values))]), range(3))
+    shown = store.report(_file(*_arms(4)), range(3))
+    store.report(_file(_arms(4)[int(np.argmin([one.p for one in shown]))]), range(3))
 
 
 def _worst_baseline(store: SimulatedStore) -> None:
@@ -127,6 +127,62 @@ def _looks_again(store: SimulatedStore) -> None:
         looks = tuple(one for one in (3, 5, 10, 15, 20) if one <= last)
         for look in looks:
             store.report(_file("arm", looks=looks), range(look))
+
+
+def _next_looks(*arms: str) -> Way:
+    def walk(store: SimulatedStore) -> None:
+        for num in (3, 6, 12):
+            store.report(_file(*arms, looks=(3, 6, 12)), range(num))
+
+    return walk
+
+
+def _anything_added(store: SimulatedStore) -> None:
+    """Arms, looks and a study with a baseline of its own, one after the other, on the same lines."""
+    for num, arms in ((3, 1), (3, 2), (6, 2), (6, 4), (12, 4)):
+        store.report(_file(*_arms(arms), looks=(3, 6, 12)), range(num))
+    for num in (3, 6, 12):
+        store.report(_file("other0", "other1", baseline="other", looks=(3, 6, 12)), range(num))
+
+
+def _when_base_is_low(store: SimulatedStore) -> None:
+    """An arm is added when the baseline looks worse than the arms that were seen."""
+    store.report(_file(*_arms(3)), range(3))
+    means = [np.mean([store.score(cell, seed, METRICS[0]) for seed in range(3)]) for cell in _arms(3)]
+    if np.mean([store.score("base", seed, METRICS[0]) for seed in range(3)]) < min(means):
+        for arm in ("arm3", "arm4"):
+            store.report(_file(*_arms(3), arm), range(3))
+
+
+def _seeds_by_baseline(store: SimulatedStore) -> None:
+    """The baseline is run alone with twelve seeds; arms get the three on which it is lowest."""
+    store.report(_file("arm", looks=(12,)), range(12), run=["base"])
+    lowest = sorted(range(12), key=lambda seed: store.score("base", seed, METRICS[0]))[:3]
+    for arm in _arms(3):
+        store.report(_file(arm), sorted(lowest))
+
+
+def _metric_added(store: SimulatedStore) -> None:
+    """Metrics that were not scored before are added to a finished study, for its best arm and for all."""
+    shown = store.report(_metric_file(0, *_arms(4)), range(3))
+    best = _arms(4)[int(np.argmin([one.p for one in shown]))]
+    for number in (1, 2, 3):
+        store.report(_metric_file(number, best), range(3))
+        store.report(_metric_file(number, *_arms(4)), range(3))
+
+
+def _metric_file(number: int, *arms: str) -> StudyFile:
+    return replace(_file(*arms, metric=METRICS[number]), metrics=METRICS[: number + 1])
+
+
+def _other_baseline_and_arm(store: SimulatedStore) -> None:
+    """The worst of the seen cells becomes the baseline of arms that nobody has seen."""
+    store.report(_file(*_arms(4)), range(3))
+    means = {cell: np.mean([store.score(cell, one, METRICS[0]) for one in range(3)]) for cell in _arms(4)}
+    worst = min(means, key=means.__getitem__)
+    for arm in ("new0", "new1"):
+        store.report(_file(arm, baseline=worst), range(3))
+    store.report(_file("new2", "new3", baseline=worst), range(3))
 
 
 def _plan_deleted(store: SimulatedStore) -> None:
@@ -233,6 +289,13 @@ WAYS: dict[str, Way] = {
     "claims cut to the best-looking arm": _best_claim,
     "baseline switched to the worst of five": _worst_baseline,
     "objective chosen afterwards of four": _best_objective,
+    "gone on with: 3, 6, 12 seeds, 1 arm": _next_looks("arm"),
+    "gone on with: 3, 6, 12 seeds, 4 arms": _next_looks(*_arms(4)),
+    "arms, looks and a second study added": _anything_added,
+    "arms added when the baseline looks low": _when_base_is_low,
+    "baseline run alone, seeds chosen by it": _seeds_by_baseline,
+    "unseen metrics added, best arm and all": _metric_added,
+    "the worst cell as baseline of new arms": _other_baseline_and_arm,
     "planned looks planned again": _looks_again,
     "the plan deleted": _plan_deleted,
     "`trial` per seed, report at 3, 5, 8, 10 of 10": _trials_one_by_one,
@@ -257,7 +320,7 @@ def rates(walk: Way, num: int, test_set: float = 0.0, seed: int = RANDOM_SEED) -
     for row in errors:
         store = SimulatedStore(rng, metrics=METRICS, segment_variance=test_set)
         walk(store)
-        row[:] = store.has_erred("finished"), store.has_erred("ledger")
+        row[:] = store.has_erred("file"), store.has_erred("ledger")
     before, after = errors.mean(axis=0)
     return float(before), float(after)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -14,8 +15,7 @@ from nlgraft.execution.cluster import local_capacity
 from nlgraft.pipeline.stage import Reporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.runs import run as places
-from nlgraft.runs.handle import Handle
-from nlgraft.runs.run import Run
+from nlgraft.runs.run import Handle, Run
 from nlgraft.study.data.design import Cell, cells, find_cell, select_cells
 from nlgraft.study.data.plan import Plan
 from nlgraft.study.data.study import Storage
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from nlgraft.analysis.data.ledger import Entry
     from nlgraft.analysis.data.registration import Registration
     from nlgraft.analysis.data.stream import Stream
-    from nlgraft.analysis.statistics.answer import Answer
-    from nlgraft.analysis.statistics.validity import Validity
+    from nlgraft.analysis.policy.answer import Answer
+    from nlgraft.analysis.policy.validity import Validity
     from nlgraft.analysis.study_result import StudyResult
     from nlgraft.execution.events import Observer
     from nlgraft.export.exported import ExportedModel
@@ -70,6 +70,7 @@ def launch(
     *,
     address: str | None = None,
     only: Sequence[str] = (),
+    next_look: bool = False,
     tracking_uri: str | None = None,
     on_event: Observer | None = None,
     wait_timeout_s: float | None = None,
@@ -83,6 +84,7 @@ def launch(
     *,
     address: str | None = None,
     only: Sequence[str] = (),
+    next_look: bool = False,
     tracking_uri: str | None = None,
     on_event: Observer | None = None,
     wait_timeout_s: float | None = None,
@@ -95,6 +97,7 @@ def launch(
     *,
     address: str | None = None,
     only: Sequence[str] = (),
+    next_look: bool = False,
     tracking_uri: str | None = None,
     on_event: Observer | None = None,
     wait_timeout_s: float | None = None,
@@ -105,6 +108,7 @@ def launch(
     Args:
         address: A running Ray cluster; None starts a local one if there is something to run.
         only: Run only these cells and the baseline.
+        next_look: Go on with the undecided questions, up to the seeds of their next look.
         tracking_uri: MLflow tracking URI; for the default see `nlgraft.runs.run.tracking_uri`.
         on_event: Receives every event of the sweep.
         wait_timeout_s: See `nlgraft.runs.run.Run`.
@@ -112,12 +116,14 @@ def launch(
 
     Raises:
         StudyError: ``only`` names no cell.
+        NlgraftError: ``next_look`` is asked for, and there is nothing to go on with.
         CapacityError: A trial can never fit the cluster; nothing was started.
         StudyLockedError: Another driver runs this study on this store.
     """
     store = open_store(study)
     uri = places.tracking_uri(study, store, tracking_uri)
-    run = Run(study, store, chosen_cells(study, only), uri, address, on_event, wait_timeout_s)
+    chosen = chosen_cells(study, only)
+    run = Run(study, store, chosen, uri, address, on_event, wait_timeout_s, is_next_look=next_look)
     return run.result() if wait else Handle(run)
 
 
@@ -150,14 +156,14 @@ def propose(
         CapacityError: A trial can never fit the cluster; nothing was started.
         StudyLockedError: Another driver runs this proposal on this store.
     """
-    from nlgraft.analysis.statistics.proposals import FIRST_SEEDS, LIMIT
-    from nlgraft.runs.proposing import Place, Trying
+    from nlgraft.analysis.policy.proposals import LOOKS
+    from nlgraft.runs.proposing import Attempt, Place
 
-    limit = LIMIT if max_seeds is None else max_seeds
-    if not FIRST_SEEDS <= limit <= LIMIT:
-        raise NlgraftError(f"max_seeds: {limit} given; a proposal gets {FIRST_SEEDS} to {LIMIT} seeds")
+    limit = LOOKS[-1] if max_seeds is None else max_seeds
+    if not LOOKS[0] <= limit <= LOOKS[-1]:
+        raise NlgraftError(f"max_seeds: {limit} given; a proposal gets {LOOKS[0]} to {LOOKS[-1]} seeds")
     place = Place(open_store(study), address, tracking_uri, on_event)
-    return Trying(study, changes, against, place).answer(limit)
+    return Attempt(study, changes, against, place).answer(limit)
 
 
 def find_study(study: str | os.PathLike[str], storage: str | None = None) -> Study:
@@ -326,8 +332,8 @@ def validity(
     Raises:
         NlgraftError: The study has no comparison, or one seed.
     """
-    from nlgraft.analysis.statistics.departures import Departure
-    from nlgraft.analysis.statistics.validity import design_of, estimate_validity
+    from nlgraft.analysis.policy.departures import Departure
+    from nlgraft.analysis.policy.validity import design_of, estimate_validity
 
     departure = Departure(collapse, pretraining, tries)
     try:
@@ -339,21 +345,29 @@ def validity(
 def run_one(study: Study, cell: str, seed: int | None, reporter: Reporter) -> TrialRecord:
     """Run one trial of a study in this process, without Ray, and return its record.
 
+    What the study asks enters the ledger first. Of a seed that the study's looks never take, test scores are
+    left out: seeds chosen by them would decide.
+
     Args:
         cell: ``factor=level``, or the name of a level.
         seed: Any seed; None takes the study's first one.
     """
     from nlgraft.pipeline.trial import run_trial
 
-    named_cell = find_cell(study, cell)
-    resolved = resolve_cell(study, named_cell)
-    return run_trial(
-        resolved.graph(study.seeds[0] if seed is None else seed),
-        open_store(study),
+    resolved, store = resolve_cell(study, find_cell(study, cell)), open_store(study)
+    seed = study.seeds[0] if seed is None else seed
+    record = run_trial(
+        resolved.graph(seed),
+        store,
         reporter=reporter,
         config=resolved.config.model_dump(mode="json"),
         is_waiting=True,
     )
+    if seed in study.look_seeds:
+        places.read_result(study, store).declare()
+        return record
+    shown = {name: value for name, value in record.metrics.items() if not name.startswith("test")}
+    return replace(record, metrics=shown)
 
 
 def status(study: Study) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import pytest
 from ruamel.yaml import YAML
 
 import nlgraft
-from nlgraft.analysis.statistics.claims import Verdict
+from nlgraft.analysis.policy.claims import Verdict
 from nlgraft.execution.cluster import HEAD_RESOURCE
 
 ROOT = Path(__file__).parents[2]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nlgraft.analysis.statistics.proposals import FRESH_SEEDS, stream_level
+from nlgraft.analysis.policy.proposals import FRESH_SEEDS, stream_level
 from tests.commands import nlgraft, write_study
 
 

@@ -254,8 +254,8 @@ def test_a_trial_that_cannot_reach_its_driver_is_killed_and_not_failed(toy_docum
     stage = Stage(name="training", run="sweep_toy:run_training")
     spec = TrialSpec(StageGraph(stage), {}, StorePlace(""), "batch-1", "a", group, "", None)
     board: Any = cast(Any, ray.remote(num_cpus=0)(SweepBoard)).remote()
-    board.assign.remote("batch-1", [spec.to_text(), "b", "c"])
-    received = TrialSpec.from_text(ray.get(board.current.remote("batch-1")))
+    board.assign.remote("batch-1", [spec.to_bytes(), "b", "c"])
+    received = TrialSpec.from_bytes(ray.get(board.current.remote("batch-1")))
     assert received.graph.fingerprint == spec.graph.fingerprint
     reporter = TuneReporter(spec, board)
     assert reporter.should_stop() is None

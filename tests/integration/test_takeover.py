@@ -20,7 +20,7 @@ from tests.processes import patient
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize("sleep_s", [0, pytest.param(75, marks=pytest.mark.slow)])
 def test_the_older_attempt_writes_nothing_when_it_wakes(
-    toy_document: dict[str, Any], tmp_path: Path, sleep_s: float
+    toy_document: dict[str, Any], tmp_path: Path, sleep_s: float, request: pytest.FixtureRequest
 ) -> None:
     hold = tmp_path / "hold"
     hold.touch()
@@ -32,6 +32,7 @@ def test_the_older_attempt_writes_nothing_when_it_wakes(
     }
     study_file = write_study(tmp_path / "toy.yaml", toy_document)
     older = start("run", study_file)
+    request.addfinalizer(older.kill)  # should the test end while it is stopped
     wait_for(tmp_path / "log", "training")
     os.kill(older.pid, signal.SIGSTOP)
     [lock] = (tmp_path / "store" / "leases").glob("study-*.json")

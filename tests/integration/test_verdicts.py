@@ -17,6 +17,9 @@ from nlgraft.commands.progress import LineReporter
 NUM_DRAWS = 1000
 ARMS = {"strong": (1.0, 0.5), "fair": (0.1, 0.5), "weak": (-0.1, 0.5)}
 """Gain and noise of each arm, which with seeds 1, 2, 3 is 10 gain + noise (2, 4, 1) above the baseline."""
+OTHER = (0.3, 0.5)
+FIRST = 0.8
+"""Share of alpha that a first declaration has, and share of that at its first look."""
 
 
 @pytest.fixture
@@ -60,7 +63,7 @@ def by_hand() -> dict[str, float]:
     adjusted, last = {}, 0.0
     raw = {name: t_test(*arm) for name, arm in ARMS.items()}
     for rank, name in enumerate(sorted(raw, key=raw.__getitem__)):
-        last = max(last, min(1.0, (len(raw) - rank) * raw[name]))
+        last = max(last, min(1.0, (len(raw) - rank) * raw[name] / FIRST**2))
         adjusted[name] = last
     return adjusted
 
@@ -93,12 +96,14 @@ def test_a_study_keeps_its_own_p_values_also_after_a_launch_with_fewer_seeds(
 
 
 def test_another_study_with_the_same_baseline_is_asked_about_its_own_pairs(document: dict[str, Any]) -> None:
-    """After a decided study the arms of the next one cost what they would have cost alone."""
+    """After a decided study the arms of the next one have its level, and a tenth of alpha of their own."""
     first = launched(with_arm(document, "strong"))
     assert first.standing(first.compare("without strong")) == "better"
+    document["components"]["fair"]["without"] = dict(zip(("gain", "noise"), OTHER, strict=True))
     second = launched(with_arm(document, "fair"))
     found = second.compare("without fair")
-    assert (found.p_holm, found.basis) == (pytest.approx(t_test(*ARMS["fair"]), rel=1e-9), "declared")
+    assert found.p_holm == pytest.approx(t_test(*OTHER) / FIRST * 0.05 / 0.045, rel=1e-9)
+    assert found.basis == "declared later"
     assert second.standing(found) == "better"
 
 
@@ -106,6 +111,6 @@ def test_another_study_after_an_open_one_pays_and_is_told_why(document: dict[str
     """Nobody can tell it from arms that are swapped in the file until one is significant."""
     launched(with_arm(document, "weak"))
     found = launched(with_arm(document, "strong")).compare("without strong")
-    assert found.basis == "afterthought"
-    assert "not declared before results were seen" in found.notes[-1]
-    assert not any("left out" in note for note in found.notes), "its pair was seen with no other seeds"
+    assert found.basis == "declared later"
+    assert found.p_holm == pytest.approx(t_test(*ARMS["strong"]) / FIRST * 10, rel=1e-9)
+    assert "declaration 2 on these test lines, which has a level of 0.005" in found.notes[-1]

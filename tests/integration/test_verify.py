@@ -16,7 +16,7 @@ import pytest
 from mlflow import MlflowClient
 
 from nlgraft import api
-from nlgraft.execution.study_lock import StudyLock
+from nlgraft.execution.interruption import StudyLock
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.runs.verifying import Verification
 from nlgraft.study.public import Study

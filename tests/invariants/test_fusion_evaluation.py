@@ -7,7 +7,7 @@ import random
 import pytest
 
 from nlgraft.analysis.data.trials import Measured
-from nlgraft.analysis.statistics.comparer import Comparer
+from nlgraft.analysis.estimates.comparer import Comparer
 from nlgraft.evaluation.scores import evaluate_text
 
 

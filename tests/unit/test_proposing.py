@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from nlgraft import api
 from nlgraft.analysis.data.stream import Step, Stream, append, open_streams, read_streams
-from nlgraft.analysis.statistics.answer import Answer
-from nlgraft.analysis.statistics.proposals import FIRST_SEEDS, FRESH_SEEDS, LIMIT, stream_level
+from nlgraft.analysis.policy.answer import Answer
+from nlgraft.analysis.policy.proposals import FRESH_SEEDS, LOOKS, stream_level
 from nlgraft.basics.errors import NlgraftError, StudyError, TrialFailed
 from nlgraft.commands.ledger import try_proposal
 from nlgraft.commands.main import main
@@ -35,7 +35,7 @@ from nlgraft.study.reading.system_import import load_system
 
 def sweep_here(run: Run, grant: Callable[[], Mapping[str, int]], note: Callable[[], str]) -> SweepOutcome:
     """Do what a sweep does, one trial after another in this process."""
-    driver = Driver(run.on_event, grant=grant, splits=("dev",))
+    driver = Driver(run.on_event or (lambda _: None), grant=grant, splits=("dev",))
     queue = TrialQueue(run.study, run.store, list(run._cells), lambda _: None, driver, 1)
     queue.open()
     while not queue.is_done and (trial := queue.take()) is not None:
@@ -63,7 +63,8 @@ def num_lines(log: Path, stage: str) -> int:
 def test_what_gains_is_kept_and_measured_again_and_then_compared_with(study: Study, tmp_path: Path) -> None:
     kept = api.propose(study, ["gain=1.0"])
     assert (kept.decision, kept.number, kept.against) == ("KEEP", 1, "baseline")
-    assert kept.evidence >= kept.needed == pytest.approx(1 / stream_level(0, 0, 0.05))
+    assert kept.p is not None
+    assert kept.p <= kept.level == stream_level(0, 0, 0.05)
     assert kept.again is not None
     assert kept.again.mean == pytest.approx(10.0)
     assert len(kept.again.seeds) == FRESH_SEEDS
@@ -85,16 +86,16 @@ def test_what_gains_is_kept_and_measured_again_and_then_compared_with(study: Stu
 
 
 def test_a_proposal_has_one_level_and_one_answer(study: Study, tmp_path: Path) -> None:
-    first = api.propose(study, ["gain=1.0"], max_seeds=3)
+    first = api.propose(study, ["gain=1.0", "noise=8"], max_seeds=3)
     assert first.decision == "MORE"
     assert len(first.first.seeds) == 3
-    further = api.propose(study, ["gain=1.0"], max_seeds=4)
+    further = api.propose(study, ["gain=1.0", "noise=8"], max_seeds=4)
     assert (further.number, further.level, len(further.first.seeds)) == (1, first.level, 4)
-    kept = api.propose(study, ["gain=1.0"])
-    assert (kept.decision, kept.number) == ("KEEP", 1)
+    kept = api.propose(study, ["gain=1.0", "noise=8"])
+    assert (kept.decision, kept.number, len(kept.first.seeds)) == ("KEEP", 1, 12)
     trained = num_lines(tmp_path / "log", "training")
-    for text, against in (("base.gain=1.0", "baseline"), ("gain=1.0", None)):
-        again = api.propose(study, [text], against=against)
+    for texts, against in ((["base.gain=1.0", "noise=8"], "baseline"), (["noise=8", "gain=1.0"], None)):
+        again = api.propose(study, texts, against=against)
         assert again.is_repeated
         assert (again.decision, again.first, again.again) == ("KEEP", kept.first, kept.again)
     assert num_lines(tmp_path / "log", "training") == trained
@@ -119,7 +120,7 @@ def test_a_kept_proposal_whose_second_measurement_was_cut_off_goes_on(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def crash_later(run: Run, *arguments: Any) -> SweepOutcome:
-        if run.study.planned_looks is None:
+        if run.study.sequential is None:
             raise KeyboardInterrupt
         return sweep_here(run, *arguments)
 
@@ -134,7 +135,7 @@ def test_a_kept_proposal_whose_second_measurement_was_cut_off_goes_on(
 
 def test_a_second_measurement_that_fails_is_made_again(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail_later(run: Run, *arguments: Any) -> SweepOutcome:
-        if run.study.planned_looks is None:
+        if run.study.sequential is None:
             monkeypatch.setattr("sweep_toy.run_scores", fail)
         return sweep_here(run, *arguments)
 
@@ -160,25 +161,25 @@ def test_a_failing_proposal_runs_once_more_and_is_then_discarded(study: Study) -
     assert "lost seed 3000000000, which what is kept did not" in second.reason
 
 
-@pytest.mark.parametrize("num", [FIRST_SEEDS - 1, LIMIT + 1])
+@pytest.mark.parametrize("num", [LOOKS[0] - 1, LOOKS[-1] + 1])
 def test_numbers_of_seeds_that_no_proposal_gets_are_refused(study: Study, num: int) -> None:
     with pytest.raises(NlgraftError, match=f"max_seeds: {num} given; a proposal gets 3 to 24 seeds"):
         api.propose(study, ["gain=1.0"], max_seeds=num)
     [option] = [one for one in try_proposal.params if one.name == "max_seeds"]
-    assert option.type.to_info_dict().items() >= {"min": FIRST_SEEDS, "max": LIMIT}.items()
+    assert option.type.to_info_dict().items() >= {"min": LOOKS[0], "max": LOOKS[-1]}.items()
 
 
 def test_what_never_decides_is_discarded_with_the_last_seed(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "nlgraft.analysis.statistics.answer.decide",
-        lambda gains, level, limit: "DISCARD" if len(gains) >= limit else "MORE",
+        "nlgraft.analysis.policy.answer.decide",
+        lambda gains, level, prior, limit: "DISCARD" if len(gains) >= limit else "MORE",
     )
-    assert api.propose(study, ["noise=1.0"], max_seeds=LIMIT - 1).decision == "MORE"
+    assert api.propose(study, ["noise=1.0"], max_seeds=LOOKS[-1] - 1).decision == "MORE"
     found = api.propose(study, ["noise=1.0"])
-    assert (found.decision, len(found.first.seeds)) == ("DISCARD", LIMIT)
-    assert f"{LIMIT} seeds have too little evidence" in repr(found)
+    assert (found.decision, len(found.first.seeds)) == ("DISCARD", LOOKS[-1])
+    assert f"{LOOKS[-1]} seeds do not show a gain" in repr(found)
 
 
 @pytest.mark.parametrize(
@@ -290,7 +291,7 @@ def test_a_lost_record_counts_as_a_proposal(study: Study, tmp_path: Path) -> Non
     entry = next((tmp_path / "store" / "streams" / "entries").rglob("00000001.json"))
     entry.write_text("{")
     found = api.propose(study, ["gain=3.0"], against="baseline", max_seeds=3)
-    assert (found.number, found.level) == (3, stream_level(2, 0, 0.05))
+    assert (found.number, found.level) == (3, stream_level(2, 1, 0.05))
     assert any("cannot be read" in note for note in found.notes)
 
 
@@ -301,7 +302,7 @@ def test_the_answer_for_people(study: Study) -> None:
     assert "measured again on 5 fresh seeds: +10" in text
     assert "1 proposal so far, 1 kept" in text
     assert text.endswith("next: try another change of proposal 1; nlgraft ledger lists the stream")
-    assert "goes on" in repr(api.propose(study, ["steps=4"], max_seeds=3))
+    assert "goes on" in repr(api.propose(study, ["steps=4", "noise=8"], max_seeds=3))
 
 
 def test_a_report_on_dev_comes_after_what_a_stream_saw_and_one_on_test_does_not(
@@ -321,7 +322,7 @@ def test_a_report_on_dev_comes_after_what_a_stream_saw_and_one_on_test_does_not(
     assert on_test.basis == "declared"
     assert on_dev.basis != "declared"
     seen = [one for one in api.ledger(storage=study.storage.path).values() if one.metrics[0] == "dev/score"]
-    assert [(one.study, one.plan) for one in seen[:2]] == [("toy", "a stream of proposals")] * 2
+    assert [(one.study, one.plan.looks) for one in seen[:2]] == [("toy", ())] * 2
     assert seen[0].segments.digest == seen[-1].segments.digest
 
 

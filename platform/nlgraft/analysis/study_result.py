@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from nlgraft.analysis.policy.sequential import SequentialResults
 from nlgraft.analysis.rendering.document import result_document
 from nlgraft.analysis.rendering.prose import headline, short_note
 from nlgraft.analysis.rendering.tables import comparison_table, effects_table, metrics_table
 from nlgraft.analysis.rendering.typesetting import Table
-from nlgraft.analysis.statistics.sequential import SequentialResults
 from nlgraft.basics.wording import count
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from nlgraft.basics.errors import EXIT_FAILED, NlgraftError
 from nlgraft.commands.study_command import has_address, read_study, study_arguments, with_study
 
 if TYPE_CHECKING:
-    from nlgraft.execution.job_server import Job, JobServer
+    from nlgraft.execution.job import Job, JobServer
     from nlgraft.study.public import Study
 
 _has_server = has_address("Job server, e.g. http://HEAD:8265. Default: RAY_API_SERVER_ADDRESS.")
@@ -59,7 +59,7 @@ def submit(
 
     study = read_study(study_file, overrides, storage)
     place = [] if storage is None else ["--storage", storage]
-    options = [*place, *([] if tracking_uri is None else ["--tracking-uri", tracking_uri])]
+    options = place if tracking_uri is None else [*place, "--tracking-uri", tracking_uri]
     request = JobRequest(study, study_file, overrides, options, variables)
     job = submit_run(request, address, _tell)
     click.echo(job.job_id)
@@ -80,7 +80,7 @@ def next_commands(study: Sequence[str], address: str | None) -> dict[str, str]:
 
 def _wait(job: Job, address: str | None) -> None:
     """Show the output of a job until it ends, and exit as it did; a Ctrl-C leaves it running."""
-    from nlgraft.execution.job_server import JobServer
+    from nlgraft.execution.job import JobServer
 
     try:
         ended = JobServer(address).follow(job, _write)
@@ -98,16 +98,16 @@ def job_of(study: Study, address: str | None) -> tuple[JobServer, Job]:
     Raises:
         NlgraftError: It has none, or the job server cannot be reached.
     """
-    from nlgraft.execution.job_server import JobServer, job_name
+    from nlgraft.execution.job import JobServer, job_name
 
     server = JobServer(address)
-    found = server.latest(job_name(study))
-    if found is None:
+    job = server.latest(job_name(study))
+    if job is None:
         raise NlgraftError(
             f"{study.variant}: the job server has no job of it that was submitted by `nlgraft submit`; "
             "`ray job list` shows all jobs"
         )
-    return server, found
+    return server, job
 
 
 @click.command("logs")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import re
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 
 from nlgraft.basics.errors import EXIT_FAILED, ClusterError
+from nlgraft.basics.wording import count
 
 _PAUSE_S = 1.0
 _CONNECT_S = 5.0
@@ -120,3 +124,95 @@ def answers(place: tuple[str, int]) -> bool:
     except OSError:
         return False
     return True
+
+
+# Memory of worker processes that run one trial after another.
+
+
+_AMOUNTS = re.compile(r"was (\S+) used / (\S+) limit")
+
+
+def return_freed_memory() -> None:
+    """Return the memory that a trial freed to the operating system.
+
+    Tune runs every trial in a thread of its own, and glibc keeps freed memory in the arenas of threads: about
+    1 GB per trial of a BERT with 14 million parameters, until the node has none left. Other C libraries,
+    which have no such function, keep less.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def memory_shortage(error: BaseException) -> ClusterError | None:
+    """Explain that Ray ended a worker because its node ran out of memory; None for other errors."""
+    text = str(error)
+    if "running low on memory" not in text:
+        return None
+    amounts = _AMOUNTS.search(text)
+    used = f" ({amounts[1]} used, Ray's limit is {amounts[2]})" if amounts else ""
+    return ClusterError(
+        f"a node ran low on memory{used}, so Ray ended a worker; run fewer trials at a time "
+        "(resources.max_concurrent) or smaller batches, and start the run again: finished stages are kept"
+    )
+
+
+# Losses of processes that compute a trial: with their node, which is a preemption, or alone, a failure.
+
+
+MAX_PREEMPTIONS = 50
+"""How often a trial survives the loss of a node; bounded, since the trial may be what brings them down."""
+
+PROCESS_DIED = "the worker process died: out of memory, a crash in native code, or the trial left Python"
+
+
+@dataclass
+class Losses:
+    """Counts the losses of one trial.
+
+    A process that died on a node which is still there counts as crashed, or killed for want of memory: Ray
+    cannot tell who sent a SIGKILL.
+
+    Attributes:
+        max_failures: How many failures a trial survives.
+        num_failures: Processes lost alone.
+        num_preemptions: Nodes lost or about to be taken away.
+    """
+
+    max_failures: int
+    num_failures: int = 0
+    num_preemptions: int = 0
+
+    def add(self, *, is_preemption: bool) -> None:
+        """Count a loss."""
+        if is_preemption:
+            self.num_preemptions += 1
+        else:
+            self.num_failures += 1
+
+    @property
+    def number(self) -> int:
+        """Losses of both kinds."""
+        return self.num_failures + self.num_preemptions
+
+    @property
+    def reason_to_end(self) -> str | None:
+        """Why the trial is not tried again; None if it is."""
+        if self.num_failures > self.max_failures:
+            losses_text = count(self.num_failures, "time")
+            return f"a worker was lost {losses_text}, resources.max_failures allows {self.max_failures}"
+        if self.num_preemptions > MAX_PREEMPTIONS:
+            return f"its nodes were lost {count(self.num_preemptions, 'time')}, {MAX_PREEMPTIONS} are allowed"
+        return None
+
+
+def is_any_lost(nodes: Iterable[str]) -> bool:
+    """Tell if one of these nodes, given by Ray's ids, is not there any more.
+
+    Ray takes up to half a minute to notice, and its worker is lost at once: each raylet is asked as well.
+    """
+    import ray  # not above: the driver of a completed study need not load it
+
+    alive = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+    places = {name: (node["NodeManagerAddress"], node["NodeManagerPort"]) for name, node in alive.items()}
+    return not all(node in places and answers(places[node]) for node in set(nodes))

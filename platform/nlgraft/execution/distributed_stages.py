@@ -23,7 +23,7 @@ from ray.train import FailureConfig, PreemptionError, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from nlgraft.execution.losses import Losses, is_any_lost
+from nlgraft.execution.cluster_watch import Losses, is_any_lost
 from nlgraft.execution.worker_group import LOOKS, StallWatch, WorkerGroup
 from nlgraft.pipeline.execute import THREADS, RecordingReporter, execute_stage
 from nlgraft.pipeline.runner import fault_of_host, is_store_fault, one_line
@@ -53,7 +53,7 @@ class _Mailbox:
 
     def join(self, rank: int, world_size: int, worker: Any, node: str) -> None:
         """Note a worker; it takes the place of that of an earlier group, perhaps a larger one."""
-        members = {one: member for one, member in self._members.items() if one < world_size}
+        members = {number: member for number, member in self._members.items() if number < world_size}
         self._members = members | {rank: (worker, node)}
 
     def workers(self) -> list[Any]:
@@ -114,7 +114,7 @@ def _train_loop(config: dict[str, Any]) -> None:
     THREADS.set(config["num_threads"])
     rank, here = context.get_world_rank(), ray.get_runtime_context()
     ray.get(mailbox.join.remote(rank, context.get_world_size(), here.current_actor, here.get_node_id()))
-    # In a thread, since it waits for all workers: on which of them a stage reports is its own affair.
+    # In a thread, since it waits for all workers, and a stage may report on any of them.
     threading.Thread(target=_watch_for_preemption, args=(mailbox, rank), daemon=True).start()
     reporter: Reporter = _MailReporter(mailbox, rank)
 
@@ -122,8 +122,10 @@ def _train_loop(config: dict[str, Any]) -> None:
         ray.get(mailbox.add_stacks.remote(f"worker {rank}: {reason}\n{stacks}"))
         # The others wait for the one that stands still, and tell where; each looks at times of its own.
         patience_s = _OTHERS_S + config["stall_s"] / LOOKS
-        told = _await_stacks(lambda: ray.get(mailbox.stacks.remote()), context.get_world_size(), patience_s)
-        error = ("NoProgress", "\n".join([reason, *told]))
+        all_stacks = _await_stacks(
+            lambda: ray.get(mailbox.stacks.remote()), context.get_world_size(), patience_s
+        )
+        error = ("NoProgress", "\n".join([reason, *all_stacks]))
         ray.get(mailbox.post_error.remote(pickle.dumps(error)))
 
     if config["stall_s"] is not None:
@@ -169,9 +171,9 @@ def _told(error: Exception, store: ArtifactStore) -> tuple[str, str] | KillReaso
 def _await_stacks(read: Callable[[], list[str]], num_workers: int, patience_s: float) -> list[str]:
     """Wait until all workers have told where they stand, or for so long; return what they told."""
     end_s = time.monotonic() + patience_s
-    while len(told := read()) < num_workers and time.monotonic() < end_s:
+    while len(stacks := read()) < num_workers and time.monotonic() < end_s:
         time.sleep(_POLL_S)
-    return told
+    return stacks
 
 
 def _watch_for_preemption(mailbox: Any, rank: int) -> None:
@@ -202,7 +204,7 @@ def run_on_workers(
     group: WorkerGroup,
     reporter: RecordingReporter,
     losses: Losses,
-    tell_awaiting: Callable[[bool], object],
+    report_waiting: Callable[[bool], object],
 ) -> None:
     """Train one stage on a worker group and wait for it.
 
@@ -211,7 +213,7 @@ def run_on_workers(
         place: The artifact store, reachable from every worker.
         reporter: Receives the reports of rank 0 and answers whether to stop.
         losses: Those of the trial so far; it gets those of the group.
-        tell_awaiting: Called with True when the group has no worker, with False when it has one.
+        report_waiting: Called with True when the group has no worker, with False when it has one.
 
     Raises:
         TrialStopped: The group ended at the reporter's request, or the store failed on a worker, or the
@@ -226,7 +228,7 @@ def run_on_workers(
         mailbox: Any = cast(Any, ray.remote(_Mailbox)).options(num_cpus=0, scheduling_strategy=here).remote()
         # Lost workers are counted here and not by Train, which would retry an error of the stage as well.
         trainer = _new_trainer(stage, place, group, mailbox, losses.number, faulty)
-        failure = _fit(trainer, reporter, mailbox, tell_awaiting)
+        failure = _fit(trainer, reporter, mailbox, report_waiting)
         posted, nodes = ray.get([mailbox.error.remote(), mailbox.nodes.remote()])
         ray.kill(mailbox)  # else one actor of each attempt would stay as long as the driver
         error: Any = None if posted is None else pickle.loads(posted)
@@ -258,12 +260,12 @@ def _has_place(group: WorkerGroup, without: Collection[str]) -> bool:
 
 
 def _fit(
-    trainer: TorchTrainer, reporter: Reporter, mailbox: Any, tell_awaiting: Callable[[bool], object]
+    trainer: TorchTrainer, reporter: Reporter, mailbox: Any, report_waiting: Callable[[bool], object]
 ) -> BaseException | None:
     """Run one Train run to its end, forwarding reports and stop requests; return its failure, if any."""
     failures: list[BaseException] = []
-    tell_awaiting(True)
-    is_awaiting = True
+    report_waiting(True)
+    is_waiting_for_workers = True
 
     def fit() -> None:
         try:
@@ -277,13 +279,13 @@ def _fit(
     while thread.is_alive():
         thread.join(_POLL_S)
         _forward(mailbox, reporter)
-        if is_awaiting and ray.get(mailbox.nodes.remote()):
-            tell_awaiting(False)
-            is_awaiting = False
+        if is_waiting_for_workers and ray.get(mailbox.nodes.remote()):
+            report_waiting(False)
+            is_waiting_for_workers = False
     # Once more: rank 0 may have posted after the last look.
     _forward(mailbox, reporter)
-    if is_awaiting:  # it failed before any worker began
-        tell_awaiting(False)
+    if is_waiting_for_workers:  # it failed before any worker began
+        report_waiting(False)
     return failures[0] if failures else None
 
 

@@ -20,11 +20,9 @@ from nlgraft.execution.cluster import (
     is_local,
     local_capacity,
 )
-from nlgraft.execution.cluster_watch import ClusterWatch, places_of_driver
+from nlgraft.execution.cluster_watch import MAX_PREEMPTIONS, ClusterWatch, memory_shortage, places_of_driver
 from nlgraft.execution.events import Driver, Event, Notice, SweepTrial, TrialEnded
 from nlgraft.execution.interruption import Interrupted, raising_interrupted
-from nlgraft.execution.losses import MAX_PREEMPTIONS
-from nlgraft.execution.memory import memory_shortage
 from nlgraft.execution.optuna_study import OptunaStudy, database_url, optuna_name
 from nlgraft.execution.stage_claims import LOOK_SHARE
 from nlgraft.execution.trial_queue import TrialQueue
@@ -38,7 +36,7 @@ from nlgraft.study.data.study import Study, TrialScheduler
 from nlgraft.study.reading.system_import import load_system
 
 if TYPE_CHECKING:
-    from nlgraft.execution.trainable import TrialSpec
+    pass
 
 
 @dataclass(frozen=True)
@@ -132,10 +130,7 @@ class _TuneSweep:
         self, study: Study, store: ArtifactStore, queue: TrialQueue, driver: Driver, address: str | None
     ) -> None:
         # Imports ray.tune, which takes seconds that a completed study need not pay.
-        import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-        from nlgraft.execution.sweep_board import SweepBoard
+        from nlgraft.execution.sweep_board import DriverBoard
 
         self._study = study
         self._store = store
@@ -154,10 +149,7 @@ class _TuneSweep:
         self._wait = Wait(lambda line: driver.observe(Notice(line)))
         self._wait_timeout_s = driver.wait_timeout_s
         self._next_look_s = 0.0
-        # On the driver's own node: while the driver lives, trials must be able to reach the board.
-        here: Any = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        board: Any = ray.remote(num_cpus=0, scheduling_strategy=here)(SweepBoard)
-        self._board: Any = board.remote()
+        self._board = DriverBoard(self._encode)
         self._watch = ClusterWatch(places_of_driver(), address)
         self._check_signals: Callable[[], None] = lambda: None
         self._searcher = self._new_searcher()
@@ -183,25 +175,25 @@ class _TuneSweep:
                 loss = self._watch.loss or memory_shortage(error)
                 ended = loss or error
                 # Otherwise status and MLflow would show them as running for ever.
-                is_said = isinstance(ended, (Interrupted, ClusterError))
-                self._record_killed(str(ended) if is_said else one_line(ended))
+                has_own_words = isinstance(ended, (Interrupted, ClusterError))
+                self._record_killed(str(ended) if has_own_words else one_line(ended))
                 if loss is not None:
                     raise loss from None
                 raise
             finally:
                 self._queue.close()
 
-    def check(self, *, is_suspect: bool = False) -> None:
-        """Raise if the sweep cannot go on; see `TrialRunner`."""
+    def _check(self, is_suspect: bool) -> None:
+        """Raise if the sweep cannot go on; see `TuneSearcher`."""
         self._check_signals()
         self._watch.check(is_suspect=is_suspect)
         began_s = time.monotonic()
         if began_s >= self._next_look_s:
-            self._look_what_is_awaited()
+            self._look_for_places()
             took_s = time.monotonic() - began_s
             self._next_look_s = time.monotonic() + max(_LOOK_PAUSE_S, took_s / LOOK_SHARE)
 
-    def _look_what_is_awaited(self) -> None:
+    def _look_for_places(self) -> None:
         """Report what keeps trials from running, and end the sweep if none has run for too long."""
         import ray
         from ray.exceptions import RayError
@@ -209,27 +201,25 @@ class _TuneSweep:
 
         shape = self._group.shape
         try:
-            num_unplaced = unplaced(
-                placement_group_table(), shape, ray.get(self._board.num_awaiting.remote())
-            )
+            num_unplaced = unplaced(placement_group_table(), shape, self._board.num_waiting())
             free = ray.available_resources()
         except RayError:  # whether the cluster is lost is for the watch to say
             return
-        what, is_idle = self._queue.awaited_of_others, True
+        reason, is_idle = self._queue.awaited_of_others, True
         if num_unplaced:
-            what = place_text(num_unplaced, shape, free)
+            reason = place_text(num_unplaced, shape, free)
             is_idle = num_unplaced >= self._searcher.num_batches
-        waited_s = self._wait.go_on(what)
+        waited_s = self._wait.poll(reason)
         if is_idle and self._wait_timeout_s is not None and waited_s > self._wait_timeout_s:
             raise ClusterError(
-                f"no trial could run for {duration(waited_s)} (--wait-timeout): {what}. Run the same command "
-                "again to go on"
+                f"no trial could run for {duration(waited_s)} (--wait-timeout): {reason}. Run the same "
+                "command again to go on"
             )
 
     def _new_searcher(self) -> Any:
         from nlgraft.execution.tune_searcher import TuneSearcher
 
-        return TuneSearcher(self._queue, self._store, self, _BATCHES_PER_TUNER)
+        return TuneSearcher(self._queue, self._store, self._board, self._check, _BATCHES_PER_TUNER)
 
     def _new_tuner(self, scratch: str, scheduler: Any) -> Any:
         from ray import tune
@@ -237,7 +227,7 @@ class _TuneSweep:
         from nlgraft.execution.trainable import run_tune_trial
         from nlgraft.execution.tune_searcher import BriefResults
 
-        trainable = tune.with_parameters(run_tune_trial, board=self._board)
+        trainable = tune.with_parameters(run_tune_trial, board=self._board.actor)
         return tune.Tuner(
             tune.with_resources(trainable, self._resources_per_trial()),
             tune_config=tune.TuneConfig(
@@ -274,7 +264,7 @@ class _TuneSweep:
         return CooperativeScheduler(
             lambda trial: self._search_cell(trial.trial_id),
             lambda: scheduler_for(spec, mode),
-            lambda trial, reason: self.request_stop(trial.trial_id, reason),
+            lambda trial, reason: self._board.request_stop(trial.trial_id, reason),
         )
 
     def _search_cell(self, trial_id: str) -> str | None:
@@ -282,45 +272,14 @@ class _TuneSweep:
         trial = self._searcher.trial_of(trial_id)
         return trial.cell.key if trial is not None and trial.kind == "search" else None
 
-    def config_for(self, trials: Sequence[SweepTrial], batch_id: str) -> dict[str, Any]:
-        """Put the specs of trials on the board; their Tune config is only the id by which they are there."""
-        import ray
-
-        from nlgraft.execution.scheduling import TRIAL_ID
-
-        specs = [self._spec(trial, batch_id).to_text() for trial in trials]
-        ray.get(self._board.assign.remote(batch_id, specs))
-        return {TRIAL_ID: batch_id}
-
-    def _spec(self, trial: SweepTrial, batch_id: str) -> TrialSpec:
+    def _encode(self, trial: SweepTrial, batch_id: str) -> bytes:
         from nlgraft.execution.trainable import TrialSpec
 
         stage, metric = _watched(self._study, trial.graph) if trial.kind == "search" else ("", None)
-        return TrialSpec(
+        spec = TrialSpec(
             trial.graph, trial.config, self._store.place, batch_id, trial.key, self._group, stage, metric
         )
-
-    def withdraw(self, batch_id: str) -> int:
-        """Take the trials of a batch that have not begun off the board."""
-        import ray
-
-        return ray.get(self._board.withdraw.remote(batch_id))
-
-    def outcomes(self, batch_id: str) -> list[dict[str, str]]:
-        """Take a batch off the board; return how its trials ended, nothing if the board is lost."""
-        import ray
-        from ray.exceptions import RayError
-
-        try:
-            return ray.get(self._board.remove.remote(batch_id))
-        except RayError:
-            return []
-
-    def request_stop(self, batch_id: str, reason: str) -> None:
-        """Ask the current trial of a batch, by way of the board, to end itself."""
-        import ray
-
-        ray.get(self._board.request_stop.remote(batch_id, reason))
+        return spec.to_bytes()
 
     def _record_killed(self, reason: str) -> None:
         self._queue.stop(reason)
@@ -365,16 +324,16 @@ def prune_checkpoints(store: ArtifactStore, ended: Iterable[TrialEnded]) -> int:
         Number of stages whose checkpoints were removed.
     """
     stopped: dict[str, Stage] = {}
-    wanted: set[str] = set()
+    needed: set[str] = set()
     for event in ended:
         stages = {stage.fingerprint: stage for stage in event.trial.graph.stages}
         if event.trial.kind == "search" and event.record.state == "stopped":
             stopped |= stages
         elif event.record.state != "finished":
-            wanted |= set(stages)
+            needed |= set(stages)
     num_removed = 0
     for fingerprint, stage in stopped.items():
-        if fingerprint in wanted or store.checkpoints(stage).newest_step() is None:
+        if fingerprint in needed or store.checkpoints(stage).newest_step() is None:
             continue
         try:
             # Another sweep may be about to resume from them.

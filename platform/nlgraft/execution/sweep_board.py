@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from nlgraft.execution.events import SweepTrial
 from nlgraft.execution.scheduling import OUTCOME
 
 LEFT_OUT_S = 60.0
@@ -22,16 +29,16 @@ class _Batch:
         stop_reason: Why the one that is computed should end.
         node: The node that computes them; empty before they begin.
         lost_on: The nodes of the processes that were lost while they computed the current trial.
-        is_awaiting: True while the current trial has a worker group without a worker.
+        is_waiting_for_workers: True while the current trial has a worker group without a worker.
     """
 
-    specs: list[str]
+    specs: list[bytes]
     is_begun: bool = False
     outcomes: list[dict[str, str]] = field(default_factory=list)
     stop_reason: str | None = None
     node: str = ""
     lost_on: list[str] = field(default_factory=list)
-    is_awaiting: bool = False
+    is_waiting_for_workers: bool = False
 
 
 class SweepBoard:
@@ -46,16 +53,16 @@ class SweepBoard:
         self._batches: dict[str, _Batch] = {}
         self._left_out_until_s: dict[str, float] = {}
 
-    def assign(self, batch_id: str, specs: list[str]) -> None:
+    def assign(self, batch_id: str, specs: list[bytes]) -> None:
         """Keep the specs of trials that are about to run."""
         self._batches[batch_id] = _Batch(list(specs))
 
-    def current(self, batch_id: str, node: str = "") -> str | None:
+    def current(self, batch_id: str, node: str = "") -> bytes | None:
         """Return the spec of the trial to compute, again if the process that computed it was lost."""
         batch = self._batches[batch_id]
         if node and batch.node:
             batch.lost_on.append(batch.node)
-        batch.is_awaiting = False
+        batch.is_waiting_for_workers = False
         batch.node = node or batch.node
         batch.is_begun = bool(batch.specs)
         return batch.specs[0] if batch.specs else None
@@ -64,16 +71,16 @@ class SweepBoard:
         """Return the nodes of the processes that were lost while they computed the current trial."""
         return self._batches[batch_id].lost_on
 
-    def await_workers(self, batch_id: str, is_awaiting: bool) -> None:
+    def note_waiting(self, batch_id: str, is_waiting_for_workers: bool) -> None:
         """Note whether the worker group of the current trial has no worker yet."""
         if batch_id in self._batches:
-            self._batches[batch_id].is_awaiting = is_awaiting
+            self._batches[batch_id].is_waiting_for_workers = is_waiting_for_workers
 
-    def num_awaiting(self) -> int:
+    def num_waiting(self) -> int:
         """Count the trials whose process, or whose worker group, has not begun."""
-        return sum(batch.is_awaiting or not batch.node for batch in self._batches.values())
+        return sum(batch.is_waiting_for_workers or not batch.node for batch in self._batches.values())
 
-    def advance(self, batch_id: str, outcome: dict[str, str]) -> str | None:
+    def advance(self, batch_id: str, outcome: dict[str, str]) -> bytes | None:
         """Note how the current trial ended; return the spec of the next one, None if there is none."""
         batch = self._batches[batch_id]
         if outcome.get(OUTCOME) == "stalled":
@@ -93,7 +100,7 @@ class SweepBoard:
         """
         batch = self._batches[batch_id]
         if is_new:
-            num_begun = sum(one.is_begun for one in self._batches.values())
+            num_begun = sum(running.is_begun for running in self._batches.values())
             if batch.node in self._left_out_until_s and num_begun == 1:
                 return False
             self._left_out_until_s[batch.node] = time.monotonic() + LEFT_OUT_S
@@ -124,3 +131,46 @@ class SweepBoard:
         """Return why the current trial should end, or None."""
         batch = self._batches.get(batch_id)
         return None if batch is None else batch.stop_reason
+
+
+class DriverBoard:
+    """The driver's side of a sweep board, on the Ray cluster that this process is connected to.
+
+    Args:
+        encode: Turns a trial, and Tune's id of its batch, into the bytes that a worker reads. The board keeps
+            them without importing what they describe.
+
+    Attributes:
+        actor: Handle of the board, for the workers.
+    """
+
+    def __init__(self, encode: Callable[[SweepTrial, str], bytes]) -> None:
+        self._encode = encode
+        # On the driver's own node: while the driver lives, trials must be able to reach the board.
+        here: Any = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        board: Any = ray.remote(num_cpus=0, scheduling_strategy=here)(SweepBoard)
+        self.actor: Any = board.remote()
+
+    def assign(self, batch_id: str, trials: Sequence[SweepTrial]) -> None:
+        """Hand out trials that one worker computes one after another."""
+        specs = [self._encode(trial, batch_id) for trial in trials]
+        ray.get(self.actor.assign.remote(batch_id, specs))
+
+    def withdraw(self, batch_id: str) -> int:
+        """Take back the trials of a batch that have not begun; return how many stay."""
+        return ray.get(self.actor.withdraw.remote(batch_id))
+
+    def outcomes(self, batch_id: str) -> list[dict[str, str]]:
+        """Forget a batch; return how its trials ended, in order, and nothing if the board is lost."""
+        try:
+            return ray.get(self.actor.remove.remote(batch_id))
+        except RayError:
+            return []
+
+    def request_stop(self, batch_id: str, reason: str) -> None:
+        """Ask the trial of a batch that is computed to end itself."""
+        ray.get(self.actor.request_stop.remote(batch_id, reason))
+
+    def num_waiting(self) -> int:
+        """Count the trials whose process, or whose worker group, has not begun."""
+        return ray.get(self.actor.num_waiting.remote())

@@ -5,7 +5,6 @@ Tune reuses the actor from trial to trial, so a trial costs no process start.
 
 from __future__ import annotations
 
-import base64
 import json
 import logging
 import pickle
@@ -21,8 +20,7 @@ from ray import tune
 from ray.exceptions import RayError
 
 from nlgraft.basics.errors import HostFault, StageBusy, TrialFailed
-from nlgraft.execution.losses import PROCESS_DIED, Losses, is_any_lost
-from nlgraft.execution.memory import return_freed_memory
+from nlgraft.execution.cluster_watch import PROCESS_DIED, Losses, is_any_lost, return_freed_memory
 from nlgraft.execution.scheduling import (
     KEY,
     LEFT_OUT,
@@ -52,7 +50,7 @@ _LAST_WORDS_S = 30.0
 
 @dataclass(frozen=True)
 class TrialSpec:
-    """Everything a worker needs to run a trial; travels as text, by way of the board.
+    """Everything a worker needs to run a trial; travels by way of the board.
 
     Attributes:
         config: The resolved config, for the trial's record.
@@ -73,14 +71,14 @@ class TrialSpec:
     watched_stage: str
     watched_metric: str | None
 
-    def to_text(self) -> str:
-        """Encode as text, which the board keeps without importing what it describes."""
-        return base64.b64encode(pickle.dumps(self)).decode("ascii")
+    def to_bytes(self) -> bytes:
+        """Pickle for the board."""
+        return pickle.dumps(self)
 
     @staticmethod
-    def from_text(text: str) -> TrialSpec:
-        """Decode the text of `to_text`; it comes from the driver of this sweep, never from the store."""
-        spec = pickle.loads(base64.b64decode(text))
+    def from_bytes(encoded: bytes) -> TrialSpec:
+        """Undo `to_bytes`; what is read comes from the driver of this sweep, never from the store."""
+        spec = pickle.loads(encoded)
         assert isinstance(spec, TrialSpec)
         return spec
 
@@ -143,10 +141,10 @@ class TuneReporter:
         # Not for ever: a driver out of reach must not keep the process from ending.
         ray.get(self._board.advance.remote(self._spec.batch_id, outcome), timeout=_LAST_WORDS_S)
 
-    def tell_awaiting(self, is_awaiting: bool) -> None:
+    def report_waiting(self, is_waiting_for_workers: bool) -> None:
         """Tell whether the trial's worker group has no worker yet."""
         with suppress(RayError):  # whoever asks for a reason to stop hears of it
-            ray.get(self._board.await_workers.remote(self._spec.batch_id, is_awaiting))
+            ray.get(self._board.note_waiting.remote(self._spec.batch_id, is_waiting_for_workers))
 
     def should_stop(self) -> str | None:
         """Read this trial's stop request.
@@ -172,13 +170,13 @@ def run_tune_trial(config: dict[str, Any], board: Any) -> None:
     batch_id = config[TRIAL_ID]
     node = ray.get_runtime_context().get_node_id()
     try:
-        text: Any = ray.get(board.current.remote(batch_id, node))
+        encoded: Any = ray.get(board.current.remote(batch_id, node))
         lost_on: Any = ray.get(board.lost_on.remote(batch_id))
-        if text is not None and ray.get(board.is_left_out.remote(batch_id)):
+        if encoded is not None and ray.get(board.is_left_out.remote(batch_id)):
             _leave_out(board, batch_id, "")
-            text = None
-        while text is not None:
-            outcome, is_ended = _compute(text, board, lost_on)
+            encoded = None
+        while encoded is not None:
+            outcome, is_ended = _compute(encoded, board, lost_on)
             if outcome[OUTCOME] == LEFT_OUT:
                 if _leave_out(board, batch_id, outcome[REASON]):
                     break
@@ -186,7 +184,7 @@ def run_tune_trial(config: dict[str, Any], board: Any) -> None:
             lost_on = []  # of the first alone: those behind it have lost nothing yet
             return_freed_memory()
             # Told now and not at the end of the batch, at which this process may be lost.
-            text = ray.get(board.advance.remote(batch_id, outcome))
+            encoded = ray.get(board.advance.remote(batch_id, outcome))
             if is_ended:
                 return
             if outcome[OUTCOME] == "killed":
@@ -214,10 +212,10 @@ def _leave_out(board: Any, batch_id: str, fault: str) -> bool:
     return True
 
 
-def _compute(text: str, board: Any, lost_on: Sequence[str]) -> tuple[dict[str, str], bool]:
-    """Run a trial from its text; return how it ended, and whether Tune ended it."""
+def _compute(encoded: bytes, board: Any, lost_on: Sequence[str]) -> tuple[dict[str, str], bool]:
+    """Run a trial; return how it ended, and whether Tune ended it."""
     try:
-        spec = TrialSpec.from_text(text)
+        spec = TrialSpec.from_bytes(encoded)
     except Exception as error:  # tried again, it would be no more readable
         reason = f"its worker cannot read the trial, is its code on every node? {one_line(error)}"
         return {OUTCOME: "lost", REASON: reason}, False
@@ -254,7 +252,7 @@ def _run(spec: TrialSpec, tune_reporter: TuneReporter, lost_on: Sequence[str]) -
             config=dict(spec.config),
             # A worker that waited would hold its CPU or GPU; the queue defers the trial instead.
             is_waiting=False,
-            distribute=_distributor(spec, reporter, losses, tune_reporter.tell_awaiting),
+            distribute=_distributor(spec, reporter, losses, tune_reporter.report_waiting),
             device=spec.group.device,
         )
     except StageBusy as busy:
@@ -279,7 +277,7 @@ def _lost_contact(error: RayError) -> KillReason:
 
 
 def _distributor(
-    spec: TrialSpec, reporter: RecordingReporter, losses: Losses, tell_awaiting: Callable[[bool], object]
+    spec: TrialSpec, reporter: RecordingReporter, losses: Losses, report_waiting: Callable[[bool], object]
 ) -> Callable[[Stage], None] | None:
     if spec.group.num_workers == 1:
         return None
@@ -288,6 +286,6 @@ def _distributor(
         # Imports torch, which the driver of a sweep of single workers does not need.
         from nlgraft.execution.distributed_stages import run_on_workers
 
-        run_on_workers(stage, spec.place, spec.group, reporter, losses, tell_awaiting)
+        run_on_workers(stage, spec.place, spec.group, reporter, losses, report_waiting)
 
     return distribute

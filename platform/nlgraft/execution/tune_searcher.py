@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from ray.tune import Callback
 from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
+from nlgraft.execution.cluster_watch import PROCESS_DIED
 from nlgraft.execution.events import SweepTrial
-from nlgraft.execution.losses import PROCESS_DIED
 from nlgraft.execution.scheduling import (
     KEY,
     LEFT_OUT,
@@ -25,9 +25,11 @@ from nlgraft.execution.scheduling import (
     STACKS,
     STAGE,
     STEP,
+    TRIAL_ID,
     UNIX_MS,
     VALUE,
 )
+from nlgraft.execution.sweep_board import DriverBoard
 from nlgraft.execution.trial_queue import BATCH_S, TrialQueue
 from nlgraft.pipeline.stage import KillReason
 from nlgraft.pipeline.store import ArtifactStore
@@ -51,34 +53,6 @@ class BriefResults(Callback):
             del result[name]
 
 
-class TrialRunner(Protocol):
-    """Runs the trials that a searcher hands out, in batches under Tune's ids."""
-
-    def config_for(self, trials: Sequence[SweepTrial], batch_id: str) -> dict[str, Any]:
-        """Set up trials that one worker computes one after another; return the Tune config."""
-        ...
-
-    def withdraw(self, batch_id: str) -> int:
-        """Take back the trials of a batch that have not begun; return how many stay."""
-        ...
-
-    def outcomes(self, batch_id: str) -> list[dict[str, str]]:
-        """Free what `config_for` has set up; return how the trials ended that have ended, in order."""
-        ...
-
-    def request_stop(self, batch_id: str, reason: str) -> None:
-        """Ask the trial of a batch that is computed to end itself."""
-        ...
-
-    def check(self, *, is_suspect: bool = False) -> None:
-        """Raise if the sweep cannot go on: a signal arrived, the cluster is lost.
-
-        Args:
-            is_suspect: There was an error of Ray.
-        """
-        ...
-
-
 @dataclass
 class _Batch:
     """Trials under one Tune id, and the monotonic second at which they were handed out."""
@@ -95,7 +69,9 @@ class TuneSearcher(Searcher):
 
     Args:
         store: Where trials leave their records.
-        runner: Prepares and stops trials.
+        board: Where trials are handed out, asked to stop and heard of.
+        check: Raises if the sweep cannot go on: a signal arrived, the cluster is lost. Is told whether there
+            was an error of Ray.
         max_batches: How many batches Tune is handed before it is told that the search is over.
     """
 
@@ -103,13 +79,15 @@ class TuneSearcher(Searcher):
         self,
         queue: TrialQueue,
         store: ArtifactStore,
-        runner: TrialRunner,
+        board: DriverBoard,
+        check: Callable[[bool], None],
         max_batches: int,
     ) -> None:
         super().__init__()
         self._queue = queue
         self._store = store
-        self._runner = runner
+        self._board = board
+        self._check = check
         self._num_left = max_batches
         self._is_stopping = False
         self._batches: dict[str, _Batch] = {}
@@ -138,7 +116,7 @@ class TuneSearcher(Searcher):
         """Hand out the next trials; None makes Tune ask again later."""
         if self._failure is not None:
             raise self._failure
-        self._runner.check()
+        self._check(False)
         trial = None
         if self.is_spent:
             self._queue.check_budget()  # or nobody would, until the last trials have ended
@@ -148,7 +126,7 @@ class TuneSearcher(Searcher):
             self._is_stopping = True
             for running_id in self._batches:
                 self._withdraw(running_id)
-                self._runner.request_stop(running_id, KillReason(self._queue.stop_reason))
+                self._board.request_stop(running_id, KillReason(self._queue.stop_reason))
         if trial is None:
             self._share_late_batches()
             # A spent searcher ends with what it has handed out; a new one over the same queue goes on.
@@ -156,12 +134,14 @@ class TuneSearcher(Searcher):
             if not is_over:
                 return None
             for idle_id in self._batches:  # at places that are left out
-                self._runner.request_stop(idle_id, "no trial is left")
+                self._board.request_stop(idle_id, "no trial is left")
             return Searcher.FINISHED
         self._num_left -= 1
         trials = [trial, *self._queue.take_following(trial)]
         self._batches[trial_id] = _Batch(trials, time.monotonic())
-        return self._runner.config_for(trials, trial_id)
+        self._board.assign(trial_id, trials)
+        # Tune keeps several copies of each config, so the trials are on the board alone.
+        return {TRIAL_ID: trial_id}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Pass a report to the queue."""
@@ -171,7 +151,7 @@ class TuneSearcher(Searcher):
             return
         if batch is None or STAGE not in result:
             return
-        trial = next((one for one in batch.trials if one.key == result[KEY]), None)
+        trial = next((candidate for candidate in batch.trials if candidate.key == result[KEY]), None)
         if trial is None:
             return
         self._queue.progress(trial, result[STAGE], result[STEP], json.loads(result[METRICS]), result[UNIX_MS])
@@ -187,10 +167,10 @@ class TuneSearcher(Searcher):
         """
         try:
             if error:
-                self._runner.check(is_suspect=True)
+                self._check(True)
             batch = self._batches.pop(trial_id, None)
             if batch is not None:
-                self._end(batch.trials, self._runner.outcomes(trial_id), {} if error else result or {})
+                self._end(batch.trials, self._board.outcomes(trial_id), {} if error else result or {})
         except Exception as failure:
             self._failure = self._failure or failure
 
@@ -199,17 +179,17 @@ class TuneSearcher(Searcher):
     ) -> None:
         for trial, outcome in zip(trials, outcomes, strict=False):
             self._end_one(trial, outcome)
-        left = trials[len(outcomes) :]
-        if not left:
+        unended = trials[len(outcomes) :]
+        if not unended:
             return
         if result.get(OUTCOME) == "killed":  # it lost contact, so nothing knows how far it came
-            for trial in left:
+            for trial in unended:
                 self._queue.kill(trial, str(result[REASON]))
             return
         if result.get(OUTCOME) != "ended":  # Tune heard nothing of its end, so the process died in the first
-            self._queue.end(left[0], self._queue.lost(left[0], PROCESS_DIED))
-            left = left[1:]
-        for trial in reversed(left):  # each goes to the front of the queue
+            self._queue.end(unended[0], self._queue.lost(unended[0], PROCESS_DIED))
+            unended = unended[1:]
+        for trial in reversed(unended):  # each goes to the front of the queue
             self._queue.give_back(trial)
 
     def _end_one(self, trial: SweepTrial, outcome: dict[str, str]) -> None:
@@ -241,7 +221,7 @@ class TuneSearcher(Searcher):
         batch = self._batches[batch_id]
         if len(batch.trials) == 1:
             return
-        num_kept = self._runner.withdraw(batch_id)
+        num_kept = self._board.withdraw(batch_id)
         for trial in reversed(batch.trials[num_kept:]):
             self._queue.give_back(trial)
         del batch.trials[num_kept:]
@@ -249,7 +229,7 @@ class TuneSearcher(Searcher):
 
     def _give_back(self, batch_id: str, batch: _Batch, fault: str) -> None:
         """Take back all that has not ended of a batch whose host is left out."""
-        num_ended = self._runner.withdraw(batch_id)
+        num_ended = self._board.withdraw(batch_id)
         for trial in reversed(batch.trials[num_ended:]):
             self._queue.give_back(trial, fault if trial is batch.trials[num_ended] else "")
         del batch.trials[num_ended:]

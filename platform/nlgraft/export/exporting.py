@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from nlgraft.analysis.data.trials import CellResult, TrialResult
-from nlgraft.analysis.statistics.comparer import Comparer
+from nlgraft.analysis.estimates.comparer import Comparer
 from nlgraft.analysis.study_result import StudyResult
 from nlgraft.basics.errors import DataError, nearest
 from nlgraft.basics.wording import count, inert_markdown

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import logging
 import os
+import shutil
 import socket
 import time
 import uuid
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -20,12 +24,11 @@ from nlgraft.basics.errors import StoreError
 from nlgraft.pipeline.integrity import (
     ArtifactDamaged,
     FileEntry,
-    explained,
     find_damage,
     remember_verified,
     remove_tree,
+    store_errors,
 )
-from nlgraft.pipeline.scratch import Scratch
 
 logger = logging.getLogger(__name__)
 
@@ -122,7 +125,7 @@ class LocalFiles:
         self.name = str(root)
         self.scratch = Scratch(root / "tmp")
 
-    @explained("read")
+    @store_errors("read")
     def read(self, key: str) -> bytes | None:
         """Read a key; None if it is missing."""
         try:
@@ -130,13 +133,13 @@ class LocalFiles:
         except (FileNotFoundError, NotADirectoryError):  # a file in place of its folder: missing, too
             return None
 
-    @explained("write")
+    @store_errors("write")
     def write(self, key: str, data: bytes) -> None:
         """Write a key in one step, replacing what was there."""
         with self._written(key, data) as scratch:
             scratch.replace(self.root / key)
 
-    @explained("write")
+    @store_errors("write")
     def create(self, key: str, data: bytes) -> bool:
         """Write a key only if it is missing: a hard link fails where a name is taken."""
         with self._written(key, data) as scratch:
@@ -153,12 +156,12 @@ class LocalFiles:
                 ) from error
         return True
 
-    @explained("write")
+    @store_errors("write")
     def replace(self, key: str, old: bytes, new: bytes) -> bool:
         """Write a key only if it holds `old`."""
         return self._exchange(key, old, new)
 
-    @explained("delete")
+    @store_errors("delete")
     def delete(self, key: str, expected: bytes | None = None) -> None:
         """Delete a key, or with `expected` only if it holds that; a missing key is fine."""
         if expected is not None:
@@ -203,7 +206,7 @@ class LocalFiles:
         """Delete everything below a key; nothing there is fine."""
         remove_tree(self.root / key)
 
-    @explained("list")
+    @store_errors("list")
     def names(self, key: str) -> list[str]:
         """List the names directly below a key, newest first; hidden ones left out."""
         stamped: list[tuple[float, str]] = []
@@ -218,24 +221,24 @@ class LocalFiles:
                         stamped.append((-entry.stat().st_mtime, entry.name))
         return [name for _, name in sorted(stamped)]
 
-    @explained("read")
+    @store_errors("read")
     def existing(self, keys: Iterable[str]) -> set[str]:
         """Select the keys that exist."""
         return {key for key in keys if (self.root / key).exists()}
 
-    @explained("list")
+    @store_errors("list")
     def sizes(self, key: str) -> dict[str, int]:
         """List the bytes of every file below a key, by its key; hidden ones left out."""
-        found = {}
+        num_bytes = {}
         for folder, _, names in os.walk(self.root / key, onerror=_raise_unless_gone):
             for name in names:
                 path = Path(folder, name)
                 with contextlib.suppress(FileNotFoundError):
                     if not name.startswith(".") and path.is_file():
-                        found[path.relative_to(self.root).as_posix()] = path.stat().st_size
-        return found
+                        num_bytes[path.relative_to(self.root).as_posix()] = path.stat().st_size
+        return num_bytes
 
-    @explained("read")
+    @store_errors("read")
     def modified_at(self, key: str) -> float | None:
         """Return the Unix time of the last write by the file system's clock; None if the key is missing."""
         try:
@@ -243,7 +246,7 @@ class LocalFiles:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    @explained("write")
+    @store_errors("write")
     def put_directory(self, source: Path, key: str, entries: Mapping[str, FileEntry]) -> Path:
         """Rename a local directory."""
         target = self.root / key
@@ -253,7 +256,7 @@ class LocalFiles:
         remember_verified(target, entries)
         return target
 
-    @explained("read")
+    @store_errors("read")
     def damage(self, key: str, entries: Mapping[str, FileEntry], *, is_afresh: bool = False) -> str | None:
         """Compare sizes and checksums; those that this process has compared are read again if `is_afresh`."""
         return find_damage(self.root / key, entries, is_afresh=is_afresh)
@@ -304,3 +307,61 @@ def _raise_unless_gone(error: OSError) -> None:
     """Leave a folder out of a listing that is missing, or that another process has just removed."""
     if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
         raise error
+
+
+# Local directories that are written before they are published.
+
+
+class Scratch:
+    """Directories below one root, each held by the process that made it.
+
+    A process holds its directories by a locked file beside them. The kernel ends the lock with the process,
+    and shows it to every namespace and container of the host, where process numbers do not compare.
+
+    Args:
+        root: On the file system to which finished directories are renamed.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @store_errors("write")
+    def new(self, fingerprint: str) -> Path:
+        """Make an empty directory; the fingerprint in its name is for people."""
+        path = self.root / f"{fingerprint[:16]},{uuid.uuid4().hex[:8]},{self._holder}"
+        path.mkdir(parents=True)
+        return path
+
+    @store_errors("write")
+    def own(self, directory: Path, fingerprint: str) -> Path:
+        """Return a directory made by `new` as it is, and a copy of any other."""
+        if directory.parent == self.root:
+            return directory
+        path = self.new(fingerprint)
+        shutil.copytree(directory, path, dirs_exist_ok=True)
+        return path
+
+    def remove_abandoned(self) -> None:
+        """Remove the directories of processes of this host that have ended."""
+        for lock in self.root.glob(f".*,{socket.gethostname()}.lock"):
+            # Without a lock, held or unknown to the file system, nothing is removed.
+            with contextlib.suppress(OSError), lock.open("r+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                for path in self.root.glob(f"*,{lock.stem[1:]}"):
+                    remove_tree(path)
+                lock.unlink()
+
+    @cached_property
+    def _holder(self) -> str:
+        """Suffix of the names of this process's directories; the file of that name is locked."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        self.remove_abandoned()
+        name = f"{uuid.uuid4().hex[:16]},{socket.gethostname()}"
+        draft = self.root / f".{name}"
+        descriptor = os.open(draft, os.O_CREAT | os.O_RDWR, 0o666)
+        weakref.finalize(self, os.close, descriptor)
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Renamed once it is locked, so that no process ever sees it unlocked.
+        draft.rename(draft.with_name(f".{name}.lock"))
+        return name

@@ -204,20 +204,21 @@ def environment() -> dict[str, Any]:
 def _hardware() -> dict[str, str]:
     """Name the models of processor and GPUs, as Linux and its NVIDIA driver do; empty elsewhere."""
     places = {"processor": ("model name", [_CPUS]), "gpu": ("Model", sorted(_GPUS.glob("*/information")))}
-    found = {}
-    for what, (field, files) in places.items():
+    models = {}
+    for device, (field, files) in places.items():
         lines = [line for file in files if file.is_file() for line in file.read_text("utf-8").splitlines()]
-        named = Counter(line.partition(":")[2].strip() for line in lines if line.startswith(field))
-        if named:
-            found[what] = ", ".join(f"{number} x {name}" for name, number in named.items())
-    return found
+        counts = Counter(line.partition(":")[2].strip() for line in lines if line.startswith(field))
+        if counts:
+            models[device] = ", ".join(f"{number} x {name}" for name, number in counts.items())
+    return models
 
 
 def _git_state() -> dict[str, Any] | None:
-    package = Path(__file__).resolve().parents[1]
+    here = Path(__file__).resolve()
+    package = here.parents[1]
     try:
         # A copy installed inside another project's checkout is not that project's code.
-        git(package, "ls-files", "--error-unmatch", "errors.py")
+        git(here.parent, "ls-files", "--error-unmatch", here.name)
         commit = git(package, "rev-parse", "HEAD")
         return {"commit": commit, "is_dirty": bool(git(package, "status", "--porcelain"))}
     except (OSError, subprocess.SubprocessError):
@@ -231,11 +232,11 @@ def git(directory: Path, *arguments: str) -> str:
         OSError: There is no git.
         subprocess.SubprocessError: It fails, or takes too long.
     """
-    done = subprocess.run(
+    process = subprocess.run(
         ["git", "-C", str(directory), *arguments],
         capture_output=True,
         check=True,
         text=True,
         timeout=_GIT_TIMEOUT_S,
     )
-    return done.stdout.strip()
+    return process.stdout.strip()

@@ -1,30 +1,32 @@
-"""One run of a study: lock, sweep, tracking, result and report."""
+"""One run of a study: lock, sweep, tracking, result and report; in this thread or in one of its own."""
 
 from __future__ import annotations
 
 import os
+import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from nlgraft.basics.errors import ClusterError, StudyLockedError
+from nlgraft.basics.errors import ClusterError, NlgraftError, StudyLockedError
 from nlgraft.basics.wording import without_credentials
 from nlgraft.execution.events import Driver, Event, Notice, Observer, TrialEnded, TrialProgress, TrialStarted
-from nlgraft.pipeline.integrity import explained
+from nlgraft.pipeline.integrity import store_errors
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.space import Domain
 from nlgraft.study.data.system import REPLICATE_SPLITS, SEARCH_SPLITS
+from nlgraft.study.planning.looks import read_granted
 from nlgraft.study.planning.planner import check_cells
 from nlgraft.study.public import Study
 from nlgraft.study.reading.system_import import load_system
 
 if TYPE_CHECKING:
     from nlgraft.analysis.study_result import StudyResult
+    from nlgraft.execution.interruption import StudyLock
     from nlgraft.execution.status import RunningRecord
-    from nlgraft.execution.study_lock import StudyLock
     from nlgraft.execution.sweep import SweepOutcome
     from nlgraft.tracking.mlflow_tracker import MlflowTracker
 
@@ -97,6 +99,7 @@ class Run:
         wait_timeout_s: Longest wait for the lock, and while no trial can run for want of a place or of a
             stage that another sweep computes; None refuses a locked study at once, and waits for the others
             without limit.
+        is_next_look: True to go on with the undecided questions, up to the seeds of their next look.
     """
 
     def __init__(
@@ -108,8 +111,11 @@ class Run:
         address: str | None = None,
         on_event: Observer | None = None,
         wait_timeout_s: float | None = None,
+        *,
+        is_next_look: bool = False,
     ) -> None:
         self.study = study
+        self._is_next_look = is_next_look
         self.on_event = on_event
         self.store = store
         self._cells = cells
@@ -131,6 +137,7 @@ class Run:
             Interrupted: A signal arrived; running trials are recorded as killed.
             ClusterError: The Ray cluster cannot be joined, or was lost.
             DataError: A corpus cannot be used; nothing was started.
+            NlgraftError: There is no next look.
         """
         return self._locked(self._sweep_and_report)
 
@@ -139,7 +146,7 @@ class Run:
 
         Args:
             grant: Takes a look, as in `Driver`.
-            note: Says at the end, to MLflow, what came of it.
+            note: Returns the text that MLflow shows with the study; called at the end.
 
         Raises:
             As `result`.
@@ -190,15 +197,15 @@ class Run:
 
     def _lock(self) -> StudyLock:
         """Take the lock of the study, waiting for it as long as is allowed."""
-        from nlgraft.execution.study_lock import StudyLock
+        from nlgraft.execution.interruption import StudyLock
         from nlgraft.execution.waiting import Wait
 
         wait = Wait(self._notify)
         while True:
             try:
                 return StudyLock(self.study, self.store)
-            except StudyLockedError as held:
-                waited_s = wait.go_on(str(held))
+            except StudyLockedError as locked:
+                waited_s = wait.poll(str(locked))
                 if self._wait_timeout_s is None or waited_s > self._wait_timeout_s:
                     raise
             if self._is_stopping.wait(_LOCK_PAUSE_S):
@@ -225,8 +232,15 @@ class Run:
         tracker.start_study(self.study, self.study.fingerprint, self._cells, self.store.is_writable, is_read)
         track = tracking_observer(tracker, self.store)
 
+        is_declared = splits != REPLICATE_SPLITS
+
         def observe(event: Event) -> None:
+            nonlocal is_declared
             running.observe(event)
+            if isinstance(event, TrialEnded) and event.trial.kind == "replicate" and not is_declared:
+                # Before anybody sees its score, so that none can choose arms, seeds or looks by it.
+                read_result(self.study, self.store).declare()
+                is_declared = True
             track(event)
             if self.on_event is not None:
                 self.on_event(event)
@@ -238,17 +252,35 @@ class Run:
 
         driver = Driver(observe, poll, grant, splits=splits, wait_timeout_s=self._wait_timeout_s)
         outcome = run_sweep(self.study, self.store, self._cells, driver, self._address)
+        # A driver that has lost its lock must not report results that another one is still writing.
         lock.check()
         return outcome
+
+    def _next_look(self) -> dict[str, int]:
+        """Say how many seeds each cell gets at the next look of its undecided questions.
+
+        Raises:
+            NlgraftError: No question is undecided, or none has a look left.
+        """
+        following = read_result(self.study, self.store).next_look()
+        if not following:
+            raise NlgraftError(
+                f"{self.study.variant}: there is no next look: every question is decided, cannot be decided "
+                f"by seeds, or has had its looks at {', '.join(map(str, self.study.looks))} seeds. "
+                "nlgraft report shows them"
+            )
+        return following
 
     def _sweep_and_report(
         self, tracker: MlflowTracker, running: RunningRecord, lock: StudyLock
     ) -> StudyResult:
         from nlgraft.analysis.data.results import Invocation
 
+        following = self._next_look() if self._is_next_look else {}
+
         def grant() -> dict[str, int]:
-            is_planned = self.study.planned_looks is not None
-            return read_result(self.study, self.store).granted if is_planned else {}
+            planned = read_result(self.study, self.store).granted if self.study.sequential else {}
+            return _most(read_granted(self.study, self.store), planned, following)
 
         self.study.record(self.store)
         outcome = self._sweep(tracker, running, lock, grant, REPLICATE_SPLITS)
@@ -265,10 +297,16 @@ class Run:
             experiment=tracker.experiment,
             stop_reason=outcome.stop_reason,
         )
-        with explained("write"):
+        with store_errors("write"):
             result.report(directory, formats=["md", "html", "latex", "csv", "json"])
         tracker.finish_study(result.to_json(), result.note(), directory)
         return result
+
+
+def _most(*grants: Mapping[str, int]) -> dict[str, int]:
+    """Take the most seeds that any of several looks grants each cell."""
+    keys = dict.fromkeys(key for granted in grants for key in granted)
+    return {key: max(granted.get(key, 0) for granted in grants) for key in keys}
 
 
 def tracking_observer(tracker: MlflowTracker, store: ArtifactStore) -> Observer:
@@ -296,3 +334,74 @@ def tracking_observer(tracker: MlflowTracker, store: ArtifactStore) -> Observer:
                 pass
 
     return observe
+
+
+# A run in the background.
+
+
+class Handle:
+    """A study that runs in a thread of this process; made by `nlgraft.api.launch`."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._events: queue.Queue[Event | None] = queue.Queue()
+        self._outcome: StudyResult | BaseException | None = None
+        forward = run.on_event
+
+        def observe(event: Event) -> None:
+            self._events.put(event)
+            if forward is not None:
+                forward(event)
+
+        run.on_event = observe
+        # A daemon: a program that ends does not wait for its sweep.
+        self._thread = threading.Thread(target=self._work, name=f"nlgraft-{run.study.variant}", daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        state = "runs" if self._thread.is_alive() else "has ended"
+        return (
+            f"Handle of {self._run.study.variant}, which {state} in a thread of this process\n"
+            "  next: .events() yields events; .status() counts trials; .stop(); .result() waits"
+        )
+
+    def _work(self) -> None:
+        try:
+            self._outcome = self._run.result()
+        except BaseException as error:  # raised again by `result`, in the thread that asks for it
+            self._outcome = error
+        finally:
+            self._events.put(None)
+
+    def events(self) -> Iterator[Event]:
+        """Yield the sweep's events as they come, until it ends; each event is yielded once."""
+        while (event := self._events.get()) is not None:
+            yield event
+        self._events.put(None)  # the end stays, for whoever iterates again
+
+    def status(self) -> dict[str, Any]:
+        """Count the trials of each cell by state."""
+        from nlgraft.execution.status import read_status
+
+        return read_status(self._run.study, self._run.store)
+
+    def stop(self) -> None:
+        """Start no further trial and ask the running ones to end at their next report."""
+        self._run.stop()
+
+    def result(self, timeout_s: float | None = None) -> StudyResult:
+        """Wait for the end and return the result.
+
+        Args:
+            timeout_s: Seconds to wait at most; None waits without limit.
+
+        Raises:
+            NlgraftError: The sweep is still running after ``timeout_s``.
+        """
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            raise NlgraftError(f"{self._run.study.variant} is still running after {timeout_s:g} s")
+        if isinstance(self._outcome, BaseException):
+            raise self._outcome
+        assert self._outcome is not None
+        return self._outcome

@@ -12,17 +12,18 @@ from contextlib import ExitStack, closing, suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 from filelock import FileLock, Timeout
 from mlflow import MlflowClient, MlflowException
+from mlflow.entities import Run
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
-from nlgraft.basics.errors import Problem, StudyError
+from nlgraft.basics.errors import Problem, StudyError, StudyLockedError
 from nlgraft.basics.wording import without_credentials
+from nlgraft.pipeline.fence import Guarded
 from nlgraft.tracking.backend import MlflowBackend
-from nlgraft.tracking.fenced_client import fenced_client
 from nlgraft.tracking.uri import is_database, sqlite_path
 
 _log = logging.getLogger("nlgraft.tracking")
@@ -151,3 +152,36 @@ def _experiment_id(client: MlflowClient, name: str, location: str | None, tags: 
         )
         client.restore_experiment(experiment.experiment_id)
     return experiment.experiment_id
+
+
+# An MLflow client that asks before each request that writes whether this driver still may.
+
+
+_READING = ("get_", "search_", "list_")
+
+
+def fenced_client(client: MlflowClient, may_write: Callable[[], bool]) -> MlflowClient:
+    """Return a client whose writes are refused once another driver writes this study.
+
+    MLflow has no conditional requests: one that is on its way when the process is stopped arrives. A run
+    that is created so is deleted again, since it may be there twice.
+    """
+
+    def check() -> None:
+        if not may_write():
+            raise StudyLockedError("another driver writes this study to MLflow")
+
+    return cast(MlflowClient, _FencedClient(client, check, lambda name: name.startswith(_READING)))
+
+
+class _FencedClient(Guarded):
+    def create_run(self, *arguments: Any, **options: Any) -> Run:
+        """Create a run, and delete it if this driver may not write any more."""
+        self._check()
+        run = self._inner.create_run(*arguments, **options)
+        try:
+            self._check()
+        except StudyLockedError:
+            self._inner.delete_run(run.info.run_id)
+            raise
+        return run

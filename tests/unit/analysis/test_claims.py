@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from nlgraft.analysis.statistics import claims
-from nlgraft.analysis.statistics.claims import signatures_differ
-from nlgraft.analysis.statistics.comparison import Comparison
+from nlgraft.analysis.data.ledger import Look
+from nlgraft.analysis.estimates.comparison import Comparison
+from nlgraft.analysis.policy import claims
+from nlgraft.analysis.policy.claims import signatures_differ
 from nlgraft.study.data.claim import Claim
 
 OURS = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
@@ -43,12 +44,13 @@ def test_an_exact_difference_needs_no_p():
 
 
 def test_undecided_says_how_many_seeds_more():
-    found = comparison(0.4, 0.2, seed_variance=0.03, level=0.05 / 7)
-    assert found.seeds_needed > replace(found, level=0.05).seeds_needed > 4
-    answer = judge(found)
-    assert (answer.verdict, answer.seeds_more) == ("undecided", found.seeds_needed - 3)
-    assert answer.text == f"undecided ({found.seeds_needed - 3} seeds more)"
-    assert judge(comparison(4.0, 0.06, seed_variance=0.03)).text == "undecided (1 seed more)"
+    looks = {6: 0.01, 12: 0.01}
+    found = comparison(4.0, 0.06, seed_variance=0.03, later_levels=looks)
+    assert judge(found).seeds_more == 3, "the first look that probably decides"
+    assert judge(found).text == "undecided (3 seeds more)"
+    seen = {3: Look(difference=0.01, p=0.06)}
+    assert judge(replace(found, difference=0.01, looks=seen)).seeds_more is None, "none of its looks does"
+    assert found.seeds_needed < replace(found, level=0.05 / 70).seeds_needed
 
 
 def test_too_small_a_difference_asks_for_segments_and_not_for_seeds():
@@ -131,11 +133,11 @@ def test_figures_are_compared_only_when_signatures_are(published, ours, reason):
     [
         (1.0, 0.01, "same direction", "same direction, other data"),
         (-1.0, 0.01, "opposite direction", "opposite direction, other data"),
-        (5.0, 0.2, "undecided", "undecided (1 seed more), other data"),
+        (5.0, 0.2, "undecided", "undecided (3 seeds more), other data"),
     ],
 )
 def test_other_data_neither_support_nor_contradict(difference, p, verdict, text):
-    found = comparison(difference, p, seed_variance=0.03)
+    found = comparison(difference, p, seed_variance=0.03, later_levels={6: 0.01})
     answer = judge(found, other_data="downstream.test is b", why_not="other data: downstream.test is b")
     assert (answer.verdict, answer.text) == (verdict, text)
     assert answer.figures == ()

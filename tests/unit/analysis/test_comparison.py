@@ -7,9 +7,9 @@ import pytest
 from scipy import stats
 
 from nlgraft.analysis.data.trials import Measured
-from nlgraft.analysis.statistics import resampling
-from nlgraft.analysis.statistics.comparer import Comparer
-from nlgraft.analysis.statistics.comparison import rounded
+from nlgraft.analysis.estimates import resampling
+from nlgraft.analysis.estimates.comparer import Comparer
+from nlgraft.analysis.estimates.comparison import rounded
 
 SIGNATURE = "nrefs:1|case:mixed|tok:13a"
 

@@ -69,7 +69,6 @@ EDITS = {
         both(put("sequential", {"looks": [3, 4]}), put("seeds", [1, 2, 3, 4])),
         "sequential.looks: none → [3, 4]",
     ),
-    "any time": (put("sequential", {"kind": "anytime"}), "sequential.kind: none → anytime"),
     "claim cut": (
         put("claims/1", None),
         "claim “arm=att better than arm=avg on test/bleu”: registered → left out",

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from nlgraft.analysis.data.trials import CellResult, TrialResult
+from nlgraft.analysis.estimates.expected_best import expected_best, expected_maximum, on_new_seeds
 from nlgraft.analysis.rendering.search_tables import expected_best_table
-from nlgraft.analysis.statistics.expected_best import expected_best, expected_maximum
 from nlgraft.pipeline.trial import TrialRecord
 
 
@@ -70,6 +70,7 @@ def test_a_cell_has_its_curve_with_a_band_and_the_cost_of_a_trial(searched):
     assert found.high.max() <= 4.0
     assert found.steps_per_trial == 100.0  # of the trial's own training
     assert found.worker_s_per_trial == 20.0  # two workers
+    assert found.on_new_seeds == pytest.approx(expected_maximum(on_new_seeds(np.array([1.0, 2.0, 4.0]), 1.0)))
     assert expected_best(result, result.cells[1]) is None
 
 
@@ -88,6 +89,29 @@ def test_trials_that_failed_are_draws_of_the_worst_value(searched):
     assert expected_best(result, searched([2.0, None]).cells[0]) is None
 
 
+@pytest.mark.parametrize("noise", [0.25, 0.5])
+def test_the_best_on_new_seeds_is_foretold_without_the_luck_of_the_first(noise):
+    """Trials are drawn as random search does, near an optimum that nothing exceeds."""
+    rng = np.random.default_rng(8)
+    seen, foretold, reached = [], [], []
+    for _ in range(150):
+        true = -np.square((rng.random((24, 3)) - [0.6, 0.3, 0.5]) * [2.0, 1.0, 0.5]).sum(axis=1) / 0.54
+        values = true + noise * rng.standard_normal(24)
+        best = values.argmax()
+        seen.append(values[best])
+        foretold.append(on_new_seeds(values, noise**2)[best])
+        reached.append(true[best])
+    luck = np.mean(seen) - np.mean(reached)
+    assert abs(np.mean(foretold) - np.mean(reached)) < 0.2 * luck
+
+
+def test_without_noise_nothing_is_taken_off_and_of_pure_noise_all():
+    values = np.random.default_rng(3).standard_normal(200)
+    assert on_new_seeds(values, 0.0) == pytest.approx(values)
+    assert np.ptp(on_new_seeds(values, 1.0)) < 0.25 * np.ptp(values)
+    assert (np.diff(on_new_seeds(np.sort(values), 0.3)) >= -1e-12).all()
+
+
 def test_every_format_shows_it(searched):
     result = searched([1.0, 2.0, None])
     document = result.to_json()["cells"]
@@ -100,6 +124,7 @@ def test_every_format_shows_it(searched):
         "| cell | steps of a trial | worker seconds of a trial | best of 1 | best of 2 | best of 3 |" in text
     )
     assert "| baseline | 100 | 20.0 | 1.333\u00a0[1.000,\u00a02.000] | 1.556" in text
+    assert "baseline, on new seeds" in text
     assert "Trials without a value count as the worst finished one: baseline 1." in text
     assert "Dodge et al. 2019" in text
     page = result.render("html")

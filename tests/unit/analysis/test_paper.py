@@ -13,12 +13,12 @@ import pytest
 import sacrebleu
 
 from nlgraft.analysis.data.cost import cost_of
+from nlgraft.analysis.policy.examples import examples_of
 from nlgraft.analysis.rendering.bibliography import bibliography, paper_key
 from nlgraft.analysis.rendering.paper_numbers import Numbers, unique_slugs
 from nlgraft.analysis.rendering.paper_prose import methods_paragraph
 from nlgraft.analysis.rendering.report import describe
 from nlgraft.analysis.rendering.typesetting import escape_latex, make_table, to_latex
-from nlgraft.analysis.statistics.examples import examples_of
 from nlgraft.analysis.study_result import StudyResult
 from nlgraft.basics.shipped import system_names
 from nlgraft.study.reading.system_import import load_system

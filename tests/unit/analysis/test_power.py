@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from nlgraft.analysis.statistics.power import (
+from nlgraft.analysis.estimates.power import (
     MAX_SEEDS,
     detectable_interval,
     power,
@@ -12,6 +12,7 @@ from nlgraft.analysis.statistics.power import (
     seeds_needed,
     smallest_detectable,
 )
+from nlgraft.analysis.estimates.resampling import normal_p
 
 
 @pytest.mark.parametrize("num_seeds", [2, 3, 5, 10])
@@ -68,3 +69,29 @@ def test_no_number_of_seeds_helps_a_small_test_set():
     assert seeds_needed(0.0, 1.0, 0.0, 3, 0.05) is None
     assert seeds_needed(0.1, 1.0, 1.0, 3, 0.05) is None
     assert MAX_SEEDS == 1000
+
+
+def test_p_without_segments_is_students_and_without_seed_noise_normal():
+    assert normal_p(np.array(1.0), 1.0, 0.0, 5) == pytest.approx(2 * stats.t.sf(5**0.5, 4))
+    assert normal_p(np.array(2.0), 0.0, 1.0, 5) == pytest.approx(2 * stats.norm.sf(2.0), rel=1e-2)
+
+
+def test_p_of_both_noises_is_that_of_their_sum():
+    rng = np.random.default_rng(0)
+    drawn = np.abs(rng.standard_t(4, 400_000) * np.sqrt(1 / 5) + rng.standard_normal(400_000) * np.sqrt(0.3))
+    assert normal_p(np.array(1.5), 1.0, 0.3, 5) == pytest.approx(np.mean(drawn >= 1.5), rel=0.02)
+
+
+def test_predictive_power_by_simulation():
+    rng = np.random.default_rng(1)
+    now, deviation, size = 0.8, 1.3, 200_000
+    # posterior of the truth and of the mean of the new seeds, under a flat prior
+    t = rng.standard_t(4, size)
+    later = now + t * deviation * np.sqrt(1 / 5 - 1 / 10)
+    limit = stats.norm.isf(0.025) * deviation / np.sqrt(10)
+    found = predictive_power(now, deviation**2, 0.0, 5, 10, 0.05)
+    assert found == pytest.approx(np.mean(np.abs(later) >= limit), abs=0.005)
+
+
+def test_no_number_of_seeds_decides_against_the_noise_of_segments():
+    assert predictive_power(0.5, 0.01, 1.0, 5, 1000, 0.05) < 1e-5

@@ -1,52 +1,70 @@
-"""A stream of proposals: evidence by another way, decisions, levels."""
+"""A stream of proposals: p-values by another way, decisions, levels."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.integrate import quad
-from scipy.stats import norm
+from scipy import stats
 
-from nlgraft.analysis.statistics.proposals import LIMIT, decide, log_evidence_of_gain, stream_level
+from nlgraft.analysis.data.stream import Proposal, Step
+from nlgraft.analysis.estimates.noise_prior import NoisePrior
+from nlgraft.analysis.policy.proposals import LOOKS, decide, noise_of, p_of_gain, stream_level
 
-
-@pytest.mark.parametrize("gains", [[1.0, 2.0], [0.3, -0.2, 0.9, 0.5], [-1.0, -0.4, -2.0]])
-def test_evidence_is_the_ratio_of_likelihoods_over_all_deviations(gains: list[float]) -> None:
-    def marginal(size: float) -> float:
-        def density(log_sd: float) -> float:
-            sd = math.exp(log_sd)
-            return float(np.prod(norm.pdf(gains, size * sd, sd)))
-
-        return quad(density, -8, 8, limit=400)[0]
-
-    found = math.exp(log_evidence_of_gain(np.array(gains), [1.5]))
-    assert found == pytest.approx(marginal(1.5) / marginal(0.0), rel=1e-3)
+STEP = Step(kind="decided", stream="s", decision="DISCARD")
 
 
-def test_evidence_does_not_depend_on_units_or_order() -> None:
-    gains = np.array([0.4, 1.1, 0.7, 2.0])
-    assert log_evidence_of_gain(100 * gains[::-1]) == pytest.approx(log_evidence_of_gain(gains))
+def test_the_first_look_is_a_one_sided_t_test_at_half_of_the_level() -> None:
+    gains = [0.4, 1.1, 0.7]
+    p = stats.ttest_1samp(gains, 0.0, alternative="greater").pvalue
+    assert p_of_gain(gains, None) == pytest.approx(2 * p)
+    assert p_of_gain([100 * gain for gain in gains], None) == pytest.approx(2 * p)
+    assert p_of_gain([*gains, -5.0, -5.0], None) == p_of_gain(gains, None)
+    assert p_of_gain(gains[:2], None) == 1.0
+    assert p_of_gain([-gain for gain in gains], None) >= 0.5
 
 
-@pytest.mark.parametrize("loss", [0.0, -0.5])
-def test_evidence_where_nothing_is_gained_is_one_at_most_on_average(loss: float) -> None:
-    gains = loss + np.random.default_rng(2).standard_normal((200_000, 6))
-    assert np.exp(log_evidence_of_gain(gains)).mean() < 1.05
+def test_known_noise_makes_a_gain_clearer_unless_it_does_not_fit() -> None:
+    gains = [0.4, 1.1, 0.7]
+    quiet = NoisePrior(6.0, 0.1)
+    error = math.sqrt((6 * 0.1 + 2 * np.var(gains, ddof=1)) / 8 / 3)
+    assert p_of_gain(gains, quiet) == pytest.approx(stats.t.sf(np.mean(gains) / error, 8) * 2)
+    assert p_of_gain(gains, replace(quiet, variance=1e-4)) == p_of_gain(gains, None)
+
+
+@pytest.mark.parametrize("level", [0.05, 0.005])
+def test_where_nothing_is_gained_no_more_is_kept_than_the_level(level: float) -> None:
+    rng = np.random.default_rng(2)
+    earlier = [Proposal(STEP, replace(STEP, gains=tuple(rng.standard_normal(3)))) for _ in range(8)]
+    prior = noise_of(earlier)
+    assert prior is not None
+    kept = [
+        p_of_gain(gains, replace(prior, variance=1.0)) <= level for gains in rng.standard_normal((3000, 12))
+    ]
+    assert np.mean(kept) < level + 3 * math.sqrt(level / 3000)
+
+
+def test_only_what_is_decided_says_something_about_noise() -> None:
+    undecided = Proposal(replace(STEP, kind="proposed"))
+    assert noise_of([undecided]) is None
+    one = noise_of([undecided, Proposal(STEP, replace(STEP, gains=(1.0, 3.0, 2.0)))])
+    assert one is not None
 
 
 def test_decisions() -> None:
-    assert decide(np.array([1.0]), 0.05) == "MORE"
-    assert decide(np.array([1.0, 1.2, 0.9] * 2), 0.05) == "KEEP"
-    assert decide(np.array([1.0, 1.2, 0.9]), 1e-6) == "MORE"
-    assert decide(np.array([-1.0, -0.8, -1.3]), 0.05) == "DISCARD"
-    assert decide(np.array([1.0, -0.5] * (LIMIT // 2)), 1e-6) == "DISCARD"
-    assert decide(np.array([0.0, 0.0]), 0.05) == "MORE"
-    assert decide(np.array([1.0, 1.2, 0.9]), 1e-6, limit=3) == "DISCARD"
+    assert decide([1.0], 0.05) == "MORE"
+    assert decide([1.0, 1.2, 0.9], 0.05) == "KEEP"
+    assert decide([1.0, 1.2, 0.9], 1e-6) == "MORE"
+    assert decide([1.0, 1.2, 0.9] * 4, 1e-6) == "KEEP"
+    assert decide([-1.0, -0.8, -1.3], 0.05) == "DISCARD"
+    assert decide([1.0, 0.5] * (LOOKS[-1] // 2), 1e-30) == "DISCARD"
+    assert decide([0.0, 0.0], 0.05) == "MORE"
+    assert decide([1.0, 1.2, 0.9], 1e-6, limit=3) == "DISCARD"
 
 
-def test_levels_of_a_stream_that_keeps_nothing_add_up_to_alpha() -> None:
-    assert sum(stream_level(before, 0, 0.05) for before in range(100)) == pytest.approx(0.025)
-    assert sum(stream_level(before, 0, 0.05) for before in range(100_000)) == pytest.approx(0.05, rel=2e-3)
+def test_levels_of_a_stream_that_keeps_nothing_add_up_to_one_in_ten() -> None:
+    assert sum(stream_level(before, 0, 0.05) for before in range(20)) == pytest.approx(0.05)
+    assert sum(stream_level(before, 0, 0.05) for before in range(100_000)) == pytest.approx(0.1, rel=2e-3)
     assert stream_level(10, 3, 0.05) == pytest.approx(4 * stream_level(10, 0, 0.05))

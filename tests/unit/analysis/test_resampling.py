@@ -11,7 +11,7 @@ import pytest
 from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest, _compute_p_value
 
-from nlgraft.analysis.statistics.resampling import (
+from nlgraft.analysis.estimates.resampling import (
     bootstrap_counts,
     bootstrap_scores,
     holm,
@@ -60,7 +60,7 @@ def test_each_resample_draws_as_many_segments_as_there_are():
 
 def test_counts_do_not_depend_on_the_chunks(monkeypatch):
     whole = np.concatenate(list(bootstrap_counts(30, 100)))
-    monkeypatch.setattr("nlgraft.analysis.statistics.resampling._COUNT_CELLS", 210)
+    monkeypatch.setattr("nlgraft.analysis.estimates.resampling._COUNT_CELLS", 210)
     chunks = list(bootstrap_counts(30, 100))
     assert len(chunks) == 15
     assert (np.concatenate(chunks) == whole).all()
@@ -185,7 +185,7 @@ def test_bootstrap_draws_are_those_of_sacrebleu():
 def test_the_digits_are_the_same_in_another_process_with_other_threads():
     code = (
         "import hashlib, numpy as np\n"
-        "from nlgraft.analysis.statistics.resampling import *\n"
+        "from nlgraft.analysis.estimates.resampling import *\n"
         "r = np.random.default_rng(5)\n"
         "s = [r.integers(0, 9, (300, 10)).astype(float) + 1 for _ in range(4)]\n"
         "f = lambda x: x[..., 0] / x[..., 1]\n"

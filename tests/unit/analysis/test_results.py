@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nlgraft.analysis.data.results import Invocation
-from nlgraft.analysis.statistics.sensitivity import sensitivities
+from nlgraft.analysis.policy.sensitivity import sensitivities
 from nlgraft.analysis.study_result import StudyResult
 from nlgraft.basics.errors import NlgraftError, StudyError
 from nlgraft.pipeline.store import ArtifactStore

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import sacrebleu
 
+from nlgraft.analysis.policy.sensitivity import sensitivities
 from nlgraft.analysis.rendering.tables import sensitivity_table
 from nlgraft.analysis.rendering.typesetting import to_markdown
-from nlgraft.analysis.statistics.sensitivity import sensitivities
 from nlgraft.evaluation.overlap import bleu_rows
 from nlgraft.study.data.design import cells
 

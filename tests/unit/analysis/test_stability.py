@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from nlgraft.analysis.statistics.stability import interquartile_mean
+from nlgraft.analysis.estimates.stability import interquartile_mean
 from nlgraft.evaluation.classification import evaluate_labels
 from nlgraft.evaluation.sufficient import aggregate, segment_rows
 
@@ -52,9 +52,11 @@ def test_an_arm_whose_worst_seed_crashed_is_not_called_better(build):
     assert "| arm=patt_eg | 5 | 20 % (seed 5) | 0 % |" in text
 
 
-def test_a_seed_that_both_lost_leaves_the_others_to_decide(build):
+def test_a_seed_that_both_lost_leaves_the_question_undecided_until_it_has_finished(build):
     both = build([*BASE[:4], None], [*GOOD[:4], None])
-    assert both.standing(both.compare("patt_eg")) == "better"
+    found = both.compare("patt_eg")
+    assert (both.standing(found), found.open_because) == ("open", "")
+    assert any("the first is at 5 seeds" in note for note in found.notes)
     one = build([*BASE[:4], None], GOOD)  # the baseline's worst may have crashed, too
     assert one.standing(one.compare("patt_eg")) == "open"
 

@@ -12,8 +12,8 @@ from ray.train import PreemptionError, PreemptionInfo, ScalingConfig
 
 from nlgraft.basics.errors import StoreError
 from nlgraft.execution import distributed_stages
+from nlgraft.execution.cluster_watch import Losses
 from nlgraft.execution.distributed_stages import WorkerStageError, _Mailbox, run_on_workers
-from nlgraft.execution.losses import Losses
 from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.execute import RecordingReporter
 from nlgraft.pipeline.stage import KillReason, NullReporter, Stage, TrialStopped
@@ -94,7 +94,7 @@ def run(max_failures: int = 0) -> tuple[Losses, RecordingReporter]:
     losses, reporter = Losses(max_failures), RecordingReporter(NullReporter())
     stage = Stage(name="train", run="a.b:c", is_distributed=True)
     group = WorkerGroup(4, 1.0, 0.0, max_failures, "", least_workers=1)
-    run_on_workers(stage, StorePlace("store"), group, reporter, losses, lambda is_awaiting: None)
+    run_on_workers(stage, StorePlace("store"), group, reporter, losses, lambda is_waiting_for_workers: None)
     return losses, reporter
 
 

@@ -12,10 +12,17 @@ from ray.job_submission import JobStatus
 
 from nlgraft.basics.errors import DataError, NlgraftError, StudyLockedError
 from nlgraft.commands.jobs import next_commands
-from nlgraft.execution import job_package
-from nlgraft.execution.job import JobRequest, runtime_env, submit_run
-from nlgraft.execution.job_package import LEFT_OUT, SECRETS, JobPackage
-from nlgraft.execution.job_server import JobServer, job_name
+from nlgraft.execution import job
+from nlgraft.execution.job import (
+    LEFT_OUT,
+    SECRETS,
+    JobPackage,
+    JobRequest,
+    JobServer,
+    job_name,
+    runtime_env,
+    submit_run,
+)
 from nlgraft.study.public import Study
 
 ROOT = Path(__file__).parents[3]
@@ -274,7 +281,7 @@ def test_output_goes_on_where_the_connection_broke(server, monkeypatch):
 
     monkeypatch.setattr(server, "tail_job_logs", tail, raising=False)
     monkeypatch.setattr(server, "get_job_info", lambda job_id: server.jobs[0], raising=False)
-    monkeypatch.setattr("nlgraft.execution.job_server._POLL_S", 0.0)
+    monkeypatch.setattr("nlgraft.execution.job._POLL_S", 0.0)
     told = []
     jobs = JobServer(None)
     assert jobs.follow(jobs.get("job-1"), told.append).state == "SUCCEEDED"
@@ -288,7 +295,7 @@ def test_what_is_left_out_by_default_can_be_sent_by_name(project):
 
 
 def test_more_than_ray_takes_is_refused_with_the_largest_parts(project, monkeypatch):
-    monkeypatch.setattr(job_package, "MAX_BYTES", 30)
+    monkeypatch.setattr(job, "MAX_BYTES", 30)
     with pytest.raises(NlgraftError, match=r"Ray takes 0\.0 MB; the largest parts are my_.*excludes"):
         submit_run(request(), None, print)
 

@@ -7,7 +7,7 @@ import socket
 import pytest
 import ray
 
-from nlgraft.execution.losses import MAX_PREEMPTIONS, Losses, is_any_lost
+from nlgraft.execution.cluster_watch import MAX_PREEMPTIONS, Losses, is_any_lost
 
 
 def lost(num_failures: int, num_preemptions: int) -> Losses:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from nlgraft.execution.memory import memory_shortage
+from nlgraft.execution.cluster_watch import memory_shortage
 
 # a thread frees 300 MB of its arena below something small that stays
 PROGRAM = """
 import threading
-from nlgraft.execution.memory import return_freed_memory
+from nlgraft.execution.cluster_watch import return_freed_memory
 
 def resident_mb():
     with open("/proc/self/statm") as file:

@@ -26,17 +26,17 @@ def test_it_keeps_the_nodes_on_which_the_current_trial_was_lost():
 def test_it_counts_the_trials_that_have_not_begun_or_whose_group_has_no_worker():
     board = SweepBoard()
     board.assign("three", ["spec"])
-    assert board.num_awaiting() == 1
+    assert board.num_waiting() == 1
     board.remove("three")
     for name in ("one", "two"):
         board.assign(name, ["spec"])
         board.current(name, "node")
-        board.await_workers(name, True)
-    assert board.num_awaiting() == 2
-    board.await_workers("one", False)
+        board.note_waiting(name, True)
+    assert board.num_waiting() == 2
+    board.note_waiting("one", False)
     board.current("two", "another")  # a process that takes over asks anew
-    board.await_workers("ended", True)
-    assert board.num_awaiting() == 0
+    board.note_waiting("ended", True)
+    assert board.num_waiting() == 0
 
 
 def test_a_stalled_trial_is_no_loss_of_the_next_one_of_its_batch() -> None:
@@ -45,7 +45,7 @@ def test_a_stalled_trial_is_no_loss_of_the_next_one_of_its_batch() -> None:
     board.assign("batch", ["a", "b"])
     board.current("batch", "node 1")
     board.advance("batch", {OUTCOME: "stalled"})
-    assert board.num_awaiting() == 1
+    assert board.num_waiting() == 1
     assert board.current("batch", "node 2") == "b"
     assert board.lost_on("batch") == []
     assert board.current("batch", "node 3") == "b"

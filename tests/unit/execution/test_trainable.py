@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,7 +37,7 @@ from nlgraft.pipeline.trial import TrialRecord
 class Board:
     """A board whose specs, and whose answer to stop requests, are given; the answer may be an error."""
 
-    def __init__(self, answer: Any = None, specs: Sequence[str] = (), lost_on: Sequence[str] = ()) -> None:
+    def __init__(self, answer: Any = None, specs: Sequence[bytes] = (), lost_on: Sequence[str] = ()) -> None:
         self.outcomes: list[dict[str, str]] = []
         self.stop_reason = SimpleNamespace(remote=lambda batch_id: (batch_id, answer))
         self.current = SimpleNamespace(remote=lambda batch_id, node: specs[len(self.outcomes)])
@@ -47,7 +46,7 @@ class Board:
         self.is_left_out = SimpleNamespace(remote=lambda batch_id: None)
         self._specs = specs
 
-    def _advance(self, batch_id: str, outcome: dict[str, str]) -> str | None:
+    def _advance(self, batch_id: str, outcome: dict[str, str]) -> bytes | None:
         self.outcomes.append(outcome)
         return self._specs[len(self.outcomes)] if len(self.outcomes) < len(self._specs) else None
 
@@ -58,7 +57,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     monkeypatch.setattr(trainable.tune, "report", results.append)
 
     def get(asked: Any) -> Any:
-        if asked is None or isinstance(asked, (str, list)):
+        if asked is None or isinstance(asked, (bytes, str, list)):
             return asked
         if isinstance(asked[1], Exception):
             raise asked[1]
@@ -147,7 +146,7 @@ def test_a_trial_that_tune_ends_is_killed_and_says_no_more(
 
 
 def test_a_spec_travels_as_text(tmp_path: Path) -> None:
-    found = TrialSpec.from_text(spec(tmp_path).to_text())
+    found = TrialSpec.from_bytes(spec(tmp_path).to_bytes())
     assert found.graph.fingerprint == spec(tmp_path).graph.fingerprint
     assert (found.config, found.batch_id, found.key, found.watched_metric) == (
         {"lr": 1},
@@ -186,7 +185,7 @@ def test_the_board_hears_how_a_trial_ended(
 
     monkeypatch.setattr(trainable, "run_trial", run)
     monkeypatch.setattr(WorkerGroup, "limit_threads", lambda self: None)
-    board = Board(specs=[spec(tmp_path, num_workers=num_workers).to_text()])
+    board = Board(specs=[spec(tmp_path, num_workers=num_workers).to_bytes()])
     run_tune_trial({TRIAL_ID: "t1"}, board)
     assert board.outcomes == [result]
     assert sent == [{OUTCOME: "ended"}]
@@ -204,15 +203,14 @@ def test_a_batch_is_computed_in_order_until_a_trial_of_it_is_killed(
 
     monkeypatch.setattr(trainable, "run_trial", run)
     monkeypatch.setattr(WorkerGroup, "limit_threads", lambda self: None)
-    board = Board(specs=[spec(tmp_path, key=key).to_text() for key in "abcd"])
+    board = Board(specs=[spec(tmp_path, key=key).to_bytes() for key in "abcd"])
     run_tune_trial({TRIAL_ID: "t1"}, board)
     assert [outcome[OUTCOME] for outcome in board.outcomes] == ["ended", "ended", "killed"]
     assert sent == [{OUTCOME: "ended"}]
 
 
 def test_a_trial_whose_code_is_not_on_the_node_is_not_tried_again(sent: list[dict[str, Any]]) -> None:
-    text = base64.b64encode(b"cnowhere\nnothing\n.").decode()
-    board = Board(specs=[text])
+    board = Board(specs=[b"cnowhere\nnothing\n."])
     run_tune_trial({TRIAL_ID: "t1"}, board)
     [outcome] = board.outcomes
     assert outcome[OUTCOME] == "lost"
@@ -241,7 +239,7 @@ def test_a_lost_process_counts_as_a_failure_if_its_node_is_still_there(
     monkeypatch.setattr(trainable, "is_any_lost", lambda nodes: nodes != ["here"])
     monkeypatch.setattr(WorkerGroup, "limit_threads", lambda self: None)
     spent = replace(spec(tmp_path), group=WorkerGroup(1, 1.0, 0.0, 1, ""))
-    board = Board(specs=[spent.to_text()] * 2, lost_on=lost_on)
+    board = Board(specs=[spent.to_bytes()] * 2, lost_on=lost_on)
     run_tune_trial({TRIAL_ID: "t1"}, board)
     assert recorded == ([0] if preemptions is None else [preemptions, 0])
     first, _ = board.outcomes
@@ -269,7 +267,7 @@ def test_a_trial_on_a_host_whose_disk_is_full_is_left_to_others(
 
     monkeypatch.setattr(trainable, "run_trial", run)
     for may_leave, ends in ((["yes"], [LEFT_OUT, "ended"]), ([], ["ended"])):
-        board = Board(specs=[spec(tmp_path).to_text()])
+        board = Board(specs=[spec(tmp_path).to_bytes()])
         board.leave_out = SimpleNamespace(remote=lambda batch_id, is_new, may=may_leave: may)
         sent.clear()
         run_tune_trial({TRIAL_ID: "t1"}, board)

@@ -21,6 +21,7 @@ from nlgraft.execution.scheduling import (
     STACKS,
     STAGE,
     STEP,
+    TRIAL_ID,
     UNIX_MS,
     VALUE,
 )
@@ -67,10 +68,11 @@ class Bench:
         self.ended: dict[str, list[dict[str, str]]] = {}
         self.num_begun: dict[str, int] = {}
         self.freed: list[str] = []
-        self.searcher = TuneSearcher(self.queue, store, self, max_batches)
+        self.assigned: dict[str, str] = {}
+        self.searcher = TuneSearcher(self.queue, store, self, self.checks.append, max_batches)
 
-    def config_for(self, trials: Sequence[Any], batch_id: str) -> dict[str, Any]:
-        return {"spec": f"{''.join(one.fingerprint for one in trials)} under {batch_id}"}
+    def assign(self, batch_id: str, trials: Sequence[Any]) -> None:
+        self.assigned[batch_id] = "".join(trial.fingerprint for trial in trials)
 
     def withdraw(self, batch_id: str) -> int:
         self.requests.append((batch_id, "withdraw"))
@@ -83,9 +85,6 @@ class Bench:
     def request_stop(self, batch_id: str, reason: str) -> None:
         self.requests.append((batch_id, reason))
 
-    def check(self, **flags: bool) -> None:
-        self.checks.append(flags)
-
 
 @pytest.fixture
 def store(tmp_path: Path) -> ArtifactStore:
@@ -94,11 +93,12 @@ def store(tmp_path: Path) -> ArtifactStore:
 
 def test_it_hands_out_trials_until_the_queue_is_done(store: ArtifactStore) -> None:
     bench = Bench(store, trial("x"))
-    assert bench.searcher.suggest("t1") == {"spec": "x under t1"}
+    assert bench.searcher.suggest("t1") == {TRIAL_ID: "t1"}
+    assert bench.assigned == {"t1": "x"}
     assert bench.searcher.suggest("t2") is None
     bench.queue.is_done = True
     assert bench.searcher.suggest("t3") == "FINISHED"
-    assert bench.checks == [{}] * 3
+    assert bench.checks == [False] * 3
     assert bench.searcher.trial_of("t1").fingerprint == "x"
     assert bench.searcher.trial_of("t2") is None
 
@@ -106,9 +106,10 @@ def test_it_hands_out_trials_until_the_queue_is_done(store: ArtifactStore) -> No
 def test_it_hands_out_no_more_than_it_may(store: ArtifactStore) -> None:
     bench = Bench(store, trial("x"), trial("y"), trial("z"), max_batches=2)
     assert [bench.searcher.suggest("t1"), bench.searcher.suggest("t2")] == [
-        {"spec": "x under t1"},
-        {"spec": "y under t2"},
+        {TRIAL_ID: "t1"},
+        {TRIAL_ID: "t2"},
     ]
+    assert bench.assigned == {"t1": "x", "t2": "y"}
     assert bench.searcher.is_spent
     assert bench.searcher.suggest("t3") is None  # two are running
     assert bench.queue.told == ["check_budget"]
@@ -178,7 +179,7 @@ def test_the_end_of_a_trial(
     assert bench.queue.told == [(*told[:2], expected)]
     assert bench.searcher.trial_of("t1") is None
     assert bench.freed == ["t1"]
-    assert bench.checks == [{}] + [{"is_suspect": True}] * is_error
+    assert bench.checks == [False] + [True] * is_error
 
 
 def test_a_training_that_stood_still_fails_with_its_stacks(store: ArtifactStore) -> None:
@@ -198,7 +199,8 @@ def test_of_a_batch_whose_process_died_one_trial_is_lost_and_the_rest_goes_back(
     record = TrialRecord(fingerprint="a", config={}, seed=1, state="finished")
     store.write_record("trials", "a", record.to_json())
     bench = Bench(store, *map(trial, "abcd"), num_following=3)
-    assert bench.searcher.suggest("t1") == {"spec": "abcd under t1"}
+    bench.searcher.suggest("t1")
+    assert bench.assigned == {"t1": "abcd"}
     bench.ended["t1"] = [ENDED]
     bench.searcher.on_trial_complete("t1", None, error=True)
     assert bench.queue.told == [

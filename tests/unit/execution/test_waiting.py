@@ -10,14 +10,14 @@ def test_a_wait_is_told_every_thirty_seconds_and_begins_anew_after_something_ran
     told: list[str] = []
     wait = Wait(told.append, lambda: now_s)
     for now_s in (0.0, 29.0, 30.0, 31.0, 60.0, 89.0):
-        waited_s = wait.go_on("the lock")
+        waited_s = wait.poll("the lock")
         assert waited_s == now_s
     assert told == ["waiting for 30 s: the lock", "waiting for 60 s: the lock"]
-    assert wait.go_on(None) == 0
+    assert wait.poll(None) == 0
     now_s = 100.0
-    assert wait.go_on("a place") == 0
+    assert wait.poll("a place") == 0
     now_s = 131.0
-    assert wait.go_on("a place") == 31
+    assert wait.poll("a place") == 31
     assert told[2:] == ["waiting for 31 s: a place"]
 
 

@@ -213,7 +213,7 @@ def test_mlflow_serves_the_winner(study: Study, tmp_path: Path, monkeypatch: pyt
     from nlgraft import api
 
     elsewhere = tmp_path / "elsewhere.db"
-    with pytest.raises(DataError, match="no database .*elsewhere.db; give the --tracking-uri"):
+    with pytest.raises(DataError, match=r"no database .*elsewhere\.db; give the --tracking-uri"):
         api.log_export(study, found, f"sqlite:///{elsewhere}")
     assert not elsewhere.exists()
     with pytest.raises(NlgraftError, match=r"no run of trial .* run the study with this tracking URI first"):

@@ -198,10 +198,10 @@ from tests.unit.study.mistakes import change
         ("resources", {"workers": 3, "max_cpus": 2}, "resources.max_cpus", "2 is too few: one trial has 3"),
         ("resources", {"gpus_per_worker": 1, "max_gpus": 0.5}, "resources.max_gpus", "one trial has 1"),
         # planned looks
-        ("sequential", {"looks": [3]}, "sequential.looks", "at least 2 long"),
-        ("sequential", {"looks": [2, 5]}, "sequential.looks[0]", "expected int >= 3, got 2"),
+        ("sequential", {"looks": []}, "sequential.looks", "at least 1 long"),
+        ("sequential", {"looks": [1, 5]}, "sequential.looks[0]", "expected int >= 2, got 1"),
+        ("sequential", {"kind": "anytime"}, "sequential.kind", "looks"),
         ("sequential", {"looks": [4, 4]}, "sequential.looks[1]", "4 is not above 4; looks ascend"),
-        ("sequential", {"looks": [3, 5]}, "sequential.looks[1]", "5 is not the number of seeds, 2"),
         (
             "sequential",
             {"looks": [3, 5], "replicates": 12},

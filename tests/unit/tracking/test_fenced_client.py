@@ -8,8 +8,7 @@ import pytest
 from mlflow import MlflowClient
 
 from nlgraft.basics.errors import StudyLockedError
-from nlgraft.tracking.connection import connect
-from nlgraft.tracking.fenced_client import fenced_client
+from nlgraft.tracking.connection import connect, fenced_client
 
 ANOTHER = "another driver writes this study"
 

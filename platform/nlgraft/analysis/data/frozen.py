@@ -109,7 +109,7 @@ class Freezer:
             frozen = tuple(self._cell(study, cell) for cell in (first, *by_levels))
         return Content(
             system=study.system,
-            seeds=tuple(study.seeds if study.planned_looks is not None else sorted(study.seeds)),
+            seeds=tuple(study.seeds if study.sequential is not None else sorted(study.seeds)),
             cells=frozen,
             settings=_study_settings(study),
             claims=_claims(study, claims),

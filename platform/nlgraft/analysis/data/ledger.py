@@ -6,11 +6,12 @@ An entry is about one set of test segments; a study that is scored on two sets l
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import unicodedata
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from nlgraft.pipeline.fingerprint import dotted
 from nlgraft.pipeline.journal import Journal
 from nlgraft.pipeline.store import ArtifactStore
 
@@ -18,10 +19,14 @@ _SKETCH = 32
 _DIGITS = 12
 _SHARED = 2
 
+VERSION = 2
+"""Of the rules by which entries are written."""
+
 EFFECTS = "effects on "
 """Beginning of the name of a family of effects; their metric follows."""
 
-Basis = Literal["declared", "afterthought", "described"]
+Basis = Literal["declared", "declared later", "exploratory"]
+Hypothesis = tuple[object, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,33 +69,60 @@ class Segments:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Plan:
+    """When a question is answered.
+
+    Attributes:
+        seeds: All seeds that it may get, in the order in which it gets them.
+        looks: Ascending numbers of seeds at which it is answered.
+    """
+
+    seeds: tuple[int, ...]
+    looks: tuple[int, ...]
+
+    def taken(self, seeds: Collection[int]) -> list[int]:
+        """List the looks whose seeds are all among these."""
+        return [look for look in self.looks if set(self.seeds[:look]) <= set(seeds)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """The answer at one look.
+
+    Attributes:
+        difference: The observed difference, minus that under the null hypothesis.
+        p: Two-sided p-value; None where there is none.
+        p_equal: p-value of a difference of at least the margin; None without a margin.
+    """
+
+    difference: float
+    p: float | None
+    p_equal: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Asked:
     """A question of an analysis, and its answer.
 
     Attributes:
         metric: Name of the metric.
-        cells: Digests of the configs without seeds: two cells, one against a published figure, or four.
+        cells: Digests of the trials without seeds: two cells, one against a published figure, or four.
         labels: The cells as the report names them.
         null: Difference under the null hypothesis; the published figure that one cell is compared with.
         margin: Difference from a published figure that does not matter.
         second_metric: The metric of the second cell where it is another.
         is_effect: True for the effect of a factor or an interaction, which averages over its cells.
         signature: How the metric is computed; None without a signature.
-        family: Name of the declared family that decides; None if the question belongs to none.
-        seeds: Seeds that finished in all cells.
-        left_out: Seeds of its cells that were seen before and that its test leaves out.
-        is_complete: True if ``p`` is what the plan asks for: with fixed seeds, all of them finished in all
-            cells; with planned looks, all seeds of the looks taken; at any time, no seed is left out.
+        family: Name of the family that the study declares it in; None if in none.
+        seeds: Seeds over which it is shown.
+        looks: Answers by number of seeds, at the looks whose seeds have all finished in all cells.
         is_judged: False if no verdict may rest on it, whatever its p-value.
         is_certain: True for an exact difference, whose sign needs no test.
         difference: The observed difference; None before a seed finished.
-        p: p-value by the study's own test and plan, before any family.
-        p_anytime: p-value that holds at every number of seeds; None where there is none.
-        p_ledger: ``p`` or ``p_anytime`` after correction, to be compared with alpha; None where not judged.
+        p: p-value over the looks, before any family.
+        p_ledger: The same after correction, to be compared with alpha; None where not judged.
         equal_margin: Difference that the study declares too small to matter; None without one.
-        p_equal: p-value of a difference of at least that, by the study's own test and plan.
-        p_equal_anytime: The same, for every number of seeds and every margin.
-        p_equal_ledger: One of the two after correction; None where not judged.
+        p_equal_ledger: p-value of a difference of at least that, corrected; None where not judged.
         basis: What the answer rests on.
         verdict: The verdict shown.
     """
@@ -105,29 +137,24 @@ class Asked:
     signature: str | None = None
     family: str | None = None
     seeds: tuple[int, ...] = ()
-    left_out: tuple[int, ...] = ()
-    is_complete: bool = True
+    looks: Mapping[int, Look] = field(default_factory=dict)
     is_judged: bool = True
     is_certain: bool = False
     difference: float | None = None
     p: float | None = None
-    p_anytime: float | None = None
     p_ledger: float | None = None
-    basis: Basis = "described"
     equal_margin: float | None = None
-    p_equal: float | None = None
-    p_equal_anytime: float | None = None
     p_equal_ledger: float | None = None
+    basis: str = "exploratory"
     verdict: Literal["significant", "equal", "open"] = "open"
 
     @property
-    def hypothesis(self) -> tuple[object, ...]:
+    def hypothesis(self) -> Hypothesis:
         """What is asked, which two cells share from either side."""
         is_symmetric = len(self.cells) == 2 and self.null == 0 and self.second_metric is None
         cells = tuple(sorted(self.cells)) if is_symmetric else self.cells
         # An effect may have the cells of a claim on gains, or of one comparison, and is another hypothesis.
-        is_effect = self.is_effect or (self.family or "").startswith(EFFECTS)  # entries of 0.1 have no flag
-        return (self.metric, self.second_metric, self.null, self.margin, cells, is_effect)
+        return (self.metric, self.second_metric, self.null, self.margin, cells, self.is_effect)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +162,7 @@ class Entry:
     """An analysis that was shown.
 
     Attributes:
+        version: Of the rules it was made by; entries of version 1 count as declarations, and no more.
         time: When, UTC, ISO 8601.
         study: Name of the study.
         variant: Its name with overrides.
@@ -143,14 +171,16 @@ class Entry:
         baseline: Digest of the baseline.
         cells: Digests of all cells of the study, in its order.
         metrics: All metrics of the system that are scored on the segments, the one that decides first.
-        plan: Seeds or looks, and the test: what determines a p-value apart from the question.
+        plan: When the study's own questions are answered.
         alpha: Level that the study declares.
         asked: The questions.
+        scores: Scores that were shown on the deciding metric, by the cell's digest and by seed.
+        configs: Digests of the settings alone, by the cell's digest, which also depends on text and code.
         registration: Short digest of the registration that holds for it; empty without one.
         deviations: Deviations from it, a line each.
-        alone: Seeds whose scores were shown of a cell and of no comparison with it, by the cell's digest.
     """
 
+    version: int = 1
     time: str
     study: str
     variant: str
@@ -159,13 +189,24 @@ class Entry:
     baseline: str
     cells: tuple[str, ...]
     metrics: tuple[str, ...]
-    plan: str
+    plan: Plan | str = ""
     alpha: float
     asked: tuple[Asked, ...]
-    alone: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    scores: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     # Not compared: an analysis that is shown again after a registration is the same one.
+    configs: Mapping[str, str] = field(default_factory=dict, compare=False)
     registration: str = field(default="", compare=False)
     deviations: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def has_shown(self) -> bool:
+        """True unless there was nothing to see yet."""
+        return any(self.scores.values()) or self.has_compared
+
+    @property
+    def has_compared(self) -> bool:
+        """True if it is more than a declaration."""
+        return any(one.difference is not None for one in self.asked)
 
 
 @dataclass(frozen=True)
@@ -184,16 +225,28 @@ class History:
 
 
 def scored_lines(sources: Sequence[str], references: Sequence[str]) -> list[str]:
-    """Put together what each segment is scored on: source and reference, or the reference alone."""
-    if len(sources) != len(references):
-        return list(references)
-    return ["\t".join(pair) for pair in zip(sources, references, strict=True)]
+    """Describe what each segment is scored on: its reference, whatever blanks are around it.
+
+    Another source, or a blank after it, makes no other segments. Where most references are repeated, as the
+    classes of texts are, the source tells segments apart.
+    """
+    texts = list(map(_plain, references))
+    if len(sources) == len(texts) and len(set(texts)) < len(texts) / 2:
+        return ["\t".join(pair) for pair in zip(map(_plain, sources), texts, strict=True)]
+    return texts
+
+
+def _plain(line: str) -> str:
+    return " ".join(unicodedata.normalize("NFC", line).split())
 
 
 def segments_of(lines: Sequence[str], split: str, data: Mapping[str, Any]) -> Segments:
-    """Describe the lines of a split or, where they are not stored, the settings of the data."""
-    settings = json.dumps(data, sort_keys=True, ensure_ascii=False)
-    return Segments.of(lines or [f"{split} {settings}"])
+    """Describe the lines of a split or, where they are not stored, the texts that the data names.
+
+    Numbers among the settings, such as that of training lines, make no other segments.
+    """
+    named = sorted(f"{path} {value}" for path, value in dotted(data) if isinstance(value, str))
+    return Segments.of(lines or ["\n".join([split, *named])])
 
 
 def open_ledger(store: ArtifactStore) -> Journal[Entry]:
@@ -201,8 +254,27 @@ def open_ledger(store: ArtifactStore) -> Journal[Entry]:
     return store.journal("ledger", Entry)
 
 
-def history(store: ArtifactStore, segments: Segments) -> History:
-    """Read the entries on segments that overlap with these."""
+def history(store: ArtifactStore, segments: Segments, legacy: Segments | None = None) -> History:
+    """Read the entries on segments that overlap with these.
+
+    Args:
+        store: The store.
+        segments: The segments.
+        legacy: The same as entries of version 1 describe them.
+    """
     pages = open_ledger(store).read()
-    found = {number: one for number, one in pages.documents.items() if one.segments.overlaps(segments)}
-    return History(found, pages.last, pages.problems)
+    entries = {
+        number: one
+        for number, one in pages.documents.items()
+        if one.segments.overlaps(segments) or (legacy is not None and one.segments.overlaps(legacy))
+    }
+    return History(entries, pages.last, pages.problems)
+
+
+def record(store: ArtifactStore, entry: Entry, past: History) -> None:
+    """Write an analysis to the ledger, before it is shown; one that says nothing new is not written again."""
+    if any(replace(one, time=entry.time) == entry for one in past.entries.values()):
+        return
+    journal, number = open_ledger(store), past.last + 1
+    while not journal.append(number, entry):  # another driver may have taken the number
+        number = journal.read().last + 1

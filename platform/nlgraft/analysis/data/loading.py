@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -28,7 +28,7 @@ from nlgraft.text.corpus_config import further_tests
 _AGREEMENT = 1e-6
 
 
-def load_cell(study: Study, cell: Cell, store: ArtifactStore, busy: set[str]) -> CellResult:
+def load_cell(study: Study, cell: Cell, store: ArtifactStore, busy: set[str], granted: int = 0) -> CellResult:
     """Read everything on record of one cell; trials that have not run are ``planned``.
 
     Args:
@@ -36,9 +36,11 @@ def load_cell(study: Study, cell: Cell, store: ArtifactStore, busy: set[str]) ->
         cell: The cell.
         store: The store of its trials.
         busy: Fingerprints of the stages that are being computed now.
+        granted: Seeds that a look has granted to it, if more than the study's.
     """
+    seeds = study.look_seeds[: max(granted, len(study.seeds))]
     if study.search is None:
-        return CellResult(cell, _replicates(study, cell, {}, store, busy))
+        return CellResult(cell, _replicates(study, cell, {}, store, busy, seeds))
     proposals = [p for p in load_proposals(study, cell, store) if p.number < study.search.trials]
     search = tuple(_search_trial(cell, proposal) for proposal in proposals)
     ended = sum(proposal.has_ended for proposal in proposals)
@@ -49,18 +51,17 @@ def load_cell(study: Study, cell: Cell, store: ArtifactStore, busy: set[str]) ->
     if best is None:
         reason = f"no search trial finished with a value of {study.objectives[0].metric}"
         return CellResult(cell, _not_chosen(study, cell, "failed", reason), search, {}, (reason,))
-    replicates = _replicates(study, cell, dict(best.params), store, busy)
+    replicates = _replicates(study, cell, dict(best.params), store, busy, seeds)
     return CellResult(cell, replicates, search, best.params)
 
 
-def load_dev_lines(study: Study, cell: Cell, seed: int, store: ArtifactStore) -> list[str]:
-    """Read the lines that a trial was scored on, of which dev alone was; empty if they are not stored."""
+def load_dev_trial(study: Study, cell: Cell, seed: int, store: ArtifactStore) -> TrialResult:
+    """Find a finished trial that was scored on dev alone, with the text that it was scored on."""
     graph = resolve_cell(study, cell).graph(seed, SEARCH_SPLITS)
     texts, stream = partial(_texts, graph, store), partial(_stream, graph, store)
-    trial = TrialResult(
+    return TrialResult(
         "replicate", cell, seed, graph.fingerprint, "finished", read_texts=texts, read_stream=stream
     )
-    return trial.scored_lines("dev")
 
 
 def load_manifests(trials: Iterable[TrialResult], store: ArtifactStore) -> dict[str, Manifest]:
@@ -98,12 +99,17 @@ def _not_chosen(study: Study, cell: Cell, state: State, reason: str) -> tuple[Tr
 
 
 def _replicates(
-    study: Study, cell: Cell, params: Mapping[str, object], store: ArtifactStore, busy: set[str]
+    study: Study,
+    cell: Cell,
+    params: Mapping[str, object],
+    store: ArtifactStore,
+    busy: set[str],
+    seeds: Sequence[int],
 ) -> tuple[TrialResult, ...]:
     system = load_system(study.system).of_study(study.data, study.base)
     resolved = resolve_cell(study, cell, params)
     trials = []
-    for seed in study.seeds:
+    for seed in seeds:
         graph = resolved.graph(seed)
         record = trial_record(store, graph.fingerprint)
         is_running = any(stage.fingerprint in busy for stage in graph.stages)

@@ -104,7 +104,7 @@ def register(
             analyses=tuple(
                 number
                 for number, one in past.documents.items()
-                if any(one.segments.overlaps(test) for test in tests)
+                if one.has_compared and any(one.segments.overlaps(test) for test in tests)
             ),
             num_analyses=past.last,
             num_finished=sum(trial.state == "finished" for trial in replicates),

@@ -16,6 +16,7 @@ from nlgraft.study.data.design import Cell, cells, find_cell
 from nlgraft.study.data.space import Domain
 from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import Metric, System
+from nlgraft.study.planning.looks import read_granted
 from nlgraft.study.reading.system_import import load_system
 
 if TYPE_CHECKING:
@@ -95,7 +96,10 @@ class Results:
     def read(cls, study: Study, store: ArtifactStore) -> Self:
         """Read what the store holds of a study; trials that have not ended are planned or running."""
         busy = store.leases.busy()
-        found = with_early_learning([load_cell(study, cell, store, busy) for cell in cells(study)])
+        granted = read_granted(study, store)
+        found = with_early_learning(
+            [load_cell(study, cell, store, busy, granted.get(cell.key, 0)) for cell in cells(study)]
+        )
         trials = [trial for cell in found for trial in (*cell.search, *cell.trials)]
         return cls(
             study,
@@ -135,7 +139,7 @@ class Results:
 
     @property
     def granted(self) -> dict[str, int]:
-        """Seeds that planned looks grant each cell so far, by the cell's key; empty without planned looks."""
+        """Seeds that looks grant each cell so far, by the cell's key; empty without planned looks."""
         return {
             found.cell.key: self.stops[found.cell.label].num_seeds
             for found in self.cells
@@ -148,8 +152,15 @@ class Results:
         Raises:
             StudyError: The text names no cell of the study.
         """
-        label = cell.label if isinstance(cell, Cell) else find_cell(self.study, cell).label
-        return next(found for found in self.cells if found.cell.label == label)
+        text = cell.label if isinstance(cell, Cell) else cell
+        if text not in self._by_text:
+            self._by_text[text] = self._by_text[find_cell(self.study, text).label]
+        return self._by_text[text]
+
+    @cached_property
+    def _by_text(self) -> dict[str, CellResult]:
+        """The cells by label, and by any other text that has named them."""
+        return {cell.cell.label: cell for cell in self.cells}
 
     def best(self, cell: str | Cell | None = None) -> TrialResult | None:
         """Find the replicate, of one cell or of all, with the best value of the first objective.

@@ -40,13 +40,15 @@ class Step:
         config: Digest of the proposal's config without its seed.
         against: Number of the kept proposal that it would replace; `BASELINE` for the study's baseline.
         overrides: All values in which it differs from the study's baseline, by path in the study file.
-        level: Its level, see `nlgraft.analysis.statistics.proposals`.
+        level: Its level, see `nlgraft.analysis.policy.proposals`.
+        prior_df: Degrees of freedom of what earlier proposals say about the noise of its gains.
+        prior_variance: Their variance.
         decision: What was decided.
         reason: Why, where the evidence is not the reason.
         arm: The arm that lost a seed.
         seeds: Seeds that decided, measured or were lost.
         gains: Proposal minus what is kept, by those seeds; positive is better.
-        evidence: Natural logarithm of the evidence that something is gained.
+        p: The p-value of no gain; None in streams that were decided by evidence.
     """
 
     kind: Literal["proposed", "lost", "decided", "measured"]
@@ -60,12 +62,14 @@ class Step:
     against: int = BASELINE
     overrides: Mapping[str, JsonValue] = field(default_factory=dict)
     level: float = 0.0
+    prior_df: float = 0.0
+    prior_variance: float = 0.0
     decision: Literal["KEEP", "DISCARD"] | None = None
     reason: str = ""
     arm: Arm | None = None
     seeds: tuple[int, ...] = ()
     gains: tuple[float, ...] = ()
-    evidence: float = 0.0
+    p: float | None = None
 
     @property
     def texts(self) -> list[str]:

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nlgraft.analysis.data.ledger import scored_lines
 from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Objective
@@ -111,13 +110,6 @@ class TrialResult:
         """The recorded, resolved config."""
         return {} if self.record is None else self.record.config
 
-    def scored_lines(self, split: str) -> list[str]:
-        """Read what a split was scored on, source and reference of each line; empty if it is not stored."""
-        texts = self.read_texts(split)
-        if texts is None:
-            return []
-        return scored_lines(self.read_stream(split, "source 0") or [], texts[1])
-
     def measured(self, metric: str) -> Measured | None:
         """Return one metric with its statistics; None unless the trial finished with a finite value of it."""
         value = self.metrics.get(metric, math.nan)
@@ -147,6 +139,7 @@ class CellResult:
     search: tuple[TrialResult, ...] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    _measured: dict[str, dict[int, Measured]] = field(default_factory=dict, repr=False, init=False)
 
     @property
     def state(self) -> State:
@@ -161,6 +154,11 @@ class CellResult:
         return any(trial.state != "planned" for trial in (*self.search, *self.trials))
 
     @property
+    def finished(self) -> list[TrialResult]:
+        """The replicates that have finished."""
+        return [trial for trial in self.trials if trial.state == "finished"]
+
+    @property
     def reasons(self) -> list[str]:
         """Why replicates are not finished, each reason once."""
         texts = [f"seed {trial.seed}: {trial.reason}" for trial in self.trials if trial.reason]
@@ -172,7 +170,7 @@ class CellResult:
 
         No interval over seeds includes the variance that they cause. Empty below two finished replicates.
         """
-        finished = [trial.seeded for trial in self.trials if trial.state == "finished"]
+        finished = [trial.seeded for trial in self.finished]
         if len(finished) < 2:
             return {}
         return {stage: name for stage, name in finished[0].items() if all(stage in one for one in finished)}
@@ -184,13 +182,15 @@ class CellResult:
 
     def measured(self, metric: str, seeds: Sequence[int] | None = None) -> dict[int, Measured]:
         """Return a metric of the finished replicates, all or those of ``seeds``, in the study's order."""
-        wanted = [trial for trial in self.trials if seeds is None or trial.seed in seeds]
-        found = {trial.seed: trial.measured(metric) for trial in wanted}
-        return {seed: measured for seed, measured in found.items() if measured is not None}
+        if metric not in self._measured:
+            pairs = [(trial.seed, trial.measured(metric)) for trial in self.trials]
+            self._measured[metric] = {seed: score for seed, score in pairs if score is not None}
+        scores = self._measured[metric]
+        return {seed: score for seed, score in scores.items() if seeds is None or seed in seeds}
 
     def lacks(self, metric: str) -> bool:
         """True if replicates have finished and none of them reports the metric, not even as NaN."""
-        finished = [trial for trial in self.trials if trial.state == "finished"]
+        finished = self.finished
         return bool(finished) and not any(metric in trial.metrics for trial in finished)
 
     def lost(self, metric: str) -> list[int]:

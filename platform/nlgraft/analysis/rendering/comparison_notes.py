@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nlgraft.analysis.statistics.compared import ComparedResults
-from nlgraft.analysis.statistics.comparison import ONE_SEED, Comparison
+from nlgraft.analysis.estimates.comparison import ONE_SEED, Comparison
+from nlgraft.analysis.policy.compared import ComparedResults
 from nlgraft.basics.wording import count
 
 FEW_SEEDS = 5
@@ -24,8 +24,8 @@ def comparison_notes(result: ComparedResults, compared: Sequence[tuple[str, Comp
     if any(found.smallest_detectable is not None for _, found in compared):
         marks.append(
             "Detectable: the true difference that so many seeds find in four of five such studies; below "
-            f"{FEW_SEEDS} seeds only a range is known. Seeds needed: that many find the observed one"
-            f"{', or that it is within the margin' if has_margin else ''}."
+            f"{FEW_SEEDS} seeds only a range is known. Seeds needed: that many, in a study of its own, find "
+            f"the observed one{', or that it is within the margin' if has_margin else ''}."
         )
     notes: dict[str, list[str]] = {}
     for label, found in compared:
@@ -68,6 +68,7 @@ def _bare_intervals(result: ComparedResults, compared: Sequence[tuple[str, Compa
         for label, found in compared
         if found.ci is not None and found.ci[0] * found.ci[1] > 0 and found.num_seeds > 1
         if found.p is not None and result.standing(found) == "open" and not found.open_because
+        if found.basis != "exploratory"
     ]
     if not labels:
         return []
@@ -83,7 +84,7 @@ def _equal_within(result: ComparedResults, compared: Sequence[tuple[str, Compari
         f"{label} {found.equal_within:g}"
         for label, found in compared
         if found.margin is None and found.equal_within is not None and not found.is_identical
-        if result.standing(found) == "open"
+        if result.standing(found) == "open" and found.basis != "exploratory"
     ]
     if not margins:
         return []

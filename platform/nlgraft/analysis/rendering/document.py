@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 from nlgraft.analysis.data.trials import CellResult
+from nlgraft.analysis.estimates.comparison import rounded
+from nlgraft.analysis.estimates.expected_best import expected_best
+from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.rendering.ledger_tables import ledger_document
 from nlgraft.analysis.rendering.registration_tables import registration_document
 from nlgraft.analysis.rendering.settings_tables import which_setting
-from nlgraft.analysis.statistics.comparison import rounded
-from nlgraft.analysis.statistics.expected_best import expected_best
-from nlgraft.analysis.statistics.recorded import RecordedResults
 from nlgraft.basics.wording import without_credentials
 
 

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from nlgraft.analysis.data.trials import Array, CellResult
+from nlgraft.analysis.estimates.expected_best import expected_best
+from nlgraft.analysis.policy.compared import ComparedResults
 from nlgraft.analysis.rendering.drawing import NUM_SERIES, PAGE, Drawing, Style
-from nlgraft.analysis.statistics.compared import ComparedResults
-from nlgraft.analysis.statistics.expected_best import expected_best
 from nlgraft.study.data.design import axes_of, level_text
 
 _MAX_PANELS = 6

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from nlgraft.analysis.data.ledger import Asked, Entry
+from nlgraft.analysis.policy.recorded import Analysis, RecordedResults
+from nlgraft.analysis.policy.rules import FIRST
 from nlgraft.analysis.rendering.registration_tables import registered_entry
 from nlgraft.analysis.rendering.typesetting import (
     NOTHING,
@@ -15,7 +17,6 @@ from nlgraft.analysis.rendering.typesetting import (
     number,
     probability,
 )
-from nlgraft.analysis.statistics.recorded import Analysis, RecordedResults
 from nlgraft.basics.wording import count
 
 _NUM_NAMED = 3
@@ -36,16 +37,16 @@ def _sentence(metric: str, analysis: Analysis) -> str:
         names = list(dict.fromkeys(one.variant for one in reversed(earlier.values())))
         more = ", ..." if len(names) > _NUM_NAMED else ""
         text += f"; {len(earlier)} earlier: {', '.join(names[:_NUM_NAMED])}{more}"
-    reasons = {"declared": 0, "afterthought": 0, "described": 0}
-    for one in analysis.entry.asked:
-        if one.family is not None and one.difference is not None:
-            reasons[one.basis] += 1
-    late = reasons["afterthought"] + reasons["described"]
+    bases = [
+        one.basis for one in analysis.entry.asked if one.family is not None and one.difference is not None
+    ]
     text += "."
-    if late:
+    if later := bases.count("declared later"):
+        text += f" {count(later, 'question')} declared later, at the level that is left (docs/validity.md)."
+    if exploratory := bases.count("exploratory"):
         text += (
-            f" {count(late, 'question')} of this study came after results on these segments had been seen: "
-            "stricter levels hold for them (docs/validity.md)."
+            f" {count(exploratory, 'question')} exploratory, without verdict: scores had been seen before it "
+            "was asked."
         )
     if analysis.why_not_entered:
         text += f" The store's ledger lacks this analysis: {analysis.why_not_entered}."
@@ -60,9 +61,10 @@ def ledger_method(result: RecordedResults) -> list[str]:
         return []
     also = "" if result.is_corrected else "Stars follow it whatever the study's own correction. "
     return [
-        "The store's ledger holds every analysis that was shown. What was declared before results on the "
-        "same test segments had been seen is judged as declared; other questions share a tenth of that level "
-        f"and are judged by a test that holds at every number of seeds. {also}Other stores cannot be known."
+        "The store's ledger holds every analysis that was shown. What the first one on these test segments "
+        f"declared has {FIRST:g} of alpha, by Holm's correction over all its looks; what was declared later, "
+        "about trials that nobody had seen, shares the rest; all else is exploratory and gets no verdict. "
+        f"{also}Other stores cannot be known."
     ]
 
 
@@ -101,7 +103,7 @@ def ledger_document(result: RecordedResults) -> list[dict[str, Any]]:
 def _row(position: int, entry: Entry) -> list[str]:
     asked = [one for one in entry.asked if one.family is not None] or list(entry.asked)
     seeds = sorted(
-        {seed for shown in (*(one.seeds for one in asked), *entry.alone.values()) for seed in shown}
+        {seed for seen in (*(one.seeds for one in asked), *entry.scores.values()) for seed in seen}
     )
     decided = [_decided(one) for one in entry.asked if one.verdict != "open"]
     return [

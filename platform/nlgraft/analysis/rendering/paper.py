@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from nlgraft.analysis.data.cost import cost_of, split_sizes
+from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.rendering.bibliography import bibliography
 from nlgraft.analysis.rendering.drawing import Drawing, paper_style
 from nlgraft.analysis.rendering.paper_examples import examples_appendix
@@ -14,7 +15,6 @@ from nlgraft.analysis.rendering.paper_tables import caption, covered, latex_tabl
 from nlgraft.analysis.rendering.plots import KINDS
 from nlgraft.analysis.rendering.report import describe
 from nlgraft.analysis.rendering.typesetting import escape_latex
-from nlgraft.analysis.statistics.recorded import RecordedResults
 
 _DOCUMENT = r"""% Compiles by itself; a paper of your own inputs the files that it wants, after
 %   \usepackage{booktabs,graphicx}  and, where they lie in another folder,  \newcommand{\nlgraftdir}{FOLDER}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from nlgraft.analysis.policy.compared import ComparedResults
+from nlgraft.analysis.policy.examples import NUM_EXAMPLES, Example, Examples, examples_of
 from nlgraft.analysis.rendering.typesetting import escape_latex, num_decimals, number
-from nlgraft.analysis.statistics.compared import ComparedResults
-from nlgraft.analysis.statistics.examples import NUM_EXAMPLES, Example, Examples, examples_of
 
 _MOST_CHARACTERS = 600
 """Longer texts, as of whole documents, are cut."""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 
 from nlgraft.analysis.data.cost import Cost
+from nlgraft.analysis.policy.compared import ComparedResults
 from nlgraft.analysis.rendering.typesetting import (
     NOTHING,
     escape_latex,
@@ -13,7 +14,6 @@ from nlgraft.analysis.rendering.typesetting import (
     number,
     probability,
 )
-from nlgraft.analysis.statistics.compared import ComparedResults
 
 _DEFINITION = r"""% Numbers by name: \nlgraft{KEY}. A name that is not defined stops the compilation.
 \providecommand{\nlgraft}[1]{\ifcsname nlgraft@#1\endcsname\csname nlgraft@#1\endcsname

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from nlgraft.analysis.data.cost import Cost
+from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.rendering.bibliography import TOOL_KEY, paper_key
 from nlgraft.analysis.rendering.paper_numbers import Numbers, hours_text
 from nlgraft.analysis.rendering.search_tables import space_table
 from nlgraft.analysis.rendering.typesetting import escape_latex, make_table, to_markdown
-from nlgraft.analysis.statistics.recorded import RecordedResults
 from nlgraft.basics.wording import count, inert_markdown
 
 _PARAMETERS = ("parameters/total", "parameters/trained")

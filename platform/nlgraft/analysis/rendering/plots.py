@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from nlgraft.analysis.policy.compared import ComparedResults
 from nlgraft.analysis.rendering import figures, settings_figures
 from nlgraft.analysis.rendering.drawing import Drawing, Drawings, Style, notebook_style
-from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.basics.errors import NlgraftError, nearest
 
 Draw = Callable[[ComparedResults, Style], list[tuple[str, Drawing]]]

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from nlgraft.analysis.estimates.comparison import Comparison
+from nlgraft.analysis.estimates.looks import look_levels
+from nlgraft.analysis.estimates.trivial import NEAR
+from nlgraft.analysis.policy.compared import ComparedResults
+from nlgraft.analysis.policy.rules import FIRST
+from nlgraft.analysis.policy.sequential import FUTILE
 from nlgraft.analysis.rendering.tables import comparison_table, effects_table
 from nlgraft.analysis.rendering.typesetting import num_decimals, number, to_markdown
-from nlgraft.analysis.statistics.compared import ComparedResults
-from nlgraft.analysis.statistics.comparison import Comparison
-from nlgraft.analysis.statistics.sequential import FUTILE
-from nlgraft.analysis.statistics.spending import look_levels
-from nlgraft.analysis.statistics.trivial import NEAR
 from nlgraft.basics.wording import count, duration
 from nlgraft.study.data.design import idle_note
 
 EXAMPLES = "train_examples"
 """Metric that counts the examples of the training whose model is the trial's result."""
+_NUM_NAMED = 12
 _SAME = 1.01
 """Ratio up to which numbers of examples count as the same."""
 
@@ -25,6 +27,7 @@ _STANDINGS = {
     "worse": "worse than the baseline",
     "equal": "equal to the baseline within the margin",
     "open": "undecided",
+    "exploratory": "exploratory, without verdict",
 }
 
 
@@ -41,9 +44,10 @@ def headline(result: ComparedResults) -> str:
     by_kind: dict[str, list[str]] = {kind: [] for kind in _STANDINGS}
     for found in known:
         if found.p is None or found.family[0] or not result.is_corrected:
-            by_kind[result.standing(found)].append(found.a)
+            kind = "exploratory" if found.basis == "exploratory" else result.standing(found)
+            by_kind[kind].append(found.a)
     parts = [
-        f"{count(len(labels), 'cell')} {_standing(result, kind)} ({'; '.join(labels)})"
+        f"{count(len(labels), 'cell')} {_standing(result, kind)} ({_named(labels)})"
         for kind, labels in by_kind.items()
         if labels
     ]
@@ -51,14 +55,20 @@ def headline(result: ComparedResults) -> str:
     if max(found.num_seeds for found in known) < 2:
         text += " One seed says nothing about training noise, so nothing is decided."
     if unknown := [found.a for found in compared if found.difference is None]:
-        text += f" Without results so far: {'; '.join(unknown)}."
+        text += f" Without results so far: {_named(unknown)}."
     warnings = _unlearned(result) + _unstable(result)
     return warnings + text + _effects_headline(result) + _claims_headline(result)
 
 
+def _named(labels: Sequence[str]) -> str:
+    """Name a few cells, and count the others."""
+    more = len(labels) - _NUM_NAMED
+    return "; ".join([*labels[:_NUM_NAMED], *([f"and {more} more"] if more > 0 else [])])
+
+
 def _standing(result: ComparedResults, kind: str) -> str:
     margin = result.margin(result.main_metric)
-    if margin is None or kind in ("better", "worse"):
+    if margin is None or kind in ("better", "worse", "exploratory"):
         return _STANDINGS[kind]
     amount = f"{margin:g} {result.system.metrics[result.main_metric].unit}"
     if kind == "equal":
@@ -155,7 +165,7 @@ def _trials(result: ComparedResults) -> str:
         ]
     if short:
         return f"Planned for every cell: {' and '.join(budget)}. Less so far: {'; '.join(short)}."
-    if result.study.planned_looks is not None:
+    if result.study.sequential is not None:
         return f"Every cell had the same budget up to the first look: {' and '.join(budget)}."
     return f"Every cell had the same budget: {' and '.join(budget)}."
 
@@ -261,25 +271,20 @@ def _search_method(result: ComparedResults) -> list[str]:
 
 
 def _looks_method(result: ComparedResults) -> list[str]:
-    planned, alpha = result.study.planned_looks, result.study.analysis.alpha
-    found = []
-    if planned is not None:
-        levels = ", ".join(f"{level:.2g}" for level in look_levels(planned.looks, alpha))
-        found.append(
-            f"Results were tested at {', '.join(map(str, planned.looks))} seeds. Alpha is spent by the "
-            f"Lan-DeMets function of O'Brien-Fleming type, for t tests: a single comparison has the "
-            f"levels {levels}. "
-            "p is the smallest overall level at which one of the looks taken rejects; Holm's correction is "
-            "over these. Intervals are over all seeds and do not allow for the looks. A cell stops when all "
-            "its comparisons are significant or become so by the last look with a probability below "
-            f"{FUTILE:g}."
+    looks, alpha = result.study.looks, result.study.analysis.alpha
+    levels = ", ".join(f"{level:.2g}" for level in look_levels(looks, FIRST * alpha))
+    text = (
+        f"Results may be tested at {', '.join(map(str, looks))} seeds, each time on the first so many; a "
+        f"single comparison has the levels {levels}, for t tests of so few seeds. p is the smallest overall "
+        "level at which one of the looks taken rejects; Holm's correction is over these. Intervals are those "
+        "of the last look and do not allow for the others."
+    )
+    if result.study.sequential is not None:
+        text += (
+            " A cell gets no more seeds when all its comparisons are significant or become so by the last "
+            f"look of a run with a probability below {FUTILE:g}."
         )
-    if result.study.is_anytime:
-        found.append(
-            "p-values and intervals hold at every number of seeds at once (Wang and Ramdas 2023), so that "
-            "seeds may be added at will; what is detectable, and the seeds needed, are those of one test."
-        )
-    return found
+    return [text]
 
 
 def sharing(result: ComparedResults) -> str:

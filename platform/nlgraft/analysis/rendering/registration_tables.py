@@ -7,9 +7,9 @@ from typing import Any
 
 from nlgraft.analysis.data.ledger import Entry
 from nlgraft.analysis.data.registration import Registration
+from nlgraft.analysis.policy.deviations import claim_text
+from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.rendering.typesetting import NOTHING, Table, make_table
-from nlgraft.analysis.statistics.deviations import claim_text
-from nlgraft.analysis.statistics.recorded import RecordedResults
 from nlgraft.basics.wording import count
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import jinja2
 
 from nlgraft.analysis.data.provenance import corpora
+from nlgraft.analysis.estimates.comparison import rounded
+from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.rendering import (
     ledger_tables,
     prose,
@@ -23,8 +25,6 @@ from nlgraft.analysis.rendering import (
 )
 from nlgraft.analysis.rendering.document import result_document
 from nlgraft.analysis.rendering.paper_tables import latex_tables
-from nlgraft.analysis.statistics.comparison import rounded
-from nlgraft.analysis.statistics.recorded import RecordedResults
 from nlgraft.basics.errors import NlgraftError, nearest
 from nlgraft.basics.wording import inert_markdown
 

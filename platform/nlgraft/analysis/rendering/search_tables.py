@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from nlgraft.analysis.estimates.expected_best import expected_best
+from nlgraft.analysis.policy.compared import ComparedResults
 from nlgraft.analysis.rendering.tables import cell_entry
 from nlgraft.analysis.rendering.typesetting import (
     NO_BREAK,
@@ -17,8 +19,6 @@ from nlgraft.analysis.rendering.typesetting import (
     num_decimals,
     number,
 )
-from nlgraft.analysis.statistics.compared import ComparedResults
-from nlgraft.analysis.statistics.expected_best import expected_best
 from nlgraft.study.data.space import Domain
 
 
@@ -76,6 +76,10 @@ def expected_best_table(result: ComparedResults) -> Table | None:
             band = f"{NO_BREAK}{interval(ends, decimals, is_signed=False)}" if is_known else ""
             row.append(number(float(one.mean[index]) if is_known else None, decimals) + band)
         rows.append(row)
+        if one.on_new_seeds is not None:
+            reached = [number(float(value), decimals) for value in one.on_new_seeds]
+            cells = [reached[n - 1] if n <= len(reached) else NOTHING for n in budgets]
+            rows.append([f"{one.label}, on new seeds", "", "", *cells])
     header = ["cell", "steps of a trial", "worker seconds of a trial", *(f"best of {n}" for n in budgets)]
     lacking = [f"{one.label} {one.num_without_value}" for one in found if one.num_without_value]
     counted = (
@@ -83,7 +87,9 @@ def expected_best_table(result: ComparedResults) -> Table | None:
     )
     note = (
         f"Expected {result.study.objectives[0].metric} of the best of so many trials, with the range of 95 % "
-        f"of its resamples. The range describes these trials; it is no confidence interval.{counted}"
+        f"of its resamples. The range describes these trials; it is no confidence interval. On new seeds: "
+        "what the best is expected to reach there, without the luck of the one seed that chose "
+        f"it.{counted}"
     )
     return make_table(header, rows, notes=[note])
 

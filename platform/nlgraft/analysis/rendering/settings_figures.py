@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from nlgraft.analysis.estimates.searched_settings import SearchedSetting
+from nlgraft.analysis.policy.compared import ComparedResults
 from nlgraft.analysis.rendering.drawing import NUM_SERIES, PAGE, Drawing, Style
-from nlgraft.analysis.statistics.compared import ComparedResults
-from nlgraft.analysis.statistics.searched_settings import SearchedSetting
 from nlgraft.study.data.space import Domain
 
 _MAX_PANELS = 6

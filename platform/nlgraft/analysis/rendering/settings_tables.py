@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from nlgraft.analysis.estimates.searched_settings import CellSettings, SearchedSetting
+from nlgraft.analysis.policy.compared import ComparedResults
 from nlgraft.analysis.rendering.typesetting import (
     NO_BREAK,
     NOTHING,
@@ -11,8 +13,6 @@ from nlgraft.analysis.rendering.typesetting import (
     num_decimals,
     number,
 )
-from nlgraft.analysis.statistics.compared import ComparedResults
-from nlgraft.analysis.statistics.searched_settings import CellSettings, SearchedSetting
 from nlgraft.basics.wording import count
 
 _NUM_NAMED = 4

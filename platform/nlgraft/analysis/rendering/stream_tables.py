@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from nlgraft.analysis.data.stream import BASELINE, Proposal, Stream
+from nlgraft.analysis.policy.answer import first_gain, gain_again
 from nlgraft.analysis.rendering.typesetting import NOTHING, Table, interval, make_table, number
-from nlgraft.analysis.statistics.answer import first_gain, gain_again
 from nlgraft.basics.wording import count
 
 _DAY = 10

@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nlgraft.analysis.data.trials import CellResult, TrialResult
+from nlgraft.analysis.estimates.comparison import Comparison
+from nlgraft.analysis.estimates.power import MAX_SEEDS
+from nlgraft.analysis.policy.claims import ClaimResult
+from nlgraft.analysis.policy.compared import ComparedResults
+from nlgraft.analysis.policy.sensitivity import WithoutSeeds, sensitivities
 from nlgraft.analysis.rendering.comparison_notes import FEW_SEEDS, comparison_notes
 from nlgraft.analysis.rendering.typesetting import (
     NO_BREAK,
@@ -17,11 +22,6 @@ from nlgraft.analysis.rendering.typesetting import (
     number,
     probability,
 )
-from nlgraft.analysis.statistics.claims import ClaimResult
-from nlgraft.analysis.statistics.compared import ComparedResults
-from nlgraft.analysis.statistics.comparison import Comparison
-from nlgraft.analysis.statistics.power import MAX_SEEDS
-from nlgraft.analysis.statistics.sensitivity import WithoutSeeds, sensitivities
 from nlgraft.study.data.claim import gain
 from nlgraft.study.data.design import level_text
 

@@ -25,7 +25,7 @@ def fact_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     seeds = ", ".join(map(str, document["looks"]))
     return [
         ("comparisons", f"{document['comparisons']}, {together}"),
-        ("tested at seeds", f"{seeds}, any time" if document["is_anytime"] else seeds),
+        ("tested at seeds", seeds),
         ("variance of a difference", f"{seed:.3g} between seeds, {segment:.3g} from segments ({source})"),
         ("seeds per comparison, no effect", f"{document['mean_seeds']:.1f}"),
         ("intervals that contain the true difference", _share(document["outcomes"][0]["coverage"])),

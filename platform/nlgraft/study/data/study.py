@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -195,36 +196,17 @@ class Overrides:
         return f"{name}@{'-'.join(parts)}" if parts else name
 
 
-# When the results of a study may be tested: once, at planned looks, or at every number of seeds.
-
-
 class Sequential(Part):
     """Planned looks at the results; cells that are decided, or are unlikely to be, get no more seeds."""
 
     kind: Literal["looks"] = "looks"
     """Looks at numbers of seeds that are planned."""
-    looks: list[Annotated[int, Field(ge=3)]] = Field(min_length=2)
-    """Ascending numbers of seeds at which the results are tested; the last is the number of ``seeds``."""
+    looks: list[Annotated[int, Field(ge=2)]] = Field(min_length=1)
+    """Ascending numbers of seeds at which the results are tested; a run takes those up to the number of
+    ``seeds``, and ``run --next-look`` one more at a time."""
     replicates: int | None = Field(default=None, ge=1)
     """Maximum number of replicates over all cells, so that undecided cells get what the others leave; none:
     as many as the looks need."""
-
-
-class Anytime(Part):
-    """Tests and intervals valid at every number of seeds: one may look, stop, and add seeds at will."""
-
-    kind: Literal["anytime"]
-    """No looks are planned."""
-
-
-def _sequential_kind(value: Any) -> str:
-    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
-    return "anytime" if kind == "anytime" else "looks"
-
-
-AnySequential = Annotated[
-    Annotated[Sequential, Tag("looks")] | Annotated[Anytime, Tag("anytime")], Discriminator(_sequential_kind)
-]
 
 
 SCHEMA_VERSION = 1
@@ -247,7 +229,9 @@ NOT_IN_FINGERPRINT = frozenset(
 )
 """Fields that change where a study runs, for how long or how it is reported, not what is computed."""
 
-Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
+_SEED_LIMIT = 2**32
+_FEWEST_TESTED = 2
+Seed = Annotated[int, Field(ge=0, le=_SEED_LIMIT - 1)]
 
 
 def _levels_kind(value: Any) -> str:
@@ -462,7 +446,7 @@ class Study(Part):
     seeds: list[Seed] = Field(min_length=1)
     """One replicate of every cell per seed. The same seed means the same batches in every cell if the budget
     of the training is in characters or sentences, or the vocabulary the same."""
-    sequential: AnySequential | None = None
+    sequential: Sequential | None = None
     """Looks after which decided cells stop, or ``{kind: anytime}``; none: every cell gets every seed, and one
     look decides."""
     resources: Resources = Resources()
@@ -534,17 +518,22 @@ class Study(Part):
     @property
     def first_seeds(self) -> int:
         """Number of seeds that every cell gets, whatever the results."""
-        return self.planned_looks.looks[0] if self.planned_looks is not None else len(self.seeds)
+        return min(self.sequential.looks[0], len(self.seeds)) if self.sequential else len(self.seeds)
 
-    @property
-    def planned_looks(self) -> Sequential | None:
-        """The planned looks; None without any."""
-        return self.sequential if isinstance(self.sequential, Sequential) else None
+    @cached_property
+    def looks(self) -> tuple[int, ...]:
+        """Numbers of seeds at which results are tested: those planned, or all seeds, twice and four times."""
+        if self.sequential is not None:
+            return tuple(self.sequential.looks)
+        num = max(len(self.seeds), _FEWEST_TESTED)
+        return (num, 2 * num, 4 * num)
 
-    @property
-    def is_anytime(self) -> bool:
-        """True if tests and intervals hold at every number of seeds."""
-        return isinstance(self.sequential, Anytime)
+    @cached_property
+    def look_seeds(self) -> tuple[int, ...]:
+        """The seeds of all looks, in their order: the study's, then the next higher numbers."""
+        following = (seed % _SEED_LIMIT for seed in itertools.count(max(self.seeds) + 1))
+        further = (seed for seed in following if seed not in self.seeds)
+        return (*self.seeds, *itertools.islice(further, max(0, self.looks[-1] - len(self.seeds))))
 
     def to_dict(self) -> dict[str, Any]:
         """Turn the study into JSON values, defaults included."""

@@ -203,8 +203,8 @@ def _cost_notes(cost: Cost) -> list[str]:
     if cost.scaled:
         notes.append(
             f"time and size of {_some(cost.scaled)} are those of earlier runs of another size, scaled by "
-            "steps, tokens, weights, workers and text: most are right within a factor of 1.5 on a machine "
-            "as busy as then"
+            "steps, tokens, weights, workers and text: on a busy machine two of three were right within a "
+            "factor of 2"
         )
     if cost.estimated:
         notes.append(
@@ -228,10 +228,11 @@ def _num_bytes(corpus: Corpus) -> int:
 
 
 def _looks_note(study: Study, num_cells: int) -> list[str]:
-    planned = study.planned_looks
-    if planned is None:
+    planned = study.sequential
+    looks = [look for look in study.looks if look <= len(study.seeds)]
+    if planned is None or len(looks) < 2:
         return []
-    *earlier, last = planned.looks
+    *earlier, last = looks
     most = planned.replicates or num_cells * last
     return [
         f"results are tested at {', '.join(map(str, earlier))} and {last} seeds; cells that are decided, or "

@@ -321,7 +321,7 @@ def _objective_problems(draft: Draft) -> Iterator[Problem]:
 
 
 def _look_problems(draft: Draft, num_cells: int) -> Iterator[Problem]:
-    planned, num_seeds = draft.study.planned_looks, len(draft.study.seeds)
+    planned = draft.study.sequential
     if planned is None:
         return
     looks = planned.looks
@@ -329,8 +329,6 @@ def _look_problems(draft: Draft, num_cells: int) -> Iterator[Problem]:
     for index, (before, after) in enumerate(itertools.pairwise(looks), start=1):
         if after <= before:
             yield Problem(f"{place}[{index}]", f"{after} is not above {before}; looks ascend")
-    if looks[-1] != num_seeds:
-        yield Problem(f"{place}[{len(looks) - 1}]", f"{looks[-1]} is not the number of seeds, {num_seeds}")
     least = num_cells * looks[0]
     most = num_cells * looks[-1]
     if planned.replicates is not None and num_cells and not least <= planned.replicates <= most:

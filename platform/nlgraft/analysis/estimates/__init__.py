@@ -1,0 +1,1 @@
+"""Estimates: differences, their p-values and noise as pure functions of scores."""

@@ -1,0 +1,296 @@
+"""Comparing one cell with another on one metric: the difference and how certain it is.
+
+Defined quantities for S seeds finished in both cells:
+
+| S | per-segment statistics | interval, p | smallest detectable, seeds needed |
+|---|---|---|---|
+| >= 2 | yes | over seeds and segments | yes |
+| >= 2 | no | over seeds only (Student's t) | yes |
+| 1 | yes | over segments only: these two trained models, not the two recipes | None |
+| 1 | no | None | None |
+| 0 | - | None, the difference too | None |
+
+``notes`` gives the reason for whatever is None. Identical systems have p = 1. A quantity without segments
+that does not vary over two or more seeds in any cell (a number of parameters) has an exact difference: its
+sign is certain, so it needs no p-value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Literal
+
+import numpy as np
+from scipy.special import stdtrit
+
+from nlgraft.analysis.data.trials import Array, Measured
+from nlgraft.analysis.estimates import resampling
+from nlgraft.analysis.estimates.comparison import ONE_SEED, Comparison
+from nlgraft.analysis.estimates.resampling import Score, Spread
+from nlgraft.evaluation.sufficient import aggregate
+
+_ROUNDED = 1e-12
+
+Test = Literal["paired_bootstrap", "approximate_randomisation"]
+
+
+@dataclass
+class Comparer:
+    """Compares cells under one set of resamples.
+
+    **Determinism.** The draws depend on the number of segments and samples only, never on which cells are
+    compared or in what order.
+
+    Attributes:
+        test: The test that gives ``Comparison.p``.
+        samples: Number of resamples.
+        alpha: One minus the confidence of intervals, and the level of a single comparison.
+    """
+
+    test: Test = "paired_bootstrap"
+    samples: int = 1000
+    alpha: float = 0.05
+    _draws: dict[Measured, Array] = field(default_factory=dict, repr=False)
+
+    def prepare(self, metric: str, measured: Iterable[Measured]) -> None:
+        """Bootstrap many trials of one metric in one pass, so that later comparisons find their scores."""
+        by_size: dict[int, list[Measured]] = {}
+        for trial in measured:
+            if trial.segments is not None and trial not in self._draws:
+                by_size.setdefault(len(trial.segments), []).append(trial)
+        for trials in by_size.values():
+            statistics = [trial.segments for trial in trials if trial.segments is not None]
+            scores = resampling.bootstrap_scores(statistics, _score(metric), self.samples)
+            self._draws.update(zip(trials, scores, strict=True))
+
+    def compare(
+        self,
+        metric: str,
+        a: str,
+        a_trials: Mapping[int, Measured],
+        b: str,
+        b_trials: Mapping[int, Measured],
+        null: float = 0.0,
+    ) -> Comparison:
+        """Compare two cells, paired by seed and by segment.
+
+        Args:
+            metric: Name of the metric.
+            a: Label of the first cell.
+            a_trials: The metric by seed, finished trials only.
+            b: Label of the second cell.
+            b_trials: Likewise.
+            null: Difference under the null hypothesis.
+
+        Returns:
+            The comparison without ``p_holm``.
+        """
+        sides = (_finite(a_trials), _finite(b_trials))
+        empty = Comparison(metric=metric, a=a, b=b, null=null, level=self.alpha)
+        return self._weigh(empty, (1.0, -1.0), sides, "finished in only one of the two cells")
+
+    def contrast(
+        self,
+        metric: str,
+        a: str,
+        b: str,
+        terms: Sequence[tuple[float, Mapping[int, Measured]]],
+        null: float = 0.0,
+    ) -> Comparison:
+        """Compare weighted means of several cells, paired by seed and by segment.
+
+        Args:
+            metric: Name of the metric.
+            a: Meaning of the positive weights.
+            b: Meaning of the negative weights.
+            terms: For each cell its weight, summing to zero, and the metric by seed, finished trials only.
+            null: Weighted sum under the null hypothesis.
+
+        Returns:
+            The weighted sum as a difference, without ``p_holm``. ``p`` is the bootstrap's, as there are no
+            two outputs to exchange.
+        """
+        empty = Comparison(metric=metric, a=a, b=b, null=null, level=self.alpha)
+        weights, cells = zip(*((weight, _finite(trials)) for weight, trials in terms), strict=True)
+        return self._weigh(empty, weights, cells, f"did not finish in all of the {len(cells)} cells")
+
+    def _weigh(
+        self,
+        empty: Comparison,
+        weights: Sequence[float],
+        cells: Sequence[Mapping[int, Measured]],
+        missing: str,
+    ) -> Comparison:
+        every = dict.fromkeys(seed for cell in cells for seed in cell)
+        seeds = tuple(seed for seed in every if all(seed in cell for cell in cells))
+        empty = replace(empty, seeds=seeds)
+        if not seeds:
+            note = f"no seed finished in {'both' if len(cells) == 2 else 'all'} cells"
+            return replace(empty, notes=(note,))
+        left_out = [str(seed) for seed in every if seed not in seeds]
+        word = "seed" if len(left_out) == 1 else "seeds"
+        notes = [f"{word} {', '.join(left_out)} {missing}"] if left_out else []
+        rows = [[cell[seed] for cell in cells] for seed in seeds]
+        signatures = {trial.signature for row in rows for trial in row}
+        if len(signatures) > 1:
+            listed = ", ".join(sorted(map(str, signatures)))
+            return replace(empty, notes=(*notes, f"the metric was computed in different ways: {listed}"))
+        weighed = np.array(weights)
+        values = np.array([[trial.value for trial in row] for row in rows])
+        differences = values @ weighed
+        # Cells that agree leave a rounding error under weights such as 1/3; so do seeds that agree.
+        rounding = _ROUNDED * np.abs(values).max()
+        differences[np.abs(differences) <= rounding] = 0.0
+        if np.ptp(differences) <= rounding:
+            differences[:] = differences[0]
+        empty = replace(empty, difference=float(differences.mean()))
+        reason = _why_unpaired(rows)
+        if empty.difference != empty.null and _are_constant(rows):
+            low = high = _known(empty.difference)
+            notes.append("identical for every seed")
+            return replace(empty, is_exact=True, scope="seeds", ci=(low, high), notes=tuple(notes))
+        if reason is not None:
+            return self._by_seeds(empty, differences, [*notes, reason])
+        self.prepare(empty.metric, [trial for row in rows for trial in row])
+        bootstrapped = np.stack([weighed @ np.stack([self._draws[trial] for trial in row]) for row in rows])
+        num_segments = len(_segments(rows[0][0]))
+        exchanged = None
+        if len(cells) == 2:
+            left, right = (np.stack([_segments(row[side]) for row in rows]) for side in (0, 1))
+            exchanged = resampling.randomised_differences(left, right, _score(empty.metric), self.samples)
+        return self._by_segments(empty, differences, bootstrapped, exchanged, num_segments, notes)
+
+    def against_value(
+        self, metric: str, a: str, a_trials: Mapping[int, Measured], value: float, margin: float
+    ) -> Comparison:
+        """Compare the mean of a cell with the published figure of a single run on the same test set.
+
+        The published run varies as ours do, hence a prediction interval: with S seeds of variance V the
+        difference has variance V (1 + 1 / S). Segments add nothing, as both were scored on the same ones.
+
+        Args:
+            metric: Name of the metric.
+            a: Label of the cell.
+            a_trials: The metric by seed, finished trials only.
+            value: The published figure.
+            margin: Difference that does not matter.
+
+        Returns:
+            The comparison; a small ``p`` says that the difference certainly is on the side of the margin on
+            which it lies, within or beyond.
+        """
+        a_trials = _finite(a_trials)
+        found = Comparison(
+            metric=metric, a=a, b=f"published {value:g}", seeds=tuple(a_trials), level=self.alpha
+        )
+        if not a_trials:
+            return replace(found, notes=("no seed finished",))
+        values = np.array([trial.value for trial in a_trials.values()])
+        found = replace(found, difference=float(values.mean()) - value)
+        if len(values) < 2:
+            return replace(found, notes=("one seed: no interval and no p-value",))
+        difference, dof = _known(found.difference), len(values) - 1
+        scale = float(values.std(ddof=1)) * math.sqrt(1 + 1 / len(values))
+        if scale == 0:  # all seeds gave one value: there is no variance to test against
+            return replace(found, is_exact=True, scope="seeds", ci=(difference, difference))
+        reach = scale * float(stdtrit(dof, 1 - self.alpha / 2))
+        p = resampling.equivalence_p(difference, scale, dof, margin)
+        return replace(found, p=p, scope="seeds", ci=(difference - reach, difference + reach))
+
+    def _by_seeds(self, found: Comparison, differences: Array, notes: list[str]) -> Comparison:
+        if len(differences) < 2:
+            notes.append("one seed and no segments to resample: no interval and no p-value")
+            return replace(found, notes=tuple(notes))
+        noise = resampling.spread(differences, None, self.samples)
+        found = replace(found, scope="seeds", ci=self._interval(found, noise))
+        if noise.seed_variance == 0 and found.difference != found.null:
+            notes.append("the difference is identical for every seed, so there is nothing to test")
+            return replace(found, notes=tuple(notes))
+        p = resampling.two_sided_p(_known(found.difference) - found.null, noise)
+        found = replace(found, p=p, p_bootstrap=p, p_randomisation=p)
+        return _with_variances(found, noise, notes)
+
+    def _by_segments(
+        self,
+        found: Comparison,
+        differences: Array,
+        bootstrapped: Array,
+        exchanged: Array | None,
+        num_segments: int | None,
+        notes: list[str],
+    ) -> Comparison:
+        difference = _known(found.difference) - found.null
+        noise = resampling.spread(differences, bootstrapped, self.samples)
+        p_bootstrap = resampling.two_sided_p(difference, noise)
+        p_randomisation = None
+        if exchanged is not None:
+            exchange_noise = resampling.spread(differences, exchanged, self.samples)
+            p_randomisation = resampling.two_sided_p(difference, exchange_noise)
+        # These trained models alone: only the segments vary.
+        fixed_seeds = bootstrapped.mean(axis=0)
+        is_randomised = self.test == "approximate_randomisation" and p_randomisation is not None
+        found = replace(
+            found,
+            num_segments=num_segments,
+            scope="seeds and segments" if len(differences) > 1 else "segments",
+            ci=self._interval(found, noise),
+            p=p_randomisation if is_randomised else p_bootstrap,
+            p_bootstrap=p_bootstrap,
+            p_randomisation=p_randomisation,
+            p_segments=resampling.p_value(difference, fixed_seeds - fixed_seeds.mean()),
+        )
+        return _with_variances(found, noise, notes)
+
+    def _interval(self, found: Comparison, noise: Spread) -> tuple[float, float]:
+        return resampling.interval(_known(found.difference), noise.draws, self.alpha)
+
+
+def _with_variances(found: Comparison, noise: Spread, notes: list[str]) -> Comparison:
+    if noise.seed_variance is None:
+        notes.append(ONE_SEED)
+    elif noise.seed_variance + noise.segment_variance == 0:
+        notes.append("no variation over seeds or segments")
+    else:
+        found = replace(found, seed_variance=noise.seed_variance, segment_variance=noise.segment_variance)
+    return replace(found, notes=tuple(notes))
+
+
+def _known(difference: float | None) -> float:
+    assert difference is not None
+    return difference
+
+
+def _score(metric: str) -> Score:
+    return partial(aggregate, metric.rpartition("/")[2])
+
+
+def _finite(trials: Mapping[int, Measured]) -> dict[int, Measured]:
+    return {seed: trial for seed, trial in trials.items() if math.isfinite(trial.value)}
+
+
+def _segments(trial: Measured) -> Array:
+    assert trial.segments is not None
+    return trial.segments
+
+
+def _are_constant(rows: Sequence[Sequence[Measured]]) -> bool:
+    """True if no cell varies over its seeds or has segments to resample."""
+    values = [[(trial.value, trial.segments is None) for trial in row] for row in rows]
+    return len(rows) > 1 and all(row == values[0] for row in values) and all(one for _, one in values[0])
+
+
+def _why_unpaired(rows: Sequence[Sequence[Measured]]) -> str | None:
+    """Say why segments cannot be paired; None if they can."""
+    shapes = {None if trial.segments is None else trial.segments.shape for row in rows for trial in row}
+    if shapes == {None}:
+        reason = "no per-segment statistics"
+    elif None in shapes:
+        reason = "some trials have no per-segment statistics"
+    elif len(shapes) > 1:
+        reason = "the cells were scored on different segments"
+    else:
+        return None
+    return f"{reason}: the interval and p cover variation over seeds only"

@@ -1,0 +1,336 @@
+"""A comparison of two cells on one metric: the difference and how certain it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from nlgraft.analysis.data.ledger import Basis, Look
+from nlgraft.analysis.estimates import power
+from nlgraft.analysis.estimates.noise_prior import Estimate
+from nlgraft.analysis.estimates.seeds_needed import PROBABILITY, decided_by
+from nlgraft.basics.wording import count
+
+Standing = Literal["better", "worse", "equal", "open"]
+"""A verdict on a cell against another; ``open`` is undecided."""
+
+_ROUNDING = 1e-9
+_FEW = 2
+ONE_SEED = "one seed: the interval and p cover test-set sampling only, not training noise"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Comparison:
+    """Cell ``a`` minus cell ``b`` on one metric, or minus a published figure.
+
+    Attributes:
+        metric: Name of the metric, e.g. ``test/bleu``.
+        a: Label of the first cell.
+        b: Label of the second cell, or the published value in its place.
+        seeds: Seeds that finished in both cells, over which the comparison is paired.
+        null: Difference under the null hypothesis: 0, or that of a claim with a margin.
+        num_segments: Segments of the test set, paired too; None when only the seeds could be used.
+        difference: Mean over seeds of ``a`` minus ``b``.
+        ci: Ends of the 1 - alpha interval of the difference.
+        p: Two-sided p-value of the study's test.
+        p_bootstrap: The same by paired bootstrap.
+        p_randomisation: The same by approximate randomisation.
+        p_segments: By paired bootstrap over segments alone: these trained models, as papers report it.
+        p_holm: ``p`` adjusted for the study's family of comparisons and, where there is a ledger, for what
+            was asked before of the same test segments.
+        margin: Difference too small to matter; None where the study sets none.
+        p_equal: p-value of a difference of at least the margin: a small one says that the two are equal.
+        p_equal_holm: The same, adjusted as ``p_holm`` is.
+        family: Size of the family that ``p_holm`` is adjusted for, and how many of its questions were tested.
+        level: Level that a p-value must reach at the last look to decide, by what the family leaves open.
+        looks: Answers by number of seeds, at the looks that were taken.
+        later_levels: Levels of the looks that were not taken yet, by number of seeds.
+        basis: Whether the question was declared; None without a ledger.
+        seed_variance: Variance between the seeds' differences; None below two seeds or for constants.
+        segment_variance: Variance of ``difference`` from the choice of segments.
+        scope: Sources of variation in the interval and the p-value.
+        trained_once: Names of stages that all seeds and cells share; the interval excludes their variance.
+        open_because: Reason why no verdict may rest on the comparison, whatever its p-value; else empty.
+        is_exact: True for a difference of constants, which no seed changes.
+        unit: Unit of the metric.
+        standing: The verdict on the first cell; None where none was asked for.
+        is_within_margin: True if the difference certainly is smaller than the margin; not exclusive of
+            ``better`` and ``worse``.
+        notes: Reasons why figures are missing or limited.
+    """
+
+    metric: str
+    a: str
+    b: str
+    seeds: tuple[int, ...] = ()
+    null: float = 0.0
+    num_segments: int | None = None
+    difference: float | None = None
+    ci: tuple[float, float] | None = None
+    p: float | None = None
+    p_bootstrap: float | None = None
+    p_randomisation: float | None = None
+    p_segments: float | None = None
+    p_holm: float | None = None
+    margin: float | None = None
+    p_equal: float | None = None
+    p_equal_holm: float | None = None
+    family: tuple[int, int] = (0, 0)
+    level: float = 0.05
+    looks: Mapping[int, Look] = field(default_factory=dict)
+    later_levels: Mapping[int, float] = field(default_factory=dict)
+    basis: Basis | None = None
+    seed_variance: float | None = None
+    segment_variance: float = 0.0
+    scope: Literal["seeds and segments", "seeds", "segments", "nothing"] = "nothing"
+    trained_once: tuple[str, ...] = ()
+    open_because: str = ""
+    is_exact: bool = False
+    unit: str = ""
+    standing: Standing | None = None
+    is_within_margin: bool = False
+    notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Summarise the comparison: verdict, difference with its uncertainty, and limitations."""
+        lines = [f"{self.a} against {self.b} on {self.metric}: {self.verdict}"]
+        if self.difference is not None:
+            ends = "" if self.ci is None else f", interval [{self.ci[0]:+.4g}, {self.ci[1]:+.4g}]"
+            over = "" if self.scope == "nothing" else f" over {self.scope}"
+            among = f" ({count(self.num_seeds, 'seed')})"
+            lines.append(f"difference {self.difference:+.4g} {self.unit}{ends}{over}{among}")
+        if self.p is not None:
+            lines.append(f"p {self.p:.3g}{_holm_text(self.p_holm, self.family)}")
+        if self.margin is not None and self.p_equal is not None:
+            corrected = _holm_text(self.p_equal_holm, self.family)
+            lines.append(f"p of a difference of {self._amount(self.margin)} {self.p_equal:.3g}{corrected}")
+        return "\n  ".join([*lines, *self.notes])
+
+    @property
+    def verdict(self) -> str:
+        """The verdict in words, with what an open one lacks."""
+        if self.difference is None:
+            return "no result"
+        if self.standing is None:
+            return "judged as a claim"
+        if self.standing in ("better", "worse"):
+            within = ", by less than the margin" if self.is_within_margin else ""
+            return f"{' '.join(filter(None, (self.standing, self.condition)))}{within}"
+        if self.standing == "equal":
+            return " ".join(filter(None, (f"equal within {self._amount(self.margin)}", self.condition)))
+        if self.basis == "exploratory":
+            return "exploratory"
+        lacking = self._lacking
+        return f"{'undecided' if self.margin is None else 'not known yet'}{lacking and f' ({lacking})'}"
+
+    @property
+    def _lacking(self) -> str:
+        """Say what an open verdict lacks."""
+        if self.open_because:
+            return self.open_because
+        if self.num_seeds < _FEW:
+            return _more(_FEW - self.num_seeds)
+        if self.is_constant:
+            what = "result" if self.is_identical else "difference"
+            return f"the same {what} for every seed, so there is nothing to test"
+        parts = []
+        if self.margin is None and self.equal_within is not None:
+            parts.append(f"equal within {self._amount(self.equal_within)}")
+        if self.seeds_more is not None:
+            parts.append(_more(self.seeds_more))
+        elif self.looks and not parts:
+            parts.append("its looks will hardly decide it")
+        return "; ".join(parts)
+
+    def _amount(self, value: float | None) -> str:
+        return f"{value:g} {self.unit}".strip()
+
+    @property
+    def seeds_more(self) -> int | None:
+        """Further seeds up to the first look that decides with a probability of 0.8; None if no look does.
+
+        The probability is predicted from what the seeds show, at the level that the look will have.
+        """
+        if self.open_because or self.basis == "exploratory" or self.difference is None:
+            return None
+        first = min(self.later_levels, default=None)
+        if not self.looks or self.seed_variance is None:
+            return first - self.num_seeds if first is not None and first > self.num_seeds else None
+        likely = (look for look in self.later_levels if self._decided_by(look) >= PROBABILITY)
+        return next((look - self.num_seeds for look in likely), None)
+
+    def _decided_by(self, look: int) -> float:
+        """Predict the probability of a verdict at a later look."""
+        assert self.difference is not None
+        assert self.seed_variance is not None
+        num, shift, variance = self.num_seeds, self.difference - self.null, self.seed_variance
+        level, segments = self.later_levels[look], self.segment_variance
+        if self.margin is not None:
+            decided = power.predictive_power(shift, variance, segments, num, look, level, self.margin)
+            return float(decided)
+        lines = math.inf if self.num_segments is None else self.num_segments
+        return decided_by(Estimate(shift, num, variance, variance, num - 1, segments, lines), look, level)
+
+    @property
+    def equal_within(self) -> float | None:
+        """Smallest margin within which the interval shows the two to be equivalent, rounded up to two digits.
+
+        None with fewer than two seeds, without an interval, or where ``open_because`` gives a reason.
+        """
+        if self.ci is None or self.num_seeds < _FEW or self.open_because or self.is_exact:
+            return None
+        farthest = max(map(abs, self.ci))
+        if farthest == 0:
+            return 0.0
+        unit = 10.0 ** (math.floor(math.log10(farthest)) - 1)
+        return float(f"{math.ceil(farthest / unit - _ROUNDING) * unit:.2g}")
+
+    @property
+    def num_seeds(self) -> int:
+        """Number of paired seeds."""
+        return len(self.seeds)
+
+    @property
+    def condition(self) -> str:
+        """The condition on a verdict: ``for this one pretraining (upstream)``; empty if there is none."""
+        if not self.trained_once:
+            return ""
+        return f"for this one pretraining ({', '.join(self.trained_once)})"
+
+    @property
+    def is_constant(self) -> bool:
+        """True if neither seeds nor segments change the difference, which leaves nothing to test."""
+        return self.ci is not None and self.ci[0] == self.ci[1]
+
+    @property
+    def is_identical(self) -> bool:
+        """True if the cells agree in every seed and segment, which leaves no noise to test against."""
+        return self.difference == 0 and self.ci == (0.0, 0.0)
+
+    @property
+    def either(self) -> tuple[float | None, float | None]:
+        """The p-values with which it counts in a family, see `resampling.holm_either`; 1 for missing ones."""
+        if self.is_exact:
+            return None, None
+        p = self.p if self.looks else None
+        p_equal = self.p_equal if self.looks else None
+        return 1.0 if p is None else p, None if self.margin is None else 1.0 if p_equal is None else p_equal
+
+    @cached_property
+    def smallest_detectable(self) -> float | None:
+        """True difference that this many seeds detect at ``level`` with probability 0.8."""
+        if self.seed_variance is None:
+            return None
+        return power.smallest_detectable(
+            self.seed_variance, self.segment_variance, self.num_seeds, self.level
+        )
+
+    @cached_property
+    def detectable_ci(self) -> tuple[float, float] | None:
+        """95 % confidence interval of ``smallest_detectable``: wide where few seeds estimate the noise."""
+        if self.seed_variance is None:
+            return None
+        return power.detectable_interval(
+            self.seed_variance, self.segment_variance, self.num_seeds, self.level
+        )
+
+    @cached_property
+    def seeds_needed(self) -> int | None:
+        """Fewest seeds that decide, if the observed difference is the true one, with probability 0.8.
+
+        They find a difference or, where there is a margin, that it is smaller.
+        None if ``power.MAX_SEEDS`` are not enough, or if the variances are unknown.
+        """
+        if self.seed_variance is None or self.difference is None:
+            return None
+        return power.seeds_needed(
+            self.difference - self.null,
+            self.seed_variance,
+            self.segment_variance,
+            self.num_seeds,
+            self.level,
+            self.margin,
+        )
+
+    def is_significant(self, alpha: float, *, is_corrected: bool) -> bool:
+        """True if the sign of the difference is certain at level alpha, given training and test noise.
+
+        Always true for an exact difference; never with fewer than two seeds, whose p-value says nothing about
+        training, nor where ``open_because`` gives a reason.
+        """
+        if self.open_because:
+            return False
+        if self.is_exact:
+            return True
+        p = self.p_holm if is_corrected or self.basis is not None else self.p
+        return self.num_seeds >= _FEW and p is not None and p <= alpha
+
+    def is_equal(self, alpha: float, *, is_corrected: bool) -> bool:
+        """True if the difference is certain at level alpha to be smaller than the margin.
+
+        Whatever leaves a difference open leaves this open, too.
+        """
+        if self.margin is None or self.difference is None or self.open_because or self.num_seeds < _FEW:
+            return False
+        if self.is_exact:
+            return abs(self.difference) < self.margin
+        p = self.p_equal_holm if is_corrected or self.basis is not None else self.p_equal
+        return p is not None and p <= alpha
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all figures as JSON values, rounded to ten significant digits."""
+        return {
+            "difference": rounded(self.difference),
+            "ci": _rounded_ends(self.ci),
+            "p": rounded(self.p),
+            "p_holm": rounded(self.p_holm),
+            "p_bootstrap": rounded(self.p_bootstrap),
+            "p_randomisation": rounded(self.p_randomisation),
+            "p_segments": rounded(self.p_segments),
+            "margin": self.margin,
+            "p_equal": rounded(self.p_equal),
+            "p_equal_holm": rounded(self.p_equal_holm),
+            "standing": self.standing,
+            "is_within_margin": self.is_within_margin,
+            "verdict": self.verdict,
+            "family": {"declared": self.family[0], "tested": self.family[1]},
+            "level": rounded(self.level),
+            "basis": self.basis,
+            "smallest_detectable": rounded(self.smallest_detectable),
+            "detectable_ci": _rounded_ends(self.detectable_ci),
+            "looks": {number: rounded(look.p) for number, look in self.looks.items()},
+            "seeds_more": self.seeds_more,
+            "seeds_needed": self.seeds_needed,
+            "equal_within": rounded(self.equal_within),
+            "num_seeds": self.num_seeds,
+            "num_segments": self.num_segments,
+            "scope": self.scope,
+            "trained_once": list(self.trained_once),
+            "open_because": self.open_because,
+            "is_exact": self.is_exact,
+            "notes": list(self.notes),
+        }
+
+
+def _more(num: int) -> str:
+    return f"{count(num, 'seed')} more"
+
+
+def _holm_text(p: float | None, family: tuple[int, int]) -> str:
+    return "" if p is None or not family[0] else f", Holm {p:.3g} in a family of {family[0]}"
+
+
+def rounded(value: float | None) -> float | None:
+    """Round to ten significant digits, which do not depend on the order of summation.
+
+    Returns:
+        None for None and for values that JSON cannot express.
+    """
+    return None if value is None or not math.isfinite(value) else float(f"{value:.10g}")
+
+
+def _rounded_ends(ends: tuple[float, float] | None) -> list[float | None] | None:
+    return None if ends is None else [rounded(end) for end in ends]

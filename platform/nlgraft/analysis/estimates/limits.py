@@ -1,0 +1,121 @@
+"""Reasons for which no number of seeds decides a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from nlgraft.analysis.data.trials import CellResult
+from nlgraft.analysis.estimates.comparison import Comparison
+from nlgraft.study.data.system import Metric
+
+_CANCELLED = 1e-9
+
+
+@dataclass(frozen=True)
+class Term:
+    """A cell's part in a comparison: its weight, and the metric on which it counts."""
+
+    weight: float
+    cell: CellResult
+    metric: str
+
+
+def limited(found: Comparison, metric: Metric, terms: Sequence[Term], crowded: Collection[str]) -> Comparison:
+    """Leave open what no number of seeds can decide, and name the stages that were trained once for all.
+
+    Args:
+        found: The comparison.
+        metric: Its metric.
+        terms: Its cells.
+        crowded: Fingerprints of the stages that shared their machine.
+    """
+    if metric.is_fixed:
+        return found
+    if found.is_exact:  # seeds that tie by chance make nothing certain
+        tie = "the metric may vary with the seed, so there is nothing to test"
+        found = replace(found, is_exact=False, notes=(*found.notes, tie))
+    if found.seed_variance == 0 and found.difference != found.null and _do_vary(found, terms):
+        note = "the cells vary with the seed and their difference happens not to: its noise is unknown"
+        return _left_open(found, "the same difference for every seed", note)
+    cells = [term.cell for term in terms]
+    if metric.counted_by and (why := _not_alike(metric, cells)):
+        return _left_open(found, *why)
+    if metric.is_time:  # time does not depend on the weights that a pretraining ended with
+        if not _is_crowded(cells, crowded):
+            return found
+        note = "timed beside other stages on the same machine; resources.max_concurrent: 1"
+        return _left_open(found, "timed beside other stages", note)
+    return _trained_once(_without_lost(found, terms), terms)
+
+
+def _left_open(found: Comparison, because: str, note: str) -> Comparison:
+    return replace(found, open_because=because, notes=(*found.notes, f"undecided, {note}"))
+
+
+def _do_vary(found: Comparison, terms: Sequence[Term]) -> bool:
+    """True if the score of some cell depends on the seed, as that of a cell without training does not."""
+    measured = [term.cell.measured(term.metric, found.seeds).values() for term in terms]
+    return any(len({one.value for one in values}) > 1 for values in measured)
+
+
+def _not_alike(metric: Metric, cells: Sequence[CellResult]) -> tuple[str, str] | None:
+    """Say why a mean over tokens cannot be compared: counts differ for one seed, or are not on record."""
+    advice = "compare a metric per character"
+    measured = [cell.measured(metric.counted_by) for cell in cells]
+    for seed in set().union(*measured):
+        if len({found[seed].value for found in measured if seed in found}) > 1:
+            return "different vocabularies", f"{metric.unit} of different vocabularies; {advice}"
+    if any(_is_unknown(cell, metric.counted_by) for cell in cells):
+        note = f"{metric.counted_by} is not on record, so the units may differ; {advice}"
+        return "vocabularies not on record", note
+    return None
+
+
+def _is_unknown(cell: CellResult, count: str) -> bool:
+    """True if finished replicates lack a count that the others do not all agree on."""
+    finished = [trial for trial in cell.trials if trial.state == "finished"]
+    known = [one.value for one in cell.measured(count).values()]
+    return len(known) < len(finished) and len(set(known)) != 1
+
+
+def _is_crowded(cells: Sequence[CellResult], crowded: Collection[str]) -> bool:
+    """True if a stage of the cells' finished trials shared its machine."""
+    trials = [trial for cell in cells for trial in cell.trials if trial.state == "finished"]
+    stages = {stage["fingerprint"] for trial in trials if trial.record for stage in trial.record.stages}
+    return not stages.isdisjoint(crowded)
+
+
+def _without_lost(found: Comparison, terms: Sequence[Term]) -> Comparison:
+    """Leave a comparison open if a cell lost seeds that another one did not.
+
+    Seeds that crash or diverge to non-finite values are rarely the good ones; the mean of the others is
+    biased in favour of the cell.
+    """
+    lost = {term.cell.cell.label: set(term.cell.lost(term.metric)) for term in terms}
+    # A seed lost on every side says nothing for or against one of them.
+    common = set.intersection(*lost.values())
+    uneven = {label: sorted(seeds - common) for label, seeds in lost.items() if seeds - common}
+    if not uneven or len(lost) == 1:
+        return found
+    named = "; ".join(f"{label} lost seed {', '.join(map(str, seeds))}" for label, seeds in uneven.items())
+    return _left_open(found, "seeds lost", f"{named}, and what is left flatters it")
+
+
+def _trained_once(found: Comparison, terms: Sequence[Term]) -> Comparison:
+    """Name the stages that all seeds share.
+
+    If one cell has such a stage and the other does not, the difference includes the error of that single
+    training. No number of seeds shows its size, so the comparison stays open.
+    """
+    names = {stage: name for term in terms for stage, name in term.cell.trained_once.items()}
+    # A stage that both sides share with equal weight cancels out of the difference.
+    weights = {
+        stage: sum(term.weight for term in terms if stage in term.cell.trained_once) for stage in names
+    }
+    differing = {names[stage] for stage, weight in weights.items() if abs(weight) > _CANCELLED}
+    found = replace(found, trained_once=tuple(sorted({*names.values()} - differing)))
+    if not differing or found.open_because:
+        return found
+    note = f"one pretraining only: {', '.join(sorted(differing))} trained once for all seeds"
+    return _left_open(found, "one pretraining only", note)

@@ -1,0 +1,1 @@
+"""What may be concluded: pure functions of estimates and of what was asked before."""

@@ -1,0 +1,227 @@
+"""Verdicts on published claims.
+
+An ordering (``better``, ``worse``) is *supported* when our difference has the claimed sign and is
+significant, *contradicted* when it has the other sign and is significant, *equal* when it is significantly
+below the study's margin of the metric, else *undecided*. With a margin δ of its own the difference is tested
+against -δ instead of 0: no worse by more than δ. A difference of gains (``exceeds``) is tested as an ordering
+is. A figure (``cell``, ``value``) is supported when ours is equivalent to it, i.e. certainly within the
+margin, contradicted when certainly beyond, else undecided, also when it cannot be compared. One seed decides
+nothing, nor does one pretraining that the cells do not share.
+
+On other data than the claim's an ordering goes the *same direction* or the *opposite direction*; that neither
+supports nor contradicts it. Published figures are given beside ours only on the same data, and only when both
+were computed in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from nlgraft.analysis.estimates.comparison import Comparison, rounded
+from nlgraft.analysis.estimates.power import MAX_SEEDS
+from nlgraft.study.data.claim import Claim
+
+Verdict = Literal[
+    "supported", "contradicted", "equal", "undecided", "not run", "same direction", "opposite direction"
+]
+_ON_OTHER_DATA: Mapping[Verdict, Verdict] = {
+    "supported": "same direction",
+    "contradicted": "opposite direction",
+    "equal": "equal",
+    "undecided": "undecided",
+    "not run": "not run",
+}
+
+_OF_MARGIN: Mapping[Verdict, str] = {
+    "same direction": "no worse by more than {:g}",
+    "opposite direction": "worse by more than {:g}",
+}
+"""Words for a claim of *no worse by more than* on other data."""
+
+_NOT_COMPARED = frozenset({"version", "seed", "bs", "ar"})
+_FEW = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimResult:
+    """Our answer to one claim.
+
+    Attributes:
+        claim: The claim.
+        verdict: The answer.
+        explanation: The reason, as one sentence.
+        seeds_more: Further seeds with which an ordering of this size could be decided; None when no number of
+            seeds suffices, or when seeds are not what is missing.
+        comparison: Our ``better`` minus ``worse``, one gain minus the other, or our mean minus the published
+            value.
+        ours: Our means of the claim's cells.
+        other_data: How our data differ from the claim's; empty if they are the same.
+        why_not_comparable: Why the published figures are not shown beside ours; empty when they are.
+    """
+
+    claim: Claim
+    verdict: Verdict
+    explanation: str
+    seeds_more: int | None
+    comparison: Comparison
+    ours: tuple[float | None, ...]
+    other_data: str
+    why_not_comparable: str
+
+    @property
+    def figures(self) -> tuple[float, ...]:
+        """The published figures of the claim's cells, if they can be compared with ours."""
+        return () if self.why_not_comparable else self.claim.published
+
+    @property
+    def is_bounded(self) -> bool:
+        """True for two cells whose difference is undecided but bounded by a margin."""
+        return self.claim.is_ordering and self.comparison.equal_within is not None
+
+    @property
+    def text(self) -> str:
+        """The verdict in words, with the number of seeds that an undecided one lacks."""
+        text: str = self.verdict
+        if text == "equal":
+            text = f"equal within {self.comparison.margin:g} {self.comparison.unit}"
+        elif self.claim.is_ordering and self.claim.margin:  # the difference itself may go either way
+            text = _OF_MARGIN.get(self.verdict, text).format(self.claim.margin)
+        if self.comparison.open_because:
+            text += f": {self.comparison.open_because}"
+        if self.verdict == "undecided" and self.seeds_more is not None:
+            text += f" ({self.seeds_more} {'seed' if self.seeds_more == 1 else 'seeds'} more)"
+        elif self.verdict == "undecided" and self.is_bounded:
+            text += f" (equal within {self.comparison.equal_within:g} {self.comparison.unit})"
+        elif self.verdict not in ("undecided", "not run") and self.comparison.condition:
+            text += f" {self.comparison.condition}"
+        return f"{text}, other data" if self.other_data and self.verdict != "not run" else text
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the answer as JSON values."""
+        return {
+            "text": self.claim.text,
+            "source": self.claim.source,
+            "metric": self.claim.metric,
+            "verdict": self.verdict,
+            "answer": self.text,
+            "explanation": self.explanation,
+            "seeds_more": self.seeds_more,
+            "margin": self.claim.margin,
+            "figures": list(self.figures),
+            "other_data": self.other_data,
+            "is_comparable": not self.why_not_comparable,
+            "why_not_comparable": self.why_not_comparable,
+            "ours": [rounded(value) for value in self.ours],
+            "comparison": self.comparison.to_json(),
+        }
+
+
+def signatures_differ(published: str | None, ours: str | None) -> str:
+    """Say why a published figure was computed in another way than ours.
+
+    Signatures are ``key:value`` pairs and words joined by ``|``, as sacreBLEU prints them. A published one
+    may be partial: ours must agree on the keys that it has, and have its words. Versions and random seeds are
+    not compared.
+
+    Returns:
+        A sentence without full stop; empty when the figures can be compared.
+    """
+    if published is None:
+        return "the paper does not state how its metric was computed"
+    if ours is None:
+        return "our metric has no signature"
+    theirs, known = _settings(published), _settings(ours)
+    clashes = [
+        f"{key}:{value}, ours {known.get(key, 'unknown')}" if value else f"{key}, ours {ours}"
+        for key, value in theirs.items()
+        if known.get(key) != value
+    ]
+    return f"signatures differ ({', '.join(clashes)})" if clashes else ""
+
+
+def judge(
+    claim: Claim,
+    comparison: Comparison,
+    ours: tuple[float | None, ...],
+    *,
+    direction: Literal["maximize", "minimize"],
+    alpha: float,
+    is_corrected: bool,
+    other_data: str,
+    why_not: str,
+    has_run: bool = True,
+) -> ClaimResult:
+    """Judge a claim.
+
+    Args:
+        claim: The claim.
+        comparison: ``better`` minus ``worse``, one gain minus the other, or the cell minus its published
+            figure.
+        ours: Our means of the claim's cells.
+        direction: Direction in which the metric improves.
+        alpha: Level of significance.
+        is_corrected: If true, Holm-adjusted p-values decide.
+        other_data: How our data differ from the claim's; empty if they are the same.
+        why_not: Why the published figures are not shown beside ours; empty when they are.
+        has_run: False if no trial of one of the claim's cells has been started.
+    """
+    verdict: Verdict = "undecided" if has_run else "not run"
+    seeds_more = None
+    difference = comparison.difference
+    if difference is not None and comparison.is_significant(alpha, is_corrected=is_corrected):
+        is_claimed, side = _side(claim, comparison, difference, direction)
+        verdict = "supported" if is_claimed else "contradicted"
+        certainty = "identical for every seed" if comparison.is_exact else f"significant at {alpha:g}"
+        explanation = f"{side}, {certainty}"
+    elif comparison.standing == "equal":
+        verdict = "equal"
+        explanation = f"the difference is significantly below the margin of {comparison.margin:g}"
+    else:
+        seeds_more, explanation = _lacking(claim, comparison, alpha)
+    return ClaimResult(
+        claim=claim,
+        verdict=_ON_OTHER_DATA[verdict] if other_data else verdict,
+        explanation=explanation,
+        seeds_more=seeds_more,
+        comparison=comparison,
+        ours=ours,
+        other_data=other_data,
+        why_not_comparable=why_not if claim.published else "no published figures",
+    )
+
+
+def _lacking(claim: Claim, comparison: Comparison, alpha: float) -> tuple[int | None, str]:
+    """Return how many seeds more would tell, and why nothing is decided."""
+    if comparison.difference is None:
+        return None, "; ".join(comparison.notes)
+    if comparison.open_because:
+        return None, comparison.open_because
+    if comparison.num_seeds < _FEW:
+        return _FEW - comparison.num_seeds, "one seed decides nothing"
+    if not claim.is_ordering:
+        return None, f"not certain to be within or beyond {claim.margin:g} of the published figure"
+    if comparison.seeds_more is not None:
+        return comparison.seeds_more, f"not significant with {comparison.num_seeds} seeds at {alpha:g}"
+    if comparison.p is None:
+        return None, "; ".join(comparison.notes)
+    return None, f"more than {MAX_SEEDS:,} seeds needed for so small a difference on this test set"
+
+
+def _side(
+    claim: Claim, comparison: Comparison, difference: float, direction: Literal["maximize", "minimize"]
+) -> tuple[bool, str]:
+    """Return whether a difference is as claimed, and on which side it lies."""
+    if not claim.is_ordering:
+        is_within = abs(difference) < claim.margin
+        return is_within, f"{'within' if is_within else 'beyond'} {claim.margin:g} of the published figure"
+    is_claimed = (difference > comparison.null) == (direction == "maximize")
+    if claim.margin:
+        return is_claimed, f"{'not worse' if is_claimed else 'worse'} by more than {claim.margin:g}"
+    return is_claimed, "in the claimed direction" if is_claimed else "in the other direction"
+
+
+def _settings(signature: str) -> Mapping[str, str]:
+    pairs = (part.partition(":") for part in signature.split("|"))
+    return {key.strip(): value.strip() for key, _, value in pairs if key.strip() not in _NOT_COMPARED}

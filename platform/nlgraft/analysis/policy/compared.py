@@ -1,0 +1,416 @@
+"""The comparisons, effects and claims of a study's results, corrected over its declared family."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Self
+
+from nlgraft.analysis.data.ledger import Plan
+from nlgraft.analysis.data.results import Results
+from nlgraft.analysis.data.trials import CellResult
+from nlgraft.analysis.estimates.comparer import Comparer
+from nlgraft.analysis.estimates.comparison import Comparison, Standing
+from nlgraft.analysis.estimates.effects import Contrast, Effect, GainCurve, contrasts
+from nlgraft.analysis.estimates.limits import Term, limited
+from nlgraft.analysis.estimates.question import SIGNS, Question
+from nlgraft.analysis.estimates.searched_settings import CellSettings, searched_settings
+from nlgraft.analysis.estimates.stability import Stability, stability
+from nlgraft.analysis.estimates.trivial import Trivial, has_learned, trivial_output
+from nlgraft.analysis.policy.claims import ClaimResult, judge, signatures_differ
+from nlgraft.analysis.policy.planned import over_looks, with_levels
+from nlgraft.analysis.policy.rules import FIRST, corrected
+from nlgraft.basics.errors import NlgraftError, nearest
+from nlgraft.study.data.claim import Claim, claims_of
+from nlgraft.study.data.design import Cell, axes_of, gain_cells
+
+_SAMPLES_AT_LEVEL = 10
+"""Resamples expected beyond a difference whose p-value just passes Holm's first step."""
+
+
+@dataclass(eq=False)
+class ComparedResults(Results):
+    """Results with their statistics, each computed when it is first needed.
+
+    **Determinism.** Figures depend on the finished trials' scores and the study's analysis settings only.
+    """
+
+    @property
+    def is_corrected(self) -> bool:
+        """True if Holm-adjusted p-values decide."""
+        return self.study.analysis.correction == "holm"
+
+    def alone(self) -> Self:
+        """Return the same results by the study's own correction, as if nothing else had been asked."""
+        view = replace(self, store=None)
+        view._comparer = self._comparer  # its resamples are the same
+        return view
+
+    def compare(self, a: str | Cell, b: str | Cell = "baseline", *, metric: str | None = None) -> Comparison:
+        """Compare two cells.
+
+        Args:
+            a: The first cell, or a text that names it.
+            b: The cell to subtract.
+            metric: A metric of the system; the main metric when left out.
+
+        Returns:
+            ``a`` minus ``b``. ``p_holm`` is set for comparisons of the study's declared family.
+
+        Raises:
+            NlgraftError: The system has no such metric.
+            StudyError: The study has no such cell.
+        """
+        question = Question(self._known(metric), (self.cell(a).cell.label, self.cell(b).cell.label))
+        if question not in self._judged:
+            self._judged[question] = self.judged(self._ask(question))
+        return self._judged[question]
+
+    def effects(self, metric: str | None = None) -> list[Effect]:
+        """Estimate the main effect of each level and the interactions of two.
+
+        Args:
+            metric: A metric of the system; the main metric when left out.
+
+        Returns:
+            Main effects, then interactions; ``p_holm`` is adjusted over all of them. Empty where the design
+            crosses no factors: one_factor, leave_one_out.
+
+        Raises:
+            NlgraftError: The system has no such metric.
+        """
+        metric = self._known(metric)
+        known = contrasts(axes_of(self.study), [found.cell for found in self.cells])
+        trials = [trial for found in self.cells for trial in found.measured(metric).values()]
+        self._comparer.prepare(metric, trials)
+        compared = [self._effect_compared(metric, contrast) for contrast in known]
+        if self.is_corrected:
+            compared = self._corrected(compared)
+        return [Effect(contrast, self.judged(found)) for contrast, found in zip(known, compared, strict=True)]
+
+    def gains(self, metric: str | None = None) -> list[GainCurve]:
+        """Compare levels with their factor's baseline at each level of ``analysis.gains_over``.
+
+        Args:
+            metric: A metric of the system; the main metric when left out.
+
+        Returns:
+            One curve for each level; empty where the study names no factor.
+
+        Raises:
+            NlgraftError: The system has no such metric.
+        """
+        pairs = gain_cells(self.study, [found.cell for found in self.cells])
+        return [
+            GainCurve(label, tuple((level, self.compare(a, b, metric=metric)) for level, a, b in known))
+            for label, known in pairs.items()
+        ]
+
+    def _effect_compared(self, metric: str, contrast: Contrast) -> Comparison:
+        terms = [Term(weight, self.cell(cell), metric) for weight, cell in contrast.terms]
+        test = partial(self._effect, metric, contrast)
+        plan = self._plan_of([cell.label for _, cell in contrast.terms], metric)
+        return self._limited(over_looks(plan, test, self.margin(metric), float), terms)
+
+    def _effect(self, metric: str, contrast: Contrast, seeds: Sequence[int] | None = None) -> Comparison:
+        return self._comparer.contrast(
+            metric,
+            contrast.label,
+            "both effects added" if len(contrast.levels) > 1 else "the factor's baseline",
+            [(weight, self.cell(cell).measured(metric, seeds)) for weight, cell in contrast.terms],
+        )
+
+    @cached_property
+    def claims(self) -> list[ClaimResult]:
+        """The answer to every claim of the study, in its order."""
+        return [self._judge(claim) for claim in self._claims]
+
+    def standing(self, found: Comparison) -> Standing:
+        """Read a comparison as a verdict on its first cell: a difference comes before its smallness."""
+        if not (found.looks or found.is_exact):
+            return "open"
+        alpha = self.study.analysis.alpha
+        if found.difference is None or not found.is_significant(alpha, is_corrected=self.is_corrected):
+            return "equal" if self._is_equal(found) else "open"
+        is_up = self.system.metrics[found.metric].direction == "maximize"
+        return "better" if (found.difference > 0) == is_up else "worse"
+
+    def judged(self, found: Comparison) -> Comparison:
+        """Write the verdict into a comparison."""
+        return replace(found, standing=self.standing(found), is_within_margin=self._is_equal(found))
+
+    def _is_equal(self, found: Comparison) -> bool:
+        return found.is_equal(self.study.analysis.alpha, is_corrected=self.is_corrected)
+
+    def margin(self, metric: str) -> float | None:
+        """The difference on a metric that the study declares too small to matter."""
+        return self.study.analysis.margin.get(metric)
+
+    def _known(self, metric: str | None) -> str:
+        metric = self.main_metric if metric is None else metric
+        if metric not in self.system.metrics:
+            raise NlgraftError(
+                f"{self.system.path} has no metric '{metric}'. {nearest(metric, list(self.system.metrics))}"
+            )
+        return metric
+
+    def _ask(self, question: Question) -> Comparison:
+        """Answer a question as it is shown."""
+        return self._declared(question)
+
+    def _declared(self, question: Question) -> Comparison:
+        """Answer a question by this study alone, with Holm's correction if it belongs to a family."""
+        found = self._compared(question)
+        if question.key in self._adjusted:
+            one = self._adjusted[question.key]
+            return replace(
+                found,
+                p_holm=one.p_holm,
+                p_equal_holm=one.p_equal_holm,
+                level=one.level,
+                later_levels=one.later_levels,
+                family=one.family,
+            )
+        if self.is_corrected and found.p is not None:
+            note = f"not in the family '{self.study.analysis.family}' that the study corrects for"
+            return replace(found, notes=(*found.notes, note))
+        return found
+
+    def _compared(self, question: Question) -> Comparison:
+        if question not in self._answers:
+            # Every trial at once: resamples are drawn once per metric, not once per pair.
+            for metric in {*question.metrics}:
+                trials = [trial for cell in self.cells for trial in cell.measured(metric).values()]
+                self._comparer.prepare(metric, trials)
+            margin = self.margin(question.metric) if question.has_margin else None
+            plan = self._plan_of(question.cells, question.metric)
+            found = over_looks(plan, partial(self._tested, question), margin, question.side)
+            self._answers[question] = self._limited(found, self._terms(question))
+        return self._answers[question]
+
+    @cached_property
+    def own_plan(self) -> Plan:
+        """When the study's own questions are answered."""
+        return Plan(seeds=self.study.look_seeds, looks=self.study.looks)
+
+    def _plan_of(self, labels: Sequence[str], metric: str) -> Plan:
+        """Say when a question about some cells is answered."""
+        return self.own_plan
+
+    def _terms(self, question: Question) -> list[Term]:
+        """The question's cells, one, two or four, with their weights and metrics."""
+        cells = map(self.cell, question.cells)
+        return [
+            Term(weight, cell, metric)
+            for weight, cell, metric in zip(SIGNS, cells, question.metrics, strict=False)
+        ]
+
+    def _limited(self, found: Comparison, terms: Sequence[Term]) -> Comparison:
+        """Leave open what no number of seeds can decide, and name the stages that were trained once."""
+        metric = self.system.metrics[found.metric]
+        found = limited(replace(found, unit=metric.unit), metric, terms, self.provenance.crowded)
+        is_blind = found.metric == self.main_metric and terms
+        if found.open_because or not is_blind or not all(self.unlearned(term.cell) for term in terms):
+            return found
+        which = "neither cell has" if len(terms) == 2 else "none of its cells has"
+        return replace(found, open_because=f"{which} learned")
+
+    @cached_property
+    def trivial(self) -> Trivial | None:
+        """The best trivial output on the main metric."""
+        return trivial_output(self.cells, self.main_metric)
+
+    def unlearned(self, cell: CellResult) -> bool:
+        """True if a cell is on average hardly better than a trivial output, or worse."""
+        mean = cell.mean(self.main_metric)
+        return (
+            self.trivial is not None
+            and mean is not None
+            and not has_learned(mean, self.trivial, self.main_metric)
+        )
+
+    @cached_property
+    def searched_settings(self) -> list[CellSettings]:
+        """Which searched settings mattered, by cell; a description, see `estimates.searched_settings`."""
+        found = [searched_settings(self, cell) for cell in self.cells]
+        return [one for one in found if one is not None]
+
+    @cached_property
+    def stabilities(self) -> list[Stability]:
+        """How stable the finished cells are on the main metric."""
+        main = self.main_metric
+        if main not in self.metrics:
+            return []
+        floor = self.trivial.value if self.trivial is not None and main.endswith("/accuracy") else 0.0
+        found = [stability(cell, main, self.metrics[main], floor) for cell in self.cells]
+        return [one for one in found if one is not None]
+
+    def _tested(self, question: Question, seeds: Sequence[int] | None = None) -> Comparison:
+        """Compare over some seeds, or over all that have finished, as is asked again and again."""
+        key = (question, None if seeds is None else tuple(seeds))
+        if key not in self._tests:
+            self._tests[key] = self._test(question, seeds)
+        return self._tests[key]
+
+    @cached_property
+    def _tests(self) -> dict[tuple[Question, tuple[int, ...] | None], Comparison]:
+        return {}
+
+    def _test(self, question: Question, seeds: Sequence[int] | None) -> Comparison:
+        metric, null = question.metric, question.null
+        asked = zip(question.metrics, question.cells, strict=True)
+        measured = [self.cell(label).measured(name, seeds) for name, label in asked]
+        match question.cells:
+            case (cell,):
+                return self._comparer.against_value(
+                    metric, cell, measured[0], question.value, question.margin
+                )
+            case (a, b):
+                return self._comparer.compare(metric, a, measured[0], b, measured[1], null)
+            case (a, b, c, d):
+                terms = list(zip(SIGNS, measured, strict=True))
+                return self._comparer.contrast(metric, f"{a} over {b}", f"{c} over {d}", terms, null)
+        raise ValueError(question.cells)
+
+    @cached_property
+    def _judged(self) -> dict[Question, Comparison]:
+        return {}
+
+    @cached_property
+    def _answers(self) -> dict[Question, Comparison]:
+        return {}
+
+    @cached_property
+    def samples(self) -> int:
+        """Number of resamples: more than the study asks for where its family is large.
+
+        The smallest p-value is 1 / (samples + 1), and Holm multiplies it by the size of the family.
+        """
+        settings = self.study.analysis
+        largest = max((len(family) for family in self._families), default=0)
+        return max(settings.samples, math.ceil(_SAMPLES_AT_LEVEL * largest / settings.alpha))
+
+    @cached_property
+    def _comparer(self) -> Comparer:
+        settings = self.study.analysis
+        return Comparer(test=settings.test, samples=self.samples, alpha=settings.alpha)
+
+    @cached_property
+    def _families(self) -> list[list[Question]]:
+        """The questions that are corrected together; none without a correction.
+
+        ``all_cells``: one family per metric, of every cell against the baseline and the claims on that
+        metric. ``claims``: one family of the claims. A family is what the study declares, whether it has been
+        run or not; there is no question about a metric that a finished cell does not have.
+        """
+        return [*self._asked_of(self.metrics).values()] if self.is_corrected else []
+
+    @property
+    def _claimed(self) -> list[Question]:
+        return [self._question(claim) for claim in self._claims if self._is_tested(claim)]
+
+    def _asked_of(self, metrics: Iterable[str]) -> dict[str, list[Question]]:
+        """List the families of questions by name: the metrics', or ``claims``."""
+        claimed = self._claimed
+        families = {"claims": claimed}
+        if self.study.analysis.family == "all_cells":
+            base = self.baseline.cell.label
+            cells = [(found.cell.label, base) for found in self.cells[1:]]
+            families = {
+                name: [*(Question(name, pair) for pair in cells), *(q for q in claimed if q.metric == name)]
+                for name in metrics
+            }
+        return {
+            name: list({one.key: one for one in family if self._exists(one)}.values())
+            for name, family in families.items()
+        }
+
+    def _exists(self, question: Question) -> bool:
+        """True unless one of the question's cells has finished without the metric."""
+        asked = zip(question.metrics, question.cells, strict=True)
+        return not any(self.cell(label).lacks(name) for name, label in asked)
+
+    @cached_property
+    def _adjusted(self) -> dict[Hashable, Comparison]:
+        """The families' comparisons with Holm's correction, by the keys of their questions."""
+        found: dict[Hashable, Comparison] = {}
+        for family in self._families:
+            corrected = self._corrected([self._compared(question) for question in family])
+            found |= {one.key: comparison for one, comparison in zip(family, corrected, strict=True)}
+        return found
+
+    def _corrected(self, family: Sequence[Comparison]) -> list[Comparison]:
+        """Adjust p-values after Holm, and set the level that the smallest open one must reach.
+
+        A question that is unfinished, or whose cells failed, counts as p = 1: the family is what was asked,
+        not what has finished. Certain differences need no test and do not count.
+        """
+        alpha = self.study.analysis.alpha
+        level = FIRST * alpha
+        adjusted = corrected([one.either for one in family], level, alpha)
+        # Holm tests the smallest of m open questions at its level / m; power is stated at that level.
+        num_open = sum(p is not None and max(p, equal or 0.0) > alpha for p, equal in adjusted)
+        size = (sum(not one.is_exact for one in family), sum(bool(one.looks) for one in family))
+        return [
+            with_levels(
+                replace(
+                    one,
+                    p_holm=p if one.looks else None,
+                    p_equal_holm=p_equal if one.looks and one.p_equal is not None else None,
+                    family=size,
+                ),
+                self.own_plan.looks,
+                level / max(1, num_open),
+            )
+            for one, (p, p_equal) in zip(family, adjusted, strict=True)
+        ]
+
+    def _question(self, claim: Claim) -> Question:
+        cells = tuple(self.cell(text).cell.label for text in claim.cells)
+        if not claim.is_ordering:
+            return Question(claim.metric, cells, value=claim.value or 0.0, margin=claim.margin)
+        sign = -1 if self.system.metrics[claim.metric].direction == "maximize" else 1
+        return Question(claim.metric, cells, null=sign * claim.margin, second_metric=claim.worse_metric)
+
+    @cached_property
+    def _claims(self) -> list[Claim]:
+        return claims_of(self.study)
+
+    def _is_tested(self, claim: Claim) -> bool:
+        """True unless the claim is a figure that ours, once it is known, cannot be compared with."""
+        has_ours = bool(self.cell(claim.cells[0]).measured(claim.metric))
+        why_not = self._why_not(claim) if has_ours else claim.other_data(self.study.data)
+        return claim.is_ordering or not why_not
+
+    def _why_not(self, claim: Claim) -> str:
+        """Say why the published figures of a claim are not shown beside ours."""
+        trials = self.cell(claim.cells[0]).measured(claim.metric).values()
+        ours = next((trial.signature for trial in trials), None)
+        other_data = claim.other_data(self.study.data)
+        return f"other data: {other_data}" if other_data else signatures_differ(claim.signature, ours)
+
+    def _judge(self, claim: Claim) -> ClaimResult:
+        cells = [self.cell(text) for text in claim.cells]
+        why_not = self._why_not(claim)
+        if self._is_tested(claim):
+            question = self._question(claim)
+            comparison = self._ask(question)
+            # "Better" says nothing of a figure, nor of a difference that is tested against a margin.
+            if len(question.cells) > 1 and question.null == 0:
+                comparison = self.judged(comparison)
+        else:
+            note = f"cannot be compared: {why_not}"
+            comparison = Comparison(metric=claim.metric, a=cells[0].cell.label, b="published", notes=(note,))
+        return judge(
+            claim,
+            comparison,
+            tuple(cell.mean(metric) for cell, metric in zip(cells, claim.metrics, strict=True)),
+            direction=self.system.metrics[claim.metric].direction,
+            alpha=self.study.analysis.alpha,
+            is_corrected=self.is_corrected,
+            other_data=claim.other_data(self.study.data),
+            why_not=why_not,
+            has_run=all(cell.has_started for cell in cells),
+        )

@@ -1,0 +1,105 @@
+"""Segments in which the outputs of two cells differ most, to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nlgraft.analysis.data.trials import TrialResult
+from nlgraft.analysis.policy.compared import ComparedResults
+from nlgraft.evaluation.metric_config import SCORED
+from nlgraft.evaluation.sufficient import aggregate
+
+NUM_EXAMPLES = 10
+
+
+@dataclass(frozen=True)
+class Example:
+    """One segment: a line, or a document where lines belong to one.
+
+    Attributes:
+        number: Its place in the test set, from 1.
+        source: Its first source; empty if that is not stored.
+        reference: Human text.
+        outputs: Of the cell and of the baseline.
+        scores: Of these outputs, by the main metric on this segment alone.
+    """
+
+    number: int
+    source: str
+    reference: str
+    outputs: tuple[str, str]
+    scores: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The segments in which a cell and the baseline differ most.
+
+    Attributes:
+        label: The cell.
+        seed: The first seed that finished in both cells; the outputs are those of its trials.
+        found: Largest difference first, at most `NUM_EXAMPLES`.
+        why_none: Reason why there are none; empty if there are.
+    """
+
+    label: str
+    seed: int | None = None
+    found: tuple[Example, ...] = ()
+    why_none: str = ""
+
+
+def examples_of(result: ComparedResults) -> list[Examples]:
+    """Choose the examples of every cell against the baseline."""
+    return [_examples(result, cell.cell.label) for cell in result.cells[1:]]
+
+
+def _examples(result: ComparedResults, label: str) -> Examples:
+    metric = result.main_metric
+    split, _, name = metric.partition("/")
+    cells = (result.cell(label), result.baseline)
+    seeds = [seed for seed in cells[0].measured(metric) if seed in cells[1].measured(metric)]
+    if not seeds:
+        return Examples(label, why_none="no seed has finished in both cells")
+    pair = [next(one for one in cell.trials if one.seed == seeds[0]) for cell in cells]
+    segments = [trial.segments.get(metric) for trial in pair]
+    texts = [_texts(trial, split) for trial in pair]
+    (mine, references), (base, _) = texts
+    if segments[0] is None or segments[1] is None or not mine or not base or name not in SCORED:
+        return Examples(label, seeds[0], why_none=f"no outputs are stored with {metric} line by line")
+    scores = [aggregate(name, rows) for rows in segments if rows is not None]
+    sources = _joined(pair[0], split, pair[0].read_stream(split, "source 0") or [])
+    if not len(scores[0]) == len(scores[1]) == len(mine) == len(base):
+        return Examples(label, seeds[0], why_none=f"{metric} has other segments than the outputs")
+    order = np.argsort(-np.abs(scores[0] - scores[1]), kind="stable")
+    found = tuple(
+        Example(
+            int(index) + 1,
+            sources[index] if len(sources) == len(mine) else "",
+            references[index],
+            (mine[index], base[index]),
+            (float(scores[0][index]), float(scores[1][index])),
+        )
+        for index in order[:NUM_EXAMPLES]
+        if scores[0][index] != scores[1][index]
+    )
+    return Examples(label, seeds[0], found, "" if found else f"every segment has the same {metric}")
+
+
+def _texts(trial: TrialResult, split: str) -> tuple[list[str], list[str]]:
+    """Read outputs and references of the segments; empty if they are not stored."""
+    hypotheses, references = trial.read_texts(split) or ([], [])
+    return _joined(trial, split, hypotheses), _joined(trial, split, references)
+
+
+def _joined(trial: TrialResult, split: str, lines: Sequence[str]) -> list[str]:
+    """Join the lines of each document, in the order of `data.trials.by_document`."""
+    documents = trial.read_stream(split, "document") if trial.num_documents else None
+    if documents is None or len(documents) != len(lines):
+        return list(lines)
+    joined: dict[str, list[str]] = {name: [] for name in sorted(set(documents))}
+    for name, line in zip(documents, lines, strict=True):
+        joined[name].append(line)
+    return [" ".join(one) for one in joined.values()]

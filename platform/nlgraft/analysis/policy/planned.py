@@ -1,0 +1,68 @@
+"""Comparisons at planned looks: each on its own seeds, with one p-value for the looks that were taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from nlgraft.analysis.data.ledger import Look, Plan
+from nlgraft.analysis.estimates.comparison import Comparison
+from nlgraft.analysis.estimates.equivalence import equal_p
+from nlgraft.analysis.estimates.looks import look_levels
+from nlgraft.analysis.policy.rules import p_of_looks
+
+Test = Callable[[Sequence[int] | None], Comparison]
+"""Compares over some seeds, or over all that have finished."""
+
+
+def over_looks(plan: Plan, test: Test, margin: float | None, side: Callable[[float], float]) -> Comparison:
+    """Compare at the looks whose seeds have all finished.
+
+    Args:
+        plan: Seeds and looks.
+        test: The comparison.
+        margin: Difference that the study declares too small to matter.
+        side: Says by its sign on which side of the null hypothesis a difference lies.
+
+    Returns:
+        The comparison at the last look that was taken, with p-values over all of them; that over all finished
+        seeds, without ``looks``, where none was.
+    """
+    latest = replace(test(None), margin=margin)
+    taken = plan.taken(latest.seeds)
+    if latest.p is None:
+        return latest
+    if not taken:
+        note = f"looks taken: none, the first is at {plan.looks[0]} seeds"
+        return replace(latest, notes=(*latest.notes, note))
+    at_looks = {number: replace(test(plan.seeds[:number]), margin=margin) for number in taken[:-1]}
+    last = set(plan.seeds[: taken[-1]])
+    at_looks[taken[-1]] = latest if last == {*latest.seeds} else replace(test(sorted(last)), margin=margin)
+    looks = {
+        number: Look(difference=side(at_look.difference), p=at_look.p, p_equal=equal_p(at_look))
+        for number, at_look in at_looks.items()
+        if at_look.difference is not None
+    }
+    p, p_equal = p_of_looks(plan, looks)
+    notes = [*at_looks[taken[-1]].notes]
+    if len(taken) > 1:
+        notes.append(f"looks taken: {', '.join(map(str, taken))}")
+    if waiting := [seed for seed in latest.seeds if seed not in last]:
+        following = next((look for look in plan.looks if look > taken[-1]), None)
+        when = "are beyond the last look" if following is None else f"count at the look of {following} seeds"
+        notes.append(f"seeds {', '.join(map(str, waiting))} {when}")
+    return replace(at_looks[taken[-1]], p=p, p_equal=p_equal, looks=looks, notes=tuple(notes))
+
+
+def with_levels(found: Comparison, looks: Sequence[int], level: float) -> Comparison:
+    """Put in the level that a p-value must reach at the present look, and those of later looks.
+
+    Args:
+        found: The comparison.
+        looks: All looks of its plan.
+        level: Level of all looks together.
+    """
+    levels = dict(zip(looks, look_levels(looks, level), strict=True))
+    last = max(found.looks, default=0)
+    later = {look: one for look, one in levels.items() if look > last}
+    return replace(found, level=levels.get(last, levels[looks[0]]), later_levels=later)

@@ -1,0 +1,387 @@
+"""Results whose verdicts follow the rules over the store's ledger, see ``docs/validity.md``.
+
+The first verdict that is asked for enters the analysis, before it is shown. An analysis that asks what was
+asked already, with the same answers, is not entered again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+from nlgraft.analysis.data.ledger import (
+    EFFECTS,
+    VERSION,
+    Asked,
+    Entry,
+    History,
+    Hypothesis,
+    Plan,
+    Segments,
+    history,
+    record,
+)
+from nlgraft.analysis.data.registration import SHOWN_DIGITS, Registration, register
+from nlgraft.analysis.data.segments import ScoredLines, scored_lines_of
+from nlgraft.analysis.estimates.comparison import Comparison
+from nlgraft.analysis.estimates.effects import Contrast, Effect
+from nlgraft.analysis.estimates.question import Question
+from nlgraft.analysis.policy.compared import ComparedResults
+from nlgraft.analysis.policy.planned import with_levels
+from nlgraft.analysis.policy.registered import Conformance, conformance_of
+from nlgraft.analysis.policy.rules import Answer, Rules, answered
+from nlgraft.basics.errors import StoreError
+from nlgraft.basics.wording import timestamp
+from nlgraft.pipeline.fingerprint import dotted, fingerprint
+from nlgraft.study.data.design import gain_cells
+from nlgraft.study.planning.looks import cell_digest, cell_key
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_FEW = 2
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """An analysis of one set of test segments, as the ledger holds it.
+
+    Attributes:
+        entry: The entry with its answers.
+        past: The entries that were there when it was answered.
+        why_not_entered: Reason why the ledger lacks it; empty if it was entered.
+    """
+
+    entry: Entry
+    past: History
+    why_not_entered: str = ""
+
+    @cached_property
+    def earlier(self) -> dict[int, Entry]:
+        """The analyses of the same segments that were shown before it, by number."""
+        entries = {}
+        for number, one in self.past.entries.items():
+            if replace(one, time=self.entry.time) == self.entry:
+                break
+            if one.has_compared:
+                entries[number] = one
+        return entries
+
+    @cached_property
+    def rules(self) -> Rules:
+        """The rules on the segments after this analysis."""
+        return Rules([*self.past.entries.values(), self.entry])
+
+    @cached_property
+    def questions(self) -> dict[Hypothesis, Asked]:
+        """What it asks."""
+        return {one.hypothesis: one for one in self.entry.asked}
+
+
+@dataclass(eq=False)
+class RecordedResults(ComparedResults):
+    """Results that enter the ledger of their store when their verdicts are asked for."""
+
+    @cached_property
+    def analyses(self) -> dict[str, Analysis]:
+        """The analyses that these results are, by the first metric of each; entered when first asked for."""
+        if self.store is None or not self.metrics:
+            return {}
+        return {entry.metrics[0]: self._enter(entry) for entry in self._entries()}
+
+    def declare(self) -> None:
+        """Enter what the study asks, before scores are shown, unless all of it has been entered."""
+        if self.store is not None and self.metrics:
+            for entry in self._entries():
+                if self._rules_of(entry.metrics[0]).fresh(entry):
+                    self._enter(entry)
+
+    def frame(self) -> pd.DataFrame:
+        """Return all trials as a data frame, see `Results.frame`; their scores enter the ledger first."""
+        _ = self.analyses
+        return super().frame()
+
+    @cached_property
+    def registration(self) -> Conformance | None:
+        """How they relate to the registration of their study; None if it is not registered."""
+        if self.store is None:
+            return None
+        return conformance_of(self, self.store, self._configs, self._past_of(self.main_metric))
+
+    def register(self) -> Registration:
+        """Register the study, or find the registration that froze the same.
+
+        Raises:
+            DataError: Text cannot be read.
+        """
+        assert self.store is not None
+        return register(self, self.store, self._configs, self._lines_of(self.main_metric).segments)
+
+    def effects(self, metric: str | None = None) -> list[Effect]:
+        """Estimate the effects as `ComparedResults.effects` does, judged over the ledger."""
+        effects = super().effects(metric)
+        if not self.analyses:
+            return effects
+        return [replace(one, comparison=self._judged_effect(one)) for one in effects]
+
+    def _judged_effect(self, effect: Effect) -> Comparison:
+        metric, contrast = effect.comparison.metric, effect.contrast
+        plain = partial(self._effect, metric, contrast)
+        return self.judged(self._answered(self._ledger_effect(effect), effect.comparison, plain))
+
+    def _ask(self, question: Question) -> Comparison:
+        compared = self._declared(question)
+        if not self.analyses or compared.is_exact:
+            return compared
+        plain = partial(self._plain, question)
+        return self._answered(self._ledger_question(question), compared, plain)
+
+    def _plain(self, question: Question) -> Comparison:
+        """Compare over all finished seeds, whatever the looks."""
+        margin = self.margin(question.metric) if question.has_margin else None
+        return self._limited(replace(self._tested(question), margin=margin), self._terms(question))
+
+    def _answered(self, asked: Asked, compared: Comparison, plain: Callable[[], Comparison]) -> Comparison:
+        """Put the answer by the rules in the place of the study's own."""
+        analysis = next((one for one in self.analyses.values() if asked.hypothesis in one.questions), None)
+        if analysis is None:
+            return self._exploratory(plain(), "the study does not declare it")
+        answer = analysis.rules.answer(analysis.entry, analysis.questions[asked.hypothesis])
+        if answer.basis == "exploratory":
+            return self._exploratory(plain(), answer.reason)
+        plan = analysis.rules.plan(asked.cells, self.own_plan)
+        compared = with_levels(compared, plan.looks, answer.level)
+        notes = (*compared.notes, *self._notes(asked, analysis, answer))
+        return replace(
+            compared, p_holm=answer.p, p_equal_holm=answer.p_equal, basis=answer.basis, notes=notes
+        )
+
+    def _exploratory(self, compared: Comparison, reason: str) -> Comparison:
+        if compared.difference is None:
+            return replace(compared, basis="exploratory")
+        note = f"exploratory, no verdict: {reason}; declare it on test lines that nobody has scored: "
+        return replace(compared, basis="exploratory", notes=(*compared.notes, note + self._command))
+
+    @cached_property
+    def _command(self) -> str:
+        """The command that would declare the study's questions on fresh test lines."""
+        texts = [path for path, _ in dotted(self.study.data) if path.rpartition(".")[2].startswith("test")]
+        return f"nlgraft register {self.study.name} data.{next(iter(texts), 'test')}=..."
+
+    def _notes(self, asked: Asked, analysis: Analysis, answer: Answer) -> list[str]:
+        notes = [answer.reason] if answer.reason else []
+        if answer.basis == "declared later":
+            level = answer.share * analysis.entry.alpha
+            notes.append(f"declaration {answer.number} on these test lines, which has a level of {level:.2g}")
+        if set(asked.cells) & self._renewed:
+            notes.append("its text or the code of its stages is not that of an earlier analysis")
+        return notes
+
+    @cached_property
+    def _renewed(self) -> set[str]:
+        """Digests of the cells whose settings were seen before, with other text or versions of stages."""
+        past = self._past_of(self.main_metric).entries.values()
+        first: dict[str, str] = {}
+        for entry in past:
+            for cell, config in entry.configs.items():
+                first.setdefault(config, cell)
+        pairs = [(self._keys[label], config) for label, config in self._configs.items()]
+        return {key for key, config in pairs if first.get(config, key) != key}
+
+    def _enter(self, entry: Entry) -> Analysis:
+        assert self.store is not None
+        past = self._past_of(entry.metrics[0])
+        entry = answered(entry, past.entries.values())
+        try:
+            record(self.store, entry, past)
+        except (OSError, StoreError) as error:
+            return Analysis(entry, past, str(error))
+        return Analysis(entry, past)
+
+    def _entries(self) -> list[Entry]:
+        """List what these results ask, one entry for each set of segments."""
+        main = self.main_metric
+        families = self._asked_of(dict.fromkeys([main, *(one.metric for one in self._claimed)]))
+        by_segments: dict[Segments, list[Asked]] = {}
+        for name, questions in families.items():
+            segments = self._lines_of(main if name == "claims" else name).segments
+            by_segments.setdefault(segments, []).extend(self._ledger_question(one, name) for one in questions)
+        on_main = by_segments.setdefault(self._lines_of(main).segments, [])
+        on_main += [self._ledger_effect(one, f"{EFFECTS}{main}") for one in super().effects()]
+        on_main += self._shown_beside(on_main)
+        return [self._entry(segments, asked) for segments, asked in by_segments.items()]
+
+    def _shown_beside(self, declared: Sequence[Asked]) -> list[Asked]:
+        """List comparisons that a report shows though the study's family leaves them out."""
+        base = self.baseline.cell.label
+        pairs = [(cell.cell.label, base) for cell in self.cells[1:]]
+        for curve in gain_cells(self.study, [cell.cell for cell in self.cells]).values():
+            pairs += [(a.label, b.label) for _, a, b in curve]
+        asked = [self._ledger_question(Question(self.main_metric, pair)) for pair in pairs]
+        hypotheses = {one.hypothesis for one in declared}
+        return list({one.hypothesis: one for one in asked if one.hypothesis not in hypotheses}.values())
+
+    def _entry(self, segments: Segments, asked: Iterable[Asked]) -> Entry:
+        questions = tuple(asked)
+        keys, main = self._keys, self.main_metric
+        is_main = self._lines_of(main).segments == segments
+        deciding = main if is_main else questions[0].metric
+        scored = [
+            name
+            for name, metric in self.system.metrics.items()
+            if metric.split is not None and not metric.is_time and name in self.metrics
+            if self._lines_of(name).segments == segments
+        ]
+        return Entry(
+            version=VERSION,
+            time=timestamp(),
+            study=self.study.name,
+            variant=self.study.variant,
+            system=self.study.system,
+            segments=segments,
+            baseline=keys[self.baseline.cell.label],
+            cells=tuple(dict.fromkeys(keys.values())),
+            metrics=tuple(dict.fromkeys([deciding, *scored])),
+            plan=self.own_plan,
+            alpha=self.study.analysis.alpha,
+            asked=questions,
+            scores={
+                keys[cell.cell.label]: {seed: one.value for seed, one in cell.measured(deciding).items()}
+                for cell in self.cells
+            },
+            configs={keys[label]: config for label, config in self._configs.items()},
+            **self._registered,
+        )
+
+    @property
+    def _registered(self) -> dict[str, Any]:
+        """What an entry says of the registration."""
+        own = self.registration
+        if own is None or not own.is_own:
+            return {}
+        deviations = tuple(one.text for one in own.deviations)
+        return {"registration": own.registration.digest[:SHOWN_DIGITS], "deviations": deviations}
+
+    @cached_property
+    def _configs(self) -> dict[str, str]:
+        """Digests of the cells' settings by label, with those of the search."""
+        return {cell.cell.label: self._searched(cell_key(self.study, cell.cell, {})) for cell in self.cells}
+
+    @cached_property
+    def _keys(self) -> dict[str, str]:
+        """Digests of the cells by label: of the trials, or of an earlier cell that has the same scores.
+
+        A stage whose version was raised, or a metric that was added, asks nothing new if all scores are the
+        same.
+        """
+        keys = {cell.cell.label: self._searched(cell_digest(self.study, cell.cell)) for cell in self.cells}
+        main, own = self.main_metric, {*keys.values()}
+        scores = [
+            (cell, values, entry.configs.get(cell))
+            for entry in self._past_of(main).entries.values()
+            if entry.metrics[0] == main
+            for cell, values in entry.scores.items()
+            if cell not in own
+        ]
+        for cell in self.cells if scores else ():
+            values = {seed: one.value for seed, one in cell.measured(main).items()}
+            config = self._configs[cell.cell.label]
+            alike = sorted(scores, key=lambda seen: seen[2] != config)
+            # One score may tie by chance, between cells of unlike settings.
+            same = (
+                key
+                for key, others, settings in alike
+                if _num_same(values, others) >= (1 if settings == config else _FEW)
+            )
+            keys[cell.cell.label] = next(same, keys[cell.cell.label])
+        return keys
+
+    def _searched(self, key: str) -> str:
+        search = self.study.search
+        return key if search is None else fingerprint({"cell": key, "search": search.model_dump(mode="json")})
+
+    def _plan_of(self, labels: Sequence[str], metric: str) -> Plan:
+        if self.store is None:
+            return self.own_plan
+        return self._rules_of(metric).plan([self._keys[label] for label in labels], self.own_plan)
+
+    def _ledger_question(self, question: Question, family: str | None = None) -> Asked:
+        is_figure = len(question.cells) == 1
+        return replace(
+            self._ledger_asked(self._compared(question), question.cells, family),
+            null=question.value if is_figure else question.null,
+            margin=question.margin,
+            second_metric=question.second_metric,
+        )
+
+    def _ledger_effect(self, effect: Effect, family: str | None = None) -> Asked:
+        """Describe an effect by its cells, those with positive weights first, which tells effects apart."""
+        labels = _labels(effect.contrast)
+        return replace(self._ledger_asked(effect.comparison, labels, family), is_effect=True)
+
+    def _ledger_asked(self, compared: Comparison, labels: Sequence[str], family: str | None) -> Asked:
+        measured = (self.cell(label).measured(compared.metric).values() for label in labels)
+        return Asked(
+            metric=compared.metric,
+            cells=tuple(self._keys[label] for label in labels),
+            labels=tuple(labels),
+            signature=next((one.signature for scores in measured for one in scores), None),
+            family=family,
+            seeds=compared.seeds,
+            looks=compared.looks,
+            is_judged=not compared.open_because and compared.num_seeds >= _FEW,
+            is_certain=compared.is_exact,
+            difference=compared.difference,
+            p=compared.p,
+            equal_margin=compared.margin,
+        )
+
+    def _past_of(self, metric: str) -> History:
+        """The entries on the segments of a metric before these results entered."""
+        if self.store is None:
+            return History({})
+        lines = self._lines_of(metric)
+        if lines.segments not in self._histories:
+            self._histories[lines.segments] = history(self.store, lines.segments, lines.legacy)
+        return self._histories[lines.segments]
+
+    @cached_property
+    def _histories(self) -> dict[Segments, History]:
+        return {}
+
+    def _rules_of(self, metric: str) -> Rules:
+        """The rules on the segments of a metric before these results entered."""
+        segments = self._lines_of(metric).segments
+        if segments not in self._replayed:
+            self._replayed[segments] = Rules(self._past_of(metric).entries.values())
+        return self._replayed[segments]
+
+    @cached_property
+    def _replayed(self) -> dict[Segments, Rules]:
+        return {}
+
+    def _lines_of(self, metric: str) -> ScoredLines:
+        """Describe what a metric is scored on."""
+        split = self.system.metrics[metric].split or self.system.metrics[self.main_metric].split or "test"
+        place = metric.partition("/")[0] if self.system.metrics[metric].split else split
+        if (place, split) not in self._lines:
+            finished = [cell.finished[0] for cell in self.cells if cell.finished]
+            self._lines[place, split] = scored_lines_of(finished, (place, split), self.study.data)
+        return self._lines[place, split]
+
+    @cached_property
+    def _lines(self) -> dict[tuple[str, str], ScoredLines]:
+        return {}
+
+
+def _num_same(scores: Mapping[int, float], others: Mapping[int, float]) -> int:
+    """Count the common seeds if the scores of all of them are the same; else 0."""
+    common = scores.keys() & others.keys()
+    return len(common) if all(scores[seed] == others[seed] for seed in common) else 0
+
+
+def _labels(contrast: Contrast) -> list[str]:
+    terms = sorted(contrast.terms, key=lambda term: (-term[0], term[1].label))
+    return [cell.label for _, cell in terms]

@@ -1,0 +1,217 @@
+"""How results relate to the registration of their study."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nlgraft.analysis.data.frozen import Content, Freezer
+from nlgraft.analysis.data.ledger import Entry, History
+from nlgraft.analysis.data.registration import Registration, open_registrations
+from nlgraft.analysis.data.results import Results
+from nlgraft.analysis.data.trials import CellResult
+from nlgraft.analysis.policy.deviations import Deviation, Matching, deviations_of, listed
+from nlgraft.basics.errors import DataError
+from nlgraft.basics.wording import count
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.study.data.study import Study
+
+_MIN_SHARED = 2
+"""Cells of another study's registration that make a question."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conformance:
+    """How a study and its results relate to a registration.
+
+    Attributes:
+        registration: The registration: of the same content; else the newest of the variant or of the study;
+            or the one of another study that has most of its cells.
+        number: Its place among the registrations of that study's name.
+        num_registrations: Number of these.
+        variant: The variant that it is compared with.
+        is_own: False if only a study of another name is registered.
+        num_shared: Number of cells that a registration of another name has.
+        seen: Numbers of the analyses of the same test segments that had been shown before.
+        deviations: Deviations of the file and of what was run; none are listed where another study was
+            registered.
+        problems: Registrations that cannot be read, as sentences.
+    """
+
+    registration: Registration
+    number: int
+    num_registrations: int
+    variant: str
+    is_own: bool = True
+    num_shared: int = 0
+    seen: tuple[int, ...] = ()
+    deviations: tuple[Deviation, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    @property
+    def is_as_registered(self) -> bool:
+        """True if the study is registered and nothing deviates."""
+        return self.is_own and not self.deviations
+
+    def __str__(self) -> str:
+        """State it in a few sentences, without the deviations."""
+        found = self.registration
+        if not self.is_own:
+            cells = f"{self.num_shared} of its cells are"
+            return f"Not registered; {cells} registered as study {found.study} ({found.name})."
+        variant = "" if found.variant == self.variant else f" as {found.variant}"
+        which = ""
+        if self.num_registrations > 1:
+            which = f", registration {self.number} of {self.num_registrations} under this name"
+        text = f"As registered{variant} ({found.name}{which}), {self._when()}."
+        if self.deviations:
+            text = (
+                f"Registered{variant} ({found.name}{which}), {self._when()}, with "
+                f"{count(len(self.deviations), 'deviation')}."
+            )
+        return " ".join([text, *(f"A registration is damaged: {one}." for one in self.problems)])
+
+    def _when(self) -> str:
+        num, finished = len(self.seen), self.registration.num_finished
+        text = f"after {count(num, 'analysis', 'analyses')} of its test segments"
+        if not num:
+            text = "before any analysis of its test segments in this store"
+        if finished:
+            replicates = count(self.registration.num_planned, "replicate")
+            text += f"; {finished} of its {replicates} had finished"
+        return text
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        found = self.registration
+        return {
+            "study": found.study,
+            "variant": found.variant,
+            "date": found.date,
+            "digest": found.digest,
+            "number": self.number,
+            "registrations": self.num_registrations,
+            "is_own": self.is_own,
+            "is_as_registered": self.is_as_registered,
+            "analyses_before": list(self.seen),
+            "finished_before": found.num_finished,
+            "deviations": [one.to_json() for one in self.deviations],
+            "text": str(self),
+        }
+
+
+def conformance_of(
+    results: Results, store: ArtifactStore, keys: Mapping[str, str], past: History
+) -> Conformance | None:
+    """Compare a study and its results with its registration.
+
+    Args:
+        results: The results.
+        store: The store that holds them and the registration.
+        keys: Digests of the configs of its cells, by label.
+        past: The analyses of their test segments.
+
+    Returns:
+        None if neither the study is registered nor another one with two of its cells.
+    """
+    pages = open_registrations(store).read()
+    study = results.study
+    own = [one for one in pages.documents.values() if one.study == study.name]
+    if not own:
+        return _related(pages.documents.values(), study.variant, set(keys.values()))
+    texts = {key: text for one in own for key, text in one.texts.items()}
+    now, unreadable = None, ()
+    try:
+        now = Freezer(texts).freeze(study)
+    except DataError as error:  # text that was edited, on a hub that is away: the results can be shown
+        unreadable = (Deviation(what="text", registered="readable", now=f"cannot be read: {error}"),)
+    found = _chosen(own, study, now)
+    return Conformance(
+        registration=found,
+        number=own.index(found) + 1,
+        num_registrations=len(own),
+        variant=study.variant,
+        seen=tuple(
+            sorted(
+                {
+                    *found.analyses,
+                    *(n for n, one in past.entries.items() if n <= found.num_analyses and one.has_compared),
+                }
+            )
+        ),
+        deviations=(
+            *unreadable,
+            *(() if now is None else deviations_of(found.content, now)),
+            *(() if now is None else _execution(found.content, now, results)),
+            *_seen_seeds(found.content, results, keys, past.entries),
+        ),
+        problems=pages.problems,
+    )
+
+
+def _chosen(own: Sequence[Registration], study: Study, now: Content | None) -> Registration:
+    """Choose the registration to compare with: of this content, of the variant, of the study, any."""
+    same = [one for one in own if now is not None and one.digest == now.digest]
+    of_variant = [one for one in own if one.variant == study.variant]
+    plain = [one for one in own if one.variant == study.name]
+    return (same or of_variant or plain or own)[-1]
+
+
+def _related(registrations: Iterable[Registration], variant: str, keys: set[str]) -> Conformance | None:
+    """Find the registration of another study that has most of the cells."""
+    known = list(registrations)
+    found = max(known, key=lambda one: len(keys & set(one.keys)), default=None)
+    if found is None or (num_shared := len(keys & set(found.keys))) < _MIN_SHARED:
+        return None
+    own = [one for one in known if one.study == found.study]
+    return Conformance(
+        registration=found,
+        number=own.index(found) + 1,
+        num_registrations=len(own),
+        variant=variant,
+        is_own=False,
+        num_shared=num_shared,
+    )
+
+
+def _execution(registered: Content, now: Content, results: Results) -> Iterator[Deviation]:
+    """List registered replicates that have not finished; none before the first trial has started."""
+    if not any(cell.has_started for cell in results.cells):
+        return
+    by_label = {cell.cell.label: cell for cell in results.cells}
+    for cell, found in Matching.of(registered, now).pairs:
+        yield from _unfinished(cell.label, registered.seeds, by_label[found.label])
+
+
+def _unfinished(label: str, seeds: tuple[int, ...], cell: CellResult) -> Iterator[Deviation]:
+    if not cell.has_started:
+        yield Deviation(what=f"trials of {label}", registered=count(len(seeds), "seed"), now="not run")
+        return
+    by_state: dict[str, list[int]] = {}
+    for trial in cell.trials:
+        if trial.seed in seeds and trial.state != "finished":
+            state = "not run" if trial.state == "planned" else trial.state
+            reason = f"{state}: {trial.reason}" if trial.reason else state
+            by_state.setdefault(reason, []).append(trial.seed)
+    for reason, lacking in by_state.items():
+        what = f"{'seed' if len(lacking) == 1 else 'seeds'} {listed(lacking)} of {label}"
+        yield Deviation(what=what, registered="to be finished", now=reason)
+
+
+def _seen_seeds(
+    registered: Content, results: Results, keys: Mapping[str, str], entries: Mapping[int, Entry]
+) -> Iterator[Deviation]:
+    """List seeds that finished and were shown, but are neither registered nor in the file any more."""
+    own = {*registered.seeds, *(trial.seed for cell in results.cells for trial in cell.trials)}
+    names = {key: label for label, key in keys.items()}
+    found: dict[str, set[int]] = {}
+    for entry in entries.values():
+        shown = [(cell, one.seeds) for one in entry.asked for cell in one.cells]
+        for cell, seeds in (*shown, *entry.scores.items()):
+            if label := names.get(entry.configs.get(cell, cell)):
+                found.setdefault(label, set()).update(set(seeds) - own)
+    for label, seeds in found.items():
+        if seeds:
+            what = f"seeds {listed(sorted(seeds))} of {label}"
+            yield Deviation(what=what, registered="not registered", now="finished, shown, and left out")

@@ -1,0 +1,316 @@
+"""The rules of verdicts: which questions of an analysis are judged, at which level, replayed from the ledger.
+
+- **Declared.** The first analysis that is shown on a set of test segments freezes its families of questions,
+  their seeds and looks, its level and its margins: `FIRST` of alpha, by Holm's procedure in each family.
+- **Declared later.** Questions about trials that nobody has seen, in later analyses. The k-th such
+  declaration has a share 1 / (k (k + 1)) of what the first left. A declaration that is wholly decided passes
+  its level on to the next one (the fallback procedure of Wiens and Dmitrienko 2005).
+- **Exploratory.** Everything else: no verdict.
+
+Until the first false verdict no declaration with a true null hypothesis passes anything on, so the levels of
+those declarations add up to alpha at most, whatever the questions have in common.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+from nlgraft.analysis.data.ledger import VERSION, Asked, Basis, Entry, Hypothesis, Look, Plan
+from nlgraft.analysis.estimates.looks import p_over_looks
+from nlgraft.analysis.estimates.resampling import Either, holm_either
+
+ALPHA = 0.05
+"""Level that all declarations on a set of segments share, unless the first declares a higher one."""
+
+FIRST = 0.8
+"""Share of alpha that the first declaration has."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the rules say of a question.
+
+    Attributes:
+        basis: Whether it was declared.
+        p: To be compared with the study's alpha; None where there is no verdict.
+        p_equal: As ``p``, for a difference of at least the margin; None without a margin.
+        level: Level that the smallest open p-value of its family must reach, over all looks.
+        share: Level of its family, as a share of the study's alpha.
+        number: Which declaration it belongs to, from 1; 0 for none.
+        reason: Why there is no verdict; a clause, or empty.
+    """
+
+    basis: Basis
+    p: float | None = None
+    p_equal: float | None = None
+    level: float = 0.0
+    share: float = 0.0
+    number: int = 0
+    reason: str = ""
+
+
+def p_of_looks(plan: Plan, looks: Mapping[int, Look]) -> tuple[float | None, float | None]:
+    """Combine the answers at looks: p-values of no difference, and of a difference of at least the margin.
+
+    Looks whose difference has the other sign than the last one count as 1, so that a verdict agrees with the
+    figures that are shown.
+    """
+    if not looks:
+        return None, None
+    last = looks[max(looks)].difference
+    p_values = {
+        number: look.p if look.difference * last >= 0 else 1.0
+        for number, look in looks.items()
+        if look.p is not None
+    }
+    # The levels of looks are two-sided; of the two one-sided tests the larger p-value counts.
+    equal = {number: min(1.0, 2 * look.p_equal) for number, look in looks.items() if look.p_equal is not None}
+    return (
+        float(p_over_looks(p_values, plan.looks)) if p_values else None,
+        float(p_over_looks(equal, plan.looks)) / 2 if equal else None,
+    )
+
+
+def corrected(family: Sequence[Either], level: float, alpha: float) -> list[Either]:
+    """Adjust the p-values of a family after Holm, to be compared with alpha where it has another level."""
+    factor = alpha / level
+    return [
+        (
+            None if p is None else min(1.0, p * factor),
+            None if equal is None else min(1.0, equal * factor),
+        )
+        for p, equal in holm_either(family)
+    ]
+
+
+@dataclass
+class Declaration:
+    """Families of questions that were declared before anything of them was seen.
+
+    Attributes:
+        entry: The entry that declared them.
+        families: Questions by the name of their family.
+        plans: When each question is answered.
+        margins: Margins of the questions that have one.
+        looks: Answers by question and number of seeds; the first answer at a look is the answer.
+        certain: Questions whose answer needs no test, and which do not count.
+        unjudged: Questions on which no verdict may rest, whatever their p-value.
+    """
+
+    entry: Entry
+    families: Mapping[str, Sequence[Hypothesis]]
+    plans: Mapping[Hypothesis, Plan]
+    margins: Mapping[Hypothesis, float] = field(default_factory=dict)
+    looks: dict[Hypothesis, dict[int, Look]] = field(default_factory=dict)
+    certain: set[Hypothesis] = field(default_factory=set)
+    unjudged: set[Hypothesis] = field(default_factory=set)
+
+    @cached_property
+    def holm(self) -> dict[Hypothesis, Either]:
+        """p-values after Holm; a question that is not answered yet counts as 1."""
+        adjusted = {}
+        for questions in self.families.values():
+            pairs = corrected([self._either(one) for one in questions], 1.0, 1.0)
+            adjusted |= dict(zip(questions, pairs, strict=True))
+        return adjusted
+
+    def _either(self, question: Hypothesis) -> Either:
+        if question in self.certain:
+            return None, None
+        p, p_equal = p_of_looks(self.plans[question], self.looks.get(question, {}))
+        is_equal_asked = question in self.margins
+        return 1.0 if p is None else p, (1.0 if p_equal is None else p_equal) if is_equal_asked else None
+
+    def is_decided(self, level: float) -> bool:
+        """True if every question is, one with a margin in both ways: else an error is still possible."""
+        is_low = all(max(p or 0.0, equal or 0.0) <= level for p, equal in self.holm.values())
+        return bool(self.families) and is_low and not self.unjudged
+
+    def num_open(self, question: Hypothesis, level: float) -> int:
+        """Count the open questions of a question's family; at least 1."""
+        family = next(questions for questions in self.families.values() if question in questions)
+        pairs = [self.holm[one] for one in family]
+        return max(1, sum(p is not None and max(p, equal or 0.0) > level for p, equal in pairs))
+
+    def take(self, question: Hypothesis, asked: Asked) -> None:
+        """Take the answers at looks that were not taken before."""
+        self.__dict__.pop("holm", None)
+        self.certain.discard(question)  # what never varied may vary with the next seed
+        if asked.is_certain:
+            self.certain.add(question)
+        has_margin = asked.equal_margin == self.margins.get(question)
+        for number, look in asked.looks.items():
+            known = self.looks.setdefault(question, {})
+            if number in self.plans[question].looks and number not in known:
+                known[number] = look if has_margin else Look(difference=look.difference, p=look.p)
+        if asked.is_judged:
+            self.unjudged.discard(question)
+        else:
+            self.unjudged.add(question)
+
+
+class Rules:
+    """The rules on one set of test segments.
+
+    Args:
+        entries: The ledger's entries on these segments, in their order.
+    """
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.declarations: list[Declaration] = []
+        self.seen: dict[str, Plan] = {}
+        self._levels: list[float] = []
+        self._declared: dict[Hypothesis, int] = {}
+        self._baselines: dict[str, set[str]] = {}
+        self._metrics: set[str] = set()
+        self._signatures: dict[str, str] = {}
+        for entry in entries:
+            self.add(entry)
+
+    def plan(self, cells: Sequence[str], own: Plan) -> Plan:
+        """Say when a question is answered: with the seeds and looks by which one of its cells was seen."""
+        return next((self.seen[cell] for cell in cells if cell in self.seen), own)
+
+    def add(self, entry: Entry) -> None:
+        """Take the next entry into account."""
+        if not entry.has_shown:
+            return
+        self._levels = []
+        if entry.version < VERSION or isinstance(entry.plan, str):
+            # What an older version asked of these lines has been declared, and is not asked again.
+            self.declarations.append(Declaration(entry, {}, {}))
+            return
+        declared = self._declare(entry, entry.plan)
+        if entry.baseline not in self.seen:
+            self._baselines[entry.baseline] = {entry.metrics[0], *(str(one[0]) for one in declared)}
+        for one in entry.asked:
+            if (index := self._declared.get(one.hypothesis)) is not None and not self._is_other(one):
+                self.declarations[index].take(one.hypothesis, one)
+            if one.signature is not None:
+                self._signatures.setdefault(one.metric, one.signature)
+        plan = self.plan([entry.baseline], entry.plan)
+        for cell in entry.cells:
+            self.seen.setdefault(cell, plan)
+        self._metrics.update(entry.metrics)
+
+    def answer(self, entry: Entry, asked: Asked) -> Answer:
+        """Judge a question of an entry that has been added."""
+        index = self._declared.get(asked.hypothesis)
+        if self._is_other(asked):
+            return Answer("exploratory", reason=f"{asked.metric} was computed in another way before")
+        if index is None:
+            return Answer("exploratory", reason=self._why_exploratory(asked))
+        declaration = self.declarations[index]
+        basis: Basis = "declared later" if index else "declared"
+        number, level = index + 1, self.levels[index]
+        share = level / entry.alpha
+        open_level = level / declaration.num_open(asked.hypothesis, level)
+        if asked.hypothesis in declaration.certain:
+            return Answer(basis, 0.0, None, open_level, share, number)
+        looks = declaration.looks.get(asked.hypothesis, {})
+        if not looks or not asked.looks:
+            plan = declaration.plans[asked.hypothesis]
+            reason = f"{plan.looks[0]} seeds were declared, and not all have finished in its cells"
+            return Answer(basis, None, None, open_level, share, number, reason)
+        if looks[max(looks)].difference * asked.looks[max(asked.looks)].difference < 0:
+            reason = "a look with more seeds has the other sign"
+            return Answer(basis, None, None, open_level, share, number, reason)
+        p, p_equal = declaration.holm[asked.hypothesis]
+        reason, margin = "", declaration.margins.get(asked.hypothesis, math.inf)
+        if asked.equal_margin is not None and margin > asked.equal_margin:
+            # What is within the declared margin is within a wider one, not within a narrower.
+            p_equal, reason = None, "the margin was not declared before results were seen"
+        scaled = [None if one is None else min(1.0, one / share) for one in (p, p_equal)]
+        return Answer(basis, scaled[0], scaled[1], open_level, share, number, reason)
+
+    @property
+    def levels(self) -> list[float]:
+        """The level of each declaration: its share, and what decided ones before it have passed on."""
+        if self._levels or not self.declarations:
+            return self._levels
+        first = self.declarations[0].entry.alpha * FIRST
+        rest = max(ALPHA, self.declarations[0].entry.alpha) - first
+        passed_on = 0.0
+        for index, declaration in enumerate(self.declarations):
+            budget = passed_on + (rest / (index * (index + 1)) if index else first)
+            self._levels.append(min(budget, declaration.entry.alpha))
+            passed_on = budget if declaration.is_decided(self._levels[-1]) else 0.0
+        return self._levels
+
+    def _declare(self, entry: Entry, own: Plan) -> Collection[Hypothesis]:
+        """Declare the questions of an entry that are fresh, and return them."""
+        families: dict[str, list[Hypothesis]] = {}
+        plans: dict[Hypothesis, Plan] = {}
+        margins: dict[Hypothesis, float] = {}
+        for one in self.fresh(entry):
+            question = one.hypothesis
+            if question not in plans:
+                families.setdefault(one.family or "", []).append(question)
+                plans[question] = self.plan(one.cells, own)
+                if one.equal_margin is not None:
+                    margins[question] = one.equal_margin
+        if families:
+            self._declared |= dict.fromkeys(plans, len(self.declarations))
+            self.declarations.append(Declaration(entry, families, plans, margins))
+        return plans
+
+    def fresh(self, entry: Entry) -> list[Asked]:
+        """List the questions of an entry that may be declared now: nothing of them has been seen."""
+        pairs: dict[str, set[tuple[str, ...]]] = {}
+        for one in entry.asked:
+            pairs.setdefault(one.metric, set()).add(tuple(sorted(one.cells)))
+        return [
+            one
+            for one in entry.asked
+            if one.family is not None and one.hypothesis not in self._declared
+            if not self.seen or self._is_fresh(one, pairs[one.metric])
+        ]
+
+    def _is_fresh(self, asked: Asked, pairs: set[tuple[str, ...]]) -> bool:
+        """True if nothing that was seen can have led to the question."""
+        seen = {cell for cell in asked.cells if cell in self.seen}
+        if self._is_other(asked):
+            return False
+        if not seen:
+            return True
+        if asked.metric not in self._metrics:
+            # A metric that nobody has seen, of all pairs that a declaration asked about.
+            return any(pairs >= self._pairs(one) for one in self.declarations if one.families)
+        # One arm that nobody has seen, against a baseline that was declared before anything was.
+        return len(seen) == 1 and not asked.is_effect and asked.metric in self._baselines.get(seen.pop(), ())
+
+    @staticmethod
+    def _pairs(declaration: Declaration) -> set[tuple[str, ...]]:
+        metric = declaration.entry.metrics[0]
+        return {tuple(sorted(question[4])) for question in declaration.plans if question[0] == metric}
+
+    def _why_exploratory(self, asked: Asked) -> str:
+        if asked.family is None:
+            return "the study does not declare it"
+        return "scores of its cells had been seen when it was first asked"
+
+    def _is_other(self, asked: Asked) -> bool:
+        """True if the metric is computed in another way than when it was first seen."""
+        return asked.signature not in (None, self._signatures.get(asked.metric, asked.signature))
+
+
+def answered(entry: Entry, past: Iterable[Entry]) -> Entry:
+    """Put the answers by the rules into an entry."""
+    rules = Rules([*past, entry])
+    asked = []
+    for one in entry.asked:
+        answer = rules.answer(entry, one)
+        decided = {"p_ledger": answer.p, "p_equal_ledger": answer.p_equal, "basis": answer.basis}
+        asked.append(replace(one, **decided, verdict=_verdict(entry, one, answer)))
+    return replace(entry, asked=tuple(asked))
+
+
+def _verdict(entry: Entry, asked: Asked, answer: Answer) -> Literal["significant", "equal", "open"]:
+    if asked.is_judged and answer.p is not None and answer.p <= entry.alpha:
+        return "significant"
+    is_equal = asked.is_judged and answer.p_equal is not None and answer.p_equal <= entry.alpha
+    return "equal" if is_equal and asked.equal_margin is not None else "open"

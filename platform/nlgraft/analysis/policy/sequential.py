@@ -1,0 +1,159 @@
+"""Planned looks: after each, which cells get more seeds.
+
+A cell stops when every comparison that the study asks of it is significant (benefit or harm), can hardly
+become so (futility), or depends on a stage that was trained once. The futility rule is non-binding: no level
+depends on it. The baseline gets seeds as long as any comparison with it does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Self
+
+from nlgraft.analysis.data.results import Stop
+from nlgraft.analysis.estimates.power import predictive_power
+from nlgraft.analysis.estimates.question import Question
+from nlgraft.analysis.policy.recorded import RecordedResults
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.study.data.study import Study
+from nlgraft.study.planning.looks import read_granted
+
+FUTILE = 0.1
+"""A comparison is given up when it becomes significant by the last look with a lower probability."""
+
+
+@dataclass(eq=False)
+class SequentialResults(RecordedResults):
+    """Results of a study whose cells may get their seeds look by look."""
+
+    @classmethod
+    def read(cls, study: Study, store: ArtifactStore) -> Self:
+        """Read what the store holds; replicates that planned looks made unnecessary are left out."""
+        result = super().read(study, store)
+        if study.sequential is None:
+            return result
+        stops = result.replay()
+        # A run with --next-look may have granted more.
+        granted = {cell.cell.label: read_granted(study, store).get(cell.cell.key, 0) for cell in result.cells}
+        stops |= {
+            label: Stop(granted[label], "") for label, one in stops.items() if granted[label] > one.num_seeds
+        }
+        result = result._up_to({label: stop.num_seeds for label, stop in stops.items()}, has_finished=True)
+        result.stops = stops
+        return result
+
+    def next_look(self) -> dict[str, int]:
+        """Say how many seeds each cell gets at the next look of its undecided questions, by the cell's key.
+
+        Returns:
+            Only cells that get more than they have; empty if everything is decided, or no look is left.
+        """
+        granted: dict[str, int] = {}
+        for question in self._asked:
+            answer = self.judged(self._ask(question))
+            if answer.standing != "open" or answer.open_because or not answer.later_levels:
+                continue
+            following = min(answer.later_levels)
+            for cell in map(self.cell, question.cells):
+                if following > len(cell.trials):
+                    granted[cell.cell.key] = max(following, granted.get(cell.cell.key, 0))
+        return granted
+
+    @property
+    def run_looks(self) -> list[int]:
+        """The looks that a run takes by itself."""
+        return [look for look in self.study.looks if look <= len(self.study.seeds)]
+
+    def replay(self) -> dict[str, Stop]:
+        """Take the planned looks one after the other, each on the seeds that the earlier ones granted.
+
+        A look is due for a cell when all the replicates that it was granted are finished.
+
+        Returns:
+            By label the seeds that each cell gets now.
+        """
+        planned = self.study.sequential
+        assert planned is not None
+        limit = math.inf if planned.replicates is None else planned.replicates
+        granted = {cell.cell.label: self.study.first_seeds for cell in self.cells}
+        reasons = dict.fromkeys(granted, "")
+        for look, following in itertools.pairwise(self.run_looks):
+            view = self._up_to(granted)
+            due = {cell.cell.label for cell in view.cells if granted[cell.cell.label] == look}
+            due -= {cell.cell.label for cell in view.cells if cell.state != "finished"}
+            chances = view._chances()
+            reasons |= {label: _why_settled(label, chances) for label in due}
+            # The likeliest first: where replicates are limited, they go where they decide most.
+            for question, chance in sorted(chances.items(), key=lambda pair: -pair[1]):
+                wanting = [label for label in question.cells if granted[label] == look]
+                is_due = all(label in due and granted[label] >= look for label in question.cells)
+                if not wanting or not is_due or chance < FUTILE:
+                    continue
+                if sum(granted.values()) + len(wanting) * (following - look) > limit:
+                    reasons |= dict.fromkeys(wanting, f"all {limit} replicates are spent")
+                    continue
+                granted |= dict.fromkeys(wanting, following)
+                reasons |= dict.fromkeys(wanting, "")
+        return {label: Stop(count, reasons[label]) for label, count in granted.items()}
+
+    def _up_to(self, granted: Mapping[str, int], *, has_finished: bool = False) -> Self:
+        """Leave out replicates beyond the granted ones; with ``has_finished`` only unfinished ones."""
+        cells = tuple(
+            replace(
+                found,
+                trials=tuple(
+                    trial
+                    for index, trial in enumerate(found.trials)
+                    if index < granted[found.cell.label] or (has_finished and trial.state == "finished")
+                ),
+            )
+            for found in self.cells
+        )
+        # The study's own p-values decide who gets more seeds.
+        view = self if has_finished else replace(self, store=None)
+        view = replace(view, cells=cells)
+        view._comparer = self._comparer  # its resamples are the same
+        return view
+
+    def _chances(self) -> dict[Question, float]:
+        """Return the comparisons that looks may settle, with the predicted power of those still open."""
+        last, alpha = self.run_looks[-1], self.study.analysis.alpha
+        chances = {}
+        for question in self._asked:
+            found = self._declared(question)
+            chances[question] = 0.0
+            if self.standing(found) == "equal" or found.is_significant(alpha, is_corrected=self.is_corrected):
+                chances[question] = -1.0  # decided; 0 is open, but not to be decided by seeds
+            elif not found.open_because and found.difference is not None and found.seed_variance is not None:
+                power = predictive_power(
+                    found.difference - found.null,
+                    found.seed_variance,
+                    found.segment_variance,
+                    found.num_seeds,
+                    last,
+                    found.later_levels.get(last, found.level),
+                    found.margin,
+                )
+                chances[question] = float(power)
+        return chances
+
+    @property
+    def _asked(self) -> list[Question]:
+        """The comparisons that cells get seeds for: with the baseline on the main metric, and of claims."""
+        claimed = [self._question(claim) for claim in self._claims if claim.is_ordering]
+        if self.study.analysis.family == "all_cells" and self.main_metric in self.metrics:
+            base = self.baseline.cell.label
+            claimed += [Question(self.main_metric, (found.cell.label, base)) for found in self.cells[1:]]
+        return list({question.key: question for question in claimed}.values())
+
+
+def _why_settled(label: str, chances: Mapping[Question, float]) -> str:
+    open_ones = [chance for question, chance in chances.items() if label in question.cells and chance >= 0]
+    if not open_ones:
+        return "decided"
+    if max(open_ones) == 0:
+        return "more seeds decide nothing"
+    return f"decided by the last look with a probability of at most {max(open_ones):.2f}"

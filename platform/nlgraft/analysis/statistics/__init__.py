@@ -1,1 +1,0 @@
-"""Intervals, tests, effects and claims."""
