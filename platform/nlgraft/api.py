@@ -189,10 +189,10 @@ def find_study(study: str | os.PathLike[str], storage: str | None = None) -> Stu
         raise
 
 
-def load(study: Study | str | os.PathLike[str]) -> StudyResult:
-    """Collect the results that the store holds of a study; ``study`` may be whatever `find_study` takes."""
+def load(study: Study | str | os.PathLike[str], storage: str | None = None) -> StudyResult:
+    """Collect the results that the store holds of a study; the arguments may be those of `find_study`."""
     if not isinstance(study, Study):
-        study = find_study(study)
+        study = find_study(study, storage)
     return places.read_result(study, open_store(study))
 
 
@@ -218,10 +218,14 @@ def log_export(study: Study, exported: Export, tracking_uri: str | None = None) 
     """
     from nlgraft.tracking.served import log_exported
 
-    store = open_store(study)
-    uri = places.tracking_uri(study, store, tracking_uri)
     experiment = places.experiment_name(study)
+    uri = resolved_tracking_uri(study, tracking_uri)
     return log_exported(uri, experiment, exported.choice.trial.fingerprint, exported.directory)
+
+
+def resolved_tracking_uri(study: Study, explicit: str | None = None) -> str:
+    """Return the MLflow tracking URI of a study; see `nlgraft.runs.run.tracking_uri`."""
+    return places.tracking_uri(study, open_store(study), explicit)
 
 
 def load_model(directory: str | os.PathLike[str]) -> ExportedModel:

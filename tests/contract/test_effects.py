@@ -73,6 +73,7 @@ UNSEEN: Mapping[str, str] = {
     "max_source_words": "the first words of the toy's lines are all alike, which is refused: tests/unit/text",
     "is_lowercase": "the constructed text has small letters alone: tests/unit/text",
     "character_coverage": "the constructed text has few characters: a test of the tokenizer below",
+    "has_byte_fallback": "the constructed text has few characters: tests/unit/text/test_tokenizers.py",
     "normalization": "the constructed text is normalised: a test of the tokenizer below",
     **dict.fromkeys(
         (

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+import random
+import re
 from pathlib import Path
 
 import pytest
 import transformers
+from babel import Locale
 from click.testing import Result
 
 from nlgraft import api
@@ -112,7 +115,7 @@ def test_the_splits_divide_the_text_and_share_no_line(place: Path, text: dict[st
         train, dev, test = ({pair[side] for pair in pairs[split]} for split in ("train", "dev", "test"))
         assert not dev & train
         assert not test & (train | dev)
-    assert len(pairs["dev"]) == len(pairs["test"]) == 20
+    assert (len(pairs["dev"]), len(pairs["test"])) == (40, 80)
 
 
 def test_a_table_and_text_to_pretrain_on_are_taken(place: Path, text: dict[str, list[str]]) -> None:
@@ -124,7 +127,7 @@ def test_a_table_and_text_to_pretrain_on_are_taken(place: Path, text: dict[str, 
     init("embedding_transfer", *table, "--upstream-source", "text.fr", "--upstream-target", "text.de")
     train = Path("embedding_transfer_text/train.source").read_text("utf-8").splitlines()
     upstream = Path("embedding_transfer_text/upstream_train.source").read_text("utf-8").splitlines()
-    assert len(train) == NUM_EXAMPLES - 40
+    assert len(train) == NUM_EXAMPLES - 40 - 80
     assert set(train) <= set(text["text.en"])
     assert set(upstream) <= set(text["text.fr"])
 
@@ -223,6 +226,156 @@ def test_a_trial_of_the_smallest_scale_runs(place: Path) -> None:
     init("prlm_fusion", *PAIRS)
     few = ["train.max_steps=4", "pretraining.train.max_steps=4"]
     assert json_of("trial", "prlm_fusion.yaml", *few, "--cell", "fused", "--json")["state"] == "finished"
+
+
+def sides(folder: str, name: str, *roles: str) -> list[tuple[str, ...]]:
+    files = (Path(folder, f"{name}.{role}") for role in roles)
+    return list(zip(*(file.read_text("utf-8").splitlines() for file in files), strict=True))
+
+
+def test_sorted_classes_are_divided_in_like_shares_and_equal_lines_stay_together(place: Path) -> None:
+    examples = [(f"{word} {n // 2}", word) for word in ("apple", "bread", "cheese") for n in range(200)]
+    examples += [("a lonely line", "only")]
+    write("sorted.txt", [line for line, _ in examples])
+    write("sorted.label", [label for _, label in examples])
+    done = init("vocabulary_transfer", "--source", "sorted.txt", "--label", "sorted.label")
+    assert "1 class of one example stay in train: only" in done.output
+    folder = "vocabulary_transfer_text"
+    splits = {
+        name: sides(folder, file, "source", "label")
+        for name, file in (("downstream", "downstream_train"), ("dev", "dev"), ("test", "test"))
+    }
+    upstream = {line for (line,) in sides(folder, "upstream_train", "source")}
+    for name, pairs in splits.items():
+        shares = [
+            sum(label == word for _, label in pairs) / len(pairs) for word in ("apple", "bread", "cheese")
+        ]
+        assert all(abs(share - 1 / 3) < 0.1 for share in shares), (name, shares)
+    lines = [upstream, *({line for line, _ in pairs} for pairs in splits.values())]
+    assert set.union(*lines) == {line for line, _ in examples}
+    assert len(set.union(*lines)) == sum(map(len, lines))
+    assert ("a lonely line", "only") in splits["downstream"]
+    first = {line.split()[0] for line, _ in splits["downstream"][:20]}
+    assert len(first) == 3  # limits take the first lines
+
+
+def test_own_dev_and_test_files_are_taken_and_leave_train(place: Path, text: dict[str, list[str]]) -> None:
+    for name in ("text.en", "text.de"):
+        write(f"dev.{name}", text[name][:30])
+        write(f"test.{name}", [f"{line} anew" for line in text[name][30:50]])
+    options = ["--dev-source", "dev.text.en", "--dev-target", "dev.text.de", "--seeds", "5"]
+    done = init(
+        "prlm_fusion", *PAIRS, *options, "--test-source", "test.text.en", "--test-target", "test.text.de"
+    )
+    assert "30 examples of --source stand in dev or test: left out of train" in done.output
+    assert "20 test lines are few" in done.output
+    pairs = {name: sides("prlm_fusion_text", name, "source", "target") for name in ("train", "dev", "test")}
+    assert sorted(pairs["dev"]) == sorted(zip(text["text.en"][:30], text["text.de"][:30], strict=True))
+    assert len(pairs["test"]) == 20
+    assert len(pairs["train"]) == NUM_EXAMPLES - 30
+    assert Study.from_yaml("prlm_fusion.yaml").seeds == [1, 2, 3, 4, 5]
+
+
+def test_the_number_of_lines_held_out_is_that_asked_for(place: Path) -> None:
+    init("prlm_fusion", *PAIRS, "--held-out", "70")
+    assert [len(sides("prlm_fusion_text", name, "source")) for name in ("dev", "test")] == [70, 70]
+    done = init("prlm_fusion", *PAIRS, "--held-out", "190", "--out", "other.yaml", code=2)
+    assert "--held-out 190 leaves 20 of 400" in done.output
+    done = init("prlm_fusion", *PAIRS, "--test-source", "text.en", "--out", "other.yaml", code=2)
+    assert "--test-target: give test the options that the text itself has" in done.output
+
+
+def write(name: str, lines: list[str]) -> None:
+    Path(name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+
+
+def named_alike(language: str) -> tuple[list[str], list[str]]:
+    """Names of languages, territories and currencies, and what they are in English."""
+    tables = ("languages", "territories", "currencies")
+    english, other = Locale("en"), Locale(language)
+    pairs = [
+        (str(name), str(getattr(english, table)[key]))
+        for table in tables
+        for key, name in getattr(other, table).items()
+        if key in getattr(english, table)
+    ]
+    return [name for name, _ in pairs], [name for _, name in pairs]
+
+
+def mixed() -> tuple[list[str], list[str]]:
+    several = [named_alike(language) for language in ("ja", "zh", "ko", "th", "ar", "de")]
+    return [line for lines, _ in several for line in lines[::6]], [
+        line for _, lines in several for line in lines[::6]
+    ]
+
+
+def emoji() -> tuple[list[str], list[str]]:
+    _, english = named_alike("ja")
+    return [f"{chr(0x1F300 + n % 700)} {chr(0x1F300 + n // 2)}" for n in range(len(english))], english
+
+
+TEXTS = {
+    "ja": ("prlm_fusion", "dev/chrf"),
+    "zh": ("embedding_transfer", "dev/chrf"),
+    "ko": ("multi_source", "dev/chrf"),
+    "th": ("lm_augmentation", "dev/chrf"),
+    "am": ("prlm_fusion", "dev/bleu"),
+    "hi": ("embedding_transfer", "dev/bleu"),
+    "ar": ("multi_source", "dev/bleu"),
+    "he": ("lm_augmentation", "dev/bleu"),
+    "ta": ("prlm_fusion", "dev/bleu"),
+    "my": ("embedding_transfer", "dev/chrf"),
+    "km": ("multi_source", "dev/chrf"),
+    "emoji": ("lm_augmentation", "dev/bleu"),
+    "mixed": ("prlm_fusion", "dev/chrf"),
+}
+
+
+@pytest.mark.parametrize("script", TEXTS)
+def test_text_in_every_script_gets_a_study_that_is_valid(place: Path, script: str) -> None:
+    system, metric = TEXTS[script]
+    lines, english = {"emoji": emoji, "mixed": mixed}.get(script, lambda: named_alike(script))()
+    write("text.xx", lines)
+    write("text.en", english)
+    for source, target, decisive in (("xx", "en", "dev/bleu"), ("en", "xx", metric)):
+        sources = [f"text.{source}"] * (2 if system == "multi_source" else 1)
+        options = [option for file in sources for option in ("--source", file)]
+        options += ["--target", f"text.{target}", "--out", f"{source}.yaml"]
+        names = [f"l{n}" for n in range(len(sources) + 1)] if system == "multi_source" else []
+        init(system, *options, *(option for name in names for option in ("--language", name)))
+        nlgraft("validate", f"{source}.yaml")
+        study = Study.from_yaml(f"{source}.yaml")
+        assert study.objective.metric == decisive
+        for scale in SCALES:
+            assert api.plan(Study.from_yaml(f"{source}.yaml", [f"@{scale}"])).trials
+
+
+def test_a_vocabulary_below_the_number_of_characters_is_refused_before_the_run(place: Path) -> None:
+    lines, english = named_alike("ja")
+    write("text.ja", lines)
+    write("text.en", english)
+    init("prlm_fusion", "--source", "text.ja", "--target", "text.en")
+    for setting in ("tokenizer", "pretraining.tokenizer"):
+        done = nlgraft("validate", "prlm_fusion.yaml", f"{setting}.vocab_size=200", code=2)
+        needed = int(re.findall(r"special tokens need (\d+)", done.output)[0])
+        assert "raise vocab_size" in done.output
+        nlgraft("validate", "prlm_fusion.yaml", f"{setting}.vocab_size={needed}")
+        nlgraft("validate", "prlm_fusion.yaml", f"{setting}.vocab_size={needed - 1}", code=2)
+
+
+def test_bytes_take_the_place_of_rare_characters_where_there_are_thousands(place: Path) -> None:
+    characters = [chr(0x4E00 + n) for n in range(3000)]
+    common = random.Random(1).choices(characters[:300], k=60 * 1500)
+    lines = ["".join([*common[60 * n : 60 * n + 60], *characters[2 * n : 2 * n + 2]]) for n in range(1500)]
+    write("text.zh", lines)
+    write("text.en", [f"{n} line" for n in range(1500)])
+    init("prlm_fusion", "--source", "text.zh", "--target", "text.en")
+    tokenizer = Study.from_yaml("prlm_fusion.yaml").base["tokenizer"]
+    assert tokenizer["has_byte_fallback"]
+    assert tokenizer["vocab_size"] < 3000
+    few = ["train.max_steps=2", "pretraining.train.max_steps=2", "data.downstream.limits.dev=10"]
+    record = json_of("trial", "prlm_fusion.yaml", *few, "--cell", "plain", "--json")
+    assert record["state"] == "finished"
 
 
 @pytest.mark.slow

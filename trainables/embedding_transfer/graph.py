@@ -359,12 +359,12 @@ class _Builder:
 
     def scores(self, splits: Sequence[str]) -> Stage:
         """The last stage: all scores of the trial."""
+        score = self.config.score
         further = {}
         if self.is_pretrained and not self.is_text:
             further["upstream"] = pieces.upstream_scores(
-                self.upstream, self.upstream_text, decode=self.config.decode, view=self.view
+                self.upstream, self.upstream_text, decode=self.config.decode, score=score, view=self.view
             )
-        score = self.config.score
         return pieces.scores(
             self.finetuned,
             self.downstream_text,

@@ -157,6 +157,9 @@ class ContractError(NlgraftError):
     """A system breaks the contract of trainables/README.md."""
 
 
+_LEAST_PART = 3
+
+
 def nearest(name: str, allowed: Sequence[str]) -> str:
     """List the allowed names, or the first ones of very many, and suggest the nearest of these.
 
@@ -171,6 +174,8 @@ def nearest(name: str, allowed: Sequence[str]) -> str:
 def did_you_mean(name: str, allowed: Sequence[str]) -> str:
     """Suggest the nearest of the first 500 names: ``"Did you mean 'x'?"``; empty if none is similar."""
     near = difflib.get_close_matches(name, allowed[:_MAX_NAMES], n=1, cutoff=0.6)
+    if not near and len(name) >= _LEAST_PART:
+        near = [other for other in allowed[:_MAX_NAMES] if name.lower() in re.split(r"[._/]", other.lower())]
     return f"Did you mean '{near[0]}'?" if near else ""
 
 

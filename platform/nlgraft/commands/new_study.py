@@ -9,16 +9,18 @@ import json
 import random
 import re
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 from nlgraft import api
 from nlgraft.basics.errors import DataError, NlgraftError
-from nlgraft.basics.wording import duration
+from nlgraft.basics.wording import count, duration
+from nlgraft.evaluation.metric_config import BleuTokenizer
+from nlgraft.evaluation.scripts import DEFAULT_TOKENIZERS, choose_tokenizers
 from nlgraft.study.data import paths
 from nlgraft.study.data.plan import Plan
 from nlgraft.study.data.system import System
@@ -27,10 +29,14 @@ from nlgraft.study.reading.documents import resolve_plain
 from nlgraft.text.corpora import Corpus, load_split_files
 from nlgraft.text.corpus_config import FilesConfig, SplitFiles
 from nlgraft.text.files import read_json
-from nlgraft.text.tokenizer_config import LEAST_BYTE_TOKENS
+from nlgraft.text.tokenizer_config import LEAST_BYTE_TOKENS, LearnedTokenizerConfig, WordTokenizerConfig
+from nlgraft.text.tokenizers import required_pieces
+from nlgraft.text.word_tokenizers import required_tokens
 
 SCALES = ("minutes", "evening", "gpu")
 TEMPLATE = "init.yaml.j2"
+_START_S, _TRIAL_S = 15.0, 4.0
+"""Time of Ray's start, and of a small trial's stages that train nothing."""
 _TARGET_S = {"minutes": 300.0, "evening": 4 * 3600.0}
 """Time that all trials of a scale may take on this machine, by a rough estimate."""
 _TRAIN = {"evening": 200_000, "gpu": None}
@@ -39,13 +45,20 @@ _MOST_TYPES = {"minutes": 1000, "evening": 8000, "gpu": 16_000}
 _EXAMPLES = {"minutes": 1000, "evening": 5000, "gpu": 1_000_000}
 """Examples for which the templates' steps are meant; fewer get fewer steps."""
 _LEAST_SHARE = 0.05
+_COVERAGES = (0.9995, 0.995, 0.99, 0.98)
+_LEAST_LEARNED = 50  # pieces besides the characters, special tokens among them
 _MIN_EXAMPLES, _MIN_STEPS = 100, 4
 _MOST_TOKENS, _OWN_POSITIONS = 126, 4  # positions of begin, end and, in RoBERTa types, padding
 _OBJECTIVES = {"mbart": "denoising", "marian": "translation"}
-"""Training objectives of released models by type; others are masked language models."""
-_HELD_OUT = 0.05
-_MOST_HELD_OUT = 2000
+"""What released models were trained for, by type, as far as it is not masked language modelling."""
+_HELD_OUT, _MOST_SHARE = 0.05, {"dev": 0.1, "test": 0.2}
+_LEAST_HELD_OUT, _MOST_HELD_OUT = {"dev": 200, "test": 500}, 2000
+_FEW = 500
+_DEVIATION = {"label": 45.0, "target": 15.0}
+"""Standard deviation over lines of the difference of two models, in points: of accuracy where a fifth of the
+lines differs, and of chrF, as of small translators."""
 _UPSTREAM_SHARE = 0.75
+_NUM_NAMED = 5
 _NUM_COUNTED = 20_000
 
 
@@ -88,12 +101,14 @@ class NewStudy:
         folder: Folder of its text.
         num_examples: Examples of the task by split.
         plans: Plan of each scale.
+        notes: What was decided about the text that its owner may not expect.
     """
 
     path: Path
     folder: Path
     num_examples: Mapping[str, int]
     plans: Mapping[str, Plan] = field(repr=False)
+    notes: Sequence[str] = ()
 
     @property
     def seconds(self) -> dict[str, float | None]:
@@ -109,6 +124,9 @@ def write_study(
     upstream: Text | None,
     checkpoint: Path | None,
     languages: Sequence[str],
+    held: Mapping[str, Text] | None = None,
+    num_held_out: int | None = None,
+    num_seeds: int = 3,
 ) -> NewStudy:
     """Write a study of a system, and its text in splits beside it.
 
@@ -118,6 +136,8 @@ def write_study(
         upstream: Text of the pretraining; None for the task's own.
         checkpoint: Directory of a released model that replaces the pretraining.
         languages: Language of each source, then of the target; empty for the suffixes of their files.
+        held: Text of dev and test; of a split that it lacks, some of ``text`` is held out.
+        num_held_out: Examples of each split that is held out; None for a share of the text.
 
     Raises:
         DataError: Text is missing, too short or unusable, or does not suit the system; the system has no
@@ -129,14 +149,17 @@ def write_study(
     if taken := [str(path) for path in (out, folder) if path.exists()]:
         raise DataError(f"{' and '.join(taken)}: there already; give another --out")
     corpus = text.read()
-    pretraining = None if upstream is None else _split(upstream.read(), "--upstream-source")
+    notes: list[str] = []
+    pretraining = None if upstream is None else _split(upstream.read(), "--upstream-source", notes)
     released = None if checkpoint is None else _released(checkpoint)
-    splits = _split(corpus, "--source")
+    held_out = {split: text_files.read() for split, text_files in (held or {}).items()}
+    splits = _split(corpus, "--source", notes, held_out, num_held_out)
+    notes += _few_lines(len(splits["test"]), text)
     language_names = [*languages] or _languages(text)
     try:
         folder.mkdir(parents=True)
     except OSError as error:
-        raise DataError(f"--out {out}: cannot be written ({error}); give another") from error
+        raise DataError(f"--out {out}: cannot be written ({error.strerror}); give another") from error
     values = {
         **_text_values(folder, splits, pretraining),
         "name": out.stem,
@@ -144,9 +167,10 @@ def write_study(
         "languages": language_names,
         "text_paths": [f"text.{language}" for language in dict.fromkeys(language_names)],
         "num_examples": len(splits["train"]),
-        "vocab": _vocabulary_sizes(splits["train"]),
+        **_vocabularies(splits["train"], pretraining),
         "least_byte_tokens": LEAST_BYTE_TOKENS,
-        "tail": _TAIL.format(objective=_objective(text)),
+        "score": _score(splits["dev"], notes),
+        "tail": _TAIL.format(objective=_objective(splits["dev"]), seeds=[*range(1, num_seeds + 1)]),
     }
     try:
         plans = _write_fitting(template, system, values, out)
@@ -160,11 +184,11 @@ def write_study(
     for path in folder.iterdir():
         if f"{folder.name}/{path.name}" not in study:
             path.unlink()
-    return NewStudy(out, folder, {split: len(corpus) for split, corpus in splits.items()}, plans)
+    return NewStudy(out, folder, {split: len(lines) for split, lines in splits.items()}, plans, notes)
 
 
 _TAIL = """objective: {objective}
-seeds: [1, 2, 3]                 # more seeds decide smaller differences; the report says how many it takes"""
+seeds: {seeds}                 # more seeds decide smaller differences; the report says how many it takes"""
 _HEAD = """# A first study of {system}, written by `nlgraft init`. Edit it freely; then:
 #
 #   nlgraft validate {file}          every problem at once
@@ -175,10 +199,44 @@ _HEAD = """# A first study of {system}, written by `nlgraft init`. Edit it freel
 # All settings, their defaults and ranges: nlgraft systems {system}"""
 
 
-def _objective(text: Text) -> str:
-    if text.label is None and text.target is None:
+def _objective(dev: Corpus) -> str:
+    if dev.labels is None and dev.target is None:
         return "{metric: dev/bits_per_byte, direction: minimize}"
-    return f"{{metric: {'dev/accuracy' if text.label else 'dev/bleu'}, direction: maximize}}"
+    by_script = "dev/bleu" if _bleu_tokenizer(dev) == DEFAULT_TOKENIZERS.bleu else "dev/chrf"
+    return f"{{metric: {'dev/accuracy' if dev.labels is not None else by_script}, direction: maximize}}"
+
+
+def _bleu_tokenizer(dev: Corpus) -> BleuTokenizer:
+    return choose_tokenizers(dev.target or []).bleu
+
+
+def _score(dev: Corpus, notes: list[str]) -> str:
+    """Settings of BLEU where the words of the targets cannot be told here; BLEU does not decide there."""
+    from nlgraft.evaluation.overlap import check_bleu_tokenizer  # takes .2 s to import
+
+    tokenizer = _bleu_tokenizer(dev)
+    if tokenizer != DEFAULT_TOKENIZERS.bleu:
+        notes.append(
+            f"chrF decides: BLEU depends on how words are found ({tokenizer}) in the targets' script"
+        )
+    try:
+        check_bleu_tokenizer(tokenizer)
+    except DataError as error:
+        notes.append(f"BLEU is computed by characters: {error}; then delete bleu_tokenizer in the study")
+        return f"\n  score: {{bleu_tokenizer: char}}  # {error}, then delete this line"
+    return ""
+
+
+def _few_lines(num_lines: int, text: Text) -> list[str]:
+    if num_lines >= _FEW:
+        return []
+    few = f"{num_lines} test lines are few; give more text, or test files with --test-source"
+    role = "label" if text.label else "target"
+    if getattr(text, role) is None:
+        return [few]
+    least = NormalDist().inv_cdf(0.975) * _DEVIATION[role] / num_lines**0.5
+    metric = "accuracy" if text.label else "chrF"
+    return [f"{few}: differences below some {least:.1f} points of {metric} will stay undecided"]
 
 
 def _template(system: System) -> str:
@@ -230,36 +288,109 @@ def _alternatives(names: Sequence[str]) -> str:
     return " or ".join(f"--{name.rstrip('s')}" for name in names)
 
 
-def _split(corpus: Corpus, option: str) -> dict[str, Corpus]:
-    """Hold out dev and test at random, of examples whose text occurs once, so that train has none."""
-    if len(corpus) < _MIN_EXAMPLES:
-        raise DataError(f"the text of {option} has {len(corpus)} examples; give {_MIN_EXAMPLES} or more")
-    sources = list(zip(*corpus.sources, strict=True))
-    # Classes repeat, so only sources and targets tell whether an example is unique.
-    targets = corpus.target or [str(number) for number in range(len(corpus))]
-    counts, target_counts = Counter(sources), Counter(targets)
-    pairs = enumerate(zip(sources, targets, strict=True))
-    once = [n for n, (source, target) in pairs if counts[source] == 1 and target_counts[target] == 1]
-    random.Random(1).shuffle(once)  # always the same split of the same text
-    # A third of the unique examples at most, so that train keeps some of them.
-    share = max(20, round(_HELD_OUT * len(corpus)))
-    number = min(_MOST_HELD_OUT, share, len(once) // 3)
-    if number < 10:
-        is_swapped = corpus.labels is not None and len(set(corpus.labels)) > len(counts)
+def _split(
+    corpus: Corpus,
+    option: str,
+    notes: list[str],
+    held_out: Mapping[str, Corpus] | None = None,
+    num_held_out: int | None = None,
+) -> dict[str, Corpus]:
+    """Hold out dev and test at random, but for those of ``held_out``, whose text train then lacks."""
+    held_out = held_out or {}
+    train = _without(corpus, held_out)
+    if num_left_out := len(corpus) - len(train):
+        notes.append(f"{count(num_left_out, 'example')} of {option} stand in dev or test: left out of train")
+    if len(train) < _MIN_EXAMPLES:
+        raise DataError(f"the text of {option} has {len(train)} examples; give {_MIN_EXAMPLES} or more")
+    sizes = {"train": len(train)}
+    for split in ("dev", "test"):
+        if split not in held_out:
+            by_share = max(_LEAST_HELD_OUT[split], round(_HELD_OUT * len(train)))
+            most = round(_MOST_SHARE[split] * len(train))
+            sizes[split] = num_held_out or min(_MOST_HELD_OUT, by_share, most)
+            sizes["train"] -= sizes[split]
+    if sizes["train"] < _MIN_EXAMPLES // 2:
+        raise DataError(
+            f"--held-out {num_held_out} leaves {max(0, sizes['train'])} of {len(train)} examples to train; "
+            f"give at most {len(train) // 4}"
+        )
+    drawn = {split: _divide(lines, {split: len(lines)})[split] for split, lines in held_out.items()}
+    splits = _divide(train, sizes) | drawn
+    if min(len(splits[split]) for split in ("dev", "test")) < 10:
+        is_swapped = train.labels is not None and len({*train.labels}) > len({*train.sources[0]})
         hint = ". There are more classes than sources: are --source and --label swapped?"
         raise DataError(
-            f"only {len(once)} of {len(corpus)} examples of {option} occur once; dev and test need some that "
-            f"train lacks{hint if is_swapped else ''}"
+            f"the {len(train)} examples of {option} have too few different lines: dev and test need "
+            f"some that train lacks{hint if is_swapped else ''}"
         )
-    held_out = dict.fromkeys(once[:number], "dev") | dict.fromkeys(once[number : 2 * number], "test")
-    split_of = [held_out.get(n, "train") for n in range(len(corpus))]
-    names = ("train", "dev", "test")
-    return {name: _chosen(corpus, [split == name for split in split_of]) for name in names}
+    class_sizes = Counter(train.labels or [])
+    if alone := sorted(label for label, number in class_sizes.items() if number == 1):
+        shown = ", ".join(alone[:_NUM_NAMED]) + (", ..." if len(alone) > _NUM_NAMED else "")
+        notes.append(f"{count(len(alone), 'class', 'classes')} of one example stay in train: {shown}")
+    return splits
 
 
-def _chosen(corpus: Corpus, keep: Sequence[bool]) -> Corpus:
-    streams = {role: [*compress(lines, keep)] for role, lines in corpus.streams().items()}
-    return Corpus.from_streams(streams)
+def _without(corpus: Corpus, held_out: Mapping[str, Corpus]) -> Corpus:
+    held_keys = {key for lines in held_out.values() for keys in _keys(lines) for key in keys}
+    return _chosen(corpus, [n for n, keys in enumerate(_keys(corpus)) if held_keys.isdisjoint(keys)])
+
+
+def _keys(corpus: Corpus) -> list[list[object]]:
+    """Name the source and the target of each example; those with a name in common must not be apart."""
+    sources: list[list[object]] = [[("source", *lines)] for lines in zip(*corpus.sources, strict=True)]
+    for keys, line in zip(sources, corpus.target or [], strict=False):
+        keys.append(("target", line))
+    return sources
+
+
+def _divide(corpus: Corpus, sizes: Mapping[str, int]) -> dict[str, Corpus]:
+    """Divide at random, with all classes in like shares; examples of equal text stay together.
+
+    Each class has an example in the first part, which also has text that is repeated often.
+    """
+    shuffled = _groups(corpus)
+    random.Random(1).shuffle(shuffled)  # the same text is divided alike, whenever it is
+    strata: dict[str, list[list[int]]] = defaultdict(list)
+    for group in shuffled:
+        strata[corpus.labels[group[0]] if corpus.labels is not None else ""].append(group)
+    largest = max(1, min(sizes.values()) // 20)
+    offset = random.Random(2)
+    placed: list[tuple[float, list[int]]] = []
+    for groups in strata.values():
+        for position, group in enumerate(groups):
+            is_first = position == 0 or len(group) > largest
+            placed.append((0.0 if is_first else (position + offset.random()) / len(groups), group))
+    names = [name for name, size in sizes.items() for _ in range(size)]
+    part_of: dict[int, str] = {}
+    for _, group in sorted(placed):
+        part_of |= dict.fromkeys(group, names[len(part_of)])
+    # In random order, since limits take the first lines.
+    shuffled_examples = random.Random(3).sample(range(len(corpus)), len(corpus))
+    return {name: _chosen(corpus, [n for n in shuffled_examples if part_of[n] == name]) for name in sizes}
+
+
+def _groups(corpus: Corpus) -> list[list[int]]:
+    """Gather the examples that share a source or a target, directly or by way of others."""
+    first: dict[object, int] = {}
+    leader = [*range(len(corpus))]
+
+    def find(example: int) -> int:
+        while leader[example] != example:
+            leader[example] = example = leader[leader[example]]
+        return example
+
+    for example, keys in enumerate(_keys(corpus)):
+        for key in keys:
+            leader[find(example)] = find(first.setdefault(key, example))
+    groups: dict[int, list[int]] = defaultdict(list)
+    for example in range(len(corpus)):
+        groups[find(example)].append(example)
+    return [*groups.values()]
+
+
+def _chosen(corpus: Corpus, examples: Sequence[int]) -> Corpus:
+    streams = corpus.streams().items()
+    return Corpus.from_streams({role: [lines[example] for example in examples] for role, lines in streams})
 
 
 def _text_values(
@@ -270,10 +401,11 @@ def _text_values(
     if upstream is None:
         # Some systems train twice: the first part of the task's text then serves for pretraining.
         train = splits["train"]
-        is_first = [n < _UPSTREAM_SHARE * len(train) for n in range(len(train))]
-        apart = _write_splits(folder, "upstream_", {"train": _chosen(train, is_first)})
-        downstream = {"train": _chosen(train, [not is_upstream for is_upstream in is_first])}
-        task = {**files["both"], **_write_splits(folder, "downstream_", downstream)["both"]}
+        num_upstream = round(_UPSTREAM_SHARE * len(train))
+        parts = _divide(train, {"downstream": len(train) - num_upstream, "upstream": num_upstream})
+        apart = _write_splits(folder, "upstream_", {"train": parts["upstream"]})
+        downstream = _write_splits(folder, "downstream_", {"train": parts["downstream"]})
+        task = {**files["both"], **downstream["both"]}
     else:
         apart = _write_splits(folder, "upstream_", upstream)
         task = files["both"]
@@ -319,6 +451,38 @@ def _flow(value: Any) -> str:
         is_plain = re.fullmatch(r"[A-Za-z_/][\w./-]*", value) and resolve_plain(value) == value
         return value if is_plain else json.dumps(value, ensure_ascii=False)
     return "null" if value is None else str(value)
+
+
+def _vocabularies(train: Corpus, upstream: Mapping[str, Corpus] | None) -> dict[str, dict[str, Any]]:
+    """Choose vocabularies by scale that hold the characters of all text.
+
+    Returns:
+        ``vocab``: sizes with a piece for each character; ``words``: the same for WordPiece, which has two;
+        ``pieces``: settings of SentencePiece, in which bytes spell rare characters where there are too many.
+    """
+    lines = [*train.text(), *([] if upstream is None else upstream["train"].text())]
+    required = required_pieces(lines, LearnedTokenizerConfig()) + _LEAST_LEARNED
+    words = required_tokens(lines, WordTokenizerConfig()) + _LEAST_LEARNED
+    sizes = {scale: max(size, required) for scale, size in _vocabulary_sizes(train).items()}
+    return {
+        "vocab": sizes,
+        "words": {scale: max(size, words) for scale, size in sizes.items()},
+        "pieces": {scale: _pieces(lines, size, most=_MOST_TYPES[scale]) for scale, size in sizes.items()},
+    }
+
+
+def _pieces(lines: Sequence[str], size: int, most: int) -> str:
+    """Write size, coverage and bytes; as few characters as needed are left to bytes."""
+    if size <= most:
+        return f"vocab_size: {size}"
+    for coverage in _COVERAGES:
+        config = LearnedTokenizerConfig(character_coverage=coverage, has_byte_fallback=True)
+        required = required_pieces(lines, config) + _LEAST_LEARNED
+        if required <= most or coverage == _COVERAGES[-1]:
+            break
+    if required >= size:  # too few characters for bytes to pay
+        return f"vocab_size: {size}"
+    return f"vocab_size: {max(required, most)}, character_coverage: {coverage}, has_byte_fallback: true"
 
 
 def _vocabulary_sizes(train: Corpus) -> dict[str, int]:
@@ -380,7 +544,9 @@ def _write_fitting(template: str, system: System, values: Mapping[str, Any], out
 
 def plan_s(plan: Plan) -> float | None:
     """Estimate the time of a planned run on this machine, whose workers share it, in seconds."""
-    return None if plan.cost_s is None else plan.cost_s / max(1, plan.max_concurrent or 1)
+    if plan.cost_s is None:
+        return None
+    return _START_S + (plan.cost_s + _TRIAL_S * len(plan.trials)) / max(1, plan.max_concurrent or 1)
 
 
 def _in_words(seconds: float | None) -> str:

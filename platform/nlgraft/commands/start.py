@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -70,6 +71,16 @@ def studies(is_json: bool) -> None:
 @click.option("--target", help="Its targets: line n belongs to line n of the source.")
 @click.option("--label", help="Its classes, instead of targets.")
 @click.option("--table", help="A CSV, TSV or JSON-lines file: the options above then name its columns.")
+@click.option("--dev-source", multiple=True, help="Text of dev, once per source. Default: held out.")
+@click.option("--dev-target", help="Its targets.")
+@click.option("--dev-label", help="Its classes.")
+@click.option("--dev-table", help="Its table, with the columns of --table.")
+@click.option("--test-source", multiple=True, help="Text of test, once per source. Default: held out.")
+@click.option("--test-target", help="Its targets.")
+@click.option("--test-label", help="Its classes.")
+@click.option("--test-table", help="Its table, with the columns of --table.")
+@click.option("--held-out", type=click.IntRange(10), help="Examples of dev, and of test, that are held out.")
+@click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Number of seeds.")
 @click.option("--upstream-source", help="Text to pretrain on. Default: text of the task.")
 @click.option("--upstream-target", help="Its targets.")
 @click.option(
@@ -90,7 +101,9 @@ def init(
     checkpoint: Path | None,
     languages: tuple[str, ...],
     out: Path | None,
-    **text: str | None,
+    held_out: int | None,
+    seeds: int,
+    **text: Any,
 ) -> None:
     """Write a first study of your own text, and the text in splits.
 
@@ -104,6 +117,7 @@ def init(
         raise DataError("--upstream-target is given without --upstream-source; give both, or neither")
     chosen_system = find_system(system)
     upstream = None if upstream_source is None else Text([upstream_source], upstream_target)
+    held = {split: _held(split, sources, text) for split in ("dev", "test")}
     written = write_study(
         chosen_system,
         Text(sources, **text),
@@ -111,8 +125,30 @@ def init(
         upstream=upstream,
         checkpoint=checkpoint,
         languages=languages,
+        held={split: Text(**files) for split, files in held.items() if files},
+        num_held_out=held_out,
+        num_seeds=seeds,
     )
     settings_screen.show_new_study(written)
+
+
+def _held(split: str, sources: tuple[str, ...], text: dict[str, Any]) -> dict[str, Any]:
+    """Take the files of a split from the options; nothing where none is given."""
+    files = {role: text.pop(f"{split}_{role}") for role in ("source", "target", "label", "table")}
+    if not any(files.values()):
+        return {}
+    columns = {"sources": sources, "target": text["target"], "label": text["label"]}
+    if files["table"]:
+        given = {"sources": files["source"], "target": files["target"], "label": files["label"]}
+        return columns | {name: value for name, value in given.items() if value} | {"table": files["table"]}
+    missing = [
+        f"--{split}-{role}"
+        for role, main in (("source", sources), ("target", text["target"]), ("label", text["label"]))
+        if bool(main) != bool(files[role]) or (role == "source" and len(main) != len(files[role]))
+    ]
+    if missing:
+        raise DataError(f"{', '.join(missing)}: give {split} the options that the text itself has")
+    return {"sources": files["source"], "target": files["target"], "label": files["label"]}
 
 
 @click.command("schema")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,8 +52,9 @@ def export(
     for name, how in sorted(exported.forms.items()):
         click.echo(f"{name}: {how}", err=True)
     if is_logged:
-        uri = document["model_uri"]
-        click.echo(f"MLflow: {uri}; next: mlflow models serve -m {uri} --env-manager local", err=True)
+        uri, place = document["model_uri"], shlex.quote(api.resolved_tracking_uri(study, tracking_uri))
+        serve = f"MLFLOW_TRACKING_URI={place} mlflow models serve -m {uri} --env-manager local"
+        click.echo(f"MLflow: {uri}; next: {serve}", err=True)
     use = {"translation": "translate", "classification": "classify"}.get(document["task"])
     if use is not None:
         columns = document["columns"]

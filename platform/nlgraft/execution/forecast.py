@@ -11,7 +11,7 @@ from nlgraft.pipeline.stage import Stage
 from nlgraft.pipeline.store import StageCost
 from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.study import Resources
-from nlgraft.study.planning.cost import estimated_cost
+from nlgraft.study.planning.cost import estimated_cost, measured_cost
 
 _RAN = ("run", "resume")
 _ANY = Resources()  # sizes are compared with each other, on whatever runs them
@@ -165,9 +165,9 @@ class Forecast:
             return measured.seconds
         if stage.name in self._step_s and stage.num_steps is not None:
             return stage.num_steps * self._step_s[stage.name]
-        earlier = self.earlier.get(stage.name)
+        earlier = measured_cost(stage, self.earlier, _ANY)
         if earlier is not None:
-            return earlier.mean_duration_s
+            return earlier.seconds
         by_size = estimated_cost(stage, _ANY)
         if by_size is None or not self._speeds:
             return None

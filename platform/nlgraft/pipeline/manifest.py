@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from nlgraft.basics.wording import FileName
 from nlgraft.pipeline.fingerprint import canonical_json, dotted
 from nlgraft.pipeline.integrity import FileEntry, read_document
-from nlgraft.pipeline.stage import Stage
+from nlgraft.pipeline.stage import Stage, Work
 
 MANIFEST = "manifest.json"
 SCHEMA = 1
@@ -47,6 +47,7 @@ class Manifest:
         versions: Of Python and packages.
         num_threads: Most threads that it was made with; None if unknown.
         num_workers: Workers that made it; None if unknown.
+        size: Work of the stage; None if unknown.
         git: Commit and dirty flag of the code; None without a checkout.
         started_at: Unix seconds.
         duration_s: How long it took.
@@ -69,6 +70,7 @@ class Manifest:
     git: dict[str, Any] | None = None
     num_threads: int | None = None
     num_workers: int | None = None
+    size: Work | None = None
     started_at: float = 0.0
     duration_s: float = 0.0
     bytes: int = 0
@@ -122,6 +124,7 @@ def describe_artifact(
         duration_s=duration_s,
         num_threads=num_threads,
         num_workers=num_workers,
+        size=stage.size,
         bytes=sum(entry.bytes for entry in files.values()),
         **environment(),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -118,6 +118,13 @@ class Stage:
     def num_steps(self) -> int | None:
         """Maximum number of optimiser steps; None if it takes none, or if the number of batches decides."""
         return None if self.work is None else self.work.num_steps
+
+    @cached_property
+    def size(self) -> Work:
+        """Its work, with the parameters of the largest model below where it has none of its own."""
+        work = self.work or Work(None, 0, None)
+        below = max((one.size.num_parameters or 0 for one in self.inputs.values()), default=0)
+        return replace(work, num_parameters=work.num_parameters or below or None)
 
     @cached_property
     def fingerprint(self) -> str:

@@ -368,8 +368,11 @@ class ArtifactStore:
     def durations(self) -> dict[str, StageCost]:
         """Return mean costs by stage name, over at most 64 artifacts each (16 in an object store)."""
         costs = {}
-        for name in self._files.names("artifacts"):
-            manifests = self._known.of(name)
+        by_name = {name: self._known.of(name) for name in self._files.names("artifacts")}
+        by_fingerprint = {
+            manifest.fingerprint: manifest for stored in by_name.values() for manifest in stored
+        }
+        for name, manifests in by_name.items():
             if manifests:
                 by_workers: dict[int, float] = {
                     number: fmean(
@@ -380,7 +383,10 @@ class ArtifactStore:
                 }
                 seconds = fmean(manifest.duration_s for manifest in manifests)
                 num_bytes = fmean(manifest.bytes for manifest in manifests)
-                costs[name] = StageCost(seconds, num_bytes, len(manifests), by_workers)
+                runs = tuple(
+                    TimedRun(manifest, text_bytes(manifest, by_fingerprint)) for manifest in manifests
+                )
+                costs[name] = StageCost(seconds, num_bytes, len(manifests), by_workers, runs)
         return costs
 
     def remove_abandoned(self) -> None:
@@ -471,9 +477,45 @@ class StageCost:
         mean_bytes: Mean size of an artifact.
         count: Number of artifacts in the means.
         by_workers: Mean time by number of workers, of artifacts that record it.
+        runs: The artifacts in the means.
     """
 
     mean_duration_s: float
     mean_bytes: float
     count: int
     by_workers: Mapping[int, float] = field(default_factory=dict)
+    runs: tuple[TimedRun, ...] = ()
+
+
+@dataclass(frozen=True)
+class TimedRun:
+    """One run of a stage.
+
+    Attributes:
+        manifest: Its artifact.
+        text_bytes: Size of the text below it; None where that is not known.
+    """
+
+    manifest: Manifest
+    text_bytes: int | None
+
+
+def text_bytes(manifest: Manifest, manifests: Mapping[str, Manifest]) -> int | None:
+    """Add up the corpora below an artifact, of the split alone that it names; None where one is not known."""
+    seen: dict[str, Manifest | None] = {manifest.fingerprint: manifest}
+    waiting = [manifest]
+    while waiting:
+        for fingerprint in waiting.pop().inputs.values():
+            if fingerprint not in seen:
+                below = seen[fingerprint] = manifests.get(fingerprint)
+                waiting += [below] if below is not None else []
+    total = 0
+    for below in seen.values():
+        if below is None:
+            return None
+        if not below.inputs:
+            folders = {name.rpartition("/")[0] for name in below.files if name.endswith("/corpus.json")}
+            folders &= {manifest.config.get("split", name) for name in folders}
+            files = (file.bytes for name, file in below.files.items() if name.rpartition("/")[0] in folders)
+            total += sum(files)
+    return total

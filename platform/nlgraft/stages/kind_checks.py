@@ -16,6 +16,7 @@ from nlgraft.evaluation.metric_config import INSTALLED_APART
 from nlgraft.evaluation.scripts import Script, fitting_tokenizers, misfits, script_of
 from nlgraft.nn.checkpoint_files import checkpoint_problems
 from nlgraft.pipeline.stage import Stage
+from nlgraft.stages.masked_lm_graph import WORD_TOKENIZER
 from nlgraft.stages.seq2seq_graph import LEARNED_SCORE, SCORE
 from nlgraft.stages.text_kinds import TOKENIZER
 from nlgraft.study.data.system import Findings
@@ -29,6 +30,7 @@ from nlgraft.text.corpus_checks import (
     vocabulary_warning,
 )
 from nlgraft.text.corpus_config import SPLITS, ConlangConfig, CorpusConfig, Split
+from nlgraft.text.tokenizers import required_pieces, size_problem
 
 _CORPUS: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
 _NUM_REFERENCES = 1000
@@ -176,11 +178,31 @@ def tokenizers(stages: Sequence[Stage], findings: Findings) -> None:
             if (role in settings.roles if settings.roles else role not in ("label", "document"))
             for line in stream
         ]
+        required = required_pieces(lines, settings.tokenizer, settings.symbols)
+        _size(stage, size_problem(settings.tokenizer.vocab_size, required), findings)
         warnings = [vocabulary_warning(settings.tokenizer, lines)]
         if not settings.roles or "target" in settings.roles:
             targets = [line for splits in read for line in _references(splits)]
             warnings.append(normalization_warning(settings.tokenizer.normalization, targets))
         findings.warn(stage, (warning for warning in warnings if warning is not None))
+
+
+def word_tokenizers(stages: Sequence[Stage], findings: Findings) -> None:
+    """Refuse vocabularies that cannot hold the characters of the text that they are learned from."""
+    from nlgraft.text.word_tokenizers import required_tokens  # with the tokenizers library, .1 s to import
+
+    for stage in stages:
+        config = WORD_TOKENIZER.settings_of(stage).tokenizer
+        if "train" in (splits := _text_of(stage, findings)):
+            required = required_tokens(splits["train"].text(), config)
+            _size(stage, size_problem(config.vocab_size, required, has_coverage=False), findings)
+
+
+def _size(stage: Stage, problem: str | None, findings: Findings) -> None:
+    """Refuse a vocabulary that is too small, or warn of it where other stages leave out some of the text."""
+    if problem is not None:
+        is_whole = all(root(corpus) is corpus for corpus in stage.inputs.values())
+        (findings.refuse if is_whole else findings.warn)(stage, [problem])
 
 
 def scores(stages: Sequence[Stage], findings: Findings) -> None:

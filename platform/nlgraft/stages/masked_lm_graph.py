@@ -256,7 +256,12 @@ class Bert2BertInputs(Inputs[T]):
     masked_lm: T
 
 
-WORD_TOKENIZER = StageKind("nlgraft.stages.run.masked_lm_stages:learn", WordTokenizerSettings, CorpusInputs)
+WORD_TOKENIZER = StageKind(
+    "nlgraft.stages.run.masked_lm_stages:learn",
+    WordTokenizerSettings,
+    CorpusInputs,
+    check="nlgraft.stages.kind_checks:word_tokenizers",
+)
 CHECKPOINT_TOKENIZER = StageKind(
     "nlgraft.stages.run.masked_lm_stages:copy_tokenizer", CheckpointSettings, NoInputs, check=CHECKPOINTS
 )

@@ -353,16 +353,19 @@ def upstream_scores(
     text: EncodedText,
     *,
     decode: BeamSearchConfig,
+    score: ScoreConfig,
     view: View | None = None,
     prefix: str = "upstream",
 ) -> Stage:
     """Score an upstream model by BLEU on dev of its own corpus."""
     # Lengths and speed of an upstream model would be taken for the trial's.
     decoding = DecodingSettings(decode=decode, view=view or View(), is_measured=False)
+    # Its text may be of another script than the task's: of the tokenizers only characters suit every script.
+    tokenizer = "char" if score.bleu_tokenizer == "char" else None
     translation = translate(f"{prefix}_translation", model, text, "dev", decoding)
     return SCORE.stage(
         f"{prefix}_scores",
-        ScoreSettings(metrics=("bleu",), metric_prefix=prefix),
+        ScoreSettings(metrics=("bleu",), metric_prefix=prefix, bleu_tokenizer=tokenizer),
         ScoreInputs(
             corpus=text.corpus,
             translations={"dev": translation},

@@ -131,7 +131,8 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:  # nested too deeply
-        raise DataError(f"{path}: cannot be read as JSON ({error})") from error
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{path}: cannot be read as JSON ({reason})") from error
     if not isinstance(data, dict):
         raise DataError(f"{path}: expected a JSON object, not {type(data).__name__}")
     return data

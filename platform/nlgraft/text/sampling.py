@@ -32,12 +32,18 @@ class PieceTable:
         scores: Log-probability (unigram) or minus the rank of the merge (BPE) of these ids.
         unknown: Id of UNK.
         symbols: Pieces that are never cut, wherever they stand in a word.
+        byte_ids: Ids of the 256 bytes, by value, which spell other characters; empty: these are UNK.
     """
 
     ids: dict[str, int]
     scores: dict[int, float]
     unknown: int
     symbols: tuple[str, ...] = ()
+    byte_ids: tuple[int, ...] = ()
+
+    def spell(self, character: str) -> list[int]:
+        """Return the ids of a character that is no piece."""
+        return [self.byte_ids[byte] for byte in character.encode()] if self.byte_ids else [self.unknown]
 
 
 class _Sampler:
@@ -97,7 +103,7 @@ class UnigramSampler(_Sampler):
         while end:
             bounds, pieces = ends[end]
             end, piece = pieces[bisect(bounds, rng.random() * bounds[-1], 0, len(bounds) - 1)]
-            ids.append(piece)
+            ids += [piece] if piece != self._table.unknown else reversed(self._table.spell(word[end]))
         ids.reverse()
         return ids
 
@@ -193,8 +199,11 @@ class BpeSampler(_Sampler):
             if is_there and len(symbols[first]) + len(symbols[second]) == length:
                 return _Step(None, symbols, waiting)
             heappop(waiting)
-        unknown = self._table.unknown
-        return _Step([self._table.ids.get(symbol, unknown) for symbol in symbols if symbol], symbols, [])
+        table = self._table
+        ids: list[int] = []
+        for symbol in filter(None, symbols):
+            ids += [table.ids[symbol]] if symbol in table.ids else table.spell(symbol)
+        return _Step(ids, symbols, [])
 
     def _follow(self, step: _Step, is_skipped: bool) -> _Step:
         symbols, waiting = list(step.symbols), list(step.waiting)

@@ -9,6 +9,8 @@ from pydantic import Field, field_validator, model_validator
 from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.text.corpus_config import SPECIAL_PIECES
 
+NUM_BYTES = 256
+
 
 class TokenizerConfig(StrictConfig):
     """A SentencePiece model, always with PAD=0, UNK=1, BOS=2, EOS=3."""
@@ -19,8 +21,11 @@ class TokenizerConfig(StrictConfig):
     """Number of pieces, special ones included: an upper bound, since a small corpus may hold fewer."""
     is_shared: bool = True
     """If true, sources and target share one model; otherwise each side has its own."""
-    character_coverage: float = Field(default=1.0, gt=0.9, le=1.0)
+    character_coverage: float = Field(default=1.0, ge=0.98, le=1.0)
     """Share of the text's characters that the vocabulary covers; 0.9995 for Chinese or Japanese."""
+    has_byte_fallback: bool = Field(default=False, exclude_if=lambda has_bytes: not has_bytes)
+    """If true, 256 pieces are bytes, which spell the characters beyond ``character_coverage``; otherwise
+    these are unknown."""
     normalization: Literal["nmt_nfkc", "nfkc", "identity"] = "nmt_nfkc"
     """Unicode normalisation before segmentation."""
     max_train_lines: int | None = Field(default=None, ge=1)
@@ -57,10 +62,10 @@ class LearnedTokenizerConfig(TokenizerConfig):
 
     @model_validator(mode="after")
     def _holds_the_special_ones(self) -> LearnedTokenizerConfig:
-        fixed = len(SPECIAL_PIECES) + len(self.special_tokens)
+        fixed = len(SPECIAL_PIECES) + len(self.special_tokens) + NUM_BYTES * self.has_byte_fallback
         if self.vocab_size <= fixed:
             raise ValueError(
-                f"vocab_size is {self.vocab_size}, but {fixed} pieces are special; give more than {fixed}"
+                f"vocab_size is {self.vocab_size}, but {fixed} pieces are special or bytes; give more"
             )
         return self
 

@@ -6,6 +6,7 @@ import io
 import logging
 import random
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from sentencepiece import sentencepiece_model_pb2
 from nlgraft.basics.errors import DataError, StoreError
 from nlgraft.text.corpus_config import BOS, EOS, PAD, SPECIAL_PIECES, UNK
 from nlgraft.text.sampling import BpeSampler, PieceTable, UnigramSampler
-from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
+from nlgraft.text.tokenizer_config import NUM_BYTES, LearnedTokenizerConfig
 
 _LOG = logging.getLogger(__name__)
 _MAX_LINE_BYTES = 1 << 24  # SentencePiece silently drops longer lines; the file reader truncates them before
@@ -98,6 +99,7 @@ def train_sentencepiece(
             # A small corpus has fewer pieces than requested, which is no error.
             hard_vocab_limit=False,
             character_coverage=config.character_coverage,
+            byte_fallback=config.has_byte_fallback,
             normalization_rule_name=config.normalization,
             # Control symbols never match text, user-defined ones always do.
             control_symbols=list(config.special_tokens),
@@ -128,13 +130,47 @@ def _training_lines(lines: Sequence[str], config: LearnedTokenizerConfig, seed: 
     return chosen
 
 
+def required_pieces(lines: Sequence[str], config: LearnedTokenizerConfig, symbols: Sequence[str] = ()) -> int:
+    """Count the pieces that a vocabulary has at least: special tokens, symbols, bytes and covered characters.
+
+    Source: the trainer of SentencePiece, which refuses a smaller ``vocab_size``; the arguments are those of
+    `train_sentencepiece`.
+    """
+    words: Counter[str] = Counter()
+    for line in _training_lines(lines, config, seed=0):
+        for symbol in symbols:
+            line = line.replace(symbol, " ")
+        words.update(filter(None, line.split(" ")))
+    normalizer = sentencepiece.SentencePieceNormalizer(rule_name=config.normalization)
+    characters: Counter[str] = Counter()
+    for word, number in zip(normalised(normalizer, [*words]), words.values(), strict=True):
+        for character in f"\u2581{word}".replace(" ", "\u2581"):
+            characters[character] += number
+    covered, num_characters = 0, 0
+    for _, number in sorted(characters.items(), key=lambda pair: (-pair[1], pair[0])):
+        if covered / characters.total() >= config.character_coverage:
+            break
+        covered += number
+        num_characters += 1
+    num_special = len(SPECIAL_PIECES) + len(config.special_tokens) + len(symbols)
+    return num_special + NUM_BYTES * config.has_byte_fallback + num_characters
+
+
+def size_problem(vocab_size: int, required: int, *, has_coverage: bool = True) -> str | None:
+    """Say that a vocabulary cannot hold the characters of its text, and what to do; None if it can."""
+    if required <= vocab_size:
+        return None
+    other = ", or set has_byte_fallback: true and lower character_coverage" if has_coverage else ""
+    return (
+        f"vocab_size is {vocab_size}, but the characters of the text and the special tokens need {required}; "
+        f"raise vocab_size{other}"
+    )
+
+
 def _why(error: RuntimeError, config: LearnedTokenizerConfig, num_lines: int) -> str:
     if "smaller than required_chars" in str(error):
-        needed = str(error).split(" vs ")[-1].split(".")[0]
-        return (
-            f"vocab_size is {config.vocab_size}, but the characters of the text and the special tokens need "
-            f"{needed}; raise vocab_size or lower character_coverage"
-        )
+        required = str(error).split(" vs ")[-1].split(".")[0]
+        return size_problem(config.vocab_size, int(required)) or str(error)
     return (
         f"SentencePiece cannot train {config.vocab_size} {config.kind} pieces on {num_lines} lines: {error}"
     )
@@ -211,12 +247,15 @@ class SentencePiece:
         if alpha not in self._samplers:
             is_text = [
                 not (self._model.is_control(i) or self._model.is_unknown(i) or self._model.is_unused(i))
+                and not self._model.is_byte(i)
                 for i in range(self.vocab_size)
             ]
             ids = {piece: i for i, piece in enumerate(self.pieces) if is_text[i]}
             proto = self._proto()
             symbols = tuple(piece.piece for piece in proto.pieces if piece.type == piece.USER_DEFINED)
-            table = PieceTable(ids, {i: self._model.get_score(i) for i in ids.values()}, UNK, symbols)
+            byte_ids = tuple(i for i in range(self.vocab_size) if self._model.is_byte(i))
+            scores = {i: self._model.get_score(i) for i in ids.values()}
+            table = PieceTable(ids, scores, UNK, symbols, byte_ids)
             trainer = proto.trainer_spec
             is_bpe = trainer.model_type == trainer.BPE
             self._samplers[alpha] = BpeSampler(table, alpha) if is_bpe else UnigramSampler(table, alpha)

@@ -24,7 +24,7 @@ from nlgraft.text.batches import Ragged
 from nlgraft.text.corpus_config import SPECIAL_PIECES, UNK
 from nlgraft.text.sampling import BpeSampler, PieceTable
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig, WordTokenizerConfig
-from nlgraft.text.tokenizers import train_sentencepiece
+from nlgraft.text.tokenizers import required_pieces, size_problem, train_sentencepiece
 
 # Tokenizers of checkpoints in the format of the tokenizers library.
 #
@@ -212,15 +212,11 @@ def learn_byte_tokenizer(lines: Sequence[str], vocab_size: int, directory: Path)
 def _wordpiece(lines: Sequence[str], config: WordTokenizerConfig) -> tokenizers.Tokenizer:
     learned = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     normalizer = normalizers.BertNormalizer(lowercase=config.is_lowercase)
-    characters = sorted({c for line in lines for c in normalizer.normalize_str(line) if not c.isspace()})
     # The trainer numbers pieces of words in the order of a hash map, which differs from process to process
     # and decides ties. Naming every one-character piece beforehand fixes the numbers.
-    initial = [*WORDPIECE_SPECIALS, *characters, *(f"##{character}" for character in characters)]
-    if config.vocab_size < len(initial):
-        raise DataError(
-            f"vocab_size is {config.vocab_size}, but the characters of the text and the special tokens need "
-            f"{len(initial)}; raise vocab_size"
-        )
+    initial = _initial_tokens(lines, normalizer)
+    if problem := size_problem(config.vocab_size, len(initial), has_coverage=False):
+        raise DataError(problem)
     learned.normalizer = normalizer
     learned.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     learned.train_from_iterator(
@@ -235,23 +231,38 @@ def _wordpiece(lines: Sequence[str], config: WordTokenizerConfig) -> tokenizers.
     return whole
 
 
-def _sentencepiece(
-    lines: Sequence[str], config: WordTokenizerConfig, directory: Path
-) -> tokenizers.Tokenizer:
+def _initial_tokens(lines: Sequence[str], normalizer: normalizers.BertNormalizer) -> list[str]:
+    characters = sorted({c for line in lines for c in normalizer.normalize_str(line) if not c.isspace()})
+    return [*WORDPIECE_SPECIALS, *characters, *(f"##{character}" for character in characters)]
+
+
+def required_tokens(lines: Sequence[str], config: WordTokenizerConfig) -> int:
+    """Count the tokens that a vocabulary has at least: the special ones and the characters of the text."""
+    if config.kind == "wordpiece":
+        return len(_initial_tokens(lines, normalizers.BertNormalizer(lowercase=config.is_lowercase)))
+    return required_pieces([_normalise(line, config) for line in lines], _sentencepiece_config(config))
+
+
+def _normalise(line: str, config: WordTokenizerConfig) -> str:
+    text = unicodedata.normalize("NFKC", line)
+    return " ".join((text.lower() if config.is_lowercase else text).split())
+
+
+def _sentencepiece_config(config: WordTokenizerConfig) -> LearnedTokenizerConfig:
     assert config.kind != "wordpiece"
-
-    def normalise(line: str) -> str:
-        text = unicodedata.normalize("NFKC", line)
-        return " ".join((text.lower() if config.is_lowercase else text).split())
-
-    path = directory / "learned.model"
-    settings = LearnedTokenizerConfig(
+    return LearnedTokenizerConfig(
         kind=config.kind,
         vocab_size=config.vocab_size,
         special_tokens=(MASK_PIECE,),
         normalization="identity",
     )
-    train_sentencepiece([normalise(line) for line in lines], settings, path, 0)
+
+
+def _sentencepiece(
+    lines: Sequence[str], config: WordTokenizerConfig, directory: Path
+) -> tokenizers.Tokenizer:
+    path = directory / "learned.model"
+    train_sentencepiece([_normalise(line, config) for line in lines], _sentencepiece_config(config), path, 0)
     processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
     path.unlink()
     pieces = [(processor.id_to_piece(i), processor.get_score(i)) for i in range(processor.get_piece_size())]

@@ -1,17 +1,16 @@
 """The time that a sweep still takes, by hand."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from nlgraft.execution.events import SweepTrial
 from nlgraft.execution.forecast import Forecast
 from nlgraft.pipeline.stage import Stage, StageGraph, Work
+from nlgraft.pipeline.store import StageCost
 from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import Cell
 
 SECONDS = {"up": 100, "tune": 10, "score": 1}
-COSTS = {name: SimpleNamespace(mean_duration_s=seconds) for name, seconds in SECONDS.items()}
+COSTS = {name: StageCost(seconds, 1.0, 1) for name, seconds in SECONDS.items()}
 WORK = Work(num_steps=50, tokens_per_step=1, num_parameters=1)
 
 

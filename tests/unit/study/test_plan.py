@@ -1,11 +1,10 @@
 """Plans: cells, trials, stages and costs of a run."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from nlgraft.basics.errors import StudyError
 from nlgraft.pipeline.stage import Stage, Work
+from nlgraft.pipeline.store import StageCost
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Resources
 from nlgraft.study.planning.cost import cost_of
@@ -27,10 +26,7 @@ class StoreStub:
         return self._finished & set(fingerprints)
 
     def durations(self):
-        return {
-            name: SimpleNamespace(mean_duration_s=seconds, mean_bytes=size, count=1)
-            for name, (seconds, size) in self._costs.items()
-        }
+        return {name: StageCost(seconds, size, 1) for name, (seconds, size) in self._costs.items()}
 
 
 COSTS = {
@@ -230,12 +226,12 @@ def test_trainings_that_no_store_has_are_estimated_from_their_size():
     finetuned = training("finetuned", None, model=transfer)  # as large as what it starts from
     stages = [(upstream, 1), (transfer, 1), (finetuned, 3)]
     found = cost_of(stages, {}, Resources(cpus_per_worker=2))
-    one_worker_s = 6 * 10**7 * 100 * 1000 / (2 * 5e10)
+    one_worker_s = 6 * (10**7 + 600_000) * 100 * 1000 / (2 * 1e11)
     seconds = 100 * 0.02 + one_worker_s
     assert found.seconds == pytest.approx(4 * seconds)
     assert found.num_bytes == 4 * 4 * 10**7
     assert (found.estimated, found.unknown) == (("finetuned", "upstream"), ("transfer",))
-    timed = {"upstream": SimpleNamespace(mean_duration_s=7.0, mean_bytes=1.0)}
+    timed = {"upstream": StageCost(7.0, 1.0, 1)}
     assert cost_of(stages, timed, Resources(cpus_per_worker=2)).seconds == pytest.approx(7 + 3 * seconds)
     two_workers = cost_of(stages, {}, Resources(workers=2, cpus_per_worker=2))
     assert two_workers.seconds == pytest.approx(4 * (100 * 0.02 + one_worker_s / 2))
@@ -248,7 +244,7 @@ def test_a_training_of_a_released_model_is_estimated_from_its_weights(tmp_path, 
         file.truncate(4 * 10**7)  # a sparse file
     released = Stage(name="upstream", run="a:b", locations={"checkpoint": str(tmp_path)})
     found = cost_of([(released, 1), (training("finetuned", None, model=released), 1)], {}, Resources())
-    assert found.seconds == pytest.approx(100 * (0.02 + 6 * num_parameters * 1000 / 5e10))
+    assert found.seconds == pytest.approx(100 * (0.02 + 6 * (num_parameters + 600_000) * 1000 / 1e11))
     assert (found.estimated, found.unknown) == (("finetuned",), ("upstream",))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import sentencepiece
+from babel import Locale
 
 from nlgraft.basics.errors import DataError, StoreError
 from nlgraft.text.conlang.tasks import generate
@@ -21,6 +22,7 @@ from nlgraft.text.tokenizers import (
     UNK,
     SentencePiece,
     length_report,
+    required_pieces,
     train_sentencepiece,
 )
 
@@ -201,3 +203,51 @@ def test_a_domain_vocabulary_shortens_its_domain(tmp_path, unigram):
     other = generate(ConlangConfig(corpus="conlang", domain="b", train=400, dev=1, test=1), "train")["target"]
     own = trained(tmp_path, lines=other)
     assert length_report(own, other).fertility < length_report(unigram, other).fertility
+
+
+SCRIPTS = ("ja", "zh", "ko", "th", "am", "hi", "ar", "he", "ta", "my", "km")
+
+
+def names(language: str) -> list[str]:
+    """Names of languages, territories and currencies."""
+    locale = Locale(language)
+    return [
+        str(name)
+        for table in (locale.languages, locale.territories, locale.currencies)
+        for name in table.values()
+    ]
+
+
+@pytest.mark.parametrize("language", SCRIPTS)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"kind": "bpe", "normalization": "identity"},
+        {"character_coverage": 0.98, "has_byte_fallback": True},
+    ],
+)
+def test_the_required_pieces_are_just_enough_for_sentencepiece(tmp_path, language, settings):
+    lines = [*names(language), "\U0001f600 \u2460 \ufb01 e\u0301"]
+    required = required_pieces(lines, LearnedTokenizerConfig(**settings))
+    with pytest.raises(DataError, match=f"need {required}; raise vocab_size"):
+        trained(tmp_path, lines, vocab_size=required - 1, **settings)
+    assert trained(tmp_path, lines, vocab_size=required + 20, **settings).vocab_size >= required
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_bytes_spell_what_the_vocabulary_lacks(tmp_path, kind):
+    lines = names("zh")
+    settings = {"kind": kind, "vocab_size": 900, "character_coverage": 0.98}
+    plain, with_bytes = (
+        trained(tmp_path / str(has_bytes), lines, has_byte_fallback=has_bytes, **settings)
+        for has_bytes in (False, True)
+    )
+    unseen = "\u9f98 \U0001f600"
+    for line in (*lines[:50], unseen):
+        sampled = [with_bytes.encode(line, sample_alpha=0.3, seed=seed) for seed in range(3)]
+        for ids in (with_bytes.encode(line), *sampled):
+            assert UNK not in ids
+            assert with_bytes.decode(ids) == with_bytes.normalised([line])[0]
+    assert UNK in plain.encode(unseen)
+    assert UNK in plain.encode(unseen, sample_alpha=0.3)

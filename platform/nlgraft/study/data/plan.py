@@ -60,6 +60,7 @@ class Plan:
         cost_s: Worker time of unfinished stages; None when unknown.
         disk_bytes: Size of unfinished artifacts; None when unknown.
         is_cost_measured: True if both are measured on earlier stages, False if estimated from training sizes.
+        is_cost_scaled: True if some of what is measured is that of stages of another size.
         num_nodes: Number of nodes for which a training step is modelled; None without such a model.
         step_times: The measured times to which the model is fitted.
     """
@@ -77,6 +78,7 @@ class Plan:
     cost_s: float | None
     disk_bytes: float | None
     is_cost_measured: bool
+    is_cost_scaled: bool = False
     num_nodes: int | None = None
     step_times: Sequence[StepTime] = ()
 
@@ -103,7 +105,8 @@ class Plan:
             resources = self.study.resources
             each = f", of {resources.workers_text} each" if resources.max_workers > 1 else ""
             rows.append(("trials at once", f"{self.max_concurrent}{each}"))
-        basis = "from earlier runs" if self.is_cost_measured else "rough estimate"
+        measured = "scaled from earlier runs" if self.is_cost_scaled else "from earlier runs"
+        basis = measured if self.is_cost_measured else "rough estimate"
         if self.cost_s is not None:
             rows.append((f"worker time, {basis}", duration(self.cost_s)))
         if self.disk_bytes is not None:
@@ -114,6 +117,8 @@ class Plan:
 
     def __repr__(self) -> str:
         rows = "\n".join(f"  {name}: {value}" for name, value in self.facts())
+        problems = "".join(f"\n  problem: {problem.path}: {problem.message}" for problem in self.problems)
+        rows += problems + "".join(f"\n  warning: {line}" for line in self.warnings)
         following = "  next: nlgraft.launch(study) to run it; .trials; .to_json()"
         return f"Plan of {self.study.variant}\n{rows}\n{following}"
 
@@ -141,6 +146,7 @@ class Plan:
             "cost_s": self.cost_s,
             "disk_bytes": self.disk_bytes,
             "is_cost_measured": self.is_cost_measured,
+            "is_cost_scaled": self.is_cost_scaled,
             "step_times": [step.to_json(self.num_nodes or 1) for step in self.step_times],
         }
 

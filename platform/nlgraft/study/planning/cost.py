@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import log
 from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
 
 from nlgraft.basics.errors import DataError
-from nlgraft.pipeline.stage import Stage
-from nlgraft.pipeline.store import StageCost
+from nlgraft.pipeline.manifest import Manifest
+from nlgraft.pipeline.stage import Stage, StageGraph, Work
+from nlgraft.pipeline.store import StageCost, TimedRun
 from nlgraft.study.data.plan import BITS_PER_S, BYTES_PER_WEIGHT, StepTime
 from nlgraft.study.data.study import Resources
 from nlgraft.text.files import expand, read_json
 
 _FLOP = 6
 """Per parameter and token: two forward, four backward (Kaplan et al. 2020, section 2.1)."""
-_FLOPS_PER_CPU = 5e10
-"""A core at d_model 256 (benchmarks/results/2026-11-22.md: 1,390 tokens/s of 7.6 million parameters)."""
+_FLOPS_PER_CPU = 1e11
+"""A core: between 7e10 (benchmarks/results/2026-11-22.md: 1,390 tokens/s of 7.6 million parameters) and
+1.2e11, to which the CPU time of five trainings of .2 to 3.8 million parameters fits within 15 %."""
+_BESIDE_WEIGHTS = 600_000
+"""Parameters that would take as long as what a token costs beside the weights: attention, losses, norms."""
 _FLOPS_PER_GPU = 3e13
 """About a third of what recent GPUs do in fp32 tensor formats; not measured."""
 _STEP_S = 0.02
 """Overhead of a step, independent of model size; a whole step of the demo took 0.07 s on a busy machine."""
+
+_START_S = 0.3
+"""Time of a stage that reads almost nothing."""
+_CALLS = 2_000_000
+"""Parameters that would take as long as the calls of a small model that reads or writes text."""
+_ALIKE = 0.05
+"""Logarithm of the ratio up to which sizes count as the same."""
 
 
 @dataclass(frozen=True)
@@ -30,51 +44,127 @@ class Cost:
     Attributes:
         seconds: Time of the workers; None when nothing is known.
         num_bytes: Size of the artifacts; None when nothing is known.
+        scaled: Names of stages whose cost is that of earlier runs of another size, scaled.
         estimated: Names of trainings whose cost is estimated from their size.
         unknown: Names of the stages that are left out.
     """
 
     seconds: float | None
     num_bytes: float | None
+    scaled: tuple[str, ...] = ()
     estimated: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
 
 
 def cost_of(
-    stages: Iterable[tuple[Stage, int]], costs: Mapping[str, StageCost], resources: Resources
+    stages: Iterable[tuple[Stage, int]],
+    costs: Mapping[str, StageCost],
+    resources: Resources,
+    corpora: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Cost:
     """Add up the cost of stages, each given with its number.
 
     Args:
         stages: Stages that are not stored.
-        costs: Mean costs of stored ones by name.
+        costs: Costs of stored ones by name.
         resources: The shape of a trial, whose workers, as many as it may have, share a training.
+        corpora: Bytes of each split of corpora that were read, by the fingerprint of their stage.
     """
     seconds = 0.0
     num_bytes = 0.0
+    scaled: dict[str, None] = {}
     estimated: dict[str, None] = {}
     unknown: dict[str, None] = {}
     has_training = False
     for stage, number in stages:
-        seconds_and_bytes = _measured(stage, costs) or estimated_cost(stage, resources)
+        measured = measured_cost(stage, costs, resources, _text_bytes(stage, corpora or {}))
+        seconds_and_bytes = measured or estimated_cost(stage, resources)
         if seconds_and_bytes is None:
             unknown[stage.name] = None
             continue
         has_training |= stage.work is not None
-        if stage.name not in costs:
+        if measured is None:
             estimated[stage.name] = None
-        stage_s, stage_bytes = seconds_and_bytes
-        seconds += number * stage_s
-        num_bytes += number * stage_bytes
-    names = (tuple(sorted(estimated)), tuple(sorted(unknown)))
+        elif measured.is_scaled:
+            scaled[stage.name] = None
+        seconds += number * seconds_and_bytes[0]
+        num_bytes += number * seconds_and_bytes[1]
+    names = (tuple(sorted(scaled)), tuple(sorted(estimated)), tuple(sorted(unknown)))
     # Trainings dominate the cost: if they are known, the stages left out matter little.
     is_known = has_training or not unknown
     return Cost(seconds, num_bytes, *names) if is_known else Cost(None, None, *names)
 
 
-def _measured(stage: Stage, costs: Mapping[str, StageCost]) -> tuple[float, float] | None:
+class Measured(NamedTuple):
+    """Seconds and bytes of a stage by those of its name that have run, scaled where their size differs."""
+
+    seconds: float
+    num_bytes: float
+    is_scaled: bool
+
+
+def measured_cost(
+    stage: Stage, costs: Mapping[str, StageCost], resources: Resources, text_bytes: int | None = None
+) -> Measured | None:
+    """Scale the cost of the earlier runs that are nearest in size.
+
+    Trainings scale with steps, tokens and parameters of a step, and workers, as in `estimated_cost`; other
+    stages beyond their start with the text that they read, and those that apply a model with its parameters.
+
+    Returns:
+        None where no stage of this name has run, or a GPU is asked for and only other sizes have run, whose
+        time a CPU may have taken.
+    """
     stored = costs.get(stage.name)
-    return None if stored is None else (stored.mean_duration_s, stored.mean_bytes)
+    if stored is None:
+        return None
+    ratios = [(_ratio(stage, run, resources, text_bytes), run.manifest) for run in stored.runs]
+    if not ratios:
+        return Measured(stored.mean_duration_s, stored.mean_bytes, is_scaled=False)
+    nearest = min(abs(log(ratio)) for ratio, _ in ratios)
+    alike = [(ratio, run) for ratio, run in ratios if abs(log(ratio)) <= nearest + _ALIKE]
+    is_scaled = nearest > _ALIKE
+    if is_scaled and resources.gpus_per_worker and stage.work is not None:
+        return None
+    start_s = 0.0 if stage.work is not None else _START_S
+    seconds = (
+        min(run.duration_s, start_s) + max(0.0, run.duration_s - start_s) * ratio for ratio, run in alike
+    )
+    grown = (run.bytes * (_weights(stage, run) if stage.work is not None else ratio) for ratio, run in alike)
+    return Measured(fmean(seconds), fmean(grown), is_scaled)
+
+
+def _ratio(stage: Stage, run: TimedRun, resources: Resources, text_bytes: int | None) -> float:
+    """How many times as much a stage has to do as one that has run; 1 where the sizes are not known."""
+    manifest = run.manifest
+    if manifest.size is None:
+        return 1.0
+    if stage.work is None:
+        in_text = text_bytes / run.text_bytes if text_bytes and run.text_bytes else 1.0
+        before, now = (size.num_parameters or 0 for size in (manifest.size, stage.size))
+        return in_text * ((now + _CALLS) / (before + _CALLS) if now and before else 1.0)
+    planned_s = _training_s(replace(stage.work, num_parameters=_num_parameters(stage)), resources, None)
+    run_s = _training_s(manifest.size, resources, manifest.num_workers)
+    return planned_s / run_s if planned_s and run_s else 1.0
+
+
+def _weights(stage: Stage, manifest: Manifest) -> float:
+    before = manifest.size.num_parameters if manifest.size is not None else None
+    now = stage.size.num_parameters
+    return now / before if now and before else 1.0
+
+
+def _text_bytes(stage: Stage, corpora: Mapping[str, Mapping[str, int]]) -> int | None:
+    """Add up the text below a stage, of the split alone that it names; None where some was not read."""
+    total = 0
+    for below in StageGraph(stage).stages:
+        if "corpus" in below.locations:
+            if below.fingerprint not in corpora:
+                return None
+            splits = corpora[below.fingerprint]
+            split = stage.config.get("split")
+            total += sum(number for name, number in splits.items() if split in (None, name))
+    return total
 
 
 def estimated_cost(stage: Stage, resources: Resources) -> tuple[float, float] | None:
@@ -84,12 +174,21 @@ def estimated_cost(stage: Stage, resources: Resources) -> tuple[float, float] | 
     parameters = _num_parameters(stage)
     if not parameters:
         return None
+    seconds = _training_s(replace(stage.work, num_parameters=parameters), resources, None)
+    return seconds or 0.0, BYTES_PER_WEIGHT * parameters
+
+
+def _training_s(work: Work, resources: Resources, num_workers: int | None) -> float | None:
+    """Estimate the time of a training; without a number of workers, on as many as a trial may have."""
+    if work.num_steps is None:
+        return None
     rate = resources.cpus_per_worker * _FLOPS_PER_CPU
     if resources.gpus_per_worker:
         rate = resources.gpus_per_worker * _FLOPS_PER_GPU
     # Workers divide the tokens of a step among themselves, not its overhead.
-    step_s = _STEP_S + _FLOP * parameters * stage.work.tokens_per_step / (rate * resources.max_workers)
-    return stage.work.num_steps * step_s, BYTES_PER_WEIGHT * parameters
+    rate *= num_workers or resources.max_workers
+    parameters = _BESIDE_WEIGHTS + (work.num_parameters or 0)
+    return work.num_steps * (_STEP_S + _FLOP * parameters * work.tokens_per_step / rate)
 
 
 def step_times(stages: Iterable[Stage], costs: Mapping[str, StageCost]) -> list[StepTime]:

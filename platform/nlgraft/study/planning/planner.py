@@ -24,6 +24,7 @@ from nlgraft.study.planning.cost import Cost, cost_of, step_times
 from nlgraft.study.planning.selection import search_seed
 from nlgraft.study.reading.resolving import ResolvedCell, resolve_cell
 from nlgraft.study.reading.rules import warnings
+from nlgraft.text.corpora import Corpus
 from nlgraft.text.files import looking_below
 
 _NUM_NAMED = 3
@@ -99,7 +100,11 @@ def plan(
     to_do = [(stage, 1) for key, stage in stages.distinct.items() if key not in finished]
     with looking_below(study.mirror):
         # The size of a training is estimated from its released weights.
-        cost = cost_of([*to_do, *stages.future], durations, study.resources)
+        texts = {
+            key: {split: _num_bytes(corpus) for split, corpus in splits.items()}
+            for key, splits in data.read.items()
+        }
+        cost = cost_of([*to_do, *stages.future], durations, study.resources, texts)
         steps = step_times(stages.distinct.values(), durations) if num_nodes is not None else []
     notes += _step_notes(steps, num_nodes) if num_nodes is not None else []
     notes += _cost_notes(cost) if store is not None or cost.estimated else []
@@ -124,6 +129,7 @@ def plan(
         cost_s=cost.seconds,
         disk_bytes=cost.num_bytes,
         is_cost_measured=not cost.estimated and not cost.unknown,
+        is_cost_scaled=bool(cost.scaled),
         num_nodes=num_nodes,
         step_times=steps,
     )
@@ -194,20 +200,31 @@ def _step_notes(steps: Sequence[StepTime], num_nodes: int) -> list[str]:
 
 def _cost_notes(cost: Cost) -> list[str]:
     notes = []
+    if cost.scaled:
+        notes.append(
+            f"time and size of {_some(cost.scaled)} are those of earlier runs of another size, scaled by "
+            "steps, tokens, weights, workers and text: most are right within a factor of 1.5 on a machine "
+            "as busy as then"
+        )
     if cost.estimated:
         notes.append(
             f"time and size of {', '.join(cost.estimated)} are a rough estimate from parameters x tokens x "
             "steps; the first run measures them"
         )
     if cost.unknown:
-        named = ", ".join(cost.unknown[:_NUM_NAMED])
-        if len(cost.unknown) > _NUM_NAMED:
-            named += ", ..."
         notes.append(
             f"time and size leave out {count(len(cost.unknown), 'kind')} of stages that were never timed: "
-            f"{named}"
+            f"{_some(cost.unknown)}"
         )
     return notes
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join([*names[:_NUM_NAMED], *(["..."] if len(names) > _NUM_NAMED else [])])
+
+
+def _num_bytes(corpus: Corpus) -> int:
+    return sum(len(line.encode()) + 1 for lines in corpus.streams().values() for line in lines)
 
 
 def _looks_note(study: Study, num_cells: int) -> list[str]:

@@ -14,6 +14,7 @@ from nlgraft.basics.errors import nearest
 from nlgraft.study.data import paths
 from nlgraft.study.reading.knobs import Place
 
+_MOST_SEEDS = 20
 _QUOTED = re.compile(r"'([^']*)'")
 _RULES = ("value_error", "assertion_error")
 
@@ -97,7 +98,24 @@ def _fault(details: ErrorDetails, model: type[BaseModel], values: Any) -> Fault:
         allowed = [str(choice) for choice in place.step(tag).choices]
         reason = f"{node[tag]!r} is not allowed" if kind == "union_tag_invalid" else "is missing"
         return Fault((*parts, tag), f"{reason}. {nearest(str(node.get(tag)), allowed)}")
-    return Fault(tuple(parts), _message(details, place))
+    is_system = "seeds" not in model.model_fields
+    return Fault(tuple(parts), _message(details, place) + _advice(details, place, is_system=is_system))
+
+
+def _advice(details: ErrorDetails, place: Place, *, is_system: bool) -> str:
+    """Say how to write several values: a list where one is expected, a factor for one setting."""
+    value, location = details["input"], details["loc"]
+    if details["type"] in _RULES or not place.variants:
+        return ""
+    if details["type"] in ("list_type", "tuple_type") and not isinstance(value, list | dict):
+        is_number = location == ("seeds",) and isinstance(value, int) and 0 < value <= _MOST_SEEDS
+        return f"; write {[*range(1, value + 1)] if is_number else [value]}"
+    if is_system and isinstance(value, list) and value and details["type"] not in ("list_type", "tuple_type"):
+        path = ".".join(map(str, location))
+        levels = ", ".join(map(str, value))
+        factor = f"{{{location[-1]}: {{target: {path}, levels: [{levels}], baseline: {value[0]}}}}}"
+        return f"; to vary it, write factors: {factor}"
+    return ""
 
 
 def _child(node: Any, part: str | int) -> Any:

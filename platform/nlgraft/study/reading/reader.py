@@ -95,7 +95,8 @@ def recorded_study(name: str, store: ArtifactStore, kind: type[StudyT]) -> Study
     if definition is None:
         names = recorded_names(store)
         hint = nearest(name, names) if names else "No study was run there"
-        message = f"is neither a file nor a study of the store {store.uri}. {hint}. For another: --storage"
+        other = "For another store: --storage; in Python nlgraft.load(name, storage=...)"
+        message = f"is neither a file nor a study of the store {store.uri}. {hint}. {other}"
         raise StudyError([Problem("", f"{name!r} {message}")], name)
     values = {**definition.study, "storage": {"path": store.uri}}
     if isinstance(resources := values.get("resources"), dict):
