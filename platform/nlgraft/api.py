@@ -15,8 +15,7 @@ from nlgraft.execution.cluster import local_capacity
 from nlgraft.pipeline.stage import Reporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.runs import run as places
-from nlgraft.runs.handle import Handle
-from nlgraft.runs.run import Run
+from nlgraft.runs.run import Handle, Run
 from nlgraft.study.data.design import Cell, cells, find_cell, select_cells
 from nlgraft.study.data.plan import Plan
 from nlgraft.study.data.study import Storage
@@ -158,13 +157,13 @@ def propose(
         StudyLockedError: Another driver runs this proposal on this store.
     """
     from nlgraft.analysis.policy.proposals import LOOKS
-    from nlgraft.runs.proposing import Place, Trying
+    from nlgraft.runs.proposing import Attempt, Place
 
     limit = LOOKS[-1] if max_seeds is None else max_seeds
     if not LOOKS[0] <= limit <= LOOKS[-1]:
         raise NlgraftError(f"max_seeds: {limit} given; a proposal gets {LOOKS[0]} to {LOOKS[-1]} seeds")
     place = Place(open_store(study), address, tracking_uri, on_event)
-    return Trying(study, changes, against, place).answer(limit)
+    return Attempt(study, changes, against, place).answer(limit)
 
 
 def find_study(study: str | os.PathLike[str], storage: str | None = None) -> Study:

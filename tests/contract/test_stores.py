@@ -199,7 +199,7 @@ def test_forgotten_uploads_are_removed(open_store: OpenStore, monkeypatch: pytes
     assert files_of(store).existing([f"{key}/killed/number.txt"])
     store.discard(number(1))
     files_of(store).write(f"{key}/killed/number.txt", b"1")
-    monkeypatch.setattr(artifacts, "_FORGOTTEN_AFTER_S", -10.0)
+    monkeypatch.setattr(artifacts, "_ABANDONED_AFTER_S", -10.0)
     publish(store)
     assert not files_of(store).existing([f"{key}/killed/number.txt"])
     assert store.verify(number(1)).decision is Decision.HIT

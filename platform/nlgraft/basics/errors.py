@@ -192,7 +192,7 @@ _EXIT_CODES: list[tuple[type[NlgraftError], int]] = [
 ]
 
 
-def fails_politely(command: Callable[..., None]) -> Callable[..., None]:
+def user_errors(command: Callable[..., None]) -> Callable[..., None]:
     """Turn the errors that nlgraft raises on purpose into one message on stderr and an exit code."""
 
     @wraps(command)

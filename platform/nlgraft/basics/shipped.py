@@ -50,8 +50,8 @@ def system_names() -> list[str]:
 
 def studies() -> dict[str, Path]:
     """Map the names of the studies that come with nlgraft, ``embedding_transfer/demo``, to their files."""
-    found = sorted(STUDIES_FOLDER.glob("*/*.yaml"))
-    return {f"{path.parent.name}/{path.stem}": path for path in found}
+    paths = sorted(STUDIES_FOLDER.glob("*/*.yaml"))
+    return {f"{path.parent.name}/{path.stem}": path for path in paths}
 
 
 def study_path(study: str | os.PathLike[str]) -> Path:
@@ -67,12 +67,12 @@ def study_path(study: str | os.PathLike[str]) -> Path:
     if path.exists() or path.suffix in STUDY_SUFFIXES or path.is_absolute():
         return path
     name = path.as_posix()
-    found = [key for key in studies() if name in (key, key.partition("/")[2])]
-    if len(found) == 1:
-        return studies()[found[0]]
-    if found:
+    matches = [key for key in studies() if name in (key, key.partition("/")[2])]
+    if len(matches) == 1:
+        return studies()[matches[0]]
+    if matches:
         raise StudyError(
-            [Problem("", f"several studies are called {name!r}: {', '.join(found)}; give one")], name
+            [Problem("", f"several studies are called {name!r}: {', '.join(matches)}; give one")], name
         )
     files = [f"{name}{suffix}" for suffix in STUDY_SUFFIXES if Path(f"{name}{suffix}").exists()]
     near = did_you_mean(name, [*studies(), *(key.partition("/")[2] for key in studies())])

@@ -60,7 +60,7 @@ def size(num_bytes: float) -> str:
 
 def inert_markdown(text: str) -> str:
     """Escape what would begin HTML or load an image in Markdown; a text may be escaped twice."""
-    return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", text)
+    return _MARKUP.sub(lambda match: f"&#{ord(match[0])};", text)
 
 
 def visible(text: str) -> str:

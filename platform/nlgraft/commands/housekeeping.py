@@ -1,4 +1,4 @@
-"""Commands that keep house: archives of studies, what lies in a store, what differs."""
+"""Commands for archives of studies, the contents of a store, and comparisons."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nlgraft.basics.errors import EXIT_FAILED, DataError, fails_politely
+from nlgraft.basics.errors import EXIT_FAILED, DataError, user_errors
 from nlgraft.commands.study_command import (
     find_study,
     has_json,
@@ -39,8 +39,8 @@ def pack(study: Study, out: Path, without_models: bool) -> None:
     """
     from nlgraft.export.archive import pack
 
-    found = pack(study, _open(study.storage.path), out, has_models=not without_models)
-    click.echo(f"{found.study}: {found.num_files} files; sha256 {found.digest}", err=True)
+    archive = pack(study, _open(study.storage.path), out, has_models=not without_models)
+    click.echo(f"{archive.study}: {archive.num_files} files; sha256 {archive.digest}", err=True)
     click.echo(f"next: nlgraft check {out}, anywhere", err=True)
     click.echo(str(out))
 
@@ -48,20 +48,20 @@ def pack(study: Study, out: Path, without_models: bool) -> None:
 @click.command("unpack")
 @click.argument("archive", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="New store.")
-@fails_politely
+@user_errors
 def unpack(archive: Path, out: Path) -> None:
     """Unpack a study into a store of its own, to report, export or continue it."""
     from nlgraft.export.archive import unpack
 
-    found = unpack(archive, out)
-    click.echo(f"{found.study}; next: nlgraft report {found.study} --storage {out}", err=True)
+    unpacked = unpack(archive, out)
+    click.echo(f"{unpacked.study}; next: nlgraft report {unpacked.study} --storage {out}", err=True)
     click.echo(str(out))
 
 
 @click.command("check")
 @click.argument("archive", type=click.Path(dir_okay=False, path_type=Path))
 @has_json
-@fails_politely
+@user_errors
 def check(archive: Path, is_json: bool) -> None:
     """Judge a packed study again, without training, and compare every table with the packed one.
 
@@ -69,14 +69,14 @@ def check(archive: Path, is_json: bool) -> None:
     """
     from nlgraft.export.archive import check
 
-    found = check(archive)
+    outcome = check(archive)
     if is_json:
-        print_json({"study": found.study, "sha256": found.digest, "differing": list(found.differing)})
-    elif not found.differing:
-        click.echo(f"{found.study}: the same tables, to the byte; sha256 {found.digest}")
-    if found.differing:
-        listed = ", ".join(found.differing)
-        click.echo(f"{found.study}: made again from its scores, these differ: {listed}", err=True)
+        print_json({"study": outcome.study, "sha256": outcome.digest, "differing": list(outcome.differing)})
+    elif not outcome.differing:
+        click.echo(f"{outcome.study}: the same tables, to the byte; sha256 {outcome.digest}")
+    if outcome.differing:
+        listed = ", ".join(outcome.differing)
+        click.echo(f"{outcome.study}: made again from its scores, these differ: {listed}", err=True)
         raise SystemExit(EXIT_FAILED)
 
 
@@ -93,10 +93,10 @@ def ls(storage: str | None, is_json: bool) -> None:
 
     from nlgraft.basics.wording import size
     from nlgraft.commands.terminal import plain_table
-    from nlgraft.runs.housekeeping import House
+    from nlgraft.runs.housekeeping import StoreContents
 
     store = _open(storage)
-    rows = House(store).rows()
+    rows = StoreContents(store).rows()
     if is_json:
         print_json(rows)
         return
@@ -126,18 +126,19 @@ def rm(
 ) -> None:
     """Remove a study from its store: trials and artifacts that no other study needs. Shown first.
 
-    Its entries in the ledger and its registrations stay, since verdicts rest on them; so do reports and
+    Its entries in the ledger and its registrations stay, since outcome rest on them; so do reports and
     runs in MLflow. The study's file is not touched.
     """
-    from nlgraft.runs.housekeeping import House
+    from nlgraft.runs.housekeeping import StoreContents
 
     if is_forgotten:
+        # By the name on record: the file may be gone, or not be readable any more.
         store = _open(storage)
-        removal = House(store).only_name(study_file)
+        removal = StoreContents(store).only_name(study_file)
     else:
         study = find_study(study_file, overrides, storage)
         store = _open(study.storage.path)
-        removal = House(store).without(study)
+        removal = StoreContents(store).without(study)
     _carry_out(removal, store, is_sure)
 
 
@@ -153,10 +154,10 @@ def rm(
 @reads_studies
 def gc(is_sure: bool, has_loose: bool, storage: str | None) -> None:
     """Remove artifacts and checkpoints of a store that nothing needs. Shown first."""
-    from nlgraft.runs.housekeeping import House
+    from nlgraft.runs.housekeeping import StoreContents
 
     store = _open(storage)
-    _carry_out(House(store).leftovers(has_loose_trials=has_loose), store, is_sure)
+    _carry_out(StoreContents(store).leftovers(has_loose_trials=has_loose), store, is_sure)
 
 
 @click.command("config")
@@ -170,32 +171,33 @@ def config(study: Study, cell: str, is_json: bool) -> None:
     from nlgraft.study.reading.documents import masked, write_yaml
     from nlgraft.study.reading.resolving import resolve_config
 
-    found = find_cell(study, cell)
-    params = chosen_params(study, found, _open(study.storage.path))
-    values = masked(resolve_config(study, found, params).model_dump(mode="json"))
+    chosen_cell = find_cell(study, cell)
+    params = chosen_params(study, chosen_cell, _open(study.storage.path))
+    values = masked(resolve_config(study, chosen_cell, params).model_dump(mode="json"))
     if params is None:
         click.echo("the search of this cell has not ended: its settings are those before it", err=True)
     print_json(values) if is_json else click.echo(write_yaml(values), nl=False)
 
 
 @click.command("diff")
-@click.argument("left")
-@click.argument("right")
+@click.argument("first", metavar="LEFT")
+@click.argument("second", metavar="RIGHT")
 @has_storage
 @has_json
 @reads_studies
-def diff(left: str, right: str, storage: str | None, is_json: bool) -> None:
+def diff(first: str, second: str, storage: str | None, is_json: bool) -> None:
     """Show what differs between two studies, files or names: settings, data, results."""
     from nlgraft.commands.terminal import plain_table
-    from nlgraft.runs.study_diff import differences
+    from nlgraft.runs.housekeeping import differences
 
-    studies = [find_study(one, (), storage) for one in (left, right)]
-    found = differences(*studies)
+    old = find_study(first, (), storage)
+    new = find_study(second, (), storage)
+    rows_by_part = differences(old, new)
     if is_json:
-        print_json(found)
+        print_json(rows_by_part)
         return
-    for part, rows in found.items():
-        plain_table((part, studies[0].variant, studies[1].variant), rows or [("no difference", "", "")])
+    for part, rows in rows_by_part.items():
+        plain_table((part, old.variant, new.variant), rows or [("no difference", "", "")])
 
 
 @click.command("compare")
@@ -209,7 +211,7 @@ def diff(left: str, right: str, storage: str | None, is_json: bool) -> None:
 )
 @click.option("--metric", "metrics", multiple=True, default=["bleu"], show_default=True, help="Repeatable.")
 @has_json
-@fails_politely
+@user_errors
 def compare(
     hypotheses: tuple[str, ...],
     reference: str,
@@ -234,25 +236,27 @@ def compare(
     systems: dict[str, list[str]] = {}
     for name, path in zip(names or hypotheses, hypotheses, strict=True):
         systems.setdefault(name, []).append(path)
-    found = compare_systems(systems, reference, metrics)
+    scores = compare_systems(systems, reference, metrics)
     if is_json:
-        print_json([one.to_json() for one in found])
+        print_json([system.to_json() for system in scores])
     else:
-        plain_table(_COMPARED, [_compared_row(one) for one in found])
-        every = [note for one in found if one.comparison is not None for note in one.comparison.notes]
-        signatures = [f"{one.metric}: {one.signature}" for one in found]
-        click.echo("\n".join(dict.fromkeys([*every, *signatures])))
+        plain_table(_COMPARED, [_compared_row(system) for system in scores])
+        comparisons = [system.comparison for system in scores if system.comparison is not None]
+        notes = [note for comparison in comparisons for note in comparison.notes]
+        signatures = [f"{system.metric}: {system.signature}" for system in scores]
+        # Systems share notes and signatures: each is printed once.
+        click.echo("\n".join(dict.fromkeys([*notes, *signatures])))
 
 
-def _compared_row(one: SystemScores) -> tuple[str, ...]:
-    spread = f" ± {stdev(one.values):.2f}" if len(one.values) > 1 else ""
-    score = (one.name, one.metric, str(len(one.values)), f"{fmean(one.values):.2f}{spread}")
-    found = one.comparison
-    if found is None:
+def _compared_row(system: SystemScores) -> tuple[str, ...]:
+    spread = f" ± {stdev(system.values):.2f}" if len(system.values) > 1 else ""
+    score = (system.name, system.metric, str(len(system.values)), f"{fmean(system.values):.2f}{spread}")
+    comparison = system.comparison
+    if comparison is None:
         return (*score, "", "", "", "", "the others are compared with it")
-    ends = "" if found.ci is None else f"{found.ci[0]:+.2f} to {found.ci[1]:+.2f}"
-    p_values = ("" if p is None else f"{p:.3g}" for p in (found.p, found.p_holm))
-    return (*score, f"{found.difference or 0:+.2f}", ends, *p_values, found.verdict)
+    ends = "" if comparison.ci is None else f"{comparison.ci[0]:+.2f} to {comparison.ci[1]:+.2f}"
+    p_values = ("" if p is None else f"{p:.3g}" for p in (comparison.p, comparison.p_holm))
+    return (*score, f"{comparison.difference or 0:+.2f}", ends, *p_values, comparison.verdict)
 
 
 def _open(storage: str | None) -> ArtifactStore:
@@ -265,11 +269,12 @@ def _open(storage: str | None) -> ArtifactStore:
 def _carry_out(removal: Removal, store: ArtifactStore, is_sure: bool) -> None:
     from nlgraft.basics.wording import size
 
+    # Keys on stdout, for other programs; the summary on stderr.
     for key in removal.keys:
         click.echo(key)
-    what = f"{len(removal.keys)} entries, {size(removal.num_bytes)}"
+    summary = f"{len(removal.keys)} entries, {size(removal.num_bytes)}"
     if removal.forgotten is not None:
-        what = f"study {removal.forgotten}: its name, {what}"
+        summary = f"study {removal.forgotten}: its name, {summary}"
     if is_sure:
         removal.carry_out(store)
-    click.echo(f"{what}: {'removed' if is_sure else 'would be removed; --yes removes them'}", err=True)
+    click.echo(f"{summary}: {'removed' if is_sure else 'would be removed; --yes removes them'}", err=True)

@@ -59,7 +59,7 @@ def submit(
 
     study = read_study(study_file, overrides, storage)
     place = [] if storage is None else ["--storage", storage]
-    options = [*place, *([] if tracking_uri is None else ["--tracking-uri", tracking_uri])]
+    options = place if tracking_uri is None else [*place, "--tracking-uri", tracking_uri]
     request = JobRequest(study, study_file, overrides, options, variables)
     job = submit_run(request, address, _tell)
     click.echo(job.job_id)
@@ -101,13 +101,13 @@ def job_of(study: Study, address: str | None) -> tuple[JobServer, Job]:
     from nlgraft.execution.job import JobServer, job_name
 
     server = JobServer(address)
-    found = server.latest(job_name(study))
-    if found is None:
+    job = server.latest(job_name(study))
+    if job is None:
         raise NlgraftError(
             f"{study.variant}: the job server has no job of it that was submitted by `nlgraft submit`; "
             "`ray job list` shows all jobs"
         )
-    return server, found
+    return server, job
 
 
 @click.command("logs")

@@ -43,7 +43,7 @@ def ledger(study: str | None, is_json: bool, storage: str | None) -> None:
     if is_json:
         from nlgraft.analysis.rendering.stream_tables import streams_document
 
-        analyses = [{"number": number, **asdict(one)} for number, one in entries.items()]
+        analyses = [{"number": number, **asdict(entry)} for number, entry in entries.items()]
         print_json({"analyses": analyses, "streams": streams_document(streams)})
     else:
         ledger_list(entries, streams)
@@ -64,12 +64,12 @@ def register(study: Study, is_shown: bool, is_json: bool) -> None:
     from nlgraft import api
     from nlgraft.commands.terminal import registrations_list
 
-    found = api.registrations(study) if is_shown else [api.register(study)]
+    registrations = api.registrations(study) if is_shown else [api.register(study)]
     if is_json:
-        documents = [asdict(one) for one in found]
+        documents = [asdict(registration) for registration in registrations]
         print_json(documents if is_shown else documents[0])
-    elif found:
-        registrations_list(found)
+    elif registrations:
+        registrations_list(registrations)
     else:
         click.echo(f"{study.name} is not registered in {study.storage.path}", err=True)
 
@@ -146,10 +146,10 @@ def verify(
     """
     from nlgraft import api
 
-    found = api.verify(study, only=only, tracking_uri=tracking_uri, is_discarding=discard)
+    verification = api.verify(study, only=only, tracking_uri=tracking_uri, is_discarding=discard)
     if is_json:
-        print_json(found.to_json())
+        print_json(verification.to_json())
     else:
-        click.echo(visible("\n".join(found.lines())))
-    if not found.is_clean:
+        click.echo(visible("\n".join(verification.lines())))
+    if not verification.is_clean:
         raise SystemExit(EXIT_FAILED)

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from nlgraft.study.public import Study
 
 
+# Commands import what they run when they are called: --help and completion load neither Ray nor torch.
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="nlgraft")
 def main() -> None:
@@ -62,8 +65,8 @@ def validate(study_file: str, overrides: tuple[str, ...]) -> None:
     study = read_study(study_file, overrides)
     for warning in check_cells(study, cells(study)).warnings:
         click.echo(f"warning: {warning}", err=True)
-    found = f"{count(len(cells(study)), 'cell')}, {count(len(study.seeds), 'seed')}"
-    click.echo(f"{study_file}: valid; {found}", err=True)
+    size = f"{count(len(cells(study)), 'cell')}, {count(len(study.seeds), 'seed')}"
+    click.echo(f"{study_file}: valid; {size}", err=True)
 
 
 @main.command("plan")
@@ -79,17 +82,17 @@ def plan(study: Study, nodes: int | None, is_json: bool) -> None:
     from nlgraft import api
     from nlgraft.commands.terminal import plan_table
 
-    found = api.plan(study, nodes)
+    planned = api.plan(study, nodes)
     if is_json:
-        print_json(found.to_json())
+        print_json(planned.to_json())
     else:
-        plan_table(found)
-    for note in found.notes:
+        plan_table(planned)
+    for note in planned.notes:
         click.echo(f"note: {note}", err=True)
-    for warning in found.warnings:
+    for warning in planned.warnings:
         click.echo(f"warning: {warning}", err=True)
-    if found.problems:
-        for problem in found.problems:
+    if planned.problems:
+        for problem in planned.problems:
             click.echo(str(problem), err=True)
         raise SystemExit(EXIT_DOES_NOT_FIT)
 
@@ -128,11 +131,11 @@ def validity(study: Study, simulations: int, is_json: bool, **settings: Any) -> 
     from nlgraft import api
     from nlgraft.commands.terminal import validity_table
 
-    found = api.validity(study, simulations, **settings)
+    simulated = api.validity(study, simulations, **settings)
     if is_json:
-        print_json({"study": study.variant, **found.to_json()})
+        print_json({"study": study.variant, **simulated.to_json()})
     else:
-        validity_table(study.variant, found.to_json())
+        validity_table(study.variant, simulated.to_json())
 
 
 @main.command("run")
@@ -171,7 +174,7 @@ def run(
     from nlgraft.commands.terminal import show_result
     from nlgraft.execution.cluster import prepare_process
 
-    prepare_process(address)
+    prepare_process(address)  # before anything imports ray
     study = read_study(study_file, overrides, storage)
     with progress_of(study.main_metrics) as progress:
         result = api.launch(
@@ -226,9 +229,8 @@ def trial(
 
     logging.basicConfig(stream=sys.stderr, format="%(message)s")
     logging.getLogger("nlgraft.pipeline").setLevel(logging.INFO)
-    record = api.run_one(
-        read_study(study_file, overrides, storage), ", ".join(cell), seed, LineReporter(sys.stderr)
-    )
+    study = read_study(study_file, overrides, storage)
+    record = api.run_one(study, ", ".join(cell), seed, LineReporter(sys.stderr))
     if is_json:
         print_json(record.to_json())
     else:
@@ -258,7 +260,8 @@ def status(study: Study, is_json: bool, watch: bool, address: str | None) -> Non
     if watch:
         watch_status(lambda: api.status(study))
     elif is_json:
-        print_json(api.status(study) | ({} if job is None else {"job": asdict(job)}))
+        document = api.status(study)
+        print_json(document if job is None else document | {"job": asdict(job)})
     else:
         status_table(api.status(study))
 
@@ -293,14 +296,14 @@ def report(study: Study, formats: tuple[str, ...], out: Path | None, paper: Path
     result = api.load(study)
     if paper is not None:
         _write("--paper", paper, lambda: result.paper(paper))
-        if out is None and not formats:
+        if out is None and not formats:  # --paper alone asks for nothing on stdout
             return
-    wanted = list(formats) or ["md"]
+    names = list(formats) or ["md"]
     if out is None:
-        for name in wanted:
+        for name in names:
             click.echo(result.render(name))
         return
-    _write("--out", out, lambda: result.report(out, formats=wanted))
+    _write("--out", out, lambda: result.report(out, formats=names))
 
 
 def _write(option: str, out: Path, write: Callable[[], list[Path]]) -> None:

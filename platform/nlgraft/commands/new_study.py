@@ -1,6 +1,6 @@
-"""A first study of one's own text: split it, choose sizes that fit text and machine, and write a study file.
+"""A first study of a user's text: split the text, choose sizes that fit it and the machine, write the file.
 
-A system that can be started so has a template ``init.yaml.j2`` in its folder.
+Systems that `nlgraft init` can start have a template ``init.yaml.j2`` in its folder.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _LEAST_SHARE = 0.05
 _MIN_EXAMPLES, _MIN_STEPS = 100, 4
 _MOST_TOKENS, _OWN_POSITIONS = 126, 4  # positions of begin, end and, in RoBERTa types, padding
 _OBJECTIVES = {"mbart": "denoising", "marian": "translation"}
-"""What released models were trained for, by type, as far as it is not masked language modelling."""
+"""Training objectives of released models by type; others are masked language models."""
 _HELD_OUT = 0.05
 _MOST_HELD_OUT = 2000
 _UPSTREAM_SHARE = 0.75
@@ -51,7 +51,7 @@ _NUM_COUNTED = 20_000
 
 @dataclass(frozen=True)
 class Text:
-    """What somebody has: files with an example per line, or columns of a table.
+    """Text of a user: files with an example per line, or columns of a table.
 
     Attributes:
         sources: One file or column per source.
@@ -74,6 +74,7 @@ class Text:
         files = SplitFiles(
             table=self.table, sources=tuple(self.sources), target=self.target, label=self.label
         )
+        # A config needs a dev split as well; only train is read, and split later.
         config = FilesConfig(corpus="files", train=files, dev=files)
         return load_split_files(config, "train", files)
 
@@ -131,7 +132,7 @@ def write_study(
     pretraining = None if upstream is None else _split(upstream.read(), "--upstream-source")
     released = None if checkpoint is None else _released(checkpoint)
     splits = _split(corpus, "--source")
-    named = [*languages] or _languages(text)
+    language_names = [*languages] or _languages(text)
     try:
         folder.mkdir(parents=True)
     except OSError as error:
@@ -140,8 +141,8 @@ def write_study(
         **_text_values(folder, splits, pretraining),
         "name": out.stem,
         "checkpoint": released,
-        "languages": named,
-        "text_paths": [f"text.{language}" for language in dict.fromkeys(named)],
+        "languages": language_names,
+        "text_paths": [f"text.{language}" for language in dict.fromkeys(language_names)],
         "num_examples": len(splits["train"]),
         "vocab": _vocabulary_sizes(splits["train"]),
         "least_byte_tokens": LEAST_BYTE_TOKENS,
@@ -150,14 +151,16 @@ def write_study(
     try:
         plans = _write_fitting(template, system, values, out)
     except NlgraftError:
+        # The same command must work again once the cause is mended.
         shutil.rmtree(folder)
         out.unlink()
         raise
+    # No template uses all the layouts of the text that were written.
     study = out.read_text("utf-8")
     for path in folder.iterdir():
         if f"{folder.name}/{path.name}" not in study:
             path.unlink()
-    return NewStudy(out, folder, {split: len(one) for split, one in splits.items()}, plans)
+    return NewStudy(out, folder, {split: len(corpus) for split, corpus in splits.items()}, plans)
 
 
 _TAIL = """objective: {objective}
@@ -197,27 +200,30 @@ def _check_options(
     checkpoint: Path | None,
     languages: Sequence[str],
 ) -> None:
-    """Refuse what a system does not take, by its template's first line (one of an "or"); ask for the rest."""
+    """Refuse options that the first line of a system's template does not list, and missing ones."""
     listed = template.partition("\n")[0].partition(":")[2].removesuffix("-#>").strip()
     groups = [group.split(" or ") for group in listed.split(", ")]
     takes = [name for group in groups for name in group]
     values: dict[str, object] = {"target": text.target, "label": text.label, "checkpoint": checkpoint}
     values |= {"language": languages, "upstream-source": upstream}
     values["upstream-target"] = None if upstream is None else upstream.target
-    given = [name for name, value in values.items() if value]
-    needed = ["target", "label", *(["upstream-target"] if "upstream-source" in given else [])]
-    wrong = [f"--{name} is not taken" for name in given if name not in takes]
-    wrong += [f"--{name} is missing" for name in needed if name in takes and name not in given]
-    wrong += [f"give {_alternatives(one)}, not both" for one in groups if len({*one} & {*given}) > 1]
-    if "language" in takes and languages and len(languages) != (number := len(text.sources) + 1):
-        wrong.append(f"--language: {len(languages)} given, {number} needed, the target's last")
+    options = [name for name, value in values.items() if value]
+    needed = ["target", "label", *(["upstream-target"] if "upstream-source" in options else [])]
+    problems = [f"--{name} is not taken" for name in options if name not in takes]
+    problems += [f"--{name} is missing" for name in needed if name in takes and name not in options]
+    for group in groups:
+        if len({*group} & {*options}) > 1:
+            problems.append(f"give {_alternatives(group)}, not both")
+    num_languages = len(text.sources) + 1
+    if "language" in takes and languages and len(languages) != num_languages:
+        problems.append(f"--language: {len(languages)} given, {num_languages} needed, the target's last")
     if (len(text.sources) > 1) != ("sources" in takes):
-        wrong.append(
+        problems.append(
             "--source is given once per source, two or more" if "sources" in takes else "one --source"
         )
-    if wrong:
-        options = ", ".join(_alternatives(group) for group in groups)
-        raise DataError(f"{system.name} takes {options}: {'; '.join(wrong)}")
+    if problems:
+        listed = ", ".join(_alternatives(group) for group in groups)
+        raise DataError(f"{system.name} takes {listed}: {'; '.join(problems)}")
 
 
 def _alternatives(names: Sequence[str]) -> str:
@@ -229,11 +235,15 @@ def _split(corpus: Corpus, option: str) -> dict[str, Corpus]:
     if len(corpus) < _MIN_EXAMPLES:
         raise DataError(f"the text of {option} has {len(corpus)} examples; give {_MIN_EXAMPLES} or more")
     sources = list(zip(*corpus.sources, strict=True))
+    # Classes repeat, so only sources and targets tell whether an example is unique.
     targets = corpus.target or [str(number) for number in range(len(corpus))]
     counts, target_counts = Counter(sources), Counter(targets)
-    once = [n for n, one in enumerate(sources) if counts[one] == 1 and target_counts[targets[n]] == 1]
-    random.Random(1).shuffle(once)  # the same text is split alike, whenever it is
-    number = min(_MOST_HELD_OUT, max(20, round(_HELD_OUT * len(corpus))), len(once) // 3)
+    pairs = enumerate(zip(sources, targets, strict=True))
+    once = [n for n, (source, target) in pairs if counts[source] == 1 and target_counts[target] == 1]
+    random.Random(1).shuffle(once)  # always the same split of the same text
+    # A third of the unique examples at most, so that train keeps some of them.
+    share = max(20, round(_HELD_OUT * len(corpus)))
+    number = min(_MOST_HELD_OUT, share, len(once) // 3)
     if number < 10:
         is_swapped = corpus.labels is not None and len(set(corpus.labels)) > len(counts)
         hint = ". There are more classes than sources: are --source and --label swapped?"
@@ -241,30 +251,32 @@ def _split(corpus: Corpus, option: str) -> dict[str, Corpus]:
             f"only {len(once)} of {len(corpus)} examples of {option} occur once; dev and test need some that "
             f"train lacks{hint if is_swapped else ''}"
         )
-    held = dict.fromkeys(once[:number], "dev") | dict.fromkeys(once[number : 2 * number], "test")
-    return {
-        split: _chosen(corpus, [held.get(n, "train") == split for n in range(len(corpus))])
-        for split in ("train", "dev", "test")
-    }
+    held_out = dict.fromkeys(once[:number], "dev") | dict.fromkeys(once[number : 2 * number], "test")
+    split_of = [held_out.get(n, "train") for n in range(len(corpus))]
+    names = ("train", "dev", "test")
+    return {name: _chosen(corpus, [split == name for split in split_of]) for name in names}
 
 
 def _chosen(corpus: Corpus, keep: Sequence[bool]) -> Corpus:
-    return Corpus.from_streams({role: [*compress(lines, keep)] for role, lines in corpus.streams().items()})
+    streams = {role: [*compress(lines, keep)] for role, lines in corpus.streams().items()}
+    return Corpus.from_streams(streams)
 
 
 def _text_values(
     folder: Path, splits: Mapping[str, Corpus], upstream: Mapping[str, Corpus] | None
 ) -> dict[str, Any]:
-    """Write the text of task and pretraining; return what the templates say of the files."""
+    """Write the text of task and pretraining; return the values that templates need to name the files."""
     files = _write_splits(folder, "", splits)
     if upstream is None:
+        # Some systems train twice: the first part of the task's text then serves for pretraining.
         train = splits["train"]
         is_first = [n < _UPSTREAM_SHARE * len(train) for n in range(len(train))]
         apart = _write_splits(folder, "upstream_", {"train": _chosen(train, is_first)})
-        rest = {"train": _chosen(train, [not one for one in is_first])}
-        task = {**files["both"], **_write_splits(folder, "downstream_", rest)["both"]}
+        downstream = {"train": _chosen(train, [not is_upstream for is_upstream in is_first])}
+        task = {**files["both"], **_write_splits(folder, "downstream_", downstream)["both"]}
     else:
-        apart, task = _write_splits(folder, "upstream_", upstream), files["both"]
+        apart = _write_splits(folder, "upstream_", upstream)
+        task = files["both"]
     return {
         "text": files["both"],
         "sides": files,
@@ -279,7 +291,7 @@ def _text_values(
 
 def _write_splits(folder: Path, prefix: str, splits: Mapping[str, Corpus]) -> dict[str, dict[str, str]]:
     """Write a file per split and role; return flow mappings of YAML: of all roles, and of each text alone."""
-    found: dict[str, dict[str, str]] = {"both": {}}
+    mappings: dict[str, dict[str, str]] = {"both": {}}
     for split, corpus in splits.items():
         names: dict[str, str] = {}
         for role, lines in corpus.streams().items():
@@ -288,11 +300,12 @@ def _write_splits(folder: Path, prefix: str, splits: Mapping[str, Corpus]) -> di
             path.write_text("".join(f"{line}\n" for line in lines), "utf-8", newline="\n")
             names[side] = f"{folder.name}/{path.name}"
             if role not in ("label", "document"):
-                found.setdefault(side, {})[split] = _flow({"sources": names[side]})
+                mappings.setdefault(side, {})[split] = _flow({"sources": names[side]})
         sources = [name for side, name in names.items() if side.startswith("source")]
-        others = {side: name for side, name in names.items() if not side.startswith("source")}
-        found["both"][split] = _flow({"sources": sources if len(sources) > 1 else sources[0], **others})
-    return found
+        other_files = {side: name for side, name in names.items() if not side.startswith("source")}
+        source_files = sources if len(sources) > 1 else sources[0]
+        mappings["both"][split] = _flow({"sources": source_files, **other_files})
+    return mappings
 
 
 def _flow(value: Any) -> str:
@@ -302,6 +315,7 @@ def _flow(value: Any) -> str:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "[" + ", ".join(map(_flow, value)) + "]"
     if isinstance(value, str):
+        # Unquoted only if YAML reads the bare word as this text, not as a boolean or null.
         is_plain = re.fullmatch(r"[A-Za-z_/][\w./-]*", value) and resolve_plain(value) == value
         return value if is_plain else json.dumps(value, ensure_ascii=False)
     return "null" if value is None else str(value)
@@ -311,10 +325,11 @@ def _vocabulary_sizes(train: Corpus) -> dict[str, int]:
     """Sizes of a vocabulary by scale: about half of a side's distinct words, so that it holds their parts."""
     sizes = []
     for side in [*train.sources, *([] if train.target is None else [train.target])]:
-        # The vocabulary of the task is learned from what the pretraining leaves, which is less text.
+        # The task's vocabulary is learned without the text of the pretraining.
         lines = side[: round((1 - _UPSTREAM_SHARE) * min(len(side), _NUM_COUNTED))]
         words = {word for line in lines for word in line.split()}
-        sizes.append(len(words) // 2 + len({character for word in words for character in word}) + 10)
+        characters = {character for word in words for character in word}
+        sizes.append(len(words) // 2 + len(characters) + 10)
     return {scale: min(most, *sizes) for scale, most in _MOST_TYPES.items()}
 
 
@@ -336,7 +351,7 @@ def _released(directory: Path) -> dict[str, Any]:
         raise DataError(
             f"--checkpoint {directory}: no config.json of transformers there ({error})"
         ) from error
-    # GPT-2 has a name of its own for them
+    # GPT-2 names this setting n_positions.
     num_positions = config.get("max_position_embeddings") or config.get("n_positions") or 10**9
     return {
         "path": _flow(str(directory.absolute())),
@@ -384,10 +399,13 @@ def _rendered(
     def steps(number: int, scale: str) -> int:
         return max(_MIN_STEPS, round(number * factors[scale]))
 
-    def limits(scale: str, scored: str, *others: str) -> str:
-        found = {f"{scored}.limits": {"train": _TRAIN[scale], **_SCORED[scale]}}
-        return _flow(paths.expand(found | {f"{one}.limits": {"train": _TRAIN[scale]} for one in others}))
+    def limits(scale: str, scored: str, *unscored: str) -> str:
+        train = {"train": _TRAIN[scale]}
+        limits_by_path = {f"{corpus}.limits": train for corpus in unscored}
+        limits_by_path = {f"{scored}.limits": train | _SCORED[scale]} | limits_by_path
+        return _flow(paths.expand(limits_by_path))
 
+    # Delimiters without braces, which YAML uses itself.
     environment = jinja2.Environment(
         block_start_string="<%",
         block_end_string="%>",

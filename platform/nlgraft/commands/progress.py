@@ -32,9 +32,9 @@ _LINE_PAUSE_S = 60.0
 
 def clock(seconds: float) -> str:
     """Format elapsed time: ``4:05``, ``1:04:05``."""
-    minutes, rest = divmod(int(seconds), 60)
+    minutes, seconds_left = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    return f"{hours}:{minutes:02d}:{seconds_left:02d}" if hours else f"{minutes}:{seconds_left:02d}"
 
 
 def step_text(stage: str, step: int, num_steps: int | None, metrics: Mapping[str, float]) -> str:
@@ -68,7 +68,7 @@ class Progress:
         self._running: dict[str, str] = {}
         self._outlook: Outlook | None = None
         self._outlook_s = 0.0
-        self._awaited: set[str] = set()
+        self._reported_stages: set[str] = set()
         self._line_s = self._started_s
         self._is_gone = False
 
@@ -84,7 +84,7 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._live is not None:
-            with suppress(OSError):
+            with suppress(OSError):  # the terminal may have been closed
                 self._live.stop()
 
     def show(self, event: Event) -> None:
@@ -134,7 +134,7 @@ class Progress:
     def _end(self, event: TrialEnded) -> None:
         self._running.pop(event.trial.key, None)
         record = event.record
-        self._num_ended += record.state != "killed"
+        self._num_ended += record.state != "killed"  # the next run goes on with a killed trial
         if event.is_reused:
             return
         shown = [name for name in self._metrics if name in record.metrics]
@@ -152,10 +152,10 @@ class Progress:
         """Print for logs why trials wait; once for the same stages."""
         if self._outlook is None or self._outlook.num_running >= self._max_concurrent:
             return
-        awaited = set(self._outlook.held_back)
-        if self._live is None and awaited - self._awaited:
+        stages = set(self._outlook.held_back)
+        if self._live is None and stages - self._reported_stages:
             self._print(f"waiting   {self._waiting()}")
-        self._awaited = awaited
+        self._reported_stages = stages
 
     def _waiting(self) -> str:
         held_back = {} if self._outlook is None else self._outlook.held_back
@@ -174,7 +174,7 @@ class Progress:
     def _time_left(self, left_s: float | None) -> str:
         if left_s is None:
             return "time left unknown"
-        left_s -= self._now() - self._outlook_s
+        left_s -= self._now() - self._outlook_s  # the estimate was made then
         return f"about {duration(left_s)} left" if left_s > 0 else "about to end"
 
     def _print(self, line: str) -> None:

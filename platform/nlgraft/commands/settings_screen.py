@@ -37,15 +37,15 @@ def show_system(system: System, knobs: Sequence[Mapping[str, Any]]) -> None:
     _print_bold(system.name)
     _print_wrapped(system.description)
     click.echo(f"\n{'part':<16}settings  essential")
-    for part, found in groupby(knobs, lambda knob: knob["path"].partition(".")[0]):
-        rows = list(found)
+    for part, part_knobs in groupby(knobs, lambda knob: knob["path"].partition(".")[0]):
+        rows = list(part_knobs)
         names = dict.fromkeys(knob["path"].partition(".")[2] for knob in rows if knob["is_essential"])
         text = ", ".join(_merged([*names]))
-        first, *further = textwrap.wrap(text, _width() - 26, max_lines=_MOST_LINES, placeholder=" ...") or [
-            ""
-        ]
-        click.echo(f"{part:<16}{len({knob['path'] for knob in rows}):>8}  {first}".rstrip())
-        for line in further:
+        lines = textwrap.wrap(text, _width() - 26, max_lines=_MOST_LINES, placeholder=" ...")
+        num_settings = len({knob["path"] for knob in rows})
+        first = lines[0] if lines else ""
+        click.echo(f"{part:<16}{num_settings:>8}  {first}".rstrip())
+        for line in lines[1:]:
             click.echo(" " * 26 + line)
     last = knobs[-1]["path"].partition(".")[0]
     click.echo(
@@ -57,16 +57,16 @@ def show_system(system: System, knobs: Sequence[Mapping[str, Any]]) -> None:
 
 def _merged(names: Sequence[str]) -> list[str]:
     """Write ``upstream.corpus`` and ``downstream.corpus`` as ``{upstream, downstream}.corpus``."""
-    ends: dict[str, list[str]] = {}
+    firsts_by_end: dict[str, list[str]] = {}
     for name in names:
-        first, _, rest = name.partition(".")
-        ends.setdefault(rest, []).append(first)
-    bare = ends.pop("", [])
+        first, _, end = name.partition(".")
+        firsts_by_end.setdefault(end, []).append(first)
+    bare = firsts_by_end.pop("", [])
     return [
         *bare,
         *(
             f"{firsts[0]}.{end}" if len(firsts) == 1 else f"{{{', '.join(firsts)}}}.{end}"
-            for end, firsts in ends.items()
+            for end, firsts in firsts_by_end.items()
         ),
     ]
 
@@ -77,9 +77,10 @@ def show_settings(knobs: Sequence[Mapping[str, Any]], choices: Mapping[str, Sequ
     Args:
         choices: The choices of every setting of the system, by path.
     """
-    for part, found in groupby(knobs, lambda knob: ".".join(knob["path"].split(".")[:2])):
-        rows = list(found)
+    for part, part_knobs in groupby(knobs, lambda knob: ".".join(knob["path"].split(".")[:2])):
+        rows = list(part_knobs)
         shared = _read_when(rows[0], choices)
+        # A condition of all settings of a part is printed once, above them.
         if len(rows) == 1 or any(_read_when(knob, choices) != shared for knob in rows):
             shared = ""
         if shared:
@@ -99,8 +100,9 @@ def _kinds(knob: Mapping[str, Any]) -> str:
 
 def _show_setting(knob: Mapping[str, Any], condition: str) -> None:
     _print_bold(knob["path"], " required" if knob["is_required"] else f" = {level_text(knob['default'])}")
-    kind = " ".join(filter(None, (knob["type"].replace("one of or null", "null or one of"), knob["allowed"])))
-    _print_wrapped(kind, " ".join(knob["description"].replace("``", "").split()), condition)
+    kind = knob["type"].replace("one of or null", "null or one of")
+    description = " ".join(knob["description"].replace("``", "").split())
+    _print_wrapped(f"{kind} {knob['allowed']}".strip(), description, condition)
 
 
 def _read_when(knob: Mapping[str, Any], choices: Mapping[str, Sequence[str]]) -> str:
@@ -109,19 +111,20 @@ def _read_when(knob: Mapping[str, Any], choices: Mapping[str, Sequence[str]]) ->
 
 
 def _condition(condition: Condition, choices: Mapping[str, Sequence[str]]) -> str:
-    """Write a condition: ``transfer.sides is encoder or both``, or what it must not be if that is shorter."""
+    """Write a condition: ``transfer.sides is encoder or both``, or the excluded values if these are fewer."""
     texts = []
     for name, values in condition.items():
         shown = _range(values) or [*map(level_text, values)]
-        others = [choice for choice in choices.get(name, ()) if choice not in shown]
-        is_shorter = 0 < len(others) < len(shown)
-        texts.append(f"{name} is not {_listed(others)}" if is_shorter else f"{name} is {_listed(shown)}")
+        excluded = [choice for choice in choices.get(name, ()) if choice not in shown]
+        is_shorter = 0 < len(excluded) < len(shown)
+        texts.append(f"{name} is not {_listed(excluded)}" if is_shorter else f"{name} is {_listed(shown)}")
     return " and ".join(texts)
 
 
 def _range(values: Sequence[Any]) -> list[str]:
     """Write three or more consecutive integers as one range; empty for other values."""
     first, last = values[0], values[-1]
+    # Not by isinstance: a boolean is an int, too.
     is_range = len(values) > 2 and type(first) is int and [*values] == [*range(first, last + 1)]
     return [f"{first} to {last}"] if is_range else []
 
@@ -141,9 +144,9 @@ def show_metrics(system: System, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def show_studies(studies: Sequence[Mapping[str, Any]]) -> None:
     """Print studies by system, from the document of ``studies --json``."""
-    for system, found in groupby(studies, lambda study: study["system"]):
+    for system, system_studies in groupby(studies, lambda study: study["system"]):
         click.echo(f"{system.rpartition('.')[2]}")
-        for study in found:
+        for study in system_studies:
             scales = " ".join(f"@{scale}" for scale in study["scales"])
             needs = "; reads files below NLGRAFT_DATA" if study["needs_data"] else ""
             _print_bold(f"  {study['study']}", f"  {scales}")
@@ -156,15 +159,10 @@ def show_new_study(written: NewStudy) -> None:
     examples = ", ".join(f"{number:,} {split}" for split, number in written.num_examples.items())
     click.echo(f"{written.path}: a study; {written.folder}/: its text, {examples}\n")
     for scale, plan in written.plans.items():
-        on_gpu = plan.study.resources.gpus_per_worker > 0
         seconds = written.seconds[scale]
-        time = (
-            "a GPU"
-            if on_gpu
-            else "unknown"
-            if seconds is None
-            else f"some {duration(seconds)} on this machine"
-        )
+        time = "unknown" if seconds is None else f"some {duration(seconds)} on this machine"
+        if plan.study.resources.gpus_per_worker > 0:  # an estimate for this machine would mislead
+            time = "a GPU"
         click.echo(f"@{scale:<9}{count(len(plan.trials), 'trial'):>10}  {time}")
     file = written.path
     click.echo(
@@ -176,9 +174,9 @@ def show_new_study(written: NewStudy) -> None:
     )
 
 
-def _print_bold(name: str, rest: str = "") -> None:
+def _print_bold(name: str, suffix: str = "") -> None:
     has_colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    click.echo((click.style(name, bold=True) if has_colour else name) + rest)
+    click.echo((click.style(name, bold=True) if has_colour else name) + suffix)
 
 
 def _print_wrapped(*paragraphs: str) -> None:

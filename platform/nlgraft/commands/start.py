@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from nlgraft.basics.errors import DataError, fails_politely
+from nlgraft.basics.errors import DataError, user_errors
 from nlgraft.commands.study_command import has_json, print_json, reads_studies
 
 
@@ -27,8 +27,8 @@ def systems(name: str | None, prefix: str, is_essential: bool, has_metrics: bool
     from nlgraft.study.reading.catalogue import find_system, metrics_of, settings_of, shipped_systems
 
     if name is None:
-        found = shipped_systems()
-        print_json(found) if is_json else settings_screen.show_systems(found)
+        shipped = shipped_systems()
+        print_json(shipped) if is_json else settings_screen.show_systems(shipped)
         return
     system = find_system(name)
     if has_metrics:
@@ -39,26 +39,27 @@ def systems(name: str | None, prefix: str, is_essential: bool, has_metrics: bool
     if is_json:
         print_json(knobs)
     elif prefix or is_essential:
-        every = {
+        # Of all settings, since a condition may name one of another part.
+        choices = {
             knob["path"]: knob["allowed"].split(", ")
             for knob in settings_of(system)
             if "one of" in knob["type"]
         }
-        settings_screen.show_settings(knobs, every)
+        settings_screen.show_settings(knobs, choices)
     else:
         settings_screen.show_system(system, knobs)
 
 
 @click.command("studies")
 @has_json
-@fails_politely
+@user_errors
 def studies(is_json: bool) -> None:
     """List the studies that come with nlgraft; run takes their names."""
     from nlgraft.commands import settings_screen
     from nlgraft.study.reading.catalogue import shipped_studies
 
-    found = shipped_studies()
-    print_json(found) if is_json else settings_screen.show_studies(found)
+    shipped = shipped_studies()
+    print_json(shipped) if is_json else settings_screen.show_studies(shipped)
 
 
 @click.command("init")
@@ -101,12 +102,12 @@ def init(
 
     if upstream_target is not None and upstream_source is None:
         raise DataError("--upstream-target is given without --upstream-source; give both, or neither")
-    found = find_system(system)
+    chosen_system = find_system(system)
     upstream = None if upstream_source is None else Text([upstream_source], upstream_target)
     written = write_study(
-        found,
+        chosen_system,
         Text(sources, **text),
-        out or Path(f"{found.name}.yaml"),
+        out or Path(f"{chosen_system.name}.yaml"),
         upstream=upstream,
         checkpoint=checkpoint,
         languages=languages,
@@ -120,7 +121,7 @@ def init(
 def schema(system: str | None) -> None:
     """Print the JSON schema of a study, for editors.
 
-    With SYSTEM, it knows that system's settings and metrics, too.
+    With SYSTEM, the schema covers that system's settings and metrics as well.
     """
     from nlgraft.study.public import Study
     from nlgraft.study.reading.catalogue import find_system

@@ -1,4 +1,4 @@
-"""What commands on a study share: their arguments, JSON on stdout, progress on stderr."""
+"""Shared parts of commands on a study: arguments, JSON on stdout, progress on stderr."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nlgraft.basics.errors import fails_politely
+from nlgraft.basics.errors import user_errors
 
 if TYPE_CHECKING:
     from nlgraft.commands.progress import Progress
@@ -49,12 +49,12 @@ def reads_studies(function: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(function)
     def command(**options: Any) -> None:
-        # Last, so that no file there stands for an installed package.
+        # Appended last, so that no file there shadows an installed package.
         if str(Path.cwd()) not in sys.path:
             sys.path.append(str(Path.cwd()))
         function(**options)
 
-    return fails_politely(command)
+    return user_errors(command)
 
 
 def study_arguments(metavar: str = "STUDY.yaml") -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -98,6 +98,7 @@ def read_study(study_file: str, overrides: Sequence[str], storage: str | None = 
     """Read a study file, with another store if one is given."""
     from nlgraft.study.public import Study
 
+    # As JSON, so that YAML reads any path as text.
     extra = [] if storage is None else [f"storage.path={json.dumps(storage)}"]
     return Study.from_yaml(study_file, overrides=[*overrides, *extra])
 
@@ -108,9 +109,10 @@ def find_study(study: str, overrides: Sequence[str], storage: str | None) -> Stu
 
     if overrides:
         return read_study(study, overrides, storage)
-    here = str(Path.cwd())
-    # In the store of somebody else lies no system: see `reads_studies`.
-    if storage is not None and sys.path[-1] == here and Path(here).is_relative_to(os.path.realpath(storage)):
+    folder = str(Path.cwd())
+    # Never import code from a store, which others may write: see `reads_studies`.
+    is_in_store = storage is not None and Path(folder).is_relative_to(os.path.realpath(storage))
+    if is_in_store and sys.path[-1] == folder:
         del sys.path[-1]
     return api.find_study(study, storage)
 
@@ -124,7 +126,7 @@ def print_json(document: Any) -> None:
 def progress_of(metrics: Sequence[str]) -> Iterator[Progress]:
     """Show the progress of a run on stderr; one that is interrupted exits with 128 + the signal.
 
-    stdout is for the result alone: whatever libraries print goes to stderr.
+    stdout is for the result alone: output of libraries goes to stderr.
     """
     from nlgraft.commands.progress import Progress
     from nlgraft.execution.interruption import Interrupted

@@ -55,6 +55,7 @@ def _table(
 
 def _console() -> Console:
     console = Console(file=sys.stdout, highlight=False)
+    # In a file or a pipe, rich would wrap tables at 80 columns.
     return console if console.is_terminal else Console(file=sys.stdout, highlight=False, width=_FILE_WIDTH)
 
 
@@ -82,7 +83,7 @@ def plan_table(plan: Plan) -> None:
 
 
 def validity_table(name: str, document: Mapping[str, Any]) -> None:
-    """Print what the simulation of a design found, from the document of ``validity --json``."""
+    """Print the error rates of a simulated design, from the document of ``validity --json``."""
     title = (name, f"{document['simulations']:,} simulated studies")
     _print(_table(title, validity_tables.fact_rows(document)), "")
     _print(
@@ -107,15 +108,15 @@ def _corpus_rows(corpora: Mapping[str, Any]) -> list[tuple[Any, ...]]:
 
 
 def _shared_text(corpora: Mapping[str, Any]) -> list[Text]:
-    """Say which examples stand in the training text of other corpora."""
+    """Report overlaps: how many examples of a split are in the training text of other corpora."""
     return [
         Text(
             f"{name}, {split}, is also in train of "
-            + ", ".join(f"{one} ({number})" for one, number in others.items())
+            + ", ".join(f"{corpus} ({number})" for corpus, number in overlaps.items())
         )
         for name, splits in corpora.items()
         for split, report in splits.items()
-        if (others := report["num_in_other_train"])
+        if (overlaps := report["num_in_other_train"])
     ]
 
 
@@ -166,8 +167,8 @@ def registrations_list(registrations: Iterable[Registration]) -> None:
     """Print what registrations freeze, one after the other."""
     from nlgraft.analysis.rendering.registration_tables import registered_table  # loads scipy
 
-    for found in registrations:
-        header, *rows = registered_table(found).plain()
+    for registration in registrations:
+        header, *rows = registered_table(registration).plain()
         _print(_left(_table(header, rows)), "")
 
 
@@ -175,7 +176,7 @@ def _show_table(console: Console, table: ReportTable) -> None:
     """Print a table, in several parts where its columns do not fit side by side, and its notes."""
     columns = list(zip(*table.plain(), strict=True))
     parts = _parts(console.width, columns)
-    if len(parts) > 1:
+    if len(parts) > 1:  # narrower columns may need fewer parts
         parts = _parts(console.width, [columns[0], *map(_with_narrow_title, columns[1:])])
     for number, part in enumerate(parts):
         if number:
@@ -271,13 +272,8 @@ def vocab_plan(document: Mapping[str, Any], text: str) -> None:
     reasons = [*document["reasons"].items()][:_NUM_REASONS]
     facts = text.splitlines()[1 + len(counts) :]
     _print(_table(("rows", "number", "share"), counts, title), "", _table(("reason", "rows"), reasons), "")
-    _print(
-        *[
-            Text(line.strip(), style="red" if line.startswith("  !") else "")
-            for line in facts
-            if _is_fact(line)
-        ]
-    )
+    for line in filter(_is_fact, facts):
+        _print(Text(line.strip(), style="red" if line.startswith("  !") else ""))
 
 
 def _is_fact(line: str) -> bool:

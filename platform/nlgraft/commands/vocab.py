@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from nlgraft.basics.errors import EXIT_FAILED, DataError, fails_politely
+from nlgraft.basics.errors import EXIT_FAILED, DataError, user_errors
 from nlgraft.basics.wording import visible
 from nlgraft.commands.study_command import has_json
 
@@ -19,7 +19,7 @@ _DIRECTORY = click.Path(file_okay=False, path_type=Path)
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-def _names_files(command: Callable[..., None]) -> Callable[..., None]:
+def _file_errors(command: Callable[..., None]) -> Callable[..., None]:
     """Reduce an error about a file to its name and the reason."""
 
     @wraps(command)
@@ -42,7 +42,7 @@ def _cap(_context: click.Context, _parameter: click.Parameter, value: str) -> in
 
 
 def _echo(text: str, err: bool = False) -> None:
-    """Print text for reading: surfaces of tokens may hold anything."""
+    """Print text for reading; tokens may hold control characters."""
     click.echo(visible(text), err=err)
 
 
@@ -143,8 +143,8 @@ def vocab() -> None:
     "template or the old tokenizer's own lists name, or all. The plan lists those that are lost.",
 )
 @has_json
-@fails_politely
-@_names_files
+@user_errors
+@_file_errors
 def plan(
     old: str,
     out: Path | None,
@@ -160,9 +160,9 @@ def plan(
 
     if options["model"] is not None:
         _quieten()
-    given = {name: value for name, value in _transplant(options).items() if value is not None}
-    # no limit is a value of its own
-    request = PlanRequest(old=old, is_case_matched=match_case, text=text, **{**given, "cap": options["cap"]})
+    settings = {name: value for name, value in _transplant(options).items() if value is not None}
+    settings["cap"] = options["cap"]  # None here means no limit, not the default
+    request = PlanRequest(old=old, is_case_matched=match_case, text=text, **settings)
     planned = plan_transfer(request, out)
     for warning in planned.report.warnings:
         _echo(f"warning: {warning}", err=True)
@@ -176,7 +176,7 @@ def plan(
 
 
 def _transplant(options: dict[str, Any]) -> dict[str, Any]:
-    """Replace ``--like`` by what it stands for."""
+    """Replace ``--like`` by the options that it stands for."""
     like = options.pop("like")
     if (like is None) == (options["new"] is None):
         raise DataError("give the new tokenizer by --new TOK, or by --like MODEL, and not by both")
@@ -210,8 +210,8 @@ def _transplant(options: dict[str, Any]) -> dict[str, Any]:
     help="Add rows without a token up to a multiple of this number; 1 for none.",
 )
 @has_json
-@fails_politely
-@_names_files
+@user_errors
+@_file_errors
 def apply(
     plan_directory: Path, model: str, out: Path, sides: Any, multiple: int | None, is_json: bool
 ) -> None:
@@ -233,8 +233,8 @@ def apply(
 @vocab.command("verify")
 @click.argument("model", metavar="MODEL")
 @has_json
-@fails_politely
-@_names_files
+@user_errors
+@_file_errors
 def verify(model: str, is_json: bool) -> None:
     """Check a checkpoint: rows, ids, ties, permutation test, generation; exit 1 when a check fails.
 
@@ -255,8 +255,8 @@ def verify(model: str, is_json: bool) -> None:
     help="Also rebuild MODEL's tokens in BASE as method omp does, and look for rows crafted to break it.",
 )
 @has_json
-@fails_politely
-@_names_files
+@user_errors
+@_file_errors
 def doctor(model: str, base: str | None, is_json: bool) -> None:
     """Look for tokens without rows or that no text yields, and for untrained rows; exit 1 if any."""
     _quieten()
@@ -274,7 +274,7 @@ def _echo_checks(model: str, checks: Sequence[Any], is_json: bool) -> None:
     from nlgraft.commands.terminal import vocab_checks
 
     is_good = all(check.is_good for check in checks)
-    rows = [{"check": c.name, "is_good": c.is_good, "detail": c.detail} for c in checks]
+    rows = [{"check": check.name, "is_good": check.is_good, "detail": check.detail} for check in checks]
     if is_json:
         _echo_json({"model": model, "is_good": is_good, "checks": rows})
     else:
@@ -296,8 +296,8 @@ def _echo_checks(model: str, checks: Sequence[Any], is_json: bool) -> None:
 )
 @click.option("--size", type=click.IntRange(1), help="Keep at most this many tokens, the most frequent ones.")
 @has_json
-@fails_politely
-@_names_files
+@user_errors
+@_file_errors
 def prune_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bool, **options: Any) -> None:
     """Write a tokenizer without rare tokens; vocab plan and apply then give a model its rows."""
     from nlgraft.vocab_tool.changed import prune
@@ -318,8 +318,8 @@ def prune_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bo
     "--min-count", type=click.IntRange(1), default=2, show_default=True, help="Occurrences of a new token."
 )
 @has_json
-@fails_politely
-@_names_files
+@user_errors
+@_file_errors
 def extend_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bool, **options: Any) -> None:
     """Write a BPE or Unigram tokenizer with further tokens of a text; its old ids stay.
 
@@ -335,36 +335,44 @@ def extend_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: b
 
 
 @vocab.command("diff")
-@click.argument("one", type=_DIRECTORY, metavar="PLAN")
-@click.argument("other", type=_DIRECTORY, metavar="PLAN")
+@click.argument("first", type=_DIRECTORY, metavar="PLAN")
+@click.argument("second", type=_DIRECTORY, metavar="PLAN")
 @click.option("--limit", type=click.IntRange(0), default=20, show_default=True, help="Rows to list.")
 @has_json
-@fails_politely
-@_names_files
-def diff(one: Path, other: Path, limit: int, is_json: bool) -> None:
+@user_errors
+@_file_errors
+def diff(first: Path, second: Path, limit: int, is_json: bool) -> None:
     """List the rows in which two plans differ, as diff does; exit 1 when there are any."""
     from nlgraft.vocab.plans.transfer_plan import TransferPlan
 
-    found = TransferPlan.load(one).diff(TransferPlan.load(other))
+    differences = TransferPlan.load(first).diff(TransferPlan.load(second))
+    shown = differences[:limit]
     if is_json:
-        _echo_json({"different": len(found), "rows": [{"one": a, "other": b} for a, b in found[:limit]]})
+        rows = [{"one": old_row, "other": new_row} for old_row, new_row in shown]
+        _echo_json({"different": len(differences), "rows": rows})
     else:
-        for here, there in found[:limit]:
-            _echo("\n".join([f"- {here}"] * bool(here) + [f"+ {there}"] * bool(there)))
-        _echo(f"{len(found)} rows differ", err=True)
-    if found:
+        for old_row, new_row in shown:
+            # A row that only one plan has is empty in the other.
+            lines = [f"- {old_row}"] if old_row else []
+            lines += [f"+ {new_row}"] if new_row else []
+            _echo("\n".join(lines))
+        _echo(f"{len(differences)} rows differ", err=True)
+    if differences:
         raise SystemExit(EXIT_FAILED)
 
 
 @vocab.command("methods")
 @has_json
-@fails_politely
+@user_errors
 def methods(is_json: bool) -> None:
     """List the methods, their inputs and their publications."""
     from nlgraft.commands.terminal import vocab_methods
     from nlgraft.vocab.methods.registry import METHODS
 
-    rows = [{"method": m.name, "needs": ", ".join(m.needs) or "-", "source": m.source} for m in METHODS]
+    rows = [
+        {"method": method.name, "needs": ", ".join(method.needs) or "-", "source": method.source}
+        for method in METHODS
+    ]
     if is_json:
         _echo_json(rows)
     else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nlgraft.basics.errors import DataError, fails_politely
+from nlgraft.basics.errors import DataError, user_errors
 from nlgraft.commands.study_command import has_json, print_json, with_study
 
 if TYPE_CHECKING:
@@ -39,16 +39,16 @@ def export(
     """
     from nlgraft import api
 
-    found = api.export_model(study, out, cell=cell, seed=seed)
-    document = found.to_json()
+    exported = api.export_model(study, out, cell=cell, seed=seed)
+    document = exported.to_json()
     if is_logged:
-        document["model_uri"] = api.log_export(study, found, tracking_uri)
+        document["model_uri"] = api.log_export(study, exported, tracking_uri)
     if is_json:
         print_json(document)
         return
     for reason in document["reasons"]:
         click.echo(reason, err=True)
-    for name, how in sorted(found.forms.items()):
+    for name, how in sorted(exported.forms.items()):
         click.echo(f"{name}: {how}", err=True)
     if is_logged:
         uri = document["model_uri"]
@@ -63,7 +63,7 @@ def export(
 
 @click.command("translate")
 @click.argument("directory", type=click.Path(path_type=Path))
-@fails_politely
+@user_errors
 def translate(directory: Path) -> None:
     """Translate standard input with an exported model, line by line.
 
@@ -79,7 +79,7 @@ def translate(directory: Path) -> None:
 @click.command("classify")
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--probability", "has_probability", is_flag=True, help="Add the label's probability, by a tab.")
-@fails_politely
+@user_errors
 def classify(directory: Path, has_probability: bool) -> None:
     """Print the likeliest label of each line of standard input, by an exported model."""
     from nlgraft import api
@@ -97,6 +97,7 @@ def classify(directory: Path, has_probability: bool) -> None:
 def _columns(model: ExportedModel) -> list[list[str]]:
     """Read the columns of a model's input from standard input; a line ends at LF or CRLF alone."""
     try:
+        # Some editors on Windows begin a file with a byte order mark.
         text = sys.stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"standard input: not UTF-8 ({error}); convert it") from error
@@ -122,5 +123,6 @@ def _columns(model: ExportedModel) -> list[list[str]]:
 
 
 def _write(lines: list[str]) -> None:
+    # As bytes: neither locale nor system changes the encoding or the ends of lines.
     sys.stdout.buffer.write("".join(f"{line}\n" for line in lines).encode())
     sys.stdout.buffer.flush()

@@ -164,12 +164,12 @@ class CellSearches:
 
     def newly_over(self) -> list[CellSearched]:
         """Close the cells whose proposals have all ended; return the outcome of each."""
-        found = []
+        searched = []
         for state in self._cells.values():
             if state.is_over or state.running or len(state.proposals) < self._search.trials:
                 continue
             state.is_over = True
             state.optuna.flush()
             best = best_proposal(self._study.objectives, state.proposals.values())
-            found.append(CellSearched(state.cell, None if best is None else best.params))
-        return found
+            searched.append(CellSearched(state.cell, None if best is None else best.params))
+        return searched

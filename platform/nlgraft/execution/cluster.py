@@ -105,9 +105,9 @@ def _import_path() -> str:
     """Directories beside the installation that this process imports from; workers need the same ones."""
     prefix = str(Path(sys.prefix).resolve())
     entries = [str(Path(entry or ".").resolve()) for entry in sys.path]
-    own = [entry for entry in entries if Path(entry).is_dir() and not entry.startswith(prefix)]
+    folders = [entry for entry in entries if Path(entry).is_dir() and not entry.startswith(prefix)]
     standard = str(Path(os.__file__).parent)
-    return os.pathsep.join(dict.fromkeys(entry for entry in own if not entry.startswith(standard)))
+    return os.pathsep.join(dict.fromkeys(entry for entry in folders if not entry.startswith(standard)))
 
 
 @contextmanager

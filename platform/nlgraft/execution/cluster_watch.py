@@ -199,8 +199,8 @@ class Losses:
     def reason_to_end(self) -> str | None:
         """Why the trial is not tried again; None if it is."""
         if self.num_failures > self.max_failures:
-            lost = count(self.num_failures, "time")
-            return f"a worker was lost {lost}, resources.max_failures allows {self.max_failures}"
+            losses_text = count(self.num_failures, "time")
+            return f"a worker was lost {losses_text}, resources.max_failures allows {self.max_failures}"
         if self.num_preemptions > MAX_PREEMPTIONS:
             return f"its nodes were lost {count(self.num_preemptions, 'time')}, {MAX_PREEMPTIONS} are allowed"
         return None

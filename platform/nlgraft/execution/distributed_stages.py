@@ -53,7 +53,7 @@ class _Mailbox:
 
     def join(self, rank: int, world_size: int, worker: Any, node: str) -> None:
         """Note a worker; it takes the place of that of an earlier group, perhaps a larger one."""
-        members = {one: member for one, member in self._members.items() if one < world_size}
+        members = {number: member for number, member in self._members.items() if number < world_size}
         self._members = members | {rank: (worker, node)}
 
     def workers(self) -> list[Any]:
@@ -114,7 +114,7 @@ def _train_loop(config: dict[str, Any]) -> None:
     THREADS.set(config["num_threads"])
     rank, here = context.get_world_rank(), ray.get_runtime_context()
     ray.get(mailbox.join.remote(rank, context.get_world_size(), here.current_actor, here.get_node_id()))
-    # In a thread, since it waits for all workers: on which of them a stage reports is its own affair.
+    # In a thread, since it waits for all workers, and a stage may report on any of them.
     threading.Thread(target=_watch_for_preemption, args=(mailbox, rank), daemon=True).start()
     reporter: Reporter = _MailReporter(mailbox, rank)
 
@@ -122,8 +122,10 @@ def _train_loop(config: dict[str, Any]) -> None:
         ray.get(mailbox.add_stacks.remote(f"worker {rank}: {reason}\n{stacks}"))
         # The others wait for the one that stands still, and tell where; each looks at times of its own.
         patience_s = _OTHERS_S + config["stall_s"] / LOOKS
-        told = _await_stacks(lambda: ray.get(mailbox.stacks.remote()), context.get_world_size(), patience_s)
-        error = ("NoProgress", "\n".join([reason, *told]))
+        all_stacks = _await_stacks(
+            lambda: ray.get(mailbox.stacks.remote()), context.get_world_size(), patience_s
+        )
+        error = ("NoProgress", "\n".join([reason, *all_stacks]))
         ray.get(mailbox.post_error.remote(pickle.dumps(error)))
 
     if config["stall_s"] is not None:
@@ -169,9 +171,9 @@ def _told(error: Exception, store: ArtifactStore) -> tuple[str, str] | KillReaso
 def _await_stacks(read: Callable[[], list[str]], num_workers: int, patience_s: float) -> list[str]:
     """Wait until all workers have told where they stand, or for so long; return what they told."""
     end_s = time.monotonic() + patience_s
-    while len(told := read()) < num_workers and time.monotonic() < end_s:
+    while len(stacks := read()) < num_workers and time.monotonic() < end_s:
         time.sleep(_POLL_S)
-    return told
+    return stacks
 
 
 def _watch_for_preemption(mailbox: Any, rank: int) -> None:

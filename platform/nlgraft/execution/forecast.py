@@ -81,10 +81,10 @@ class Forecast:
 
     def progress(self, trial: SweepTrial, stage: Stage, step: int, now_s: float) -> None:
         """Note the step of a running stage."""
-        known = self._paces.get(trial.key)
-        is_same = known is not None and known.stage == stage and known.last[0] <= step
-        first = known.first if known is not None and is_same else (step, now_s)
-        gap = step - known.last[0] if known is not None and is_same else 0
+        previous = self._paces.get(trial.key)
+        is_same = previous is not None and previous.stage == stage and previous.last[0] <= step
+        first = previous.first if previous is not None and is_same else (step, now_s)
+        gap = step - previous.last[0] if previous is not None and is_same else 0
         pace = _Pace(stage, first, (step, now_s), gap)
         self._paces[trial.key] = pace
         if pace.step_s is not None:
@@ -144,7 +144,8 @@ class Forecast:
                 chain += seconds[key] or 0.0
             longest = max(longest, chain)
         own_s = self._own.seconds
-        total = sum(one for one in seconds.values() if one is not None) + num_unproposed * (own_s or 0.0)
+        total = sum(cell_s for cell_s in seconds.values() if cell_s is not None)
+        total += num_unproposed * (own_s or 0.0)
         if any(stage.work is not None for stage in untimed) or (num_unproposed > 0 and own_s is None):
             return None
         if untimed and not self._speeds:
@@ -154,8 +155,8 @@ class Forecast:
         return max(longest, total / at_once)
 
     def _left_of_running(self, now_s: float) -> dict[str, float]:
-        left = {pace.stage.fingerprint: pace.left_s(now_s) for pace in self._paces.values()}
-        return {key: seconds for key, seconds in left.items() if seconds is not None}
+        seconds_left = {pace.stage.fingerprint: pace.left_s(now_s) for pace in self._paces.values()}
+        return {key: seconds for key, seconds in seconds_left.items() if seconds is not None}
 
     def _duration(self, stage: Stage) -> float | None:
         """Seconds that a whole stage takes; None when none of its name has been timed."""

@@ -147,10 +147,10 @@ def _values(variables: Sequence[str]) -> dict[str, str]:
 def _refuse_credentials(arguments: Sequence[str]) -> None:
     """Keep passwords out of a job's command line and environment, which Ray shows to all its users."""
     shown = {argument: without_credentials(argument) for argument in arguments}
-    found = [public for argument, public in shown.items() if argument != public]
-    if found:
+    hidden = [public for argument, public in shown.items() if argument != public]
+    if hidden:
         raise DataError(
-            f"{' and '.join(found)}: Ray shows a job's command line to everybody who may list the cluster's "
+            f"{' and '.join(hidden)}: Ray shows a job's command line to everybody who may list the cluster's "
             "jobs, so no password or key may be in it. Leave it out and set it in the environment in which "
             "the cluster is started: MLFLOW_TRACKING_URI, or MLFLOW_TRACKING_USERNAME and "
             "MLFLOW_TRACKING_PASSWORD for MLflow; for a store the variables of its provider, such as "
@@ -246,7 +246,7 @@ class JobPackage:
         """
         spec = pathspec.GitIgnoreSpec.from_lines([*LEFT_OUT, *excludes])
         package = cls(directory, {}, {}, needs, _tracked(directory))
-        package._walk("", [("", spec)], can_return=any(one.startswith("!") for one in excludes))
+        package._walk("", [("", spec)], can_return=any(pattern.startswith("!") for pattern in excludes))
         total = sum(package.files.values())
         if total > MAX_BYTES:
             raise DataError(
@@ -325,7 +325,7 @@ class JobPackage:
         if is_excluded is not None:
             return "left out" if is_excluded else ""
         path = name.rstrip("/") + "/"
-        if any(path.startswith(f"{one}/") or f"{one}/".startswith(path) for one in self._needs):
+        if any(path.startswith(f"{needed}/") or f"{needed}/".startswith(path) for needed in self._needs):
             return ""
         if self._tracked is not None:
             return "" if name in self._tracked else "not in git"
@@ -474,15 +474,15 @@ class JobServer:
             except (RuntimeError, OSError, ClientError) as error:
                 _log.debug("the output of %s broke off: %s", job.job_id, error)
             try:
-                found = self.get(job.job_id)
+                current = self.get(job.job_id)
                 num_failures = 0
             except NlgraftError:
                 num_failures += 1
                 if num_failures > _NUM_FAILURES:
                     raise
-                found = job
-            if found.is_over:
-                return found
+                current = job
+            if current.is_over:
+                return current
             time.sleep(_POLL_S)
 
     def logs(self, job: Job) -> str:
@@ -495,11 +495,11 @@ class JobServer:
         with self._explained("does not stop the job"):
             self._client.stop_job(job.job_id)
         end_s = time.monotonic() + _STOP_S
-        while not (found := self.get(job.job_id)).is_over:
+        while not (stopped := self.get(job.job_id)).is_over:
             if time.monotonic() > end_s:
                 raise NlgraftError(f"job {job.job_id} still runs {_STOP_S:.0f} s after it was asked to end")
             time.sleep(_POLL_S)
-        return found
+        return stopped
 
     def get(self, job_id: str) -> Job:
         """Ask for the state of a job."""
@@ -509,12 +509,12 @@ class JobServer:
     def _numbered(self, name: str) -> dict[int, Job]:
         with self._explained("does not list its jobs"):
             listed = self._client.list_jobs()
-        found = {}
+        jobs = {}
         for details in listed:
             number = re.fullmatch(rf"{re.escape(name)}-(\d+)", details.submission_id or "")
             if number:
-                found[int(number[1])] = _job(details)
-        return found
+                jobs[int(number[1])] = _job(details)
+        return jobs
 
     def _attached(self, job: Job, command: str) -> Job:
         if job.command == command:

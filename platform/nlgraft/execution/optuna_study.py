@@ -289,7 +289,9 @@ class OptunaStudy:
                 database = optuna.create_study(
                     study_name=name, storage=storage_url, directions=directions, load_if_exists=True
                 )
-                database.set_user_attr("nlgraft.metrics", [one.metric for one in self._objectives])
+                database.set_user_attr(
+                    "nlgraft.metrics", [objective.metric for objective in self._objectives]
+                )
                 stored = database.get_trials(deepcopy=False)
                 self._database = database
         self._numbers: dict[int, int] = {}
@@ -345,9 +347,9 @@ class OptunaStudy:
         One that Optuna holds a result of is the same again: only its record in the store was lost.
         """
         if number in self._numbers:
-            known = self.trials[self._numbers[number]]
-            if known.state in (TrialState.COMPLETE, TrialState.PRUNED):
-                return suggest_params(known, self._search.space, config)
+            optuna_trial = self.trials[self._numbers[number]]
+            if optuna_trial.state in (TrialState.COMPLETE, TrialState.PRUNED):
+                return suggest_params(optuna_trial, self._search.space, config)
         # A new sampler for each proposal: its state would depend on what this process sampled before.
         self._study.sampler = sampler_of(self._search, number)
         trial = self._study.ask()
@@ -441,28 +443,30 @@ def _compare(
     objectives: Sequence[Objective],
 ) -> list[Finding]:
     again = f"delete {OPTUNA_FILE} in the store: `nlgraft run` makes it again from the proposals on record"
-    found = []
+    findings = []
     for trial in trials:
         if not trial.state.is_finished():
-            found.append(
+            findings.append(
                 Finding("Optuna", f"{cell.label}: trial {trial.number} is {trial.state.name}", again)
             )
     for number, record in sorted(records.items()):
         held = [trial for trial in trials if number_of(trial) == number and trial.state.is_finished()]
         name = f"{cell.label}, search {number}"
         if not held:
-            found.append(Finding("Optuna", f"{name}: is missing", RUN_AGAIN))
+            findings.append(Finding("Optuna", f"{name}: is missing", RUN_AGAIN))
             continue
         if len(held) > 1:
             numbers = ", ".join(str(trial.number) for trial in held)
-            found.append(Finding("Optuna", f"{name}: is there {len(held)} times, as trials {numbers}", again))
+            findings.append(
+                Finding("Optuna", f"{name}: is there {len(held)} times, as trials {numbers}", again)
+            )
         state, values = outcome(record, objectives)
         for trial in held:
             # A pruned trial may carry its last intermediate value.
             if trial.state != state or (values is not None and trial.values != values):
                 what = f"{name}: is {trial.state.name} {trial.values}, the record says {state.name} {values}"
-                found.append(Finding("Optuna", what, again))
-    return found
+                findings.append(Finding("Optuna", what, again))
+    return findings
 
 
 # How much of a good objective each searched setting accounts for: Optuna's PED-ANOVA.

@@ -77,11 +77,11 @@ class PlannedTrials:
             for stage in trial.graph.stages:
                 if stage.fingerprint not in damage:
                     damage[stage.fingerprint] = self._damage(store, stage)
-                found = damage[stage.fingerprint]
+                fault = damage[stage.fingerprint]
                 # A trial that failed or was stopped has no artifacts of the stages that it did not reach.
-                if found is None or (found == "is missing" and not is_finished):
+                if fault is None or (fault == "is missing" and not is_finished):
                     continue
-                self._find_unusable(trial, stage, found)
+                self._find_unusable(trial, stage, fault)
 
     def _damage(self, store: ArtifactStore, stage: Stage) -> str | None:
         verdict = store.verify(stage, is_afresh=True)
@@ -100,7 +100,8 @@ class PlannedTrials:
             self._find(f"{trial.name}: the artifact {stage.name} {stage.fingerprint[:12]} {what}", DISCARD)
         bad = {stage.fingerprint}
         for later in trial.graph.stages:  # inputs before what reads them
-            if later.fingerprint in bad or any(one.fingerprint in bad for one in later.inputs.values()):
+            read = {input_stage.fingerprint for input_stage in later.inputs.values()}
+            if later.fingerprint in bad or bad & read:
                 bad.add(later.fingerprint)
                 self.unusable.setdefault(later.fingerprint, later)
 
@@ -118,27 +119,29 @@ class PlannedTrials:
 
 def planned_trials(study: Study, store: ArtifactStore, cells: Sequence[Cell]) -> PlannedTrials:
     """Find the trials of some cells of a study, those that planned looks have granted included."""
-    found = PlannedTrials()
+    planned = PlannedTrials()
     replicates = Replicates(study, store, cells, REPLICATE_SPLITS)
     for cell in cells:
-        params = {} if study.search is None else _searched(study, store, cell, found)
+        params = {} if study.search is None else _searched(study, store, cell, planned)
         if params is not None:
-            found.add_built(store, replicates.begin(cell, params))
-    found.add_built(store, replicates.grant(read_granted(study, store)))
-    return found
+            planned.add_built(store, replicates.begin(cell, params))
+    planned.add_built(store, replicates.grant(read_granted(study, store)))
+    return planned
 
 
-def _searched(study: Study, store: ArtifactStore, cell: Cell, found: PlannedTrials) -> dict[str, Any] | None:
+def _searched(
+    study: Study, store: ArtifactStore, cell: Cell, planned: PlannedTrials
+) -> dict[str, Any] | None:
     """Add the proposals of a cell; return the params of the best one, None if there is no best one (yet)."""
     assert study.search is not None
     proposals = {p.number: p for p in load_proposals(study, cell, store)}
     kept = [proposals[number] for number in range(study.search.trials) if number in proposals]
     for proposal in kept:
-        found.add(search_trial(study, cell, proposal.number, proposal.params), proposal.record)
+        planned.add(search_trial(study, cell, proposal.number, proposal.params), proposal.record)
     for number in set(range(study.search.trials)) - proposals.keys():
-        found.add_unknown(f"{cell.label}, search {number}: is not proposed", 1)
+        planned.add_unknown(f"{cell.label}, search {number}: is not proposed", 1)
     if not all(proposal.has_ended for proposal in kept) or len(kept) < study.search.trials:
-        found.add_unknown(f"{cell.label}: no replicate runs before its search is over", study.first_seeds)
+        planned.add_unknown(f"{cell.label}: no replicate runs before its search is over", study.first_seeds)
         return None
     best = best_proposal(study.objectives, kept)
     return None if best is None else dict(best.params)
@@ -181,15 +184,15 @@ class Replicates:
 
     def grant(self, granted: Mapping[str, int]) -> Built:
         """Build what a planned look grants beyond what cells have; those that have none yet are left out."""
-        found = Built([], [])
+        built = Built([], [])
         for cell in self._cells:
             start = self.granted[cell.key]
             if cell.key in self._params and granted.get(cell.key, 0) > start:
                 self.granted[cell.key] = granted[cell.key]
                 missing, finished = self._since(cell, start)
-                found.missing.extend(missing)
-                found.finished.extend(finished)
-        return found
+                built.missing.extend(missing)
+                built.finished.extend(finished)
+        return built
 
     def _since(self, cell: Cell, start: int) -> Built:
         params = self._params[cell.key]

@@ -64,9 +64,9 @@ class StageClaims:
         now_s = self._clock()
         if now_s < self._next_look_s:
             return
-        wanted = {stage.fingerprint for trial in waiting for stage in trial.graph.stages}
-        wanted |= set(self._claimed)
-        self.present |= self._store.finished(wanted - self.present)
+        fingerprints = {stage.fingerprint for trial in waiting for stage in trial.graph.stages}
+        fingerprints |= set(self._claimed)
+        self.present |= self._store.finished(fingerprints - self.present)
         took_s = self._clock() - now_s
         self._next_look_s = self._clock() + max(_PAUSE_S, took_s / LOOK_SHARE)
 

@@ -122,13 +122,13 @@ def _cell_status(
     if params is not None:
         records += _replicate_records(study, store, cell, params, study.seeds[:num_seeds])
     states = Counter(record.state for record in records)
-    known = {state: states[state] for state in ("finished", "stopped", "failed")}
-    left = planned - sum(known.values())
+    ended = {state: states[state] for state in ("finished", "stopped", "failed")}
+    num_remaining = planned - sum(ended.values())
     counts = {
         "planned": planned,
-        "waiting": max(0, left - num_running),
-        "running": min(num_running, left),
-        **known,
+        "waiting": max(0, num_remaining - num_running),
+        "running": min(num_running, num_remaining),
+        **ended,
     }
     return {
         "cell": dict(cell.levels),
@@ -144,7 +144,7 @@ def _replicate_records(
 ) -> list[TrialRecord]:
     """Return the records of the replicates that have ended."""
     resolved = resolve_cell(study, cell, params)
-    found = []
+    records = []
     for seed in seeds:
         graph = resolved.graph(seed)
         record = trial_record(store, graph.fingerprint)
@@ -152,5 +152,5 @@ def _replicate_records(
             continue
         # A finished trial whose artifact was removed runs again.
         if record.state != "finished" or store.has(graph.result):
-            found.append(record)
-    return found
+            records.append(record)
+    return records

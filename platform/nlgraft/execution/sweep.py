@@ -324,16 +324,16 @@ def prune_checkpoints(store: ArtifactStore, ended: Iterable[TrialEnded]) -> int:
         Number of stages whose checkpoints were removed.
     """
     stopped: dict[str, Stage] = {}
-    wanted: set[str] = set()
+    needed: set[str] = set()
     for event in ended:
         stages = {stage.fingerprint: stage for stage in event.trial.graph.stages}
         if event.trial.kind == "search" and event.record.state == "stopped":
             stopped |= stages
         elif event.record.state != "finished":
-            wanted |= set(stages)
+            needed |= set(stages)
     num_removed = 0
     for fingerprint, stage in stopped.items():
-        if fingerprint in wanted or store.checkpoints(stage).newest_step() is None:
+        if fingerprint in needed or store.checkpoints(stage).newest_step() is None:
             continue
         try:
             # Another sweep may be about to resume from them.

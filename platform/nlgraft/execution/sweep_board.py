@@ -100,7 +100,7 @@ class SweepBoard:
         """
         batch = self._batches[batch_id]
         if is_new:
-            num_begun = sum(one.is_begun for one in self._batches.values())
+            num_begun = sum(running.is_begun for running in self._batches.values())
             if batch.node in self._left_out_until_s and num_begun == 1:
                 return False
             self._left_out_until_s[batch.node] = time.monotonic() + LEFT_OUT_S

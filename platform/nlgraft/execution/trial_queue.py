@@ -188,12 +188,14 @@ class TrialQueue:
         limit = limit if budget is None else min(limit, budget - self._num_started)
         if is_ahead:
             self._propose_ahead(min(limit, self._short.num_at_once(first) - 1))
-        found = [trial for trial in self._short.like(first, self._waiting, limit) if self._is_ready(trial)]
-        for trial in found:
+        following = [
+            trial for trial in self._short.like(first, self._waiting, limit) if self._is_ready(trial)
+        ]
+        for trial in following:
             self._waiting.remove(trial)
             self._following.add(trial.key)
             self._start(trial)
-        return found
+        return following
 
     def _propose_ahead(self, num: int) -> None:
         """Propose until so many trials wait."""
@@ -224,7 +226,7 @@ class TrialQueue:
         self, trial: SweepTrial, stage: str, step: int, metrics: Mapping[str, float], unix_ms: int
     ) -> None:
         """Pass a report of a running trial to the observer."""
-        running = next((one for one in trial.graph.stages if one.name == stage), None)
+        running = next((candidate for candidate in trial.graph.stages if candidate.name == stage), None)
         if running is not None:
             self._forecast.progress(trial, running, step, self._clock())
         num_steps = None if running is None else running.num_steps
@@ -447,7 +449,11 @@ class ShortTrials:
     def like(self, first: SweepTrial, waiting: Sequence[SweepTrial], limit: int) -> list[SweepTrial]:
         """Select the trials next in a queue, ``limit`` at most, that fit into a batch behind its first."""
         num = min(self.num_at_once(first) - 1, limit)
-        return [one for one in waiting[: max(0, num)] if (one.kind, _kind(one)) == (first.kind, _kind(first))]
+        return [
+            trial
+            for trial in waiting[: max(0, num)]
+            if (trial.kind, _kind(trial)) == (first.kind, _kind(first))
+        ]
 
 
 def _kind(trial: SweepTrial) -> _Kind:
@@ -489,8 +495,8 @@ class Outlooks:
         if now_s < self._next_s:
             return None
         left_s = self._forecast.left(running, waiting, self._stages.present, num_unproposed, now_s)
-        awaited = [self._stages.awaited(trial) for trial in waiting]
-        held_back = Counter(stage.name for stage in awaited if stage is not None)
+        awaited_stages = [self._stages.awaited(trial) for trial in waiting]
+        held_back = Counter(stage.name for stage in awaited_stages if stage is not None)
         took_s = self._clock() - now_s
         self._next_s = self._clock() + max(_LOOK_PAUSE_S, took_s / LOOK_SHARE)
         return Outlook(len(running), held_back, left_s)

@@ -151,7 +151,7 @@ class TuneSearcher(Searcher):
             return
         if batch is None or STAGE not in result:
             return
-        trial = next((one for one in batch.trials if one.key == result[KEY]), None)
+        trial = next((candidate for candidate in batch.trials if candidate.key == result[KEY]), None)
         if trial is None:
             return
         self._queue.progress(trial, result[STAGE], result[STEP], json.loads(result[METRICS]), result[UNIX_MS])
@@ -179,17 +179,17 @@ class TuneSearcher(Searcher):
     ) -> None:
         for trial, outcome in zip(trials, outcomes, strict=False):
             self._end_one(trial, outcome)
-        left = trials[len(outcomes) :]
-        if not left:
+        unended = trials[len(outcomes) :]
+        if not unended:
             return
         if result.get(OUTCOME) == "killed":  # it lost contact, so nothing knows how far it came
-            for trial in left:
+            for trial in unended:
                 self._queue.kill(trial, str(result[REASON]))
             return
         if result.get(OUTCOME) != "ended":  # Tune heard nothing of its end, so the process died in the first
-            self._queue.end(left[0], self._queue.lost(left[0], PROCESS_DIED))
-            left = left[1:]
-        for trial in reversed(left):  # each goes to the front of the queue
+            self._queue.end(unended[0], self._queue.lost(unended[0], PROCESS_DIED))
+            unended = unended[1:]
+        for trial in reversed(unended):  # each goes to the front of the queue
             self._queue.give_back(trial)
 
     def _end_one(self, trial: SweepTrial, outcome: dict[str, str]) -> None:

@@ -18,7 +18,7 @@ from nlgraft.pipeline.local_files import Files
 from nlgraft.pipeline.manifest import MANIFEST, Manifest
 
 # A writer that has added no file for so long is taken to be dead.
-_FORGOTTEN_AFTER_S = 3600.0
+_ABANDONED_AFTER_S = 3600.0
 _NUM_TRIES = 3
 
 
@@ -110,13 +110,13 @@ class Artifacts:
         # Another writer may publish, or a damaged artifact be discarded, between the look and the write.
         for _ in range(_NUM_TRIES):
             taken = self._files.read(key)
-            other = self._whole(manifest) if taken is not None else None
+            other = self._intact(manifest) if taken is not None else None
             if other is not None:
                 self._files.delete_tree(folder)
                 return self.fetch(other)
             data = manifest.encode()
             if self._files.create(key, data) if taken is None else self._files.replace(key, taken, data):
-                self._remove_forgotten(manifest)
+                self._remove_abandoned(manifest)
                 return path
         raise StoreError(f"{self._files.name}: {key} is taken by a damaged artifact that cannot be replaced")
 
@@ -125,7 +125,7 @@ class Artifacts:
         self._files.delete(manifest_key(name, fingerprint))
         self._files.delete_tree(artifact_key(name, fingerprint))
 
-    def _whole(self, manifest: Manifest) -> Manifest | None:
+    def _intact(self, manifest: Manifest) -> Manifest | None:
         """The manifest of another writer's artifact of the same fingerprint, if that is whole."""
         try:
             other = self.manifest(manifest.name, manifest.fingerprint)
@@ -133,16 +133,16 @@ class Artifacts:
             return None
         return other if other is not None and self.damage(other) is None else None
 
-    def _remove_forgotten(self, manifest: Manifest) -> None:
-        """Delete what killed writers of this artifact left behind."""
+    def _remove_abandoned(self, manifest: Manifest) -> None:
+        """Delete files of this artifact that killed writers left."""
         key = artifact_key(manifest.name, manifest.fingerprint)
         for name in self._files.names(key):
             if name in (MANIFEST, manifest.location):
                 continue
             stamps = [self._files.modified_at(path) for path in self._files.sizes(f"{key}/{name}")]
             newest = max((stamp for stamp in stamps if stamp is not None), default=None)
-            # Without any file, another writer may be just beginning.
-            if newest is not None and self._clock.now() - newest > _FORGOTTEN_AFTER_S:
+            # An empty folder may be that of a writer who has just begun.
+            if newest is not None and self._clock.now() - newest > _ABANDONED_AFTER_S:
                 self._files.delete_tree(f"{key}/{name}")
 
 
@@ -181,9 +181,9 @@ class KnownManifests:
 
     def add(self, manifest: Manifest) -> None:
         """Remember an artifact that this process has published."""
-        known = self._known.get(manifest.name)
-        if known is not None:  # else the first listing finds it
-            known.appendleft(manifest)
+        manifests = self._known.get(manifest.name)
+        if manifests is not None:  # else the first listing finds it
+            manifests.appendleft(manifest)
 
     def of(self, name: str) -> list[Manifest]:
         """Return manifests of a stage name, newest first on a local store."""
@@ -195,11 +195,11 @@ class KnownManifests:
         return list(self._known[name])
 
     def _listed(self, name: str) -> deque[Manifest]:
-        read = {manifest.fingerprint: manifest for manifest in self._known.get(name, ())}
+        by_fingerprint = {manifest.fingerprint: manifest for manifest in self._known.get(name, ())}
         listed: deque[Manifest] = deque(maxlen=self._limit)
         for fingerprint in self._files.names(f"artifacts/{name}")[: self._limit]:
             try:
-                manifest = read.get(fingerprint) or self._artifacts.manifest(name, fingerprint)
+                manifest = by_fingerprint.get(fingerprint) or self._artifacts.manifest(name, fingerprint)
             except ArtifactDamaged:
                 continue
             if manifest is not None:  # else it is being published

@@ -117,8 +117,8 @@ def find_damage(directory: Path, entries: Mapping[str, FileEntry], *, is_afresh:
             return f"{name} is missing"
         if status.st_size != entry.bytes:
             return f"{name} has {status.st_size} bytes, the manifest says {entry.bytes}"
-        known = (os.fspath(path), status.st_size, status.st_mtime_ns, entry.sha256)
-        if known in _verified and not is_afresh:
+        checked_state = (os.fspath(path), status.st_size, status.st_mtime_ns, entry.sha256)
+        if checked_state in _verified and not is_afresh:
             continue
         # In a store that others write to, a link could lead to any file that this process may read.
         if not path.resolve().is_relative_to(directory.resolve()):
@@ -149,7 +149,7 @@ _ADVICE = {
 
 
 @contextmanager
-def explained(action: str) -> Iterator[None]:
+def store_errors(action: str) -> Iterator[None]:
     """Raise `StoreError` in place of OSError; also a decorator.
 
     Args:
@@ -160,9 +160,9 @@ def explained(action: str) -> Iterator[None]:
     except OSError as error:
         # Of a rename or a link, the second name is the target, which lies in the store.
         place = error.filename2 or error.filename
-        what = f"the store cannot {action}{f' {place}' if place else ''}: {error.strerror or error}"
+        problem = f"the store cannot {action}{f' {place}' if place else ''}: {error.strerror or error}"
         advice = _ADVICE.get(error.errno or 0)
-        raise StoreError(f"{what}. {advice}" if advice else what) from error
+        raise StoreError(f"{problem}. {advice}" if advice else problem) from error
 
 
 def host_fault(error: BaseException, directory: Path) -> HostFault:

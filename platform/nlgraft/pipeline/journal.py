@@ -67,13 +67,13 @@ class Journal(Generic[_Form]):
         """Read all documents."""
         problems: list[str] = []
         packed = self._packed(problems)
-        documents = {number: one for found in packed.values() for number, one in found.items()}
-        folders = self._known(f"{self._name}/entries", _BLOCK, problems)
+        documents = {number: document for block in packed.values() for number, document in block.items()}
+        folders = self._matching(f"{self._name}/entries", _BLOCK, problems)
         numbers = [
             int(name.removesuffix(".json"))
             for folder in folders
             if int(folder) not in packed
-            for name in self._known(f"{self._name}/entries/{folder}", _NUMBER, problems)
+            for name in self._matching(f"{self._name}/entries/{folder}", _NUMBER, problems)
         ]
         last = max([0, *documents, *numbers])
         for number, data in zip(numbers, self._read_all(map(self._entry, numbers)), strict=True):
@@ -107,31 +107,31 @@ class Journal(Generic[_Form]):
     def _pack(self, block: int) -> None:
         """Write the pack of a full block, unless one of its documents cannot be read."""
         numbers = _numbers(block)
-        read = self._read_all(map(self._entry, numbers))
+        contents = self._read_all(map(self._entry, numbers))
         try:
-            found = {
+            documents = {
                 number: self._form.validate_json(data or b"")
-                for number, data in zip(numbers, read, strict=True)
+                for number, data in zip(numbers, contents, strict=True)
             }
         except ValidationError:
             return  # a pack without it would hide which entry is damaged
-        if found:
-            self._files.create(f"{self._name}/packs/{block:06d}.json", self._pack_form.dump_json(found))
+        if documents:
+            self._files.create(f"{self._name}/packs/{block:06d}.json", self._pack_form.dump_json(documents))
 
     def _packed(self, problems: list[str]) -> dict[int, dict[int, _Form]]:
-        names = self._known(f"{self._name}/packs", _PACK, problems)
+        names = self._matching(f"{self._name}/packs", _PACK, problems)
         keys = [f"{self._name}/packs/{name}" for name in names]
         packed = {}
         for key, data in zip(keys, self._read_all(keys), strict=True):
             block = int(key[-11:-5])
             try:
-                found = self._pack_form.validate_json(data or b"")
+                documents = self._pack_form.validate_json(data or b"")
             except ValidationError as error:
                 problems.append(f"{key}: {first_problem(error)}; its entries are read one by one")
                 continue
             # A pack that lacks one would hide an entry that is there.
-            if found.keys() == set(_numbers(block)):
-                packed[block] = found
+            if documents.keys() == set(_numbers(block)):
+                packed[block] = documents
             else:
                 problems.append(f"{key}: lacks entries; they are read one by one")
         return packed
@@ -139,10 +139,10 @@ class Journal(Generic[_Form]):
     def _entry(self, number: int) -> str:
         return f"{self._name}/entries/{(number - 1) // BLOCK:06d}/{number:08d}.json"
 
-    def _known(self, folder: str, pattern: re.Pattern[str], problems: list[str]) -> list[str]:
+    def _matching(self, folder: str, pattern: re.Pattern[str], problems: list[str]) -> list[str]:
         names = sorted(self._files.names(folder))
-        strange = [name for name in names if not pattern.fullmatch(name)]
-        problems += [f"{folder}/{name}: is no part of the {self._name}" for name in strange]
+        foreign = [name for name in names if not pattern.fullmatch(name)]
+        problems += [f"{folder}/{name}: is no part of the {self._name}" for name in foreign]
         return [name for name in names if pattern.fullmatch(name)]
 
     def _read_all(self, keys: Iterable[str]) -> list[bytes | None]:

@@ -51,7 +51,7 @@ class LeaseHolder:
         token: Different for every acquisition.
         acquired_at: Unix seconds by the owner's clock.
         renewed_at: Unix seconds by the owner's clock; ages are judged by the store's clock instead.
-        covers: Keys of what else only this holder may write; see `Leases.lock_study`.
+        covers: Keys of other records that only this holder may write; see `Leases.lock_study`.
     """
 
     owner: str
@@ -77,8 +77,8 @@ _HOLDER = TypeAdapter(LeaseHolder)
 
 
 @dataclass(frozen=True)
-class _Finding:
-    """A lease file as it was found.
+class _LeaseState:
+    """The state of a lease file when it was read.
 
     Attributes:
         data: Its content; None if there is no file.
@@ -147,7 +147,7 @@ class Lease:
 
     def _delete(self) -> None:
         try:
-            _give_back(self._files, self.key, self.holder.encode())
+            _free(self._files, self.key, self.holder.encode())
         except StoreError as error:
             logger.warning("lease %s could not be released (%s); it will expire", self.key, error)
 
@@ -159,7 +159,7 @@ class Lease:
         Raises:
             StoreError: The lease is overdue and cannot be renewed.
         """
-        # One beat may be late on a busy disk; after two, somebody may be about to take the lease over.
+        # One beat may be late on a busy disk; after two, another process may be about to take the lease over.
         if not self.is_lost and time.monotonic() - self._renewed_s > 2 * self._heartbeat_s:
             self._renew()
         return not self.is_lost
@@ -187,12 +187,12 @@ class Lease:
             now_s = time.monotonic()
             renewed = replace(self.holder, renewed_at=time.time())
             if not self._files.replace(self.key, self.holder.encode(), renewed.encode()):
-                found = _parse(self._files.read(self.key))
-                if found is None or found.token != self.holder.token:
+                current = _parse(self._files.read(self.key))
+                if current is None or current.token != self.holder.token:
                     self.is_lost = True
                     logger.warning("lease %s was taken over", self.key)
                     return
-                renewed = found  # an earlier renewal arrived although its answer did not
+                renewed = current  # an earlier renewal arrived although its answer did not
             self.holder, self._renewed_s = renewed, now_s
 
 
@@ -231,8 +231,8 @@ class Leases:
         Args:
             key: The study's fingerprint or name.
             owner: The owner in messages to others; the process by default.
-            covers: Keys of what the study shares with others and only one driver may write, e.g. its
-                searches. Of two studies whose keys overlap, one is refused.
+            covers: Keys of records that studies share but only one driver may write, e.g. searches. Of two
+                studies whose keys overlap, one is refused.
 
         Raises:
             StudyLockedError: A live driver holds it, or one that covers the same; the message has owner, host
@@ -240,7 +240,7 @@ class Leases:
         """
         keys = set(covers)
         # One start at a time: of two that overlap, each would see the other and be refused.
-        with self._await("start", owner) if keys else contextlib.nullcontext():
+        with self._wait_for("start", owner) if keys else contextlib.nullcontext():
             try:
                 lease = self._take(f"study-{key}", owner, tuple(sorted(keys)))
             except _Held as held:
@@ -251,12 +251,12 @@ class Leases:
             for name in self._files.names("leases") if keys else ():
                 if not name.startswith("study-") or f"leases/{name}" == lease.key:
                     continue
-                found = self._find(f"leases/{name}")
-                if not found.is_free and found.holder is not None and keys & set(found.holder.covers):
+                state = self._find(f"leases/{name}")
+                if not state.is_free and state.holder is not None and keys & set(state.holder.covers):
                     lease.release()
                     raise StudyLockedError(
                         f"another study that shares a search with this one is being run by "
-                        f"{found.describe()}. Wait until it ends, or end it first"
+                        f"{state.describe()}. Wait until it ends, or end it first"
                     )
             return lease
 
@@ -274,16 +274,16 @@ class Leases:
         }
 
     def remove_stale(self) -> None:
-        """Remove leases whose owners have ended and that nobody came to take over."""
+        """Remove leases whose owners have ended and that no process has taken over."""
         for name in self._files.names("leases"):
-            found = self._find(f"leases/{name}")
-            # One that cannot be read may be somebody else's file.
-            if found.is_free and found.data not in (None, REMOVED) and found.holder is not None:
+            state = self._find(f"leases/{name}")
+            # An unreadable file may belong to another program.
+            if state.is_free and state.data not in (None, REMOVED) and state.holder is not None:
                 # Only if unchanged: a new owner may have taken it over since it was read.
-                _give_back(self._files, f"leases/{name}", found.data)
+                _free(self._files, f"leases/{name}", state.data)
 
-    def _await(self, name: str, owner: str) -> Lease:
-        """Take a lease as soon as nobody holds it."""
+    def _wait_for(self, name: str, owner: str) -> Lease:
+        """Take a lease as soon as no process holds it, however long that takes."""
         for number in itertools.count(1):
             try:
                 return self._take(name, owner)
@@ -310,40 +310,41 @@ class Leases:
         )
         data = holder.encode()
         if not self._files.create(key, data):
-            found = self._find(key)
-            if not found.is_free:
-                raise _Held(found.describe())
-            is_ours = (
+            state = self._find(key)
+            if not state.is_free:
+                raise _Held(state.describe())
+            is_taken = (
                 self._files.create(key, data)
-                if found.data is None
-                else self._files.replace(key, found.data, data)
+                if state.data is None
+                else self._files.replace(key, state.data, data)
             )
-            if not is_ours:  # someone else was quicker
+            if not is_taken:  # someone else was quicker
                 raise _Held(self._find(key).describe())
-            logger.info("lease %s: took over from %s", key, found.describe())
+            logger.info("lease %s: took over from %s", key, state.describe())
         # Three renewals in a row may fail before anybody takes the lease over.
         return Lease(self._files, key, holder, self.expiry_s / 4)
 
-    def _find(self, key: str) -> _Finding:
+    def _find(self, key: str) -> _LeaseState:
         data = self._files.read(key)
         holder = _parse(data)
         if data in (None, REMOVED) or (holder is not None and holder.is_dead()):
-            return _Finding(data, holder, 0.0, is_free=True)
+            return _LeaseState(data, holder, 0.0, is_free=True)
         renewed_at = self._files.modified_at(key)
         if renewed_at is None:  # released since it was read
-            return _Finding(None, None, 0.0, is_free=True)
+            return _LeaseState(None, None, 0.0, is_free=True)
         silent_s = max(0.0, self._clock.now() - renewed_at)
-        return _Finding(data, holder, silent_s, silent_s > self.expiry_s)
+        return _LeaseState(data, holder, silent_s, silent_s > self.expiry_s)
 
 
 def format_age(seconds: float) -> str:
     """Write a duration for people: ``12 s``, ``3 min 5 s`` or ``2 h 4 min``."""
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    minutes, seconds_left = divmod(int(seconds), 60)
+    if minutes == 0:
+        return f"{seconds_left} s"
+    if minutes < 60:
+        return f"{minutes} min {seconds_left} s"
+    hours, minutes_left = divmod(minutes, 60)
+    return f"{hours} h {minutes_left} min"
 
 
 def _lease_key(name: str) -> str:
@@ -352,11 +353,12 @@ def _lease_key(name: str) -> str:
     return f"leases/{name}.json"
 
 
-def _give_back(files: Files, key: str, data: bytes) -> None:
+def _free(files: Files, key: str, data: bytes) -> None:
     """Free a lease that holds `data`."""
     if key.startswith("leases/study-"):
         files.replace(key, data, REMOVED)
-    else:  # of two owners of a stage, one works for nothing
+    else:
+        # Object stores cannot delete conditionally; two owners of a stage only publish the same artifact.
         files.delete(key, data)
 
 
@@ -364,7 +366,7 @@ def _parse(data: bytes | None) -> LeaseHolder | None:
     try:
         return None if data is None else _HOLDER.validate_json(data)
     except ValueError:
-        return None  # garbage: its age decides
+        return None  # an unreadable lease expires by its age
 
 
 # Identity of a process and whether it has ended, for leases whose owner may be dead.
@@ -418,8 +420,8 @@ def _kernel_state(pid: int) -> tuple[str, str] | None:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    rest = text.rpartition(")")[2].split()  # the command's name may contain blanks and brackets
-    return rest[0], rest[19]
+    fields = text.rpartition(")")[2].split()  # the command's name may contain blanks and brackets
+    return fields[0], fields[19]
 
 
 @cache

@@ -24,10 +24,10 @@ from nlgraft.basics.errors import StoreError
 from nlgraft.pipeline.integrity import (
     ArtifactDamaged,
     FileEntry,
-    explained,
     find_damage,
     remember_verified,
     remove_tree,
+    store_errors,
 )
 
 logger = logging.getLogger(__name__)
@@ -125,7 +125,7 @@ class LocalFiles:
         self.name = str(root)
         self.scratch = Scratch(root / "tmp")
 
-    @explained("read")
+    @store_errors("read")
     def read(self, key: str) -> bytes | None:
         """Read a key; None if it is missing."""
         try:
@@ -133,13 +133,13 @@ class LocalFiles:
         except (FileNotFoundError, NotADirectoryError):  # a file in place of its folder: missing, too
             return None
 
-    @explained("write")
+    @store_errors("write")
     def write(self, key: str, data: bytes) -> None:
         """Write a key in one step, replacing what was there."""
         with self._written(key, data) as scratch:
             scratch.replace(self.root / key)
 
-    @explained("write")
+    @store_errors("write")
     def create(self, key: str, data: bytes) -> bool:
         """Write a key only if it is missing: a hard link fails where a name is taken."""
         with self._written(key, data) as scratch:
@@ -156,12 +156,12 @@ class LocalFiles:
                 ) from error
         return True
 
-    @explained("write")
+    @store_errors("write")
     def replace(self, key: str, old: bytes, new: bytes) -> bool:
         """Write a key only if it holds `old`."""
         return self._exchange(key, old, new)
 
-    @explained("delete")
+    @store_errors("delete")
     def delete(self, key: str, expected: bytes | None = None) -> None:
         """Delete a key, or with `expected` only if it holds that; a missing key is fine."""
         if expected is not None:
@@ -206,7 +206,7 @@ class LocalFiles:
         """Delete everything below a key; nothing there is fine."""
         remove_tree(self.root / key)
 
-    @explained("list")
+    @store_errors("list")
     def names(self, key: str) -> list[str]:
         """List the names directly below a key, newest first; hidden ones left out."""
         stamped: list[tuple[float, str]] = []
@@ -221,24 +221,24 @@ class LocalFiles:
                         stamped.append((-entry.stat().st_mtime, entry.name))
         return [name for _, name in sorted(stamped)]
 
-    @explained("read")
+    @store_errors("read")
     def existing(self, keys: Iterable[str]) -> set[str]:
         """Select the keys that exist."""
         return {key for key in keys if (self.root / key).exists()}
 
-    @explained("list")
+    @store_errors("list")
     def sizes(self, key: str) -> dict[str, int]:
         """List the bytes of every file below a key, by its key; hidden ones left out."""
-        found = {}
+        num_bytes = {}
         for folder, _, names in os.walk(self.root / key, onerror=_raise_unless_gone):
             for name in names:
                 path = Path(folder, name)
                 with contextlib.suppress(FileNotFoundError):
                     if not name.startswith(".") and path.is_file():
-                        found[path.relative_to(self.root).as_posix()] = path.stat().st_size
-        return found
+                        num_bytes[path.relative_to(self.root).as_posix()] = path.stat().st_size
+        return num_bytes
 
-    @explained("read")
+    @store_errors("read")
     def modified_at(self, key: str) -> float | None:
         """Return the Unix time of the last write by the file system's clock; None if the key is missing."""
         try:
@@ -246,7 +246,7 @@ class LocalFiles:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    @explained("write")
+    @store_errors("write")
     def put_directory(self, source: Path, key: str, entries: Mapping[str, FileEntry]) -> Path:
         """Rename a local directory."""
         target = self.root / key
@@ -256,7 +256,7 @@ class LocalFiles:
         remember_verified(target, entries)
         return target
 
-    @explained("read")
+    @store_errors("read")
     def damage(self, key: str, entries: Mapping[str, FileEntry], *, is_afresh: bool = False) -> str | None:
         """Compare sizes and checksums; those that this process has compared are read again if `is_afresh`."""
         return find_damage(self.root / key, entries, is_afresh=is_afresh)
@@ -325,14 +325,14 @@ class Scratch:
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    @explained("write")
+    @store_errors("write")
     def new(self, fingerprint: str) -> Path:
         """Make an empty directory; the fingerprint in its name is for people."""
         path = self.root / f"{fingerprint[:16]},{uuid.uuid4().hex[:8]},{self._holder}"
         path.mkdir(parents=True)
         return path
 
-    @explained("write")
+    @store_errors("write")
     def own(self, directory: Path, fingerprint: str) -> Path:
         """Return a directory made by `new` as it is, and a copy of any other."""
         if directory.parent == self.root:
@@ -353,15 +353,15 @@ class Scratch:
 
     @cached_property
     def _holder(self) -> str:
-        """What the names of this process's directories end with; the file of that name is locked."""
+        """Suffix of the names of this process's directories; the file of that name is locked."""
         self.root.mkdir(parents=True, exist_ok=True)
         self.remove_abandoned()
         name = f"{uuid.uuid4().hex[:16]},{socket.gethostname()}"
-        unnamed = self.root / f".{name}"
-        descriptor = os.open(unnamed, os.O_CREAT | os.O_RDWR, 0o666)
+        draft = self.root / f".{name}"
+        descriptor = os.open(draft, os.O_CREAT | os.O_RDWR, 0o666)
         weakref.finalize(self, os.close, descriptor)
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Renamed once it is locked: nobody finds it free.
-        unnamed.rename(unnamed.with_name(f".{name}.lock"))
+        # Renamed once it is locked, so that no process ever sees it unlocked.
+        draft.rename(draft.with_name(f".{name}.lock"))
         return name

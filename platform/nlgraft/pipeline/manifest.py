@@ -45,9 +45,9 @@ class Manifest:
         reason: Why it was made.
         host: Where it was made.
         versions: Of Python and packages.
-        num_threads: Most threads that it was made with; None if that is not known.
-        num_workers: Workers that made it; None if that is not known.
-        git: Commit and dirty flag of the code, None when it ran from no checkout.
+        num_threads: Most threads that it was made with; None if unknown.
+        num_workers: Workers that made it; None if unknown.
+        git: Commit and dirty flag of the code; None without a checkout.
         started_at: Unix seconds.
         duration_s: How long it took.
         bytes: Sum over the files.
@@ -201,20 +201,21 @@ def environment() -> dict[str, Any]:
 def _hardware() -> dict[str, str]:
     """Name the models of processor and GPUs, as Linux and its NVIDIA driver do; empty elsewhere."""
     places = {"processor": ("model name", [_CPUS]), "gpu": ("Model", sorted(_GPUS.glob("*/information")))}
-    found = {}
-    for what, (field, files) in places.items():
+    models = {}
+    for device, (field, files) in places.items():
         lines = [line for file in files if file.is_file() for line in file.read_text("utf-8").splitlines()]
-        named = Counter(line.partition(":")[2].strip() for line in lines if line.startswith(field))
-        if named:
-            found[what] = ", ".join(f"{number} x {name}" for name, number in named.items())
-    return found
+        counts = Counter(line.partition(":")[2].strip() for line in lines if line.startswith(field))
+        if counts:
+            models[device] = ", ".join(f"{number} x {name}" for name, number in counts.items())
+    return models
 
 
 def _git_state() -> dict[str, Any] | None:
-    package = Path(__file__).resolve().parents[1]
+    here = Path(__file__).resolve()
+    package = here.parents[1]
     try:
         # A copy installed inside another project's checkout is not that project's code.
-        git(package, "ls-files", "--error-unmatch", "errors.py")
+        git(here.parent, "ls-files", "--error-unmatch", here.name)
         commit = git(package, "rev-parse", "HEAD")
         return {"commit": commit, "is_dirty": bool(git(package, "status", "--porcelain"))}
     except (OSError, subprocess.SubprocessError):
@@ -228,11 +229,11 @@ def git(directory: Path, *arguments: str) -> str:
         OSError: There is no git.
         subprocess.SubprocessError: It fails, or takes too long.
     """
-    done = subprocess.run(
+    process = subprocess.run(
         ["git", "-C", str(directory), *arguments],
         capture_output=True,
         check=True,
         text=True,
         timeout=_GIT_TIMEOUT_S,
     )
-    return done.stdout.strip()
+    return process.stdout.strip()

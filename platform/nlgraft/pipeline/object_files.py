@@ -40,8 +40,8 @@ _CHUNK_BYTES = 8 * 2**20
 _NUM_THREADS = 8
 _NUM_FETCHES = 3
 _MAX_ERROR_CHARACTERS = 400
-_ASKS_MACHINE = re.compile("/latest/api/token|/computeMetadata/|/metadata/identity/")
-"""Paths at which a cloud's machine is asked for its credentials."""
+_METADATA_SERVICE = re.compile("/latest/api/token|/computeMetadata/|/metadata/identity/")
+"""Paths at which the metadata service of a cloud machine gives out credentials."""
 # A request may move a checkpoint of gigabytes; a stalled one is noticed by its reads.
 _CLIENT: Any = {"timeout": "1h", "read_timeout": "60s", "connect_timeout": "10s"}
 _RETRIES: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
@@ -66,7 +66,7 @@ class ObjectFiles:
 
     @classmethod
     def from_uri(cls, uri: str, cache: Path | None = None) -> ObjectFiles:
-        """Open a place by its URI; nothing is asked of it yet.
+        """Open a place by its URI; no request is sent yet.
 
         Args:
             uri: ``s3://bucket/prefix?endpoint_override=host:9000&scheme=http&region=...``, ``gs://...`` or
@@ -91,34 +91,34 @@ class ObjectFiles:
 
     def read(self, key: str) -> bytes | None:
         """Read a key; None if it is missing."""
-        found = self._get(key)
-        return None if found is None else found[0]
+        versioned = self._get(key)
+        return None if versioned is None else versioned[0]
 
     def write(self, key: str, data: bytes) -> None:
         """Write a key in one step, replacing what was there."""
-        with self._named("write", key):
+        with self._service_errors("write", key):
             self._objects.put(key, data)
 
     def create(self, key: str, data: bytes) -> bool:
         """Write a key only if it is missing."""
-        with self._named("write", key):
+        with self._service_errors("write", key):
             try:
                 self._objects.put(key, data, mode="create")
             except AlreadyExistsError:
-                # The first attempt of a request that was sent again may have succeeded unheard.
+                # A request is sent again if its answer was lost, and then finds what it has written itself.
                 return self.read(key) == data
         return True
 
     def replace(self, key: str, old: bytes, new: bytes) -> bool:
         """Write a key only if it holds `old`."""
-        found = self._get(key)
-        if found is None or found[0] != old:
+        versioned = self._get(key)
+        if versioned is None or versioned[0] != old:
             return False
-        with self._named("write", key):
+        with self._service_errors("write", key):
             try:
-                self._objects.put(key, new, mode=found[1])
+                self._objects.put(key, new, mode=versioned[1])
             except (PreconditionError, FileNotFoundError):
-                # As in `create`: a request that was sent again may be refused because of its own success.
+                # As in `create`: a repeated request may be refused because the first one succeeded.
                 return self.read(key) == new
         return True
 
@@ -126,29 +126,31 @@ class ObjectFiles:
         """Delete a key, or with `expected` only if it held that a moment ago."""
         # obstore has no conditional delete, so another writer may come between.
         if expected is None or self.read(key) == expected:
-            with self._named("delete", key), contextlib.suppress(FileNotFoundError):
+            with self._service_errors("delete", key), contextlib.suppress(FileNotFoundError):
                 self._objects.delete(key)
 
     def delete_tree(self, key: str) -> None:
         """Delete everything below a key, in the store and in the cache; nothing there is fine."""
         keys = list(self._list(key))
-        with self._named("delete", key):
+        with self._service_errors("delete", key):
             if keys:
                 self._objects.delete(keys)
         remove_tree(self.cache / key)
 
     def names(self, key: str) -> list[str]:
         """List the names directly below a key, sorted; hidden ones left out."""
-        with self._named("list", key):
-            found = self._objects.list_with_delimiter(key)
-        paths = [*found["common_prefixes"], *(entry["path"] for entry in found["objects"])]
+        with self._service_errors("list", key):
+            listing = self._objects.list_with_delimiter(key)
+        paths = [*listing["common_prefixes"], *(entry["path"] for entry in listing["objects"])]
         names = {path.rstrip("/").rpartition("/")[2] for path in paths}
         return sorted(name for name in names if not name.startswith("."))
 
     def existing(self, keys: Iterable[str]) -> set[str]:
         """Select the keys that exist."""
-        wanted = list(keys)
-        return {key for key, head in zip(wanted, _in_threads(self._head, wanted), strict=True) if head}
+        candidates = list(keys)
+        return {
+            key for key, head in zip(candidates, _in_threads(self._head, candidates), strict=True) if head
+        }
 
     def sizes(self, key: str) -> dict[str, int]:
         """List the bytes of every object below a key, by its key; hidden ones left out."""
@@ -164,7 +166,7 @@ class ObjectFiles:
         """Upload files of a local directory, which becomes the cached copy."""
 
         def upload(name: str) -> None:
-            with self._named("write", f"{key}/{name}"):
+            with self._service_errors("write", f"{key}/{name}"):
                 self._objects.put(f"{key}/{name}", source / name)
 
         _in_threads(upload, entries)
@@ -187,7 +189,7 @@ class ObjectFiles:
         """Return the cached copy of the files below a key, downloading them if there is none."""
         target = self.cache / key
         for _ in range(_NUM_FETCHES):
-            # Held before the look, since another process may be making room.
+            # Held before it is compared, since another process may be making room.
             hold(target)
             if find_damage(target, entries) is None:
                 return target
@@ -199,8 +201,8 @@ class ObjectFiles:
 
         def download(name: str) -> None:
             (scratch / name).parent.mkdir(parents=True, exist_ok=True)
-            # A missing file is left out: comparing the checksums tells.
-            with self._named("read", f"{key}/{name}"), contextlib.suppress(FileNotFoundError):
+            # A missing file is skipped here; `find_damage` reports it.
+            with self._service_errors("read", f"{key}/{name}"), contextlib.suppress(FileNotFoundError):
                 chunks = self._objects.get(f"{key}/{name}").stream(min_chunk_size=_CHUNK_BYTES)
                 with (scratch / name).open("wb") as sink:
                     for chunk in chunks:
@@ -217,7 +219,7 @@ class ObjectFiles:
 
     def _sha256(self, key: str) -> str:
         digest = hashlib.sha256()
-        with self._named("read", key), contextlib.suppress(FileNotFoundError):
+        with self._service_errors("read", key), contextlib.suppress(FileNotFoundError):
             for chunk in self._objects.get(key).stream(min_chunk_size=_CHUNK_BYTES):
                 digest.update(chunk)
         return digest.hexdigest()
@@ -230,7 +232,7 @@ class ObjectFiles:
         for _ in range(2):
             try:
                 source.rename(target)
-            except OSError:  # the place is taken; a whole copy there is as good as this one
+            except OSError:  # the name is taken; an intact copy there is as good as this one
                 if find_damage(target, entries) is None:
                     remove_tree(source)
                     return target
@@ -242,42 +244,41 @@ class ObjectFiles:
 
     def _get(self, key: str) -> tuple[bytes, Any] | None:
         """Data of a key and the version for a conditional write; None if it is missing."""
-        with self._named("read", key):
+        with self._service_errors("read", key):
             try:
-                found = self._objects.get(key)
-                data = bytes(found.bytes())
+                response = self._objects.get(key)
+                data = bytes(response.bytes())
             except FileNotFoundError:
                 return None
-        version = {name: found.meta[name] for name in ("e_tag", "version")}
+        version = {name: response.meta[name] for name in ("e_tag", "version")}
         return data, {name: value for name, value in version.items() if value is not None}
 
     def _head(self, key: str) -> Any:
-        with self._named("look at", key):
+        with self._service_errors("look at", key):
             try:
                 return self._objects.head(key)
             except FileNotFoundError:
                 return None
 
     def _list(self, key: str) -> dict[str, int]:
-        with self._named("list", key):
-            return {
-                entry["path"]: entry["size"] for page in self._objects.list(key or None) for entry in page
-            }
+        with self._service_errors("list", key):
+            pages = self._objects.list(key or None)  # requested while they are read
+            return {entry["path"]: entry["size"] for page in pages for entry in page}
 
     @contextlib.contextmanager
-    def _named(self, what: str, key: str) -> Iterator[None]:
+    def _service_errors(self, action: str, key: str) -> Iterator[None]:
         try:
             yield
         except (OSError, BaseError) as error:
             if getattr(error, "errno", None):  # of this host; the service's errors have no number
                 raise host_fault(error, self.cache) from error
             reason = _first_line(error)
-            if _ASKS_MACHINE.search(reason):
+            if _METADATA_SERVICE.search(reason):
                 raise PlaceError(
                     f"storage {self.name}: no credentials in the environment, and this machine has none "
                     f"({reason}); set those of the provider, e.g. AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
                 ) from error
-            raise StoreError(f"{self.name}: cannot {what} {key}: {reason}") from error
+            raise StoreError(f"{self.name}: cannot {action} {key}: {reason}") from error
 
 
 def _open(uri: str) -> ObjectStore:
@@ -340,9 +341,9 @@ def _in_threads(function: Callable[[str], Any], names: Iterable[str]) -> list[An
         return list(pool.map(function, names))
 
 
-# Local copies of what an object store holds: where a disk gets full, the least recently used go.
+# Local copies of objects: the least recently used are removed when a disk fills up.
 #
-# A process holds the copies that it fetched last by a lock on each, which the kernel ends with the process.
+# A process locks each of the copies that it fetched last; the kernel frees the locks when the process ends.
 # On file systems without such locks nothing is removed.
 
 
@@ -368,9 +369,8 @@ def make_room(root: Path) -> None:
     if not _is_short(root):
         return
     files = LocalFiles(root)
-    for directory in sorted(
-        root.glob("[ac]*/*/*/*"), key=lambda path: files.modified_at(os.fspath(path)) or 0.0
-    ):
+    copies = root.glob("[ac]*/*/*/*")
+    for directory in sorted(copies, key=lambda path: files.modified_at(os.fspath(path)) or 0.0):
         if _is_short(root):
             with contextlib.suppress(OSError), contextlib.ExitStack() as closing:
                 descriptor = os.open(directory, os.O_RDONLY)

@@ -175,11 +175,13 @@ class StageGraph:
         Raises:
             ContractError: No stage, or more than one, has this name.
         """
-        found = [stage for stage in self.stages if stage.name == name]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise ContractError(f"{len(found)} stages are named {name!r} in the graph of {self.result.name}")
+        matches = [stage for stage in self.stages if stage.name == name]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            raise ContractError(
+                f"{len(matches)} stages are named {name!r} in the graph of {self.result.name}"
+            )
         names = sorted({stage.name for stage in self.stages})
         raise ContractError(f"no stage {name!r} in the graph of {self.result.name}. {nearest(name, names)}")
 
@@ -191,22 +193,22 @@ def _topological(result: Stage) -> list[Stage]:
     ordered: dict[str, Stage] = {}
     # Not recursive, since a chain of stages may be longer than Python's stack. A fingerprint needs those of
     # the inputs, so the walk is keyed by object until a stage's inputs are done.
-    done: set[int] = set()
+    visited: set[int] = set()
     stack = [(result, False)]
     while stack:
         stage, has_inputs_done = stack.pop()
-        if id(stage) in done:
+        if id(stage) in visited:
             continue
         if not has_inputs_done:
             stack.append((stage, True))
             stack.extend((stage.inputs[key], False) for key in sorted(stage.inputs, reverse=True))
             continue
-        done.add(id(stage))
-        known = ordered.setdefault(stage.fingerprint, stage)
-        if (known.run, known.is_distributed) != (stage.run, stage.is_distributed):
+        visited.add(id(stage))
+        first_stage = ordered.setdefault(stage.fingerprint, stage)
+        if (first_stage.run, first_stage.is_distributed) != (stage.run, stage.is_distributed):
             raise ContractError(
                 f"two stages {stage.name!r} share the fingerprint {stage.fingerprint[:12]} but differ in how "
-                f"they run: {known.run} and {stage.run}. Give them different names"
+                f"they run: {first_stage.run} and {stage.run}. Give them different names"
             )
     return list(ordered.values())
 

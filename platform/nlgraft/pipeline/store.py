@@ -153,7 +153,7 @@ class ArtifactStore:
         return fence is None or fence.is_held(self._bare_files)
 
     def check_writable(self) -> None:
-        """Make sure that it may be written, for what is written beside it.
+        """Refuse to go on if the store may not be written, before writing files beside it.
 
         Raises:
             Superseded: Another driver has taken the study over.
@@ -189,7 +189,7 @@ class ArtifactStore:
         return data
 
     def mark(self) -> None:
-        """Leave the marker by which nlgraft knows its stores, and one store from another."""
+        """Write the marker, whose random id tells one store from another."""
         if not self._is_marked:
             self._files.create(MARKER, json.dumps({"id": uuid4().hex}).encode())
             self._is_marked = True
@@ -202,7 +202,7 @@ class ArtifactStore:
             return ""
 
     def is_marked(self) -> bool:
-        """Tell if nlgraft writes here: by the marker, or by an artifact of a release that left none."""
+        """Tell if this is a store: by the marker, or by an artifact of a release that wrote none."""
         names = self._files.names("artifacts")
         return bool(self._files.existing([MARKER])) or any(self._known.of(name) for name in names)
 
@@ -221,10 +221,10 @@ class ArtifactStore:
 
     def finished(self, fingerprints: Iterable[str]) -> set[str]:
         """Select the fingerprints whose artifacts are published."""
-        wanted = set(fingerprints)
+        unique = set(fingerprints)
         keys: dict[str, str] = {}
-        for name in self._files.names("artifacts") if wanted else ():
-            for fingerprint in wanted.intersection(self._files.names(f"artifacts/{name}")):
+        for name in self._files.names("artifacts") if unique else ():
+            for fingerprint in unique.intersection(self._files.names(f"artifacts/{name}")):
                 keys[manifest_key(name, fingerprint)] = fingerprint
         return {keys[key] for key in self._files.existing(keys)}
 
@@ -369,15 +369,18 @@ class ArtifactStore:
         """Return mean costs by stage name, over at most 64 artifacts each (16 in an object store)."""
         costs = {}
         for name in self._files.names("artifacts"):
-            stored = self._known.of(name)
-            if stored:
+            manifests = self._known.of(name)
+            if manifests:
                 by_workers: dict[int, float] = {
-                    number: fmean(one.duration_s for one in stored if one.num_workers == number)
-                    for number in {one.num_workers for one in stored}
+                    number: fmean(
+                        manifest.duration_s for manifest in manifests if manifest.num_workers == number
+                    )
+                    for number in {manifest.num_workers for manifest in manifests}
                     if number is not None
                 }
-                seconds, num_bytes = (one.duration_s for one in stored), (one.bytes for one in stored)
-                costs[name] = StageCost(fmean(seconds), fmean(num_bytes), len(stored), by_workers)
+                seconds = fmean(manifest.duration_s for manifest in manifests)
+                num_bytes = fmean(manifest.bytes for manifest in manifests)
+                costs[name] = StageCost(seconds, num_bytes, len(manifests), by_workers)
         return costs
 
     def remove_abandoned(self) -> None:
@@ -395,14 +398,14 @@ class ArtifactStore:
         """Stage names under which an artifact may lie."""
         if isinstance(stage, Stage):
             return [stage.name]
-        known = self._names.get(stage)
-        return [known] if known is not None else self._files.names("artifacts")
+        stage_name = self._names.get(stage)
+        return [stage_name] if stage_name is not None else self._files.names("artifacts")
 
     def _manifest_of(self, stage: Stage | str) -> Manifest:
         manifest = self.manifest(stage)
         if manifest is None:
-            named = "" if isinstance(stage, str) else f"{stage.name} "
-            raise StoreError(f"stage {named}{_fingerprint(stage)[:12]}: has no artifact in {self.name}")
+            label = "" if isinstance(stage, str) else f"{stage.name} "
+            raise StoreError(f"stage {label}{_fingerprint(stage)[:12]}: has no artifact in {self.name}")
         return manifest
 
 
@@ -412,7 +415,7 @@ def _fingerprint(stage: Stage | str) -> str:
 
 def _refuse_impossible(root: Path) -> None:
     try:
-        root.stat()  # minds a circle of links; exists() does not, nor resolve() since Python 3.13
+        root.stat()  # raises for a loop of links; exists() does not, nor resolve() since Python 3.13
         is_file = not root.is_dir()
     except FileNotFoundError:
         is_file = False
@@ -431,7 +434,7 @@ def _refuse_impossible(root: Path) -> None:
 
 
 class Decision(StrEnum):
-    """How a stage came by its artifact, or why it has none."""
+    """How a stage got its artifact, or why it has none."""
 
     HIT = "hit"
     """Cache hit: the artifact is stored and intact."""
@@ -467,7 +470,7 @@ class StageCost:
         mean_duration_s: Mean time to make an artifact.
         mean_bytes: Mean size of an artifact.
         count: Number of artifacts in the means.
-        by_workers: Mean time by number of workers, of artifacts that know theirs.
+        by_workers: Mean time by number of workers, of artifacts that record it.
     """
 
     mean_duration_s: float

@@ -70,9 +70,9 @@ def run_trial(
         TrialFailed: A stage failed, or none wrote a metric; the record says ``failed``.
     """
     # Checksums as well: a record may outlive the bytes of its artifact.
-    known = finished_record(graph, store)
-    if known is not None and store.verify(graph.result).decision is Decision.HIT:
-        return known
+    finished = finished_record(graph, store)
+    if finished is not None and store.verify(graph.result).decision is Decision.HIT:
+        return finished
     recorder = reporter if isinstance(reporter, RecordingReporter) else RecordingReporter(reporter)
     seed = next((stage.seed for stage in reversed(graph.stages) if stage.seed is not None), None)
     runner = StageRunner(store, recorder, is_waiting=is_waiting, distribute=distribute, device=device)

@@ -1,4 +1,4 @@
-"""What lies in a store and what of it is needed: studies, their removal, and what is left over."""
+"""The studies of a store: what each needs, how two differ, and the removal of what none needs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from typing import Any
 from nlgraft.analysis.data.registration import open_registrations
 from nlgraft.basics.errors import DataError, NlgraftError, StudyLockedError
 from nlgraft.execution.interruption import StudyLock
+from nlgraft.pipeline.fingerprint import canonical_json, dotted
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import MARKER, ArtifactStore
 from nlgraft.pipeline.trial import TRIAL_RECORD, TrialRecord
+from nlgraft.runs.run import read_result
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.system import SEARCH_SPLITS
 from nlgraft.study.planning.selection import (
@@ -29,8 +31,8 @@ from nlgraft.study.public import Study
 from nlgraft.study.reading.reader import forget_study, recorded_names
 from nlgraft.study.reading.resolving import resolve_cell
 
-# What artifacts and checkpoints consist of; a folder with anything else in it is not nlgraft's alone.
-_OWN = re.compile(
+# Files of artifacts and checkpoints; a folder with any other file is not removed.
+_STORE_FILE = re.compile(
     r"(artifacts/[^/]+/[0-9a-f]{64}|checkpoints/[0-9a-f]{64}/\d+)/(manifest\.json|checkpoint\.json|[0-9a-f]{32}/.+)",
     re.DOTALL,
 )
@@ -62,9 +64,11 @@ class Holding:
     def states(self) -> str:
         """Its trials by state, in words."""
         counts = Counter(record.state for record in self.records.values())
-        missing = self.num_planned - sum(counts.values())
-        named = [*counts.most_common(), *([("planned", missing)] if missing > 0 else [])]
-        return ", ".join(f"{number} {state}" for state, number in named) or "nothing"
+        num_missing = self.num_planned - sum(counts.values())
+        states = counts.most_common()
+        if num_missing > 0:
+            states.append(("planned", num_missing))
+        return ", ".join(f"{number} {state}" for state, number in states) or "nothing"
 
     @property
     def last_run(self) -> float | None:
@@ -74,7 +78,7 @@ class Holding:
 
 @dataclass(frozen=True)
 class Removal:
-    """What is removed, or would be.
+    """What a command removes, or would remove.
 
     Attributes:
         keys: Keys of the store: documents, and folders of artifacts and checkpoints.
@@ -87,10 +91,10 @@ class Removal:
     forgotten: str | None = None
 
     def carry_out(self, store: ArtifactStore) -> None:
-        """Remove it all, the study's name first, so that an interrupted removal leaves only leftovers.
+        """Remove everything, the study's name first, so that an interrupted removal leaves only leftovers.
 
         Raises:
-            StudyLockedError: Something has started meanwhile, and may use what was not needed.
+            StudyLockedError: A trial has started meanwhile, and may use what was not needed before.
         """
         if self.keys:
             _check_idle(store)
@@ -100,8 +104,8 @@ class Removal:
             store.remove(key)
 
 
-class House:
-    """A store, looked through once.
+class StoreContents:
+    """The holdings of a store, read once.
 
     Args:
         store: The store.
@@ -117,31 +121,33 @@ class House:
 
     @cached_property
     def _sizes(self) -> dict[str, int]:
-        """Bytes of artifacts and checkpoints by their folder; folders with files of others left out."""
-        found: Counter[str] = Counter()
-        foreign = set()
+        """Bytes of artifacts and checkpoints by folder, without folders that hold files of others."""
+        folder_bytes: Counter[str] = Counter()
+        shared: set[str] = set()
         for area, depth in (("artifacts", 3), ("checkpoints", 2)):
             for key, num_bytes in self._store.sizes(area).items():
                 folder = "/".join(key.split("/")[:depth])
-                found[folder] += num_bytes
-                if not _OWN.fullmatch(key):
-                    foreign.add(folder)
-        return {folder: num_bytes for folder, num_bytes in found.items() if folder not in foreign}
+                folder_bytes[folder] += num_bytes
+                if not _STORE_FILE.fullmatch(key):
+                    shared.add(folder)
+        return {folder: num_bytes for folder, num_bytes in folder_bytes.items() if folder not in shared}
 
     def rows(self) -> list[dict[str, Any]]:
-        """Describe each study: state, bytes of its artifacts and of those that are its alone, last run."""
-        registered = {one.study for one in open_registrations(self._store).read().documents.values()}
+        """Describe each study: state, bytes of its artifacts and of those it alone uses, last run."""
+        registrations = open_registrations(self._store).read().documents.values()
+        registered = {registration.study for registration in registrations}
+        # Studies share artifacts; this counts the studies that use each.
         users = Counter(stage for holding in self.holdings for stage in holding.stages)
         busy = self._store.leases.busy()
         rows = []
         for holding in self.holdings:
             sizes = {stage: self._size(name, stage) for stage, name in holding.stages.items()}
             is_running = not busy.isdisjoint(holding.stages)
+            states = f"running; {holding.states}" if is_running else holding.states
             rows.append(
                 {
                     "study": holding.name,
-                    "state": holding.problem
-                    or (f"running; {holding.states}" if is_running else holding.states),
+                    "state": holding.problem or states,
                     "bytes": sum(sizes.values()),
                     "own_bytes": sum(size for stage, size in sizes.items() if users[stage] == 1),
                     "last_run": holding.last_run,
@@ -151,50 +157,51 @@ class House:
         return rows
 
     def without(self, study: Study) -> Removal:
-        """Work out what only one study needs.
+        """Find what only one study needs.
 
         Raises:
-            DataError: It was not run on this store.
+            DataError: The study was not run on this store.
             NlgraftError: Another study cannot be read.
-            StudyLockedError: It is running, or another, which may propose trials that share its stages.
+            StudyLockedError: This or another study is running, which may propose trials that share stages.
         """
+        # Under its lock, so that no driver starts the study meanwhile.
         with StudyLock(study, self._store):
             _check_idle(self._store, study_key(study))
-            others = [holding for holding in self._readable() if holding.name != study.variant]
-            mine = next((one for one in self.holdings if one.name == study.variant), None)
-            if mine is None:
+            by_name = {holding.name: holding for holding in self._readable()}
+            holding = by_name.pop(study.variant, None)
+            if holding is None:
                 raise self._unknown(study.variant)
-            kept_trials = {trial for holding in others for trial in holding.records}
-            kept_folders = {folder for holding in others for folder in holding.folders}
-            trials = mine.records.keys() - kept_trials
-            stages = mine.stages.keys() - {stage for holding in others for stage in holding.stages}
+            used_trials = {trial for other in by_name.values() for trial in other.records}
+            used_folders = {folder for other in by_name.values() for folder in other.folders}
+            used_stages = {stage for other in by_name.values() for stage in other.stages}
+            stages = holding.stages.keys() - used_stages
+            trials = holding.records.keys() - used_trials
             documents = [f"records/trials/{trial}.json" for trial in sorted(trials)]
-            folders = [folder for folder in mine.folders if folder not in kept_folders]
-            return self._removal(
-                [*documents, *folders], {stage: mine.stages[stage] for stage in stages}, mine.name
-            )
+            documents += [folder for folder in holding.folders if folder not in used_folders]
+            stage_names = {stage: holding.stages[stage] for stage in stages}
+            return self._removal(documents, stage_names, holding.name)
 
     def only_name(self, name: str) -> Removal:
-        """Let go of a study, so that what it alone needs is left over; it need not be readable.
+        """Remove only the name of a study, readable or not; what it alone needs becomes a leftover.
 
         Raises:
-            DataError: It was not run on this store.
+            DataError: The study was not run on this store.
         """
         if name not in recorded_names(self._store):
             raise self._unknown(name)
         return Removal((), 0, name)
 
     def leftovers(self, *, has_loose_trials: bool = False) -> Removal:
-        """Work out what nothing needs: artifacts and checkpoints of no study and of no trial on record.
+        """Find what nothing needs: artifacts and checkpoints of no study and of no trial on record.
 
         Args:
             has_loose_trials: If true, trials of no recorded study are left over as well: those of ``trial``
                 and ``try``, and of studies as they were before a change.
 
         Raises:
-            NlgraftError: A study cannot be read, so that what it needs is not known.
-            StudyLockedError: Something is running.
-            DataError: There is something, but the place does not look like a store.
+            NlgraftError: A study cannot be read, so what it needs is not known.
+            StudyLockedError: A study is running or a stage is being computed.
+            DataError: There are leftovers, but the place does not look like a store.
         """
         _check_idle(self._store)
         needed = {stage for holding in self._readable() for stage in holding.stages}
@@ -207,16 +214,17 @@ class House:
         stages = {
             key.split("/")[-1]: key.split("/")[1] for key in self._sizes if key.startswith("artifacts/")
         }
-        # Of a stage that has not ended there are checkpoints alone, whose keys do not name it.
+        # A stage that has not ended has only checkpoints, whose keys lack its name.
         stages |= {key.split("/")[1]: "" for key in self._sizes if key.startswith("checkpoints/")} | stages
         documents = [f"records/trials/{trial}.json" for trial in sorted(loose)]
-        found = self._removal(documents, {one: name for one, name in stages.items() if one not in needed})
-        if found.keys and not self._store.is_marked():
+        unneeded = {stage: name for stage, name in stages.items() if stage not in needed}
+        removal = self._removal(documents, unneeded)
+        if removal.keys and not self._store.is_marked():
             raise DataError(
                 f"{self._store.name}: has neither {MARKER} nor an artifact of nlgraft and may be somebody "
                 "else's, so nothing is removed; give a store with --storage"
             )
-        return found
+        return removal
 
     def _unknown(self, name: str) -> DataError:
         return DataError(f"{name}: was not run on {self._store.name}; `nlgraft ls` lists what was")
@@ -243,12 +251,13 @@ class House:
             for key in (f"artifacts/{name}/{stage}", f"checkpoints/{stage}")
             if key in self._sizes
         ]
-        return Removal((*documents, *folders), sum(self._sizes[key] for key in folders), forgotten)
+        num_bytes = sum(self._sizes[key] for key in folders)
+        return Removal((*documents, *folders), num_bytes, forgotten)
 
 
-def _check_idle(store: ArtifactStore, own: str = "") -> None:
-    # A search proposes trials that nobody knows yet, between whose stages none is computed.
-    if store.leases.busy() or store.leases.busy("study") - {own}:
+def _check_idle(store: ArtifactStore, own_lock: str = "") -> None:
+    # A running search is busy even while no stage is computed: it will propose further trials.
+    if store.leases.busy() or store.leases.busy("study") - {own_lock}:
         raise StudyLockedError(
             f"{store.name}: something is being run or computed; try again when nothing runs (`nlgraft ls`)"
         )
@@ -264,35 +273,40 @@ def _holding(name: str, store: ArtifactStore) -> Holding:
         folders = tuple(f"records/{KIND}/{search_key(study, cell)}" for cell in cells(study) if study.search)
     except NlgraftError as error:
         return Holding(name, problem=f"cannot be read: {str(error).splitlines()[-1].strip()}")
-    records = {one: record for one, (record, _) in trials.items() if record is not None}
-    stages = {stage: name for _, found in trials.values() for stage, name in found.items()}
+    records: dict[str, TrialRecord] = {}
+    stage_names: dict[str, str] = {}
+    for fingerprint, (record, names) in trials.items():
+        stage_names |= names
+        if record is not None:
+            records[fingerprint] = record
     num_planned = len(trials) + sum(_num_unknown(study, proposals) for proposals in searches.values())
-    return Holding(name, study, "", num_planned, records, stages, folders)
+    return Holding(name, study, "", num_planned, records, stage_names, folders)
 
 
 def _num_unknown(study: Study, proposals: Sequence[Proposal]) -> int:
-    """Count the planned trials of a search that no proposal names yet, replicates of the best included."""
+    """Count the planned trials that have no proposal yet, including replicates of the best."""
     assert study.search is not None
-    counted = [one for one in proposals if one.number < study.search.trials]
-    num_later = study.search.trials - len(counted)
-    is_over = num_later == 0 and all(one.has_ended for one in counted)
+    planned = [proposal for proposal in proposals if proposal.number < study.search.trials]
+    num_later = study.search.trials - len(planned)
+    # Once the search is over, `_trials` yields its replicates itself.
+    is_over = num_later == 0 and all(proposal.has_ended for proposal in planned)
     return num_later + (0 if is_over else study.first_seeds)
 
 
 def _trials(
     study: Study, store: ArtifactStore, searches: Mapping[str, Sequence[Proposal]]
 ) -> Iterator[tuple[str, tuple[TrialRecord | None, dict[str, str]]]]:
-    """Yield the trials of a study, as far as its searches are: record, and names of stages by fingerprint."""
+    """Yield the trials known so far by fingerprint: record, and names of stages by fingerprint."""
     for cell in cells(study):
         proposals = searches.get(cell.key, ())
         for proposal in proposals:
             stages = {} if proposal.record is None else _stages(proposal.record)
-            if not proposal.has_ended:  # no record names what it has computed, or is still to compute
+            if not proposal.has_ended:  # its record does not name all its stages yet
                 resolved = resolve_cell(study, cell, proposal.params)
                 stages |= _named(resolved.graph(proposal.seed, SEARCH_SPLITS))
             yield proposal.fingerprint, (proposal.record, stages)
         params = {} if study.search is None else best_params(study, proposals)
-        if params is None:
+        if params is None:  # the replicates are not known before the search has ended
             continue
         resolved = resolve_cell(study, cell, params)
         for seed in study.seeds:
@@ -307,3 +321,70 @@ def _named(graph: StageGraph) -> dict[str, str]:
 
 def _stages(record: TrialRecord) -> dict[str, str]:
     return {stage["fingerprint"]: stage["name"] for stage in record.stages}
+
+
+# Two studies or variants side by side: settings, data and results.
+
+
+_LEFT_OUT = ("storage", "tracking", "resources")
+"""Fields that change no result."""
+Row = tuple[str, str, str]
+"""What differs, and its two values; empty where there is none."""
+
+
+def differences(first: Study, second: Study) -> dict[str, list[Row]]:
+    """List what differs between two studies by ``settings``, ``data`` and ``results``.
+
+    ``data`` compares the text itself as well. ``results`` shows the means of all cells that either study has;
+    to compare them with a test, put both into one study.
+    """
+    changed = _changed(_settings(first), _settings(second))
+    corpora = [row for row in changed if row[0].startswith("data.")]
+    return {
+        "settings": [row for row in changed if row not in corpora],
+        "data": [*corpora, *_changed(_texts(first), _texts(second))],
+        "results": _changed(_results(first), _results(second), has_equal=True),
+    }
+
+
+def _changed(first: Mapping[str, str], second: Mapping[str, str], *, has_equal: bool = False) -> list[Row]:
+    names = dict.fromkeys([*first, *second])
+    return [
+        (name, first.get(name, ""), second.get(name, ""))
+        for name in names
+        if has_equal or first.get(name) != second.get(name)
+    ]
+
+
+def _settings(study: Study) -> dict[str, str]:
+    values = {key: value for key, value in study.to_dict().items() if key not in _LEFT_OUT}
+    return {
+        path: value if isinstance(value, str) else canonical_json(value) for path, value in dotted(values)
+    }
+
+
+def _texts(study: Study) -> dict[str, str]:
+    """Digest the text of every corpus that the baseline reads, or return the error that prevents it."""
+    try:
+        graph: StageGraph = resolve_cell(study, cells(study)[0]).graph(study.seeds[0])
+    except NlgraftError as error:
+        return {"text": str(error).splitlines()[-1].strip()}
+    return {
+        f"text of {stage.name}": stage.fingerprint[:12]
+        for stage in graph.stages
+        if "corpus" in stage.locations  # a fingerprint covers the text's bytes, not only its path
+    }
+
+
+def _results(study: Study) -> dict[str, str]:
+    result = read_result(study, ArtifactStore.open(study.storage.path))
+    metrics = dict.fromkeys([result.main_metric, *result.study.main_metrics])
+    means = {}
+    for cell in result.cells:
+        for metric in metrics:
+            mean, std = cell.mean(metric), cell.std(metric)
+            if mean is not None:
+                spread = "" if std is None else f" ± {std:.3g}"
+                seeds = len(cell.measured(metric))
+                means[f"{metric}, {cell.cell.label}"] = f"{mean:.4g}{spread} (n {seeds})"
+    return means

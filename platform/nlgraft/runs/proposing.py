@@ -1,4 +1,4 @@
-"""One proposal of a stream: entered at its level, run until it is decided, measured again if it is kept."""
+"""One proposal of a stream: entered at its level, run until it is decided, measured again if kept."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FEW = 2
 
 @dataclass(frozen=True)
 class Place:
-    """Where the trials of a proposal run, and who is told.
+    """Where the trials of a proposal run, and who receives their events.
 
     Attributes:
         store: The store.
@@ -42,18 +42,18 @@ class Place:
     on_event: Observer | None = None
 
 
-class Trying:
-    """A proposal beside what is kept.
+class Attempt:
+    """One proposal, compared with a kept one.
 
     Args:
         study: The study whose baseline begins the stream.
-        changes: What is proposed, as ``key=value``, on top of what is kept.
-        against: Number of a kept proposal or ``baseline``; None for what was kept last.
+        changes: The proposed settings, as ``key=value``, on top of the kept ones.
+        against: Number of a kept proposal or ``baseline``; None for the newest kept proposal.
         place: Where it runs.
 
     Raises:
         StudyError: Lists the problems of the proposal.
-        NlgraftError: Nothing was kept under that number.
+        NlgraftError: No kept proposal has the number ``against``.
     """
 
     def __init__(self, study: Study, changes: Sequence[str], against: str | None, place: Place) -> None:
@@ -67,17 +67,17 @@ class Trying:
         origin = _config_key(self._base)
         self._begin(origin, stream.chosen(origin, against), changes)
         last = stream.chosen(origin, None)
-        if against is None and last is not None and last.entered.config == self._wanted.config:
-            # What was kept last is asked for again: it was compared with what had been kept before.
+        if against is None and last is not None and last.entered.config == self._step.config:
+            # The newest kept proposal is proposed again: answer by what it was compared with, not by itself.
             self._begin(origin, stream.kept(origin).get(last.entered.against), changes)
         self._once = proposed.check_comparable(self._kept, self._new)
 
     def _begin(self, origin: str, chosen: Proposal | None, changes: Sequence[str]) -> None:
         """Put the changes on top of a kept proposal, or of the baseline."""
-        there = {} if chosen is None else chosen.entered.overrides
-        self._kept = proposed.with_overrides(self._base, there)
+        overrides = {} if chosen is None else chosen.entered.overrides
+        self._kept = proposed.with_overrides(self._base, overrides)
         self._new, self._changes = proposed.with_changes(self._kept, changes)
-        self._wanted = Step(
+        self._step = Step(
             kind="proposed",
             stream=self._key,
             study=self._study.variant,
@@ -85,40 +85,40 @@ class Trying:
             origin=origin,
             config=_config_key(self._new),
             against=BASELINE if chosen is None else chosen.entered.number,
-            overrides=proposed.merge_overrides(there, self._changes),
+            overrides=proposed.merge_overrides(overrides, self._changes),
         )
 
     def answer(self, max_seeds: int) -> Answer:
         """Run the proposal until it is decided, or has that many seeds."""
         stream = append(self._place.store, self._key, self._entry)
-        proposal = self._found(stream)
+        proposal = self._find(stream)
         is_repeated = proposal.decided is not None
         verdict, stopped = None, None
         if proposal.decided is None:
             verdict, stopped = self._decide(proposal, max_seeds)
-            stream = self._take(verdict, proposal.entered.number)
-            proposal = self._found(stream)
+            stream = self._enter(verdict, proposal.entered.number)
+            proposal = self._find(stream)
         if proposal.is_kept and proposal.measured is None:
             stream, stopped = self._measure(proposal)
         return self._answer(stream, verdict, stopped, is_repeated)
 
     def _entry(self, stream: Stream) -> Step | None:
         """The step that enters the proposal at its level; None if it has been entered."""
-        if stream.find(self._wanted) is not None:
+        if stream.find(self._step) is not None:
             return None
         number = max(stream.proposals, default=0) + 1
         level = stream_level(stream.num_before, stream.num_kept, self._study.analysis.alpha)
         prior = noise_of(stream.proposals.values())
         noise = {} if prior is None else {"prior_df": prior.df, "prior_variance": prior.variance}
-        return replace(self._wanted, number=number, level=level, **noise)
+        return replace(self._step, number=number, level=level, **noise)
 
-    def _found(self, stream: Stream) -> Proposal:
-        found = stream.find(self._wanted)
-        assert found is not None
-        return found
+    def _find(self, stream: Stream) -> Proposal:
+        proposal = stream.find(self._step)
+        assert proposal is not None
+        return proposal
 
     def _pair(self, number: int, block: int, num_seeds: int, first: int) -> Study:
-        """The study of what is kept and the proposal, on the seeds of a block."""
+        """The study of the kept settings and the proposed ones, on the seeds of a block."""
         seeds = proposed.seeds_of(block, num_seeds)
         return proposed.comparison_study(self._kept, self._new, str(number), seeds, first)
 
@@ -133,20 +133,21 @@ class Trying:
         entered = proposal.entered
         pair = self._pair(entered.number, entered.against, LOOKS[-1], LOOKS[0])
         looks = _Looks(pair, self._place, proposal, max_seeds)
-        named = f"Proposal {entered.number}, {' '.join(entered.texts)}"
-        stopped = self._run(pair, looks, lambda: f"{named}: {looks.verdict().decision}")
+        title = f"Proposal {entered.number}, {' '.join(entered.texts)}"
+        stopped = self._run(pair, looks, lambda: f"{title}: {looks.verdict().decision}")
         verdict = looks.verdict()
+        # Entered because later questions about these cells are afterthoughts: their scores have been seen.
         enter_seen(pair, self._study.variant, verdict.gain, self._place.store)
         return verdict, stopped
 
-    def _take(self, verdict: Judgement, number: int) -> Stream:
-        """Enter what was found in the stream."""
+    def _enter(self, verdict: Judgement, number: int) -> Stream:
+        """Enter the verdict in the stream; while undecided, only the seeds that failed."""
         key = self._key
         if verdict.decision == "MORE":
             stream = read_stream(self._place.store, key)
             for arm, seed in verdict.lost:
-                lost = Step(kind="lost", stream=key, number=number, arm=arm, seeds=(seed,))
-                stream = append(self._place.store, key, _Once(lost))
+                step = Step(kind="lost", stream=key, number=number, arm=arm, seeds=(seed,))
+                stream = append(self._place.store, key, _Once(step))
             return stream
         decided = Step(
             kind="decided",
@@ -161,16 +162,17 @@ class Trying:
         return append(self._place.store, key, _Once(decided))
 
     def _measure(self, proposal: Proposal) -> tuple[Stream, str | None]:
-        """Measure a kept proposal on seeds of which none has decided anything."""
+        """Measure a kept proposal on seeds that took no part in any decision."""
         number, key = proposal.entered.number, self._key
         pair = self._pair(number, number, FRESH_SEEDS, FRESH_SEEDS)
+        # The seeds that led to keeping it overestimate the gain, so none of them is used again.
         looks = _Looks(pair, self._place, proposal, FRESH_SEEDS)
         stopped = self._run(pair, looks, lambda: f"Proposal {number}, kept, measured again")
-        found = read_pairs(pair, self._place.store, FRESH_SEEDS)
-        gain = Gain.of(tuple(found.gains), tuple(found.gains.values()))
-        if stopped is not None or found.open or len(gain.seeds) < _FEW:
-            why = next(iter(found.failed.values()), "not all seeds have ended")
-            return read_stream(self._place.store, key), stopped or f"its second measurement: {why}"
+        pairs = read_pairs(pair, self._place.store, FRESH_SEEDS)
+        gain = Gain.of(tuple(pairs.gains), tuple(pairs.gains.values()))
+        if stopped is not None or pairs.open or len(gain.seeds) < _FEW:
+            reason = next(iter(pairs.failed.values()), "not all seeds have ended")
+            return read_stream(self._place.store, key), stopped or f"its second measurement: {reason}"
         enter_seen(pair, self._study.variant, gain, self._place.store)
         measured = Step(
             kind="measured",
@@ -178,14 +180,14 @@ class Trying:
             number=number,
             seeds=gain.seeds,
             gains=gain.gains,
-            reason="; ".join(f"{arm}, seed {seed}: {why}" for (arm, seed), why in found.failed.items()),
+            reason="; ".join(f"{arm}, seed {seed}: {error}" for (arm, seed), error in pairs.failed.items()),
         )
         return append(self._place.store, key, _Once(measured)), None
 
     def _answer(
         self, stream: Stream, verdict: Judgement | None, stopped: str | None, is_repeated: bool
     ) -> Answer:
-        proposal = self._found(stream)
+        proposal = self._find(stream)
         entered, decided, measured = proposal.entered, proposal.decided, proposal.measured
         p = decided.p if decided is not None else verdict.p if verdict else None
         reason = decided.reason if decided is not None else verdict.reason if verdict else ""
@@ -218,8 +220,8 @@ class Trying:
         newest = next(reversed(stream.kept(entered.origin)), BASELINE)
         if newest not in (BASELINE, entered.number, entered.against):
             notes.append(f"proposal {newest} was kept last; this one is not compared with it")
-        if lost := sorted({seed for arm, seed in proposal.lost if arm == "kept"}):
-            notes.append(f"what is kept failed with seed {', '.join(map(str, lost))}")
+        if failed_seeds := sorted({seed for arm, seed in proposal.lost if arm == "kept"}):
+            notes.append(f"what is kept failed with seed {', '.join(map(str, failed_seeds))}")
         if proposal.measured is not None and proposal.measured.reason:
             notes.append(f"lost when it was measured again: {proposal.measured.reason}")
         if stream.num_unreadable:
@@ -245,9 +247,9 @@ class _Looks:
 
     def verdict(self) -> Judgement:
         """Judge the seeds granted so far."""
-        found = read_pairs(self.pair, self.place.store, self.num)
+        pairs = read_pairs(self.pair, self.place.store, self.num)
         is_last = self.num >= len(self.pair.seeds)
-        return judge(found, self.proposal.entered, self.proposal.lost, is_last)
+        return judge(pairs, self.proposal.entered, self.proposal.lost, is_last)
 
     def grant(self) -> Mapping[str, int]:
         """Grant the seeds of the next look, if the present ones have not decided."""
@@ -265,14 +267,14 @@ class _Once:
     step: Step
 
     def __call__(self, stream: Stream) -> Step | None:
-        known = stream.proposals[self.step.number]
+        proposal = stream.proposals[self.step.number]
         step = self.step
-        is_there = {
-            "decided": known.decided is not None,
-            "measured": known.measured is not None,
-            "lost": any((step.arm, seed) in known.lost for seed in step.seeds),
+        is_entered = {
+            "decided": proposal.decided is not None,
+            "measured": proposal.measured is not None,
+            "lost": any((step.arm, seed) in proposal.lost for seed in step.seeds),
         }
-        return None if is_there[step.kind] else step
+        return None if is_entered[step.kind] else step
 
 
 def _config_key(study: Study) -> str:

@@ -1,10 +1,11 @@
-"""One run of a study: lock, sweep, tracking, result and report."""
+"""One run of a study: lock, sweep, tracking, result and report; in this thread or in one of its own."""
 
 from __future__ import annotations
 
 import os
+import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from urllib.parse import urlsplit, urlunsplit
@@ -12,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 from nlgraft.basics.errors import ClusterError, NlgraftError, StudyLockedError
 from nlgraft.basics.wording import without_credentials
 from nlgraft.execution.events import Driver, Event, Notice, Observer, TrialEnded, TrialProgress, TrialStarted
-from nlgraft.pipeline.integrity import explained
+from nlgraft.pipeline.integrity import store_errors
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.space import Domain
@@ -145,7 +146,7 @@ class Run:
 
         Args:
             grant: Takes a look, as in `Driver`.
-            note: Says at the end, to MLflow, what came of it.
+            note: Returns the text that MLflow shows with the study; called at the end.
 
         Raises:
             As `result`.
@@ -203,8 +204,8 @@ class Run:
         while True:
             try:
                 return StudyLock(self.study, self.store)
-            except StudyLockedError as held:
-                waited_s = wait.poll(str(held))
+            except StudyLockedError as locked:
+                waited_s = wait.poll(str(locked))
                 if self._wait_timeout_s is None or waited_s > self._wait_timeout_s:
                     raise
             if self._is_stopping.wait(_LOCK_PAUSE_S):
@@ -251,6 +252,7 @@ class Run:
 
         driver = Driver(observe, poll, grant, splits=splits, wait_timeout_s=self._wait_timeout_s)
         outcome = run_sweep(self.study, self.store, self._cells, driver, self._address)
+        # A driver that has lost its lock must not report results that another one is still writing.
         lock.check()
         return outcome
 
@@ -295,7 +297,7 @@ class Run:
             experiment=tracker.experiment,
             stop_reason=outcome.stop_reason,
         )
-        with explained("write"):
+        with store_errors("write"):
             result.report(directory, formats=["md", "html", "latex", "csv", "json"])
         tracker.finish_study(result.to_json(), result.note(), directory)
         return result
@@ -332,3 +334,74 @@ def tracking_observer(tracker: MlflowTracker, store: ArtifactStore) -> Observer:
                 pass
 
     return observe
+
+
+# A run in the background.
+
+
+class Handle:
+    """A study that runs in a thread of this process; made by `nlgraft.api.launch`."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._events: queue.Queue[Event | None] = queue.Queue()
+        self._outcome: StudyResult | BaseException | None = None
+        forward = run.on_event
+
+        def observe(event: Event) -> None:
+            self._events.put(event)
+            if forward is not None:
+                forward(event)
+
+        run.on_event = observe
+        # A daemon: a program that ends does not wait for its sweep.
+        self._thread = threading.Thread(target=self._work, name=f"nlgraft-{run.study.variant}", daemon=True)
+        self._thread.start()
+
+    def __repr__(self) -> str:
+        state = "runs" if self._thread.is_alive() else "has ended"
+        return (
+            f"Handle of {self._run.study.variant}, which {state} in a thread of this process\n"
+            "  next: .events() yields events; .status() counts trials; .stop(); .result() waits"
+        )
+
+    def _work(self) -> None:
+        try:
+            self._outcome = self._run.result()
+        except BaseException as error:  # raised again by `result`, in the thread that asks for it
+            self._outcome = error
+        finally:
+            self._events.put(None)
+
+    def events(self) -> Iterator[Event]:
+        """Yield the sweep's events as they come, until it ends; each event is yielded once."""
+        while (event := self._events.get()) is not None:
+            yield event
+        self._events.put(None)  # the end stays, for whoever iterates again
+
+    def status(self) -> dict[str, Any]:
+        """Count the trials of each cell by state."""
+        from nlgraft.execution.status import read_status
+
+        return read_status(self._run.study, self._run.store)
+
+    def stop(self) -> None:
+        """Start no further trial and ask the running ones to end at their next report."""
+        self._run.stop()
+
+    def result(self, timeout_s: float | None = None) -> StudyResult:
+        """Wait for the end and return the result.
+
+        Args:
+            timeout_s: Seconds to wait at most; None waits without limit.
+
+        Raises:
+            NlgraftError: The sweep is still running after ``timeout_s``.
+        """
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            raise NlgraftError(f"{self._run.study.variant} is still running after {timeout_s:g} s")
+        if isinstance(self._outcome, BaseException):
+            raise self._outcome
+        assert self._outcome is not None
+        return self._outcome

@@ -1,4 +1,4 @@
-"""Whether store, Optuna and MLflow hold every trial of a study once and whole."""
+"""Check that store, Optuna and MLflow hold every trial of a study exactly once and undamaged."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ class Verification:
         states = ", ".join(f"{number} {state}" for state, number in self.states.items()) or "none ended"
         read = f"{count(self.num_artifacts, 'artifact')}, {size(self.num_bytes)} read"
         lines = [f"{self.study}: {count(self.num_planned, 'trial')} planned: {states}; {read}"]
-        for place, where in self.places.items():
-            found = [one for one in self.findings if one.place == place]
-            verdict = "agrees" if not found else count(len(found), "problem")
-            lines.append(f"{place} at {where}: {verdict}")
-            lines += [f"  {one.what}\n    next: {one.remedy}" for one in found]
+        for place, location in self.places.items():
+            findings = [finding for finding in self.findings if finding.place == place]
+            verdict = "agrees" if not findings else count(len(findings), "problem")
+            lines.append(f"{place} at {location}: {verdict}")
+            lines += [f"  {finding.what}\n    next: {finding.remedy}" for finding in findings]
         if self.num_discarded:
             lines.append(f"removed {count(self.num_discarded, 'artifact')}; `nlgraft run` makes them again")
         return lines
@@ -99,16 +99,16 @@ def verify(
         findings += _check_tracking(study, cells, planned, uri, store.identity())
         if is_discarding:
             planned.discard(store)
-    where = {"store": store.name, "MLflow": without_credentials(uri)}
+    locations = {"store": store.name, "MLflow": without_credentials(uri)}
     if study.search is not None:
-        where["Optuna"] = store.name if store.is_local else "the proposals of the store: no database"
+        locations["Optuna"] = store.name if store.is_local else "the proposals of the store: no database"
     return Verification(
         study.variant,
         planned.num_open + len(planned.ended),
         dict(Counter(record.state for _, record in planned.ended)),
         planned.num_artifacts,
         planned.num_bytes,
-        where,
+        locations,
         tuple(findings),
         len(planned.unusable) if is_discarding else 0,
     )

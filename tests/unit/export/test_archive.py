@@ -23,7 +23,7 @@ from nlgraft.commands.main import main
 from nlgraft.export.archive import check, pack, unpack
 from nlgraft.pipeline.manifest import MANIFEST
 from nlgraft.pipeline.store import ArtifactDamaged, ArtifactStore
-from nlgraft.runs.study_diff import differences
+from nlgraft.runs.housekeeping import differences
 from nlgraft.study.data.design import cells
 from nlgraft.study.planning.planner import check_cells
 from nlgraft.study.public import Study

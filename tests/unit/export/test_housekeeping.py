@@ -16,7 +16,7 @@ import nlgraft
 from nlgraft.basics.errors import StudyLockedError
 from nlgraft.commands.main import main
 from nlgraft.pipeline.store import MARKER, ArtifactStore
-from nlgraft.runs.housekeeping import House
+from nlgraft.runs.housekeeping import StoreContents
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.system import SEARCH_SPLITS
 from nlgraft.study.planning.selection import Proposal, save_proposal, search_seed
@@ -193,7 +193,7 @@ def test_nothing_is_removed_beside_a_running_search(place: Path) -> None:
             assert (done.exit_code, "when nothing runs" in done.stderr) == (4, True)
     assert stored(place) == before
     # One that starts between the look and the removal.
-    removal = House(ArtifactStore.open(place)).leftovers(has_loose_trials=True)
+    removal = StoreContents(ArtifactStore.open(place)).leftovers(has_loose_trials=True)
     with ArtifactStore.open(place).lock_study("searching"), pytest.raises(StudyLockedError):
         removal.carry_out(ArtifactStore.open(place))
     assert stored(place) == before
