@@ -11,9 +11,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+import nlgraft
 from nlgraft import api
+from nlgraft.basics.errors import StudyError
 from nlgraft.basics.wording import visible
 from nlgraft.commands.main import main
+from nlgraft.study.public import Study
 
 STUDY = "examples/minimal_system/study.yaml"
 
@@ -76,3 +79,39 @@ def test_a_report_that_cannot_be_written_is_told_in_a_sentence(tmp_path: Path) -
 
 def test_messages_hold_no_character_that_turns_their_text_around() -> None:
     assert visible("a\u202eb\x1b[0m\u2028\n\tc é 日") == "a\\u202eb\\u001b[0m\\u2028\n\tc é 日"
+
+
+@pytest.mark.parametrize(
+    ("override", "advice"),
+    [
+        ("seeds=3", "write [1, 2, 3]"),
+        (
+            "train.peak_lr=[1e-3, 2e-3]",
+            "write factors: {peak_lr: {target: train.peak_lr, levels: [0.001, 0.002], baseline: 0.001}}",
+        ),
+        ("system=prlm", "Did you mean 'trainables.prlm_fusion'?"),
+    ],
+)
+def test_what_is_written_otherwise_is_refused_with_how_to_write_it(override: str, advice: str) -> None:
+    with pytest.raises(StudyError) as raised:
+        Study.from_yaml(STUDY, [override])
+    assert advice in str(raised.value)
+
+
+def test_a_study_that_no_store_has_is_told_in_python_s_terms(tmp_path: Path) -> None:
+    with pytest.raises(StudyError, match=rf"{tmp_path}.*nlgraft\.load\(name, storage="):
+        nlgraft.load("nowhere", storage=str(tmp_path))
+
+
+def test_plan_refuses_a_tracking_store_that_run_would_refuse(tmp_path: Path) -> None:
+    arguments = ["plan", STUDY, "--storage", str(tmp_path)]
+    done = CliRunner().invoke(main, [*arguments, "--tracking-uri", "file:/somewhere"])
+    assert done.exit_code == 2
+    assert "file store" in done.output
+
+
+def test_a_printed_plan_has_its_warnings(tmp_path: Path) -> None:
+    overrides = ["seeds=[1]", f"storage.path={tmp_path}"]
+    plan = Study.from_yaml(STUDY, overrides).plan()
+    [warning] = [line for line in plan.warnings if line.startswith("seeds: ")]
+    assert warning in repr(plan)

@@ -212,6 +212,10 @@ def test_mlflow_serves_the_winner(study: Study, tmp_path: Path, monkeypatch: pyt
     found = nlgraft.export_model(study, tmp_path / "m", cell="both", seed=1)
     from nlgraft import api
 
+    elsewhere = tmp_path / "elsewhere.db"
+    with pytest.raises(DataError, match=r"no database .*elsewhere\.db; give the --tracking-uri"):
+        api.log_export(study, found, f"sqlite:///{elsewhere}")
+    assert not elsewhere.exists()
     with pytest.raises(NlgraftError, match=r"no run of trial .* run the study with this tracking URI first"):
         api.log_export(study, found, uri)
     trial = found.choice.trial.fingerprint

@@ -203,8 +203,8 @@ def _cost_notes(cost: Cost) -> list[str]:
     if cost.scaled:
         notes.append(
             f"time and size of {_some(cost.scaled)} are those of earlier runs of another size, scaled by "
-            "steps, tokens, weights, workers and text: most are right within a factor of 1.5 on a machine "
-            "as busy as then"
+            "steps, tokens, weights, workers and text: on a busy machine two of three were right within a "
+            "factor of 2"
         )
     if cost.estimated:
         notes.append(

@@ -107,10 +107,11 @@ def _advice(details: ErrorDetails, place: Place, *, is_system: bool) -> str:
     value, location = details["input"], details["loc"]
     if details["type"] in _RULES or not place.variants:
         return ""
-    if details["type"] in ("list_type", "tuple_type") and not isinstance(value, list | dict):
+    is_list_expected = details["type"] in ("list_type", "tuple_type")
+    if is_list_expected and not isinstance(value, list | tuple | dict):
         is_number = location == ("seeds",) and isinstance(value, int) and 0 < value <= _MOST_SEEDS
         return f"; write {[*range(1, value + 1)] if is_number else [value]}"
-    if is_system and isinstance(value, list) and value and details["type"] not in ("list_type", "tuple_type"):
+    if is_system and isinstance(value, list | tuple) and value and not is_list_expected:
         path = ".".join(map(str, location))
         levels = ", ".join(map(str, value))
         factor = f"{{{location[-1]}: {{target: {path}, levels: [{levels}], baseline: {value[0]}}}}}"
