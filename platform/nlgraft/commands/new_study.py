@@ -50,7 +50,7 @@ _LEAST_LEARNED = 50  # pieces besides the characters, special tokens among them
 _MIN_EXAMPLES, _MIN_STEPS = 100, 4
 _MOST_TOKENS, _OWN_POSITIONS = 126, 4  # positions of begin, end and, in RoBERTa types, padding
 _OBJECTIVES = {"mbart": "denoising", "marian": "translation"}
-"""Training objectives of released models by type; others are masked language models."""
+"""What released models were trained for, by type, as far as it is not masked language modelling."""
 _HELD_OUT, _MOST_SHARE = 0.05, {"dev": 0.1, "test": 0.2}
 _LEAST_HELD_OUT, _MOST_HELD_OUT = {"dev": 200, "test": 500}, 2000
 _FEW = 500
@@ -152,8 +152,8 @@ def write_study(
     notes: list[str] = []
     pretraining = None if upstream is None else _split(upstream.read(), "--upstream-source", notes)
     released = None if checkpoint is None else _released(checkpoint)
-    given = {split: one.read() for split, one in (held or {}).items()}
-    splits = _split(corpus, "--source", notes, given, num_held_out)
+    held_out = {split: text_files.read() for split, text_files in (held or {}).items()}
+    splits = _split(corpus, "--source", notes, held_out, num_held_out)
     notes += _few_lines(len(splits["test"]), text)
     language_names = [*languages] or _languages(text)
     try:
@@ -184,7 +184,7 @@ def write_study(
     for path in folder.iterdir():
         if f"{folder.name}/{path.name}" not in study:
             path.unlink()
-    return NewStudy(out, folder, {split: len(corpus) for split, corpus in splits.items()}, plans, notes)
+    return NewStudy(out, folder, {split: len(lines) for split, lines in splits.items()}, plans, notes)
 
 
 _TAIL = """objective: {objective}
@@ -292,19 +292,19 @@ def _split(
     corpus: Corpus,
     option: str,
     notes: list[str],
-    given: Mapping[str, Corpus] | None = None,
+    held_out: Mapping[str, Corpus] | None = None,
     num_held_out: int | None = None,
 ) -> dict[str, Corpus]:
-    """Hold out dev and test at random, but for those that are given, whose text train then lacks."""
-    given = given or {}
-    train = _without(corpus, given)
+    """Hold out dev and test at random, but for those of ``held_out``, whose text train then lacks."""
+    held_out = held_out or {}
+    train = _without(corpus, held_out)
     if num_left_out := len(corpus) - len(train):
         notes.append(f"{count(num_left_out, 'example')} of {option} stand in dev or test: left out of train")
     if len(train) < _MIN_EXAMPLES:
         raise DataError(f"the text of {option} has {len(train)} examples; give {_MIN_EXAMPLES} or more")
     sizes = {"train": len(train)}
     for split in ("dev", "test"):
-        if split not in given:
+        if split not in held_out:
             by_share = max(_LEAST_HELD_OUT[split], round(_HELD_OUT * len(train)))
             most = round(_MOST_SHARE[split] * len(train))
             sizes[split] = num_held_out or min(_MOST_HELD_OUT, by_share, most)
@@ -314,7 +314,7 @@ def _split(
             f"--held-out {num_held_out} leaves {max(0, sizes['train'])} of {len(train)} examples to train; "
             f"give at most {len(train) // 4}"
         )
-    drawn = {split: _divide(one, {split: len(one)})[split] for split, one in given.items()}
+    drawn = {split: _divide(lines, {split: len(lines)})[split] for split, lines in held_out.items()}
     splits = _divide(train, sizes) | drawn
     if min(len(splits[split]) for split in ("dev", "test")) < 10:
         is_swapped = train.labels is not None and len({*train.labels}) > len({*train.sources[0]})
@@ -330,9 +330,9 @@ def _split(
     return splits
 
 
-def _without(corpus: Corpus, given: Mapping[str, Corpus]) -> Corpus:
-    held = {key for held_out in given.values() for keys in _keys(held_out) for key in keys}
-    return _chosen(corpus, [n for n, keys in enumerate(_keys(corpus)) if held.isdisjoint(keys)])
+def _without(corpus: Corpus, held_out: Mapping[str, Corpus]) -> Corpus:
+    held_keys = {key for lines in held_out.values() for keys in _keys(lines) for key in keys}
+    return _chosen(corpus, [n for n, keys in enumerate(_keys(corpus)) if held_keys.isdisjoint(keys)])
 
 
 def _keys(corpus: Corpus) -> list[list[object]]:

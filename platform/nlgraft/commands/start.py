@@ -139,8 +139,12 @@ def _held(split: str, sources: tuple[str, ...], text: dict[str, Any]) -> dict[st
         return {}
     columns = {"sources": sources, "target": text["target"], "label": text["label"]}
     if files["table"]:
-        given = {"sources": files["source"], "target": files["target"], "label": files["label"]}
-        return columns | {name: value for name, value in given.items() if value} | {"table": files["table"]}
+        named_columns = {"sources": files["source"], "target": files["target"], "label": files["label"]}
+        return (
+            columns
+            | {name: value for name, value in named_columns.items() if value}
+            | {"table": files["table"]}
+        )
     missing = [
         f"--{split}-{role}"
         for role, main in (("source", sources), ("target", text["target"]), ("label", text["label"]))

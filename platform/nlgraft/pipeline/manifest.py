@@ -45,10 +45,10 @@ class Manifest:
         reason: Why it was made.
         host: Where it was made.
         versions: Of Python and packages.
-        num_threads: Most threads that it was made with; None if that is not known.
-        num_workers: Workers that made it; None if that is not known.
-        size: Work of the stage; None if that is not known.
-        git: Commit and dirty flag of the code, None when it ran from no checkout.
+        num_threads: Most threads that it was made with; None if unknown.
+        num_workers: Workers that made it; None if unknown.
+        size: Work of the stage; None if unknown.
+        git: Commit and dirty flag of the code; None without a checkout.
         started_at: Unix seconds.
         duration_s: How long it took.
         bytes: Sum over the files.

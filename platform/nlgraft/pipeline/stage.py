@@ -123,7 +123,7 @@ class Stage:
     def size(self) -> Work:
         """Its work, with the parameters of the largest model below where it has none of its own."""
         work = self.work or Work(None, 0, None)
-        below = max((one.size.num_parameters or 0 for one in self.inputs.values()), default=0)
+        below = max((stage.size.num_parameters or 0 for stage in self.inputs.values()), default=0)
         return replace(work, num_parameters=work.num_parameters or below or None)
 
     @cached_property

@@ -369,18 +369,24 @@ class ArtifactStore:
         """Return mean costs by stage name, over at most 64 artifacts each (16 in an object store)."""
         costs = {}
         by_name = {name: self._known.of(name) for name in self._files.names("artifacts")}
-        manifests = {one.fingerprint: one for stored in by_name.values() for one in stored}
-        for name, stored in by_name.items():
-            if stored:
+        by_fingerprint = {
+            manifest.fingerprint: manifest for stored in by_name.values() for manifest in stored
+        }
+        for name, manifests in by_name.items():
+            if manifests:
                 by_workers: dict[int, float] = {
-                    number: fmean(one.duration_s for one in stored if one.num_workers == number)
-                    for number in {one.num_workers for one in stored}
+                    number: fmean(
+                        manifest.duration_s for manifest in manifests if manifest.num_workers == number
+                    )
+                    for number in {manifest.num_workers for manifest in manifests}
                     if number is not None
                 }
-                runs = tuple(TimedRun(one, text_bytes(one, manifests)) for one in stored)
-                seconds = fmean(one.duration_s for one in stored)
-                num_bytes = fmean(one.bytes for one in stored)
-                costs[name] = StageCost(seconds, num_bytes, len(stored), by_workers, runs)
+                seconds = fmean(manifest.duration_s for manifest in manifests)
+                num_bytes = fmean(manifest.bytes for manifest in manifests)
+                runs = tuple(
+                    TimedRun(manifest, text_bytes(manifest, by_fingerprint)) for manifest in manifests
+                )
+                costs[name] = StageCost(seconds, num_bytes, len(manifests), by_workers, runs)
         return costs
 
     def remove_abandoned(self) -> None:
@@ -470,7 +476,7 @@ class StageCost:
         mean_duration_s: Mean time to make an artifact.
         mean_bytes: Mean size of an artifact.
         count: Number of artifacts in the means.
-        by_workers: Mean time by number of workers, of artifacts that know theirs.
+        by_workers: Mean time by number of workers, of artifacts that record it.
         runs: The artifacts in the means.
     """
 

@@ -99,9 +99,11 @@ def test_code_state_is_recorded_in_a_checkout():
     root = Path(__file__).parents[3]
     if not (root / ".git").exists():
         pytest.skip("no checkout")
-    head = subprocess.run(["git", "-C", root, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    command = ["git", "-C", root, "rev-parse", "HEAD"]
+    head = subprocess.run(command, capture_output=True, text=True, check=True)
     git = manifest(stage()).git
-    assert git is not None and git["commit"] == head.stdout.strip()
+    assert git is not None
+    assert git["commit"] == head.stdout.strip()
     assert isinstance(git["is_dirty"], bool)
 
 
