@@ -65,7 +65,7 @@ class LearnedTokenizerConfig(TokenizerConfig):
         fixed = len(SPECIAL_PIECES) + len(self.special_tokens) + NUM_BYTES * self.has_byte_fallback
         if self.vocab_size <= fixed:
             raise ValueError(
-                f"vocab_size is {self.vocab_size}, but {fixed} pieces are special or bytes; give more than {fixed}"
+                f"vocab_size is {self.vocab_size}, but {fixed} pieces are reserved; give more than {fixed}"
             )
         return self
 
