@@ -53,7 +53,7 @@ class Host:
         self.name, self.address = name, _ADDRESSES[name]
         below_tmp = _outermost([ROOT, Path(sys.prefix), Path(sys.base_prefix), *shared], below=Path("/tmp"))
         names = {"localhost": "127.0.0.1", **_ADDRESSES}
-        lines = "\n".join(f"{address} {known}" for known, address in names.items())
+        lines = "\n".join(f"{address} {host_name}" for host_name, address in names.items())
         separate = ["--mount", "--net", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
         self._holder = subprocess.Popen(
             ["unshare", *separate, "sh", "-c", _HOLD, "sh", name, self.address, lines, *below_tmp],
@@ -78,13 +78,13 @@ class Host:
 
     def find(self, pattern: str) -> list[int]:
         """This machine's numbers of the host's processes whose command line, words ended by NUL, matches."""
-        found, own = [], Path(f"/proc/{self.pid}/ns/pid").readlink()
+        pids, namespace = [], Path(f"/proc/{self.pid}/ns/pid").readlink()
         for path in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 command = (path / "cmdline").read_text(errors="replace")
-                if (path / "ns/pid").readlink() == own and re.match(pattern, command):
-                    found.append(int(path.name))
-        return found
+                if (path / "ns/pid").readlink() == namespace and re.match(pattern, command):
+                    pids.append(int(path.name))
+        return pids
 
     def start(self, *command: str | Path, **options: Any) -> subprocess.Popen[str]:
         """Start a process on this host."""
@@ -112,17 +112,17 @@ class Host:
 
 def _outermost(paths: Sequence[Path], below: Path) -> list[str]:
     """Select the paths below a directory that lie in none of the others, such as a clone with its venv."""
-    found = {path for path in paths if path.is_relative_to(below)}
-    return sorted(str(path) for path in found if found.isdisjoint(path.parents))
+    selected = {path for path in paths if path.is_relative_to(below)}
+    return sorted(str(path) for path in selected if selected.isdisjoint(path.parents))
 
 
 def join(first: Host, second: Host) -> None:
     """Lay a line between two hosts, into the bridge that holds the address of each."""
-    one, other = f"to{second.pid}", f"to{first.pid}"
-    ends = ["name", one, "netns", str(first.pid), "type", "veth"]
-    peer = ["peer", "name", other, "netns", str(second.pid)]
+    first_end, second_end = f"to{second.pid}", f"to{first.pid}"
+    ends = ["name", first_end, "netns", str(first.pid), "type", "veth"]
+    peer = ["peer", "name", second_end, "netns", str(second.pid)]
     subprocess.run(["ip", "link", "add", *ends, *peer], check=True)
-    for host, line in ((first, one), (second, other)):
+    for host, line in ((first, first_end), (second, second_end)):
         subprocess.run(host.command("ip", "link", "set", line, "master", "eth0", "up"), check=True)
 
 

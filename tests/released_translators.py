@@ -83,11 +83,11 @@ def check_alike(directory: Path, family: str, model, batch, lines, config: Gener
     """
     import transformers
 
-    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(directory).eval()
-    ours, their_table = (
-        each.source_embedding.table.weight.detach() for each in (model, from_hugging_face(theirs)[0])
+    reference = transformers.AutoModelForSeq2SeqLM.from_pretrained(directory).eval()
+    table, reference_table = (
+        each.source_embedding.table.weight.detach() for each in (model, from_hugging_face(reference)[0])
     )
-    rows = torch.tensor([int((their_table == row).all(1).nonzero()[0, 0]) for row in ours])
+    rows = torch.tensor([int((reference_table == row).all(1).nonzero()[0, 0]) for row in table])
     first, second = FAMILIES[family][2]
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory, src_lang=first, tgt_lang=second)
     expected = tokenizer(lines[0], text_target=lines[1])
@@ -100,17 +100,17 @@ def check_alike(directory: Path, family: str, model, batch, lines, config: Gener
         assert rows[source.ids[i][source.valid[i]]].tolist() == expected["input_ids"][i]
         assert rows[target.ids[i][target.valid[i]]].tolist() == starts[i]
     with torch.no_grad():
-        found = model.logits(model(batch))[target.valid]
-        their = theirs(
+        logits = model.logits(model(batch))[target.valid]
+        reference_logits = reference(
             input_ids=rows[source.ids],
             attention_mask=source.valid.long(),
             decoder_input_ids=rows[target.ids],
         ).logits[target.valid]
-    torch.testing.assert_close(found, their[:, rows], rtol=0, atol=1e-4)
-    _check_greedy(model, theirs, source, rows, config)
+    torch.testing.assert_close(logits, reference_logits[:, rows], rtol=0, atol=1e-4)
+    _check_greedy(model, reference, source, rows, config)
 
 
-def _check_greedy(model, theirs, source, rows, config) -> None:
+def _check_greedy(model, reference, source, rows, config) -> None:
     """Greedy outputs agree; tokens that our vocabulary lacks are forbidden there, as the padding is."""
     greedy = GenerationConfig(
         beam=1,
@@ -119,10 +119,10 @@ def _check_greedy(model, theirs, source, rows, config) -> None:
         start_id=config.start_id,
         forced_ids=config.forced_ids,
     )
-    ours = [rows[best[0].ids].tolist() for best in beam_search(model, [source], config=greedy)]
-    prompt = rows[list(greedy.prompt)].expand(len(ours), -1)
-    outside = {*range(theirs.config.vocab_size)} - {*rows.tolist()} | {1}
-    their = theirs.generate(
+    outputs = [rows[best[0].ids].tolist() for best in beam_search(model, [source], config=greedy)]
+    prompt = rows[list(greedy.prompt)].expand(len(outputs), -1)
+    outside = {*range(reference.config.vocab_size)} - {*rows.tolist()} | {1}
+    reference_ids = reference.generate(
         input_ids=rows[source.ids],
         attention_mask=source.valid.long(),
         decoder_input_ids=prompt,
@@ -131,8 +131,8 @@ def _check_greedy(model, theirs, source, rows, config) -> None:
         max_new_tokens=10,  # with the end that their settings force
         num_beams=1,
     )[:, len(greedy.prompt) :].tolist()
-    ended = [row[: row.index(2)] if 2 in row else row[:9] for row in their]
-    assert [ids[:9] for ids in ours] == ended
+    ended = [row[: row.index(2)] if 2 in row else row[:9] for row in reference_ids]
+    assert [ids[:9] for ids in outputs] == ended
 
 
 def copy_of(directory: Path, where: Path) -> Path:

@@ -57,8 +57,8 @@ class Words(NamedTuple):
     ids: MaskingIds
 
     def encode(self, lines: list[str], max_tokens: int = 60) -> Encoded:
-        found = encode_words(self.directory / TOKENIZER_FILE, lines, max_tokens)
-        return Encoded({TEXT: found.ids, WORDS: found.words, WORD_SIZES: found.word_sizes})
+        encoded = encode_words(self.directory / TOKENIZER_FILE, lines, max_tokens)
+        return Encoded({TEXT: encoded.ids, WORDS: encoded.words, WORD_SIZES: encoded.word_sizes})
 
 
 def write_words(directory: Path, surfaces: list[str]) -> Words:
@@ -93,15 +93,15 @@ def masked_lm(size: int, kind: str = "bert", seed: int = 0) -> MaskedLM:
         )
         model: MaskedLM = fresh_encoder(config, size, has_head=True, seed=seed)
     elif kind == "distilbert":
-        theirs = transformers.DistilBertConfig(dim=WIDTH, n_layers=2, n_heads=2, hidden_dim=32, **sizes)
-        model = TransformersMaskedLM(transformers.DistilBertForMaskedLM(theirs))
+        architecture = transformers.DistilBertConfig(dim=WIDTH, n_layers=2, n_heads=2, hidden_dim=32, **sizes)
+        model = TransformersMaskedLM(transformers.DistilBertForMaskedLM(architecture))
     elif kind == "electra":
-        theirs = transformers.ElectraConfig(embedding_size=WIDTH, hidden_size=24, **_SIZES, **sizes)
-        model = TransformersMaskedLM(transformers.ElectraForMaskedLM(theirs))
+        architecture = transformers.ElectraConfig(embedding_size=WIDTH, hidden_size=24, **_SIZES, **sizes)
+        model = TransformersMaskedLM(transformers.ElectraForMaskedLM(architecture))
     else:
         name = {"bert": "Bert", "roberta": "Roberta", "modernbert": "ModernBert"}[kind]
-        theirs = getattr(transformers, f"{name}Config")(hidden_size=WIDTH, **_SIZES, **sizes)
-        model = TransformersMaskedLM(getattr(transformers, f"{name}ForMaskedLM")(theirs))
+        architecture = getattr(transformers, f"{name}Config")(hidden_size=WIDTH, **_SIZES, **sizes)
+        model = TransformersMaskedLM(getattr(transformers, f"{name}ForMaskedLM")(architecture))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.1 * torch.randn_like(parameter)

@@ -81,10 +81,10 @@ class Case:
 
 
 def _case(family: str, kind: str | None = None, **settings) -> Case:
-    own = {"uni": UNI, "bi": BI, "own_embeddings": OwnEmbeddingsConfig(width=HIDDEN)}
-    encoder = own.get(kind) or (checkpoint(kind) if kind else None)
+    encoders = {"uni": UNI, "bi": BI, "own_embeddings": OwnEmbeddingsConfig(width=HIDDEN)}
+    encoder = encoders.get(kind) or (checkpoint(kind) if kind else None)
     config = preset(family, encoder=encoder, **{**SIZES, **settings})
-    is_own = kind is None or kind in own
+    is_own = kind is None or kind in encoders
     return Case(config, {} if is_own else dict.fromkeys(config.contexts, kind))
 
 
@@ -208,7 +208,7 @@ def tiny_translator(architecture: str, seed: int = 0, **settings) -> torch.nn.Mo
     sizes |= {f"{side}_ffn_dim": 24 for side in ("encoder", "decoder")}
     sizes |= {"vocab_size": VOCAB, "scale_embedding": True, "init_std": 0.3}
     torch.manual_seed(seed)
-    kind, own = {
+    kind, options = {
         "mbart": ("MBart", {"activation_function": "gelu", "decoder_start_token_id": 6}),
         "marian": (
             "Marian",
@@ -225,7 +225,7 @@ def tiny_translator(architecture: str, seed: int = 0, **settings) -> torch.nn.Mo
         "pegasus": ("Pegasus", {"activation_function": "relu"}),
     }[architecture]
     model_class = "MarianMTModel" if kind == "Marian" else f"{kind}ForConditionalGeneration"
-    config = getattr(transformers, f"{kind}Config")(**sizes | own | settings)
+    config = getattr(transformers, f"{kind}Config")(**sizes | options | settings)
     model = getattr(transformers, model_class)(config)
     if architecture == "marian":
         model.final_logits_bias.normal_()

@@ -76,17 +76,17 @@ class Laboratory:
             self._seen[stage.fingerprint] = dict(_contents(self._store.fetch(stage)))
         return self._seen[stage.fingerprint]
 
-    def first_difference(self, one: StageGraph, other: StageGraph) -> str | None:
+    def first_difference(self, base: StageGraph, other: StageGraph) -> str | None:
         """Name the first stage of another trial from which something else comes out; None if all agree."""
-        known = {stage.name: stage for stage in one.stages}
+        base_stages = {stage.name: stage for stage in base.stages}
         for stage in other.stages:
-            before = known.get(stage.name)
+            before = base_stages.get(stage.name)
             if before == stage:
                 continue
             if self.content(stage) != ({} if before is None else self.content(before)):
                 return stage.name
-        gone = known.keys() - {stage.name for stage in other.stages}
-        return next((name for name in sorted(gone) if self.content(known[name])), None)
+        gone = base_stages.keys() - {stage.name for stage in other.stages}
+        return next((name for name in sorted(gone) if self.content(base_stages[name])), None)
 
 
 def _contents(directory: Path) -> Iterator[tuple[str, Any]]:
@@ -119,14 +119,14 @@ def effect(
         The first stage that differs, ``refused`` if no other value is accepted, or ``idle``.
     """
     base = graph_of(system, config_of(system, values))
-    found = "refused"
+    outcome = "refused"
     for other in others:
         try:
             graph = graph_of(system, config_of(system, changed(values, path, other)))
         except (ValidationError, NlgraftError):
             continue
         if graph.fingerprint == base.fingerprint:
-            found = "idle"
+            outcome = "idle"
             continue
         try:
             difference = laboratory.first_difference(base, graph)
@@ -134,8 +134,8 @@ def effect(
             continue
         if difference is not None:
             return difference
-        found = "idle"
-    return found
+        outcome = "idle"
+    return outcome
 
 
 def leaves(model: BaseModel, parent: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -292,49 +292,49 @@ def test_only_files_are_edited_that_architecture_names(addition: Addition) -> No
 
 
 def test_a_metric_is_found(of_the_system: dict[str, Any]) -> None:
-    found = of_the_system
-    assert "1 problem\n" in found["mistakes"]["metric"]
-    assert "Did you mean 'exact'?" in found["mistakes"]["metric"]
-    assert "Did you mean 'dev/exact'?" in found["mistakes"]["objective"]
-    assert "dev/exact is a metric to minimize" in found["mistakes"]["direction"]
-    assert "exact" in found["knobs"]["score.metrics"]["allowed"].split(", ")
-    assert '"dev/exact"' in found["schema"]
-    for run in found["trials"].values():
+    shown = of_the_system
+    assert "1 problem\n" in shown["mistakes"]["metric"]
+    assert "Did you mean 'exact'?" in shown["mistakes"]["metric"]
+    assert "Did you mean 'dev/exact'?" in shown["mistakes"]["objective"]
+    assert "dev/exact is a metric to minimize" in shown["mistakes"]["direction"]
+    assert "exact" in shown["knobs"]["score.metrics"]["allowed"].split(", ")
+    assert '"dev/exact"' in shown["schema"]
+    for run in shown["trials"].values():
         assert {"dev/exact", "test/exact"} <= run["metrics"].keys()
-    assert "test/exact" in found["report"]
-    assert found["result"] == {"dev/exact": "minimize", "test/exact": "minimize"}
+    assert "test/exact" in shown["report"]
+    assert shown["result"] == {"dev/exact": "minimize", "test/exact": "minimize"}
 
 
 def test_a_schedule_is_found(of_the_system: dict[str, Any]) -> None:
-    found = of_the_system
-    assert "Did you mean 'square'?" in found["mistakes"]["schedule"]
-    assert "square" in found["knobs"]["train.lr_schedule"]["allowed"].split(", ")
-    assert '"square"' in found["schema"]
-    logged = {name: run["params"]["train.lr_schedule"] for name, run in found["trials"].items()}
+    shown = of_the_system
+    assert "Did you mean 'square'?" in shown["mistakes"]["schedule"]
+    assert "square" in shown["knobs"]["train.lr_schedule"]["allowed"].split(", ")
+    assert '"square"' in shown["schema"]
+    logged = {name: run["params"]["train.lr_schedule"] for name, run in shown["trials"].items()}
     assert sorted(logged.values()) == ["linear", "square"]
-    assert "schedule=square" in found["report"]
+    assert "schedule=square" in shown["report"]
 
 
 def test_a_corpus_source_is_found(of_the_system: dict[str, Any]) -> None:
-    found = of_the_system
-    assert "Did you mean 'numbers'?" in found["mistakes"]["corpus"]
-    assert '"numbers"' in found["schema"]
-    assert "numbers" in found["knobs"]["data.corpus"]["allowed"].split(", ")
-    assert found["knobs"]["data.count"]["default"] == 40
-    for run in found["trials"].values():
+    shown = of_the_system
+    assert "Did you mean 'numbers'?" in shown["mistakes"]["corpus"]
+    assert '"numbers"' in shown["schema"]
+    assert "numbers" in shown["knobs"]["data.corpus"]["allowed"].split(", ")
+    assert shown["knobs"]["data.count"]["default"] == 40
+    for run in shown["trials"].values():
         assert run["params"]["data.corpus"] == "numbers"
         assert run["params"]["data.count"] == "60"
-    assert {"numbers/train", "numbers/dev", "numbers/test"} <= set(found["datasets"])
+    assert {"numbers/train", "numbers/dev", "numbers/test"} <= set(shown["datasets"])
 
 
 def test_a_system_is_found(of_the_system: dict[str, Any]) -> None:
-    found = of_the_system
-    assert "Did you mean 'trainables.added'?" in found["mistakes"]["system"]
-    assert "added" in [system["name"] for system in found["systems"]]
-    assert found["knobs"]["read"]["allowed"] == "first, second, both"
-    assert '"read"' in found["schema"]
-    assert found["of_the_study"]["system"] == "trainables.added"
-    assert "trainables.added" in found["report"]
+    shown = of_the_system
+    assert "Did you mean 'trainables.added'?" in shown["mistakes"]["system"]
+    assert "added" in [system["name"] for system in shown["systems"]]
+    assert shown["knobs"]["read"]["allowed"] == "first, second, both"
+    assert '"read"' in shown["schema"]
+    assert shown["of_the_study"]["system"] == "trainables.added"
+    assert "trainables.added" in shown["report"]
 
 
 def test_a_system_without_toys_fails_one_test_which_says_what_to_add(house: Path) -> None:
@@ -351,17 +351,17 @@ def test_a_system_without_toys_fails_one_test_which_says_what_to_add(house: Path
 
 
 def test_a_merge_strategy_is_found(of_the_merge: dict[str, Any]) -> None:
-    found = of_the_merge
-    assert "Did you mean 'scaled'?" in found["mistakes"]["merge"]
-    assert "scaled_factor has no effect with merge 'sum'" in found["mistakes"]["setting"]
-    assert "scaled" in found["knobs"]["fusion.merge"]["allowed"].split(", ")
-    assert found["knobs"]["fusion.scaled_factor"]["read_when"] == [{"fusion.merge": ["scaled"]}]
-    assert '"scaled"' in found["schema"]
-    assert '"scaled_factor"' in found["schema"]
-    by_merge = {run["params"]["fusion.merge"]: run["params"] for run in found["trials"].values()}
+    shown = of_the_merge
+    assert "Did you mean 'scaled'?" in shown["mistakes"]["merge"]
+    assert "scaled_factor has no effect with merge 'sum'" in shown["mistakes"]["setting"]
+    assert "scaled" in shown["knobs"]["fusion.merge"]["allowed"].split(", ")
+    assert shown["knobs"]["fusion.scaled_factor"]["read_when"] == [{"fusion.merge": ["scaled"]}]
+    assert '"scaled"' in shown["schema"]
+    assert '"scaled_factor"' in shown["schema"]
+    by_merge = {run["params"]["fusion.merge"]: run["params"] for run in shown["trials"].values()}
     assert by_merge["scaled"]["fusion.scaled_factor"] == "0.25"
     assert {"fusion.site", "fusion.side", "fusion.layers", "pretraining.tokenizer.vocab_size"} <= set(
         by_merge["scaled"]
     )
     assert set(by_merge["scaled"]) - set(by_merge["sum"]) == {"fusion.scaled_factor"}
-    assert "merge=scaled" in found["report"]
+    assert "merge=scaled" in shown["report"]

@@ -160,8 +160,8 @@ def test_a_retried_ray_job_waits_for_the_lock_of_the_killed_one_as_long_as_it_ma
 
 @pytest.mark.parametrize(("tool", "file"), [("shellcheck", "slurm.sh"), ("hadolint", "Dockerfile")])
 def test_its_own_tool_finds_nothing(tool: str, file: str) -> None:
-    found = shutil.which(tool, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    if found is None:
+    executable = shutil.which(tool, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if executable is None:
         pytest.skip(f"{tool} is not installed: pip install 'nlgraft[test]'")
-    done = subprocess.run([found, DEPLOY / file], capture_output=True, text=True, check=False)
+    done = subprocess.run([executable, DEPLOY / file], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout

@@ -36,13 +36,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def pages() -> list[str]:
     """Every page of the navigation."""
-    found: list[str] = []
+    paths: list[str] = []
     waiting = list(CONFIG["nav"])
     while waiting:
         for inner in waiting.pop(0).values():
-            found += [inner] if isinstance(inner, str) else []
+            paths += [inner] if isinstance(inner, str) else []
             waiting += inner if isinstance(inner, list) else []
-    return found
+    return paths
 
 
 def test_every_page_is_there_for_people_and_as_markdown(site: Path) -> None:

@@ -123,7 +123,7 @@ def _entry(table: Mapping[str, Any], path: str) -> Any:
 
 def cases(system: System) -> dict[tuple[str, int], dict[str, tuple[Any, Any]]]:
     """Collect, for each setting and each way in which it is read, annotation and value in every such arm."""
-    found: dict[tuple[str, int], dict[str, tuple[Any, Any]]] = {}
+    arms_by_setting: dict[tuple[str, int], dict[str, tuple[Any, Any]]] = {}
     for arm, values in arms_of(system.path).items():
         config = config_of(system, values)
         whole = config.model_dump(mode="json")
@@ -133,8 +133,8 @@ def cases(system: System) -> dict[tuple[str, int], dict[str, tuple[Any, Any]]]:
                 if are_met(conditions[way : way + 1], whole):
                     plain = paths.get(whole, setting)
                     plain = value if plain is paths.MISSING else plain
-                    found.setdefault((setting, way), {})[arm] = annotation, plain
-    return found
+                    arms_by_setting.setdefault((setting, way), {})[arm] = annotation, plain
+    return arms_by_setting
 
 
 def idle_settings(laboratory: Laboratory, path: str, stride: int) -> Iterator[str]:
@@ -146,13 +146,13 @@ def idle_settings(laboratory: Laboratory, path: str, stride: int) -> Iterator[st
     for index, ((setting, _), arms) in enumerate(cases(system).items()):
         if _entry(UNSEEN, setting) or (not setting.startswith(ARCHITECTURE) and index % stride):
             continue
-        found = "refused"
+        outcome = "refused"
         for arm, (annotation, plain) in arms.items():
-            found = _effect(laboratory, system, arm, setting, annotation, plain)
-            if found != "refused" and (found != "idle" or not setting.startswith(CHOSEN)):
+            outcome = _effect(laboratory, system, arm, setting, annotation, plain)
+            if outcome != "refused" and (outcome != "idle" or not setting.startswith(CHOSEN)):
                 break
-        if found == "idle" or (found == "refused" and not _entry(REFUSED, setting)):
-            yield f"{setting} in {next(iter(arms))}: {found}"
+        if outcome == "idle" or (outcome == "refused" and not _entry(REFUSED, setting)):
+            yield f"{setting} in {next(iter(arms))}: {outcome}"
 
 
 def _effect(

@@ -14,11 +14,11 @@ ROWS = re.findall(
 
 
 def source_of(file: str, test: str) -> str:
-    found = re.search(
+    match = re.search(
         rf"^def {test}\(.*?(?=^def |^@|\Z)", (TESTS / file).read_text("utf-8"), re.MULTILINE | re.DOTALL
     )
-    assert found, f"{file} has no {test}"
-    return found[0]
+    assert match, f"{file} has no {test}"
+    return match[0]
 
 
 def test_every_row_names_tests_that_exist_and_verify_where_that_is_said() -> None:

@@ -48,7 +48,7 @@ def test_the_public_names_are_what_is_said() -> None:
     assert (
         nlgraft.__version__ == re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.M)[1]
     )
-    returned = [one.__annotations__["return"] for one in get_overloads(nlgraft.launch)]
+    returned = [overload.__annotations__["return"] for overload in get_overloads(nlgraft.launch)]
     assert returned == ["StudyResult", "Handle"]
     for name in nlgraft.__all__:
         assert getattr(nlgraft, name).__module__.startswith("nlgraft.")
@@ -127,8 +127,8 @@ def test_nothing_in_the_store_is_unpickled() -> None:
     allowed = {"execution"}
     for path in ROOT.glob("platform/nlgraft/**/*.py"):
         if path.parent.name not in allowed:
-            found = re.search(r"\bpickle\.loads?\b|torch\.load\b|allow_pickle=True", path.read_text())
-            assert not found, path
+            match = re.search(r"\bpickle\.loads?\b|torch\.load\b|allow_pickle=True", path.read_text())
+            assert not match, path
     for path in ROOT.glob("trainables/**/*.py"):
         assert not re.search(r"\bpickle\b|torch\.load\b", path.read_text()), path
 
@@ -173,9 +173,9 @@ def test_the_import_contracts_see_a_new_system_that_imports_another(tmp_path: Pa
     text = (ROOT / "pyproject.toml").read_text()
     (tmp_path / "pyproject.toml").write_text(text)
     (tmp_path / "platform").symlink_to(ROOT / "platform")
-    found = run_tool("lint-imports", "--no-cache", "--no-logo", cwd=tmp_path)
-    assert "systems are independent of each other BROKEN" in found
-    assert "trainables.two.graph -> trainables.one" in found
+    printed = run_tool("lint-imports", "--no-cache", "--no-logo", cwd=tmp_path)
+    assert "systems are independent of each other BROKEN" in printed
+    assert "trainables.two.graph -> trainables.one" in printed
 
 
 def test_every_folder_of_trainables_is_a_system() -> None:
@@ -200,13 +200,13 @@ def test_the_cluster_file_agrees_with_the_code() -> None:
     declared = [word for line in lines for word in line if word.startswith("--resources")]
     assert declared == []
     options = {word.partition("=")[0] for line in lines for word in line if word.startswith("--")}
-    known = subprocess.run(
+    help_text = subprocess.run(
         [sys.executable, "-m", "ray.scripts.scripts", "start", "--help"],
         capture_output=True,
         text=True,
         check=True,
     ).stdout
-    assert [option for option in sorted(options) if f"{option} " not in known] == []
+    assert [option for option in sorted(options) if f"{option} " not in help_text] == []
     targets = re.findall(r"^([^\s:#]+):", (ROOT / "Makefile").read_text().replace("$(VENV)", ".venv"), re.M)
     for command in document["setup_commands"]:
         assert command.rpartition("make ")[2] in targets

@@ -33,7 +33,9 @@ def written(files):
 
 def test_rows_are_numbered_and_say_one_sentence_with_its_source():
     numbers = {letter: [int(row[1]) for row in rows] for letter, rows in groupby(ROWS, lambda row: row[0])}
-    assert numbers == {letter: [*range(1, len(found) + 1)] for letter, found in numbers.items()}
+    assert numbers == {
+        letter: [*range(1, len(numbers_of_letter) + 1)] for letter, numbers_of_letter in numbers.items()
+    }
     assert set(numbers) == {"F", "V", "R"}
     assert [row for row in ROWS if not re.fullmatch(r"[A-Z][^.]*(?:\.\d[^.]*)*\.", row[2])] == []
     assert [row for row in ROWS if not re.search(r"\(\d{4}\)|^ours$", row[3])] == []
@@ -48,10 +50,10 @@ def test_every_test_of_the_invariants_is_named():
 
 
 def test_numbers_in_docstrings_are_those_of_rows():
-    known = {f"{letter}{number}" for letter, number, *_ in ROWS}
+    row_numbers = {f"{letter}{number}" for letter, number, *_ in ROWS}
     texts = [path.read_text(encoding="utf-8") for path in TESTS.rglob("*.py")]
     cited = {
         number for text in texts for span in CITED.findall(text) for number in re.findall(r"[A-Z]\d+", span)
     }
-    assert len(cited) > len(known) / 2
-    assert cited - known == set()
+    assert len(cited) > len(row_numbers) / 2
+    assert cited - row_numbers == set()

@@ -95,4 +95,6 @@ def test_several_drivers_write_one_journal(open_store: OpenStore):
     pages = open_store().journal("log", dict[str, int]).read()
     assert (pages.last, pages.problems) == (20, ())
     for driver in range(4):
-        assert [one["value"] for one in pages.documents.values() if one["driver"] == driver] == list(range(5))
+        assert [
+            document["value"] for document in pages.documents.values() if document["driver"] == driver
+        ] == list(range(5))

@@ -97,11 +97,11 @@ def test_a_factor_without_effect_is_refused_by_its_name(
 
 
 def test_the_refusal_of_a_wiring_setting_names_the_setting_of_its_system() -> None:
-    for system, target, meant in (
+    for system, target, setting in (
         ("prlm_fusion", "model.fusion.side", "fusion.side"),
         ("multi_source", "model.fine_encoder.norm", "sources.fine_encoder.norm"),
         ("multi_source", "model.cross_attention", "sources.cross_attention"),
     ):
         arm = "sum" if system == "prlm_fusion" else "trice"
-        with pytest.raises(StudyError, match=f"Did you mean '{meant}'"):
+        with pytest.raises(StudyError, match=f"Did you mean '{setting}'"):
             Study.from_dict(_study(system, arm, target, ["a", "b"], {}))

@@ -43,16 +43,16 @@ def test_every_value_of_a_condition_has_an_arm(path: str) -> None:
         system.config_type.model_validate_json(json.dumps(values)).model_dump(mode="json")
         for values in arms_of(path).values()
     ]
-    wanted = {
-        json.dumps(one): knob.path
+    uncovered = {
+        json.dumps(narrow): knob.path
         for knob in knobs(system.config_type)
         for condition in system.conditions(knob.path)
-        for one in narrowed(condition)
-        if not any(is_met(system, one, config) for config in arms)
+        for narrow in narrowed(condition)
+        if not any(is_met(system, narrow, config) for config in arms)
     }
-    assert not wanted, "\n".join(
+    assert not uncovered, "\n".join(
         [
             f"no arm of {toys_of(path).name} has what READ_WHEN names:",
-            *(f"  {knob} is read when {one}" for one, knob in wanted.items()),
+            *(f"  {knob} is read when {condition_text}" for condition_text, knob in uncovered.items()),
         ]
     )

@@ -85,12 +85,18 @@ def test_metadata_are_complete(wheel, metadata):
 
 
 def test_every_package_that_is_imported_is_required(wheel, metadata):
-    wanted = [Requirement(text) for text in metadata.get_all("Requires-Dist")]
+    requirements = [Requirement(text) for text in metadata.get_all("Requires-Dist")]
     development = re.compile(r"extra == .(test|check|bench|docs)")
-    names = {canonicalize_name(one.name) for one in wanted if not development.search(str(one.marker))}
-    always = [one.name for one in wanted if one.marker is None]
+    names = {
+        canonicalize_name(requirement.name)
+        for requirement in requirements
+        if not development.search(str(requirement.marker))
+    }
+    always = [requirement.name for requirement in requirements if requirement.marker is None]
     # what a required package requires is there, too: pydantic_core, SQLAlchemy of MLflow
-    names |= {canonicalize_name(Requirement(text).name) for one in always for text in requires(one) or []}
+    names |= {
+        canonicalize_name(Requirement(text).name) for package in always for text in requires(package) or []
+    }
     imported = set()
     for path in wheel.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
@@ -103,7 +109,7 @@ def test_every_package_that_is_imported_is_required(wheel, metadata):
     missing = {
         name
         for name in others
-        if not names & {canonicalize_name(one) for one in distributions.get(name, [name])}
+        if not names & {canonicalize_name(distribution) for distribution in distributions.get(name, [name])}
     }
     assert len(others) > 20
     assert missing == set()
@@ -112,10 +118,10 @@ def test_every_package_that_is_imported_is_required(wheel, metadata):
 def test_the_wheel_alone_lists_the_systems_with_the_papers_of_its_metadata(wheel, metadata):
     assert in_wheel(wheel, "-c", "import nlgraft; print(nlgraft.__version__)").strip() == PROJECT["version"]
     systems = json.loads(in_wheel(wheel, "-m", "nlgraft", "systems", "--json"))
-    papers = {one["name"]: one["paper"].split()[-1] for one in systems}
+    papers = {system["name"]: system["paper"].split()[-1] for system in systems}
     assert papers == dict(url.split(", ") for url in metadata.get_all("Project-URL"))
-    found = in_wheel(wheel, "-c", "import nlgraft, trainables.multi_source as one; print(one.__file__)")
-    assert Path(found).is_relative_to(wheel / "nlgraft")
+    module_file = in_wheel(wheel, "-c", "import nlgraft, trainables.multi_source as one; print(one.__file__)")
+    assert Path(module_file).is_relative_to(wheel / "nlgraft")
 
 
 def test_the_wheel_installs_one_package(wheel):

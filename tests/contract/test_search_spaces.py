@@ -166,11 +166,15 @@ def test_an_editor_with_the_schema_of_the_system_accepts_every_study_and_sees_mi
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
     documents = {path.name: YAML(typ="safe").load(path) for path in ROOT.glob("search_spaces/*/*.yaml")}
-    ours = {name: one for name, one in documents.items() if one["system"] == "trainables.embedding_transfer"}
-    assert {name: [str(error) for error in validator.iter_errors(one)] for name, one in ours.items()} == {
-        name: [] for name in ours
+    studies = {
+        name: document
+        for name, document in documents.items()
+        if document["system"] == "trainables.embedding_transfer"
     }
-    demo = ours["demo.yaml"]
+    assert {
+        name: [str(error) for error in validator.iter_errors(document)] for name, document in studies.items()
+    } == {name: [] for name in studies}
+    demo = studies["demo.yaml"]
     assert list(validator.iter_errors(demo | {"base": {"decode": {"beem": 2}}}))
     assert list(validator.iter_errors(demo | {"objective": {"metric": "dev/blue", "direction": "maximize"}}))
     assert list(

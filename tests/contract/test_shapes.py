@@ -84,5 +84,5 @@ def bad(x: Tensor) -> Tensor:
         Twice that.
     """
 '''
-    found = {name: list(without_shapes(function)) for name, function in functions(ast.parse(source))}
-    assert found == {"good": [], "bad": ["x", "Returns"]}
+    missing = {name: list(without_shapes(function)) for name, function in functions(ast.parse(source))}
+    assert missing == {"good": [], "bad": ["x", "Returns"]}

@@ -164,9 +164,9 @@ def test_only_one_of_many_takes_over(open_store: OpenStore, monkeypatch: pytest.
 
         def find_and_wait(key: str):
             monkeypatch.setattr(store.leases, "_find", find)
-            found = find(key)
+            lease = find(key)
             barrier.wait()
-            return found
+            return lease
 
         monkeypatch.setattr(store.leases, "_find", find_and_wait)
         try:

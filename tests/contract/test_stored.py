@@ -59,6 +59,6 @@ def test_a_store_of_an_earlier_release_is_read_and_nothing_runs_again(sample: Pa
     queue.open()
     assert queue.is_done
     assert (queue.num_reused, queue.num_run, queue.num_failed) == (8, 0, 0)
-    found = api.load(study).to_json()
-    means = [cell["metrics"]["dev/sum"]["mean"] for cell in found["cells"]]
+    loaded = api.load(study).to_json()
+    means = [cell["metrics"]["dev/sum"]["mean"] for cell in loaded["cells"]]
     assert means == pytest.approx(MEANS, abs=1e-9)

@@ -160,9 +160,9 @@ def test_damage_that_keeps_the_size_is_found_by_reading_again(open_store: OpenSt
     data = bytearray(files_of(store).read(key) or b"")
     data[0] ^= 1
     files_of(store).write(key, bytes(data))
-    found = open_store().verify(number(1), is_afresh=True)
-    assert found.decision is Decision.CORRUPT
-    assert "model.safetensors has" in found.reason
+    verdict = open_store().verify(number(1), is_afresh=True)
+    assert verdict.decision is Decision.CORRUPT
+    assert "model.safetensors has" in verdict.reason
 
 
 def test_missing_file_and_garbage_manifest(open_store: OpenStore):
@@ -210,8 +210,8 @@ def test_finished_and_accounts(open_store: OpenStore):
     for value in (1, 2):
         publish(store, value)
     run_trial(alone("ranked"), store, reporter=NullReporter(), config={}, is_waiting=False)
-    wanted = [number(value).fingerprint for value in (1, 2, 3)] + [alone("ranked").fingerprint]
-    assert store.finished(wanted) == {wanted[0], wanted[1], wanted[3]}
+    fingerprints = [number(value).fingerprint for value in (1, 2, 3)] + [alone("ranked").fingerprint]
+    assert store.finished(fingerprints) == {fingerprints[0], fingerprints[1], fingerprints[3]}
     assert store.finished([]) == set()
     costs = open_store().durations()
     assert (costs["number"].mean_duration_s, costs["number"].mean_bytes, costs["number"].count) == (

@@ -120,7 +120,9 @@ def corpora_in(value: Any, path: str = "data") -> list[str]:
         return []
     if "corpus" in value:
         return [path]
-    return [found for name, inner in value.items() for found in corpora_in(inner, f"{path}.{name}")]
+    return [
+        corpus_path for name, inner in value.items() for corpus_path in corpora_in(inner, f"{path}.{name}")
+    ]
 
 
 DATA = {(path, json.dumps(arms_of(path)[arm]["data"])): arm for path, arm in ARMS}
@@ -165,13 +167,13 @@ def effect_of(system: System, arm: str, fingerprint: str, path: str, annotation:
 def distinct_arms(system: System) -> dict[str, BaseModel]:
     """One arm of each set of stages and of conditions that hold: such arms read the same settings."""
     declared = getattr(system.config_type, "READ_WHEN", {})
-    found: dict[Any, tuple[str, BaseModel]] = {}
+    arms: dict[Any, tuple[str, BaseModel]] = {}
     for arm, values in arms_of(system.path).items():
         config = config_of(system, values)
         whole = config.model_dump(mode="json")
         stages = frozenset(stage.name for stage in graph_of(system, config).stages)
-        found.setdefault((stages, *(system.is_read(knob, whole) for knob in declared)), (arm, config))
-    return dict(found.values())
+        arms.setdefault((stages, *(system.is_read(knob, whole) for knob in declared)), (arm, config))
+    return dict(arms.values())
 
 
 @pytest.mark.parametrize("path", SYSTEMS)
@@ -191,7 +193,7 @@ def test_a_knob_has_an_effect_or_is_refused_where_it_is_said_to_be_read(path: st
                 idle += [f"{knob} has no effect in {arm}"] * is_idle
             else:
                 wrong += [f"{knob} has an effect in {arm}, against READ_WHEN"] * (effect == "changes")
-    never = [f"{knob} has no effect in any arm" for knob, found in effects.items() if found == {"idle"}]
+    never = [f"{knob} has no effect in any arm" for knob, kinds in effects.items() if kinds == {"idle"}]
     assert not idle + wrong + never, "\n".join(idle + wrong + never)
 
 
@@ -299,18 +301,22 @@ def test_what_a_mean_is_over_is_a_fixed_metric(path: str) -> None:
 # --- two systems, one name for one thing ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("left", "right"), list(combinations(SYSTEMS, 2)))
-def test_two_systems_name_one_thing_alike(left: str, right: str) -> None:
-    one, other = load_system(left), load_system(right)
-    for name in set(one.metrics) & set(other.metrics):
-        mine, theirs = one.metrics[name], other.metrics[name]
-        assert (mine.direction, mine.unit, mine.split) == (theirs.direction, theirs.unit, theirs.split), name
+@pytest.mark.parametrize(("first_path", "second_path"), list(combinations(SYSTEMS, 2)))
+def test_two_systems_name_one_thing_alike(first_path: str, second_path: str) -> None:
+    first, second = load_system(first_path), load_system(second_path)
+    for name in set(first.metrics) & set(second.metrics):
+        metric, other_metric = first.metrics[name], second.metrics[name]
+        assert (metric.direction, metric.unit, metric.split) == (
+            other_metric.direction,
+            other_metric.unit,
+            other_metric.split,
+        ), name
     fields = [
         {name: info.annotation for name, info in system.config_type.model_fields.items()}
-        for system in (one, other)
+        for system in (first, second)
     ]
     for annotation in set(map(str, fields[0].values())) & set(map(str, fields[1].values())):
         if "nlgraft." not in annotation:  # a number or a switch can be anything
             continue
-        names = [{name for name, kind in found.items() if str(kind) == annotation} for found in fields]
+        names = [{name for name, kind in types.items() if str(kind) == annotation} for types in fields]
         assert names[0] & names[1], f"{annotation} is called {names[0]} and {names[1]}"

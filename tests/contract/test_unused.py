@@ -52,12 +52,12 @@ UNREAD = {
 
 def parsed(folders: dict[str, Path]) -> dict[str, ast.Module]:
     """The modules of packages by their dotted names."""
-    found = {}
+    modules = {}
     for package, root in folders.items():
         for path in sorted((root / package).rglob("*.py")):
             parts = path.relative_to(root).with_suffix("").parts
-            found[".".join(parts).removesuffix(".__init__")] = ast.parse(path.read_text("utf-8"))
-    return found
+            modules[".".join(parts).removesuffix(".__init__")] = ast.parse(path.read_text("utf-8"))
+    return modules
 
 
 def named_in_text(modules: dict[str, ast.Module]) -> set[tuple[str, str]]:
@@ -68,9 +68,9 @@ def named_in_text(modules: dict[str, ast.Module]) -> set[tuple[str, str]]:
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
-    found = (re.fullmatch(r"([\w.]*):([A-Za-z_]\w*)", text) for text in texts)
+    matches = (re.fullmatch(r"([\w.]*):([A-Za-z_]\w*)", text) for text in texts)
     # of f"{STAGES}.generator:train" only the end is known
-    return {("" if match[1][:1] in ("", ".") else match[1], match[2]) for match in found if match}
+    return {("" if match[1][:1] in ("", ".") else match[1], match[2]) for match in matches if match}
 
 
 def definitions(tree: ast.Module) -> Iterator[tuple[str, ast.stmt]]:
@@ -82,7 +82,7 @@ def definitions(tree: ast.Module) -> Iterator[tuple[str, ast.stmt]]:
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             for target in targets:
-                yield from ((one.id, node) for one in ast.walk(target) if isinstance(one, ast.Name))
+                yield from ((child.id, node) for child in ast.walk(target) if isinstance(child, ast.Name))
 
 
 def is_plain(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
@@ -94,8 +94,8 @@ def is_plain(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 class Uses(ast.NodeVisitor):
     """Names of modules that a statement reads, as (module, name)."""
 
-    def __init__(self, module: str, own: set[str], modules: dict[str, ast.Module]) -> None:
-        self.module, self.own, self.modules = module, own, modules
+    def __init__(self, module: str, defined: set[str], modules: dict[str, ast.Module]) -> None:
+        self.module, self.own, self.modules = module, defined, modules
         self.aliases: dict[str, str] = {}
         self.hidden: list[set[str]] = []
         self.found: set[tuple[str, str]] = set()
@@ -115,14 +115,19 @@ class Uses(ast.NodeVisitor):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         parameters = ast.walk(node.args)
         self.hidden.append(
-            {one.arg for one in parameters if isinstance(one, ast.arg)}
+            {argument.arg for argument in parameters if isinstance(argument, ast.arg)}
             | {
-                one.id
+                child.id
                 for statement in node.body
-                for one in ast.walk(statement)
-                if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+                for child in ast.walk(statement)
+                if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store)
             }
-            - {name for one in ast.walk(node) if isinstance(one, ast.Global) for name in one.names}
+            - {
+                name
+                for declaration in ast.walk(node)
+                if isinstance(declaration, ast.Global)
+                for name in declaration.names
+            }
         )
         for part in node.body:
             self.visit(part)
@@ -153,11 +158,11 @@ def unused(folders: dict[str, Path]) -> list[str]:
             if isinstance(node, ast.Import | ast.ImportFrom):
                 uses.visit(node)
         for statement in tree.body:
-            own = {name for name, node in definitions(tree) if node is statement}
+            bound = {name for name, node in definitions(tree) if node is statement}
             uses.found, before = set(), uses.found
             uses.visit(statement)
             # a function that calls itself, or a constant that is only bound, is not used by that
-            uses.found = before | {(where, name) for where, name in uses.found if name not in own}
+            uses.found = before | {(where, name) for where, name in uses.found if name not in bound}
         used |= uses.found
     exported = {
         (module, name)
@@ -204,6 +209,6 @@ def test_nothing_is_defined_that_nobody_uses() -> None:
         if "examples" not in item.filename.parts
     }
     listed = set().union(*UNREAD.values())
-    known = listed | {name for _, name in named_in_text(parsed(FOLDERS))}
-    assert "\n".join(place for name, place in unused.items() if name not in known) == ""
+    allowed = listed | {name for _, name in named_in_text(parsed(FOLDERS))}
+    assert "\n".join(place for name, place in unused.items() if name not in allowed) == ""
     assert sorted(listed - unused.keys()) == [], "these names are used now, or gone"

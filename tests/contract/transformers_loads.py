@@ -46,18 +46,20 @@ def assert_translates_alike(directory: Path, lines: Sequence[str]) -> None:
     assert plain == [ids for ids in expected if len(ids) < longest]
     target = directory / "decoder_tokenizer"
     target_tokenizer = transformers.AutoTokenizer.from_pretrained(target if target.is_dir() else directory)
-    said = open_tokenizer(folders[settings.view.target.stream])
+    our_tokenizer = open_tokenizer(folders[settings.view.target.stream])
     ids = [[settings.view.target_start, *range(8, 14)], [settings.view.target_start, 9]]
-    assert target_tokenizer.decode(ids[0][1:], skip_special_tokens=True).strip() == said.decode(ids[0][1:])
+    assert target_tokenizer.decode(ids[0][1:], skip_special_tokens=True).strip() == our_tokenizer.decode(
+        ids[0][1:]
+    )
     source, target_ids = Tokens.from_lists(expected[:2], 0), Tokens.from_lists(ids, 0)
-    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(directory).eval()
+    their_model = transformers.AutoModelForSeq2SeqLM.from_pretrained(directory).eval()
     with torch.no_grad():
-        own = model.logits(model(Batch([source], target_ids, target_ids.ids)))
-        other = theirs(
+        logits = model.logits(model(Batch([source], target_ids, target_ids.ids)))
+        their_logits = their_model(
             input_ids=source.ids, attention_mask=source.valid.long(), decoder_input_ids=target_ids.ids
         ).logits
     valid = target_ids.valid
-    torch.testing.assert_close(other[valid], own[valid], rtol=0, atol=1e-5)
+    torch.testing.assert_close(their_logits[valid], logits[valid], rtol=0, atol=1e-5)
 
 
 def assert_classifies_alike(directory: Path, model: ExportedModel, lines: Sequence[str]) -> None:
@@ -65,13 +67,13 @@ def assert_classifies_alike(directory: Path, model: ExportedModel, lines: Sequen
     import transformers
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
-    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(directory).eval()
+    their_model = transformers.AutoModelForSequenceClassification.from_pretrained(directory).eval()
     labels, probabilities_NC = model.probabilities(lines)
-    assert [theirs.config.id2label[index] for index in range(len(labels))] == labels
+    assert [their_model.config.id2label[index] for index in range(len(labels))] == labels
     encoded = tokenizer([*lines], padding=True, truncation=True, return_tensors="pt")
     with torch.no_grad():
-        found = theirs(**encoded).logits.double().softmax(-1)
-    torch.testing.assert_close(found, torch.from_numpy(probabilities_NC), rtol=0, atol=1e-5)
+        their_probabilities = their_model(**encoded).logits.double().softmax(-1)
+    torch.testing.assert_close(their_probabilities, torch.from_numpy(probabilities_NC), rtol=0, atol=1e-5)
 
 
 def assert_loads(directory: Path, line: str) -> None:

@@ -28,9 +28,9 @@ FEW_STEPS = ["train.max_steps=4", "pretraining.train.max_steps=4", "seeds=[1, 2]
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    found = generate(ConlangConfig(corpus="conlang", task="translation", train=150), "train")
+    corpus = generate(ConlangConfig(corpus="conlang", task="translation", train=150), "train")
     for name, role in (("text.en", "source 0"), ("text.de", "target")):
-        Path(name).write_text("".join(f"{line}\n" for line in found[role]), "utf-8")
+        Path(name).write_text("".join(f"{line}\n" for line in corpus[role]), "utf-8")
     return tmp_path
 
 
@@ -71,7 +71,7 @@ def test_all_commands_run_and_the_documented_keys_are_in_the_result(place: Path)
             for row in re.findall(r"^\| (`.*?) \|", PAGE, re.M):
                 first, *others = re.findall(r"`([^`]+)`", row)
                 stem = first.rpartition(".")[0]
-                for path in (first, *(f"{stem}{one}" if one.startswith(".") else one for one in others)):
+                for path in (first, *(f"{stem}{key}" if key.startswith(".") else key for key in others)):
                     keys_of(result, path)
             compared = result["cells"][-1]["comparison"]["test/bleu"]
             assert compared["standing"] in ("better", "worse", "equal", "open")

@@ -45,12 +45,12 @@ def command(toy_document: dict[str, Any], tmp_path: Path) -> list[str]:
 
 def test_a_store_that_fills_up_ends_the_run_and_fails_no_trial(command: list[str], tmp_path: Path) -> None:
     subprocess.run([*UNSHARE, FILL_UP, "bash", *command], cwd=tmp_path, check=True, timeout=280)
-    said = (tmp_path / "full.err").read_text()
-    assert (tmp_path / "full.code").read_text() == "1\n", said
-    assert "Traceback" not in said
-    assert "Free space there, or name another store" in said.splitlines()[-1]
-    assert "killed    baseline, seed 1: disk full at" in said
-    assert "failed " not in said
+    stderr = (tmp_path / "full.err").read_text()
+    assert (tmp_path / "full.code").read_text() == "1\n", stderr
+    assert "Traceback" not in stderr
+    assert "Free space there, or name another store" in stderr.splitlines()[-1]
+    assert "killed    baseline, seed 1: disk full at" in stderr
+    assert "failed " not in stderr
     assert '"state": "failed"' not in (tmp_path / "full.records").read_text()
     assert (tmp_path / "later.code").read_text() == "0\n", (tmp_path / "later.err").read_text()
     later = json.loads((tmp_path / "later.out").read_text().splitlines()[-1])

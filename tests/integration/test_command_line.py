@@ -74,9 +74,9 @@ def wait_for(path: Path, word: str, timeout_s: float = 90) -> list[str]:
     end_s = time.monotonic() + patient(timeout_s)
     while time.monotonic() < end_s:
         lines = path.read_text().splitlines() if path.exists() else []
-        found = [line for line in lines if line.startswith(word)]
-        if found:
-            return found
+        matching = [line for line in lines if line.startswith(word)]
+        if matching:
+            return matching
         time.sleep(0.1)
     raise AssertionError(f"{path} never said {word!r}")
 
@@ -86,10 +86,10 @@ def test_run_status_report_and_reuse(study_file: Path) -> None:
     first = nlgraft("run", study_file, "--json")
     result = json.loads(first.stdout)
     assert result["trials"] == {"run": 4, "reused": 0, "failed": 0}
-    told = first.stderr.splitlines()
-    assert told[0] == "checking the data"
-    assert told[1].startswith("opening MLflow at sqlite:///")
-    assert told[2:4] == ["4 trials planned, 0 finished before, 2 at once", "starting Ray on this machine"]
+    messages = first.stderr.splitlines()
+    assert messages[0] == "checking the data"
+    assert messages[1].startswith("opening MLflow at sqlite:///")
+    assert messages[2:4] == ["4 trials planned, 0 finished before, 2 at once", "starting Ray on this machine"]
     assert [cell["state"] for cell in result["cells"]] == ["finished", "finished"]
     assert result["cells"][1]["metrics"]["test/score"]["n"] == 2
     second = json_of("run", study_file, "--json")
@@ -136,9 +136,9 @@ def test_a_trial_says_of_each_stage_why_it_runs_and_what_it_reports(study_file: 
     process = start("trial", study_file, "--cell", "gain=1.0")
     out, err = finish(process, 60)
     assert process.returncode == 0, err
-    told = err.splitlines()
-    assert [line.split()[1] for line in told if ": run (" in line] == ["upstream", "training", "scores"]
-    assert "training step 3, dev/score 13.1, train/loss 0.3333" in told
+    messages = err.splitlines()
+    assert [line.split()[1] for line in messages if ": run (" in line] == ["upstream", "training", "scores"]
+    assert "training step 3, dev/score 13.1, train/loss 0.3333" in messages
     assert dict(line.split("\t") for line in out.splitlines())["test/score"] == "13.6"
 
 
@@ -192,14 +192,14 @@ def test_an_edited_study_reuses_nothing_and_put_back_reuses_all(
         write_study(tmp_path / "toy.yaml", toy_document),
         write_study(tmp_path / "edited.yaml", {**toy_document, "base": {**toy_document["base"], "steps": 4}}),
     ]
-    found = []
+    runs = []
     for study_file in (*studies, studies[0]):
         ran = nlgraft("run", study_file, "--json")
         counts = json.loads(ran.stdout.splitlines()[-1])["trials"]
-        found.append((counts["run"], counts["reused"], dev_means(ran.stdout)))
+        runs.append((counts["run"], counts["reused"], dev_means(ran.stdout)))
         nlgraft("verify", study_file)
     first, edited = (pytest.approx([0.15 + steps, 10.15 + steps], abs=1e-9) for steps in (3, 4))
-    assert found == [(4, 0, first), (4, 0, edited), (0, 4, first)]
+    assert runs == [(4, 0, first), (4, 0, edited), (0, 4, first)]
 
 
 def test_a_second_driver_is_refused_and_a_signal_ends_the_first(
@@ -288,10 +288,10 @@ def test_different_studies_at_once_compute_a_shared_stage_once(
 ) -> None:
     toy_document["base"] |= {"upstream_pause_s": 6.0}
     toy_document["seeds"] = [1]
-    one = write_study(tmp_path / "one.yaml", {**toy_document, "name": "one", "factors": {}})
+    first = write_study(tmp_path / "one.yaml", {**toy_document, "name": "one", "factors": {}})
     other = {**toy_document["base"], "steps": 5}
-    two = write_study(tmp_path / "two.yaml", {**toy_document, "name": "two", "factors": {}, "base": other})
-    processes = [start("run", one), start("run", two)]
+    second = write_study(tmp_path / "two.yaml", {**toy_document, "name": "two", "factors": {}, "base": other})
+    processes = [start("run", first), start("run", second)]
     for process in processes:
         _, err = finish(process, 150)
         assert process.returncode == 0, err

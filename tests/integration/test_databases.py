@@ -97,15 +97,15 @@ class Database:
 
 def postgresql() -> Path:
     """Directory of PostgreSQL's binaries; skips the test where it or its driver is missing."""
-    found = [
+    folders = [
         path for path in sorted(Path("/usr/lib/postgresql").glob("*/bin")) if (path / "initdb").is_file()
     ]
-    found += [Path(path).resolve().parent for path in [shutil.which("initdb")] if path]
-    if not found:
+    folders += [Path(path).resolve().parent for path in [shutil.which("initdb")] if path]
+    if not folders:
         pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
     if importlib.util.find_spec("psycopg") is None or importlib.util.find_spec("flask_wtf") is None:
         pytest.skip("its driver or MLflow's server with passwords is missing: pip install 'nlgraft[test]'")
-    return found[-1]
+    return folders[-1]
 
 
 @contextlib.contextmanager
@@ -144,7 +144,7 @@ def server(database: Database, s3_server: str, tmp_path_factory: pytest.TempPath
     client = boto3.client("s3", endpoint_url=f"http://{s3_server}", region_name="us-east-1", **keys)
     client.create_bucket(Bucket="mlflow")
 
-    text = re.sub(r"\$\{(\w+)(?::\?[^}]*)?\}", lambda found: SECRETS[found[1]], COMPOSE.read_text())
+    text = re.sub(r"\$\{(\w+)(?::\?[^}]*)?\}", lambda match: SECRETS[match[1]], COMPOSE.read_text())
     text = text.replace("@database/", f"@127.0.0.1:{database.port}/").replace("s3:9000", s3_server)
     document = YAML(typ="safe").load(text)
     service = document["services"]["mlflow"]

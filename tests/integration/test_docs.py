@@ -44,7 +44,11 @@ def text_of(page: str) -> str:
 
 
 def blocks(page: str, kind: str) -> list[str]:
-    return [block for found, block in re.findall(r"```(\w*)\n(.*?)```", text_of(page), re.S) if found == kind]
+    return [
+        block
+        for language, block in re.findall(r"```(\w*)\n(.*?)```", text_of(page), re.S)
+        if language == kind
+    ]
 
 
 def commands(page: str) -> list[str]:
@@ -65,7 +69,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     files |= {"lines.txt": labelled["source 0"], "lines.label": labelled["label"], "ref.txt": text["de"]}
     files |= dict.fromkeys(("a1.txt", "a2.txt", "b1.txt", "b2.txt"), text["de"][::-1])
     pairs = zip(text["en"], text["de"], strict=True)
-    files["pairs.csv"] = ["english,german", *(f'"{one}","{other}"' for one, other in pairs)]
+    files["pairs.csv"] = ["english,german", *(f'"{source}","{target}"' for source, target in pairs)]
     for name, lines in files.items():
         Path(name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
     return tmp_path
@@ -73,7 +77,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def type_in(line: str) -> str:
     """Run a command as a shell would, with its input from a file or from `paste`; return what it prints."""
-    line, _, given = line.partition(" < ")
+    line, _, input_file = line.partition(" < ")
     pasted = re.match(r"paste (\S+) (\S+) \| (.*)", line)
     lines = ""
     if pasted:
@@ -82,7 +86,7 @@ def type_in(line: str) -> str:
         line = pasted[3]
     arguments = shlex.split(line)[1:]
     small = SMALL_DEMO if "demo" in arguments else []
-    done = nlgraft(*arguments, *small, text=Path(given).read_text() if given else lines)
+    done = nlgraft(*arguments, *small, text=Path(input_file).read_text() if input_file else lines)
     if arguments[0] == "init":  # two seeds are enough to see that it runs
         path = Path(
             arguments[arguments.index("--out") + 1] if "--out" in arguments else f"{arguments[1]}.yaml"
@@ -93,16 +97,18 @@ def type_in(line: str) -> str:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_command_and_option_of_a_page_exists(page: str) -> None:
-    found = commands(page) + [f"nlgraft {name}" for name in re.findall(r"`nlgraft (\w+)", text_of(page))]
-    for line in found:
+    command_lines = commands(page) + [
+        f"nlgraft {name}" for name in re.findall(r"`nlgraft (\w+)", text_of(page))
+    ]
+    for line in command_lines:
         arguments = shlex.split(line.rpartition("nlgraft ")[2].partition(" <")[0])
         command: click.Command = main
         while isinstance(command, click.Group) and arguments:
             name = arguments.pop(0)
             assert name in command.commands, line
             command = command.commands[name]
-        known = {option for parameter in command.params for option in parameter.opts}
-        assert {one for one in arguments if one.startswith("--")} <= known, line
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert {argument for argument in arguments if argument.startswith("--")} <= options, line
         if line in commands(page):  # with values that the options take
             command.make_context(command.name, arguments)
 

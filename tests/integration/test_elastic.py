@@ -63,11 +63,11 @@ def nodes(
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # 127.0.0.1 is meant as it is
     with tempfile.TemporaryDirectory(prefix="nlg-") as directory:
-        found = Nodes(directory, getattr(request, "param", 2))
+        ray_nodes = Nodes(directory, getattr(request, "param", 2))
         try:
-            yield found
+            yield ray_nodes
         finally:
-            found.close()
+            ray_nodes.close()
 
 
 @pytest.fixture

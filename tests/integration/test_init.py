@@ -108,7 +108,7 @@ def test_the_splits_divide_the_text_and_share_no_line(place: Path, text: dict[st
         )
         for split in ("train", "dev", "test")
     }
-    assert sorted(pair for found in pairs.values() for pair in found) == sorted(
+    assert sorted(pair for pairs_of_split in pairs.values() for pair in pairs_of_split) == sorted(
         zip(text["text.en"], text["text.de"], strict=True)
     )
     for side in (0, 1):

@@ -39,8 +39,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     names = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "RAY_ADDRESS")}
     token = tmp_path_factory.mktemp("token") / "auth_token"
     token.write_text(secrets.token_hex(32))
-    ours = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_USAGE_STATS_ENABLED": "0"}
-    return {**names, **ours, "PATH": f"{BIN}:{os.environ['PATH']}"}
+    settings = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token), "RAY_USAGE_STATS_ENABLED": "0"}
+    return {**names, **settings, "PATH": f"{BIN}:{os.environ['PATH']}"}
 
 
 @pytest.fixture(scope="module")
@@ -134,8 +134,8 @@ def test_a_study_is_submitted_joined_stopped_and_resumed_from_the_submitter_s_ma
     assert submitted.returncode == 0, submitted.stderr
     job_id = submitted.stdout.strip()
     assert re.fullmatch(r"nlgraft-toy-job-[0-9a-f]{10}-1", job_id)
-    told = [line.partition(": ")[2] for line in submitted.stderr.splitlines()]
-    following = [line.split()[1] for line in told if line.startswith("nlgraft ")]
+    messages = [line.partition(": ")[2] for line in submitted.stderr.splitlines()]
+    following = [line.split()[1] for line in messages if line.startswith("nlgraft ")]
     assert following == ["status", "logs", "stop"]
 
     again = nlgraft("submit", *places)
@@ -246,12 +246,12 @@ def test_the_commands_of_the_readme_run_a_study_and_show_it(reader: Reader) -> N
     try:
         first_answer(f"http://127.0.0.1:{port}/health", server)
         query = json.dumps({"max_results": 100}).encode()
-        asked = Request(
+        request = Request(
             f"http://127.0.0.1:{port}/api/2.0/mlflow/experiments/search",
             query,
             {"Content-Type": "application/json"},
         )
-        with urlopen(asked, timeout=30) as answer:
+        with urlopen(request, timeout=30) as answer:
             names = [experiment["name"] for experiment in json.load(answer)["experiments"]]
     finally:
         os.killpg(server.pid, signal.SIGKILL)

@@ -40,15 +40,15 @@ def test_a_search_with_a_margin_from_file_to_mlflow(toy_document: dict[str, Any]
     baseline, same = document["cells"]
     assert same["comparison"]["test/score"]["verdict"] == "equal within 0.2 points"
     settings = baseline["search"]["settings"]
-    assert [one["setting"] for one in settings["settings"]] == ["steps", "num_bytes"]
+    assert [row["setting"] for row in settings["settings"]] == ["steps", "num_bytes"]
     assert sum(level["trials"] for level in settings["settings"][0]["levels"]) == settings["trials"] == 10
     assert "verdict" in nlgraft("report", study).stdout.replace("|", " ").split()
 
     client = MlflowClient(f"sqlite:///{tmp_path / 'store' / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("toy")
     assert experiment is not None
-    found = client.search_runs([experiment.experiment_id], "tags.`nlgraft.kind` = 'cell'")
-    tags = {run.data.tags["nlgraft.cell"]: run.data.tags for run in found}
+    cell_runs = client.search_runs([experiment.experiment_id], "tags.`nlgraft.kind` = 'cell'")
+    tags = {run.data.tags["nlgraft.cell"]: run.data.tags for run in cell_runs}
     assert tags["arm=same"]["nlgraft.verdict"] == "equal within 0.2 points"
     assert tags["baseline"]["nlgraft.mattered"].startswith("steps ")
     assert "nlgraft.verdict" not in tags["baseline"]

@@ -71,9 +71,9 @@ def test_every_cell_runs(tmp_path, monkeypatch):
 
 def test_completion_offers_no_names_of_pydantic():
     study = Study.from_yaml("demo")
-    for one in (study, ScoreConfig()):
-        offered = [name for name in dir(one) if not name.startswith("_")]
+    for config in (study, ScoreConfig()):
+        offered = [name for name in dir(config) if not name.startswith("_")]
         assert not {name for name in offered if name.startswith("model_")}
         assert not {"copy", "dict", "json", "parse_obj", "construct"} & set(offered)
-        assert set(type(one).model_fields) <= set(offered)
+        assert set(type(config).model_fields) <= set(offered)
     assert {"plan", "to_yaml", "variant"} <= set(dir(study))

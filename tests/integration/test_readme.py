@@ -71,9 +71,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def commands(*names: str) -> list[list[str]]:
-    found = [command[1:] for command in COMMANDS if command[1] in names]
-    assert {command[0] for command in found} == set(names)
-    return found
+    arguments = [command[1:] for command in COMMANDS if command[1] in names]
+    assert {command[0] for command in arguments} == set(names)
+    return arguments
 
 
 def run_all(*names: str) -> None:

@@ -205,10 +205,10 @@ def test_a_released_vocabulary_is_changed(checkpoint, change, tmp_path):
             made = model.generate(**ids, max_new_tokens=3, do_sample=False, pad_token_id=0)
             assert ids.input_ids.shape[1] < made.shape[1]
     for sample in TEXT[:1] if is_wordpiece else SAMPLES:
-        given, known = (
+        new_text, old_text = (
             each.decode(each(sample).input_ids, skip_special_tokens=True) for each in (tokenizer, old)
         )
-        assert given == (sample if change == "replace" else known)
+        assert new_text == (sample if change == "replace" else old_text)
     if change == "extend":
         rows = [each.get_input_embeddings().weight[: len(old)] for each in (before, model)]
         assert torch.equal(*rows)

@@ -77,7 +77,7 @@ def test_a_killed_driver_loses_no_short_trial_and_repeats_none(
     assert len(trainings) == NUM_SEEDS
     assert sum(trainings.values()) <= NUM_SEEDS + 2, "at most the trial that each worker computed runs again"
     client = MlflowClient(f"sqlite:///{tmp_path / 'store/mlflow.db'}")
-    [experiment] = [one for one in client.search_experiments() if one.name == "toy"]
+    [experiment] = [candidate for candidate in client.search_experiments() if candidate.name == "toy"]
     runs = client.search_runs(
         [experiment.experiment_id], "tags.`nlgraft.kind` = 'trial'", max_results=NUM_SEEDS * 2
     )

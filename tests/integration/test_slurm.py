@@ -196,8 +196,10 @@ def test_two_jobs_that_share_a_host_both_end(hosts: tuple[Host, Host], tmp_path:
     for job_id, job in jobs.items():
         finish(job, tmp_path / str(job_id) / "output", 800)
         assert len(list((tmp_path / str(job_id) / "store").rglob("score.json"))) == 2
-    left = subprocess.run(hosts[0].command("ls", "/tmp"), capture_output=True, text=True, check=True).stdout
-    assert "nlgraft-" not in left
+    remaining_files = subprocess.run(
+        hosts[0].command("ls", "/tmp"), capture_output=True, text=True, check=True
+    ).stdout
+    assert "nlgraft-" not in remaining_files
 
 
 def states(directory: Path) -> list[str]:

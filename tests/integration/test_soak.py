@@ -25,16 +25,16 @@ Fault = Callable[[], bool | None]
 
 
 def end_one(find: Callable[[], list[int]]) -> bool:
-    found = find()
-    if found:
-        os.kill(found[0], signal.SIGKILL)
-    return bool(found)
+    pids = find()
+    if pids:
+        os.kill(pids[0], signal.SIGKILL)
+    return bool(pids)
 
 
 def stop_one(find: Callable[[], list[int]]) -> bool:
-    found = find()
-    suspend(found[:1], STOP_S)
-    return bool(found)
+    pids = find()
+    suspend(pids[:1], STOP_S)
+    return bool(pids)
 
 
 def faults_of(cluster: Cluster, driver: Driver, server: MlflowServer, database: Database) -> dict[str, Fault]:

@@ -345,8 +345,8 @@ def test_a_training_without_progress_fails_with_the_stacks_of_its_worker(
 ) -> None:
     two_workers["base"]["behaviour"] = "hang"
     two_workers["resources"] |= {"workers": num_workers, "stall_timeout": "5s"}
-    found = Sweep(two_workers)
-    [record] = found.records().values()
+    sweep = Sweep(two_workers)
+    [record] = sweep.records().values()
     assert record.state == "failed"
     assert "no progress for 5 s (resources.stall_timeout); it stood at " in record.reason
     [failed] = [stage for stage in record.stages if stage["decision"] == "failed"]
@@ -355,7 +355,7 @@ def test_a_training_without_progress_fails_with_the_stacks_of_its_worker(
     assert "in run_training" in failed["traceback"]
     assert failed["traceback"].count("sweep_toy.py") >= num_workers
     assert log_of(tmp_path).count("training") == 1, "it is not tried again"
-    assert trial_record(found.store, record.fingerprint) == record
+    assert trial_record(sweep.store, record.fingerprint) == record
 
 
 def test_a_sweep_without_a_place_says_so_and_ends_when_it_has_waited_enough(
@@ -368,16 +368,16 @@ def test_a_sweep_without_a_place_says_so_and_ends_when_it_has_waited_enough(
     ray.get(others.ready())
     study = Study.from_dict(toy_document)
     store = ArtifactStore.open(study.storage.path)
-    told: list[Event] = []
+    events: list[Event] = []
     try:
         with pytest.raises(ClusterError, match=r"no trial could run for \d+ s \(--wait-timeout\)") as raised:
-            run_sweep(study, store, cells(study), Driver(told.append, wait_timeout_s=5.0))
+            run_sweep(study, store, cells(study), Driver(events.append, wait_timeout_s=5.0))
     finally:
         remove_placement_group(others)
     assert "without a place on the cluster: each worker needs 1 CPU, free are 0 CPU in all" in str(
         raised.value
     )
-    lines = [event.message for event in told if isinstance(event, Notice)]
+    lines = [event.message for event in events if isinstance(event, Notice)]
     assert len([line for line in lines if line.startswith("waiting for ")]) >= 2, lines
-    states = {event.record.state for event in told if isinstance(event, TrialEnded)}
+    states = {event.record.state for event in events if isinstance(event, TrialEnded)}
     assert states == {"killed"}, "they run again"

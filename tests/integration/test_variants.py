@@ -54,7 +54,7 @@ def test_a_variant_has_a_name_a_report_and_an_experiment_of_its_own(
     from mlflow import MlflowClient
 
     client = MlflowClient(uri)
-    runs = client.search_runs([found.experiment_id for found in client.search_experiments()])
+    runs = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
     studies = {run.info.run_name: run for run in runs if run.data.tags["nlgraft.kind"] == "study"}
     assert set(studies) == {"toy", variant.variant}
     assert studies[variant.variant].data.params["overrides"] == "steps=4 seeds=[1]"

@@ -50,7 +50,7 @@ def t_test(gain: float, noise: float) -> float:
     """
     gains = [10 * gain + noise * step for step in (2, 4, 1)]
     mean = sum(gains) / 3
-    error = math.sqrt(sum((one - mean) ** 2 for one in gains) / 2 / 3)
+    error = math.sqrt(sum((gain_of_seed - mean) ** 2 for gain_of_seed in gains) / 2 / 3)
     places = [(number + 0.5) / NUM_DRAWS for number in range(NUM_DRAWS)]
     draws = [(2 * place - 1) / math.sqrt(2 * place * (1 - place)) for place in places]
     num_far = sum(abs(draw) * error >= abs(mean) * (1 - 1e-9) for draw in draws)
@@ -69,8 +69,10 @@ def by_hand() -> dict[str, float]:
 
 
 def verdicts(result: StudyResult) -> dict[str, tuple[float | None, str]]:
-    found = {name: result.compare(f"without {name}") for name in ARMS}
-    return {name: (one.p_holm, result.standing(one)) for name, one in found.items()}
+    comparisons = {name: result.compare(f"without {name}") for name in ARMS}
+    return {
+        name: (comparison.p_holm, result.standing(comparison)) for name, comparison in comparisons.items()
+    }
 
 
 def test_a_study_keeps_its_own_p_values_also_after_a_launch_with_fewer_seeds(
@@ -101,16 +103,16 @@ def test_another_study_with_the_same_baseline_is_asked_about_its_own_pairs(docum
     assert first.standing(first.compare("without strong")) == "better"
     document["components"]["fair"]["without"] = dict(zip(("gain", "noise"), OTHER, strict=True))
     second = launched(with_arm(document, "fair"))
-    found = second.compare("without fair")
-    assert found.p_holm == pytest.approx(t_test(*OTHER) / FIRST * 0.05 / 0.045, rel=1e-9)
-    assert found.basis == "declared later"
-    assert second.standing(found) == "better"
+    comparison = second.compare("without fair")
+    assert comparison.p_holm == pytest.approx(t_test(*OTHER) / FIRST * 0.05 / 0.045, rel=1e-9)
+    assert comparison.basis == "declared later"
+    assert second.standing(comparison) == "better"
 
 
 def test_another_study_after_an_open_one_pays_and_is_told_why(document: dict[str, Any]) -> None:
     """Nobody can tell it from arms that are swapped in the file until one is significant."""
     launched(with_arm(document, "weak"))
-    found = launched(with_arm(document, "strong")).compare("without strong")
-    assert found.basis == "declared later"
-    assert found.p_holm == pytest.approx(t_test(*ARMS["strong"]) / FIRST * 10, rel=1e-9)
-    assert "declaration 2 on these test lines, which has a level of 0.005" in found.notes[-1]
+    comparison = launched(with_arm(document, "strong")).compare("without strong")
+    assert comparison.basis == "declared later"
+    assert comparison.p_holm == pytest.approx(t_test(*ARMS["strong"]) / FIRST * 10, rel=1e-9)
+    assert "declaration 2 on these test lines, which has a level of 0.005" in comparison.notes[-1]

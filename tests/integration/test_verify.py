@@ -70,12 +70,12 @@ class Bench:
 
     def runs(self, kind: str) -> list[Any]:
         experiment = self.client.get_experiment_by_name("toy")
-        found = self.client.search_runs([experiment.experiment_id], f"tags.`nlgraft.kind` = '{kind}'")
-        return sorted(found, key=lambda run: (run.data.tags.get(CELL, ""), run.info.run_name))
+        runs_of_kind = self.client.search_runs([experiment.experiment_id], f"tags.`nlgraft.kind` = '{kind}'")
+        return sorted(runs_of_kind, key=lambda run: (run.data.tags.get(CELL, ""), run.info.run_name))
 
     def optuna_study(self) -> optuna.Study:
         url = f"sqlite:///{self.store / 'optuna.db'}"
-        [name] = [one for one in optuna.get_all_study_names(url) if "baseline" in one]
+        [name] = [study_name for study_name in optuna.get_all_study_names(url) if "baseline" in study_name]
         return optuna.load_study(study_name=name, storage=url)
 
     def artifact(self, stage: str) -> Path:
@@ -91,24 +91,24 @@ def bench(finished: Path, tmp_path: Path, toy_on_path: Path) -> Bench:
 
 
 def test_what_has_run_is_clean_and_every_byte_of_it_is_read(bench: Bench) -> None:
-    found = bench.verify()
-    assert found.findings == ()
+    report = bench.verify()
+    assert report.findings == ()
     # 2 cells of 3 proposals and 1 replicate
-    assert (found.num_planned, found.states) == (8, {"finished": 8})
+    assert (report.num_planned, report.states) == (8, {"finished": 8})
     manifests = [json.loads(path.read_text()) for path in bench.store.rglob("manifest.json")]
-    assert found.num_artifacts == len(manifests)
-    assert found.num_bytes == sum(one["bytes"] for one in manifests)
+    assert report.num_artifacts == len(manifests)
+    assert report.num_bytes == sum(manifest["bytes"] for manifest in manifests)
 
 
 def test_what_has_not_run_is_named_trial_by_trial(bench: Bench) -> None:
     shutil.rmtree(bench.store)
     bench.store.mkdir()
-    found = bench.verify()
-    assert (found.num_planned, found.states) == (8, {})
-    whats = [one.what for one in found.findings if one.place == "store"]
+    report = bench.verify()
+    assert (report.num_planned, report.states) == (8, {})
+    whats = [finding.what for finding in report.findings if finding.place == "store"]
     assert "gain=1.0, search 2: is not proposed" in whats
     assert len(whats) == 8
-    assert [one.what for one in found.findings if one.place == "MLflow"] == [
+    assert [finding.what for finding in report.findings if finding.place == "MLflow"] == [
         f"{bench.store / 'mlflow.db'} is missing"
     ]
     assert not (bench.store / "mlflow.db").exists()
@@ -141,9 +141,9 @@ def lose_the_database_of_optuna(bench: Bench) -> str:
 )
 def test_what_another_run_repairs(damage: Callable[[Bench], str], bench: Bench) -> None:
     expected = damage(bench)
-    found = bench.verify().findings
-    assert expected in [one.what for one in found]
-    assert {one.remedy for one in found} == {"`nlgraft run` of this study completes it"}
+    findings = bench.verify().findings
+    assert expected in [finding.what for finding in findings]
+    assert {finding.remedy for finding in findings} == {"`nlgraft run` of this study completes it"}
     bench.run_again()
     assert bench.verify().findings == ()
 
@@ -156,9 +156,9 @@ def test_a_run_that_is_there_twice_goes_by_the_command_that_is_named(bench: Benc
         tags=run.data.tags | {"mlflow.runName": "twin"},
     )
     bench.client.set_terminated(twin.info.run_id)
-    [found] = bench.verify().findings
-    assert found.what == f"run twin ({twin.info.run_id[:8]}) is there 2 times"
-    assert found.remedy.endswith(f"`mlflow runs delete --run-id {twin.info.run_id}`")
+    [finding] = bench.verify().findings
+    assert finding.what == f"run twin ({twin.info.run_id[:8]}) is there 2 times"
+    assert finding.remedy.endswith(f"`mlflow runs delete --run-id {twin.info.run_id}`")
     bench.client.delete_run(twin.info.run_id)
     assert bench.verify().findings == ()
 
@@ -179,9 +179,9 @@ def test_what_optuna_holds_too_much_goes_with_its_file(
     damage: Callable[[optuna.Study], str], bench: Bench
 ) -> None:
     expected = damage(bench.optuna_study())
-    [found] = bench.verify().findings
-    assert (found.place, found.what) == ("Optuna", expected)
-    assert found.remedy.startswith("delete optuna.db in the store")
+    [finding] = bench.verify().findings
+    assert (finding.place, finding.what) == ("Optuna", expected)
+    assert finding.remedy.startswith("delete optuna.db in the store")
     (bench.store / "optuna.db").unlink()
     bench.run_again()
     assert bench.verify().findings == ()
@@ -192,9 +192,9 @@ def test_another_outcome_than_the_record_s_is_named_in_optuna_and_mlflow(bench: 
     [path, *_] = sorted((bench.store / "records" / "trials").glob("*.json"))
     record = json.loads(path.read_text()) | {"state": "failed", "reason": "by hand", "metrics": {}}
     path.write_text(json.dumps(record))
-    found = bench.verify()
-    assert found.states["failed"] == 1
-    assert [one.place for one in found.findings if "record says" in one.what][-1] == "MLflow"
+    report = bench.verify()
+    assert report.states["failed"] == 1
+    assert [finding.place for finding in report.findings if "record says" in finding.what][-1] == "MLflow"
 
 
 def test_a_flipped_byte_and_a_lost_stage_are_named_and_made_again(bench: Bench) -> None:
@@ -205,12 +205,12 @@ def test_a_flipped_byte_and_a_lost_stage_are_named_and_made_again(bench: Bench) 
     damaged.chmod(0o644)
     damaged.write_bytes(stored)
     os.utime(damaged, ns=(before.st_atime_ns, before.st_mtime_ns))
-    lost = bench.artifact("upstream").parents[1]
-    shutil.rmtree(lost)
+    upstream = bench.artifact("upstream").parents[1]
+    shutil.rmtree(upstream)
     study_file = bench.directory / "toy.yaml"
     shown = nlgraft("verify", study_file, code=1)
     assert f"training {damaged.parents[1].name[:12]} is damaged: {damaged.name} has checksum" in shown.stdout
-    assert f"upstream {lost.name[:12]} is missing" in shown.stdout
+    assert f"upstream {upstream.name[:12]} is missing" in shown.stdout
     nlgraft("verify", study_file, "--discard", code=1)
     names = {stage.parent.name for stage in bench.store.glob("artifacts/*/*") if stage.is_dir()}
     assert names == {"upstream", "training", "scores"}, "the other trials keep theirs"

@@ -73,15 +73,15 @@ def reverse_ids(source: Path, target: Path) -> None:
 @torch.no_grad()
 def states_and_logits(model, ids):
     if model.config.is_encoder_decoder:
-        found = model(
+        outputs = model(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
             decoder_input_ids=ids.flip(1),
             output_hidden_states=True,
         )
-        return (*found.encoder_hidden_states, *found.decoder_hidden_states), found.logits
-    found = model(input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True)
-    return found.hidden_states, found.logits
+        return (*outputs.encoder_hidden_states, *outputs.decoder_hidden_states), outputs.logits
+    outputs = model(input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True)
+    return outputs.hidden_states, outputs.logits
 
 
 def test_reversed_ids_change_nothing(checkpoint, tmp_path):
@@ -103,8 +103,8 @@ def test_reversed_ids_change_nothing(checkpoint, tmp_path):
             states_and_logits(before, old_ids),
             states_and_logits(after, new_ids),
         )
-        for one, other in zip(old_states, new_states, strict=True):
-            assert torch.allclose(one, other, atol=1e-6)
+        for old_layer, new_layer in zip(old_states, new_states, strict=True):
+            assert torch.allclose(old_layer, new_layer, atol=1e-6)
         # rows beyond the tokenizer are dropped
         assert torch.allclose(old_logits[..., : len(old_tokenizer)], new_logits.flip(-1), atol=1e-5)
     assert ties(before) == ties(after)
@@ -132,12 +132,12 @@ def test_a_new_vocabulary_loads_encodes_and_generates(checkpoint, new_kind, tmp_
     inputs = tokenizer(OTHER_LINES[0], return_tensors="pt")
     assert tokenizer.decode(inputs.input_ids[0], skip_special_tokens=True).strip() == OTHER_LINES[0]
     around = quiet(old_tokenizer, "a")["input_ids"]
-    known = {
+    new_ends = {
         old_tokenizer.eos_token_id: tokenizer.eos_token_id,
         old_tokenizer.sep_token_id: tokenizer.sep_token_id,
     }
-    if known.get(around[-1]) is not None:
-        assert inputs.input_ids[0, -1] == known[around[-1]]
+    if new_ends.get(around[-1]) is not None:
+        assert inputs.input_ids[0, -1] == new_ends[around[-1]]
     for name in ("eos", "pad"):
         configured = getattr(model.config, f"{name}_token_id")
         if getattr(before.config, f"{name}_token_id") is not None and configured is not None:

@@ -62,7 +62,7 @@ def states(model: TransformersMaskedLM, tokenizer: Path, text: list[str]) -> tor
     ids = MaskingIds.of(load_vocabulary(tokenizer))
     encoded = encode_words(tokenizer / TOKENIZER_FILE, text, 126).ids
     rows = [[ids.begin, *encoded[row].tolist(), ids.end] for row in range(len(text))]
-    found = torch.empty(len(rows), model.input_table.shape[1])
+    means = torch.empty(len(rows), model.input_table.shape[1])
     order = np.argsort([len(row) for row in rows])
     model.eval()
     with torch.inference_mode():
@@ -71,8 +71,8 @@ def states(model: TransformersMaskedLM, tokenizer: Path, text: list[str]) -> tor
             labels = torch.full_like(tokens.ids, NOT_PREDICTED)
             hidden_BTD = model(MaskedBatch(tokens, labels))[0]
             valid_BT1 = tokens.valid[:, :, None]
-            found[part] = (hidden_BTD * valid_BT1).sum(1) / valid_BT1.sum(1)
-    return found
+            means[part] = (hidden_BTD * valid_BT1).sum(1) / valid_BT1.sum(1)
+    return means
 
 
 def probe(train: torch.Tensor, train_classes: torch.Tensor, test: torch.Tensor) -> torch.Tensor:
@@ -118,8 +118,8 @@ def test_rows_of_partitions_keep_what_the_encoder_knows(checkpoint, lines, tmp_p
         changed = TransformersMaskedLM(exchange_vocabulary(model.model, plan))
         after = {name: states(changed, tmp_path, text[name]) for name in text}
         cosine = torch.nn.functional.cosine_similarity(after["test"], before).mean()
-        found = probe(after["train"], classes["train"], after["test"])
-        return float(cosine), float((found == classes["test"]).float().mean())
+        predicted = probe(after["train"], classes["train"], after["test"])
+        return float(cosine), float((predicted == classes["test"]).float().mean())
 
     vipi = measure("vipi", 0)
     drawn = {

@@ -67,12 +67,12 @@ class Newcomer:
     def writes(self, name: str, lines: list[str]) -> None:
         (self.folder / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
-    def types(self, line: str, given: str = "") -> tuple[str, str]:
+    def types(self, line: str, stdin: str = "") -> tuple[str, str]:
         done = subprocess.run(
             shlex.split(line),
             cwd=self.folder,
             env=self.environment,
-            input=given,
+            input=stdin,
             capture_output=True,
             text=True,
             check=False,
@@ -84,15 +84,15 @@ class Newcomer:
 def write_text(newcomer: Newcomer, takes: list[str]) -> tuple[list[str], list[list[str]]]:
     """Write the text that a system takes; return the options that name it, and its sources line by line."""
     if "sources" in takes:
-        found = generate(ConlangConfig(corpus="conlang", task="multi_source", train=NUM_LINES), "train")
-        text = {"text.en": found["source 0"], "text.fr": found["source 1"], "text.de": found["target"]}
+        corpus = generate(ConlangConfig(corpus="conlang", task="multi_source", train=NUM_LINES), "train")
+        text = {"text.en": corpus["source 0"], "text.fr": corpus["source 1"], "text.de": corpus["target"]}
         options = ["--source text.en", "--source text.fr", "--target text.de"]
         sources = [text["text.en"], text["text.fr"]]
     else:
         task = "classification" if "label" in takes else "translation"
-        found = generate(ConlangConfig(corpus="conlang", task=task, train=NUM_LINES), "train")
-        wanted = {"source": "source 0", "target": "target", "label": "label"}
-        text = {f"text.{name}": found[role] for name, role in wanted.items() if name in takes}
+        corpus = generate(ConlangConfig(corpus="conlang", task=task, train=NUM_LINES), "train")
+        roles = {"source": "source 0", "target": "target", "label": "label"}
+        text = {f"text.{name}": corpus[role] for name, role in roles.items() if name in takes}
         options = [f"--{name.partition('.')[2]} {name}" for name in text]
         sources = [text["text.source"]]
     for name, written in text.items():
@@ -109,18 +109,18 @@ def test_from_text_to_the_winner_by_what_is_printed(system: str, environment: Pa
     listed, _ = newcomer.types("nlgraft systems")
     assert system in listed
     shown, _ = newcomer.types(f"nlgraft init {system} {' '.join(options)}")
-    told = [line.partition("  ")[0] for line in shown.splitlines() if line.startswith("nlgraft ")]
-    small = [line for line in told if "@" not in line]
+    commands = [line.partition("  ")[0] for line in shown.splitlines() if line.startswith("nlgraft ")]
+    small = [line for line in commands if "@" not in line]
     assert [line.split()[1] for line in small] == ["plan", "run", "report", "export"]
     printed = {line.split()[1]: newcomer.types(line) for line in small}
     assert "arm=" in printed["run"][0]
     assert (tmp_path / "report" / "report.html").is_file()
-    told = re.findall(r"next: (nlgraft .*) < text", printed["export"][1])
-    if told:
+    prediction_commands = re.findall(r"next: (nlgraft .*) < text", printed["export"][1])
+    if prediction_commands:
         columns = re.findall(r"< text, with columns by tabs: (.*)", printed["export"][1])
         width = len(columns[0].split(", ")) if columns else 1  # the best arm may read one source of several
-        given = "".join("\t".join(row[:width]) + "\n" for row in rows[:20])
-        answers, _ = newcomer.types(told[0], given)
+        stdin = "".join("\t".join(row[:width]) + "\n" for row in rows[:20])
+        answers, _ = newcomer.types(prediction_commands[0], stdin)
         assert len(answers.splitlines()) == 20
     else:  # a causal language model, which transformers opens
         assert re.search(r"^transformers: \w+ForCausalLM loads this directory", printed["export"][1], re.M)

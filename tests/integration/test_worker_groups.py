@@ -88,12 +88,14 @@ def test_two_workers_give_the_metrics_of_one(system: str, tmp_path: Path) -> Non
         "seeds": [1],
     }
     document["base"] = {**document["base"], "model": {"preset": "tiny", **_SIZES}, "decode": {"beam": 1}}
-    one = record_of(document, tmp_path / "one", 1)
-    two = record_of(document, tmp_path / "two", 2)
-    assert one.fingerprint == two.fingerprint, "how many workers train it is no part of a trial's identity"
+    single = record_of(document, tmp_path / "one", 1)
+    double = record_of(document, tmp_path / "two", 2)
+    assert single.fingerprint == double.fingerprint, (
+        "how many workers train it is no part of a trial's identity"
+    )
     for name in ("train/loss", "dev/loss"):
-        values = [value for _, value, _ in one.curves[name]]
+        values = [value for _, value, _ in single.curves[name]]
         assert len(values) >= 2
-        assert [value for _, value, _ in two.curves[name]] == pytest.approx(values, rel=1e-4)
-    for name in one.metrics.keys() & {"dev/loss", "bert/dev_loss", "train_tokens", "parameters/trained"}:
-        assert two.metrics[name] == pytest.approx(one.metrics[name], rel=1e-4), name
+        assert [value for _, value, _ in double.curves[name]] == pytest.approx(values, rel=1e-4)
+    for name in single.metrics.keys() & {"dev/loss", "bert/dev_loss", "train_tokens", "parameters/trained"}:
+        assert double.metrics[name] == pytest.approx(single.metrics[name], rel=1e-4), name

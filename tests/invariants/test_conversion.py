@@ -49,28 +49,28 @@ FORCED = {"mbart_50": (6,), "bart": (0,), "m2m_100": (7,)}
 LIMIT = 20
 
 
-def theirs_of(name, **settings):
-    architecture, own = CASES[name]
-    return tiny_translator(architecture, **own, **settings)
+def reference_of(name, **settings):
+    architecture, options = CASES[name]
+    return tiny_translator(architecture, **options, **settings)
 
 
-def random_batch(theirs, count=4, seed=0, longest=8):
+def random_batch(reference, count=4, seed=0, longest=8):
     """Mixed lengths, so there is padding on both sides; the first target token is the decoder's start."""
     draw = random.Random(seed)
-    start, end = theirs.config.decoder_start_token_id, theirs.config.eos_token_id
+    start, end = reference.config.decoder_start_token_id, reference.config.eos_token_id
     sources = [[*(draw.randrange(8, 28) for _ in range(draw.randint(1, longest))), end] for _ in range(count)]
     targets = [
         [start, *(draw.randrange(8, 28) for _ in range(draw.randint(1, longest)))] for _ in range(count)
     ]
-    pad = theirs.config.pad_token_id
+    pad = reference.config.pad_token_id
     source, target = Tokens.from_lists(sources, pad), Tokens.from_lists(targets, pad)
     return Batch([source], target, target.ids)
 
 
 @torch.no_grad()
-def their_logits(theirs, batch):
+def their_logits(reference, batch):
     source, target = batch.sources[0], batch.target_input
-    return theirs(
+    return reference(
         input_ids=source.ids,
         attention_mask=source.valid.long(),
         decoder_input_ids=target.ids,
@@ -86,15 +86,15 @@ def our_logits(model, batch):
 @pytest.mark.parametrize("name", CASES)
 def test_logits_equal_those_of_transformers(name):
     """Invariant F2: fp32 logits within 1e-4 (measured: below 1e-6), in mixed lengths and alone."""
-    theirs = theirs_of(name)
-    model, _ = from_hugging_face(theirs)
-    batch = random_batch(theirs)
+    reference = reference_of(name)
+    model, _ = from_hugging_face(reference)
+    batch = random_batch(reference)
     valid = batch.target_input.valid
-    expected = their_logits(theirs, batch)[valid]
+    expected = their_logits(reference, batch)[valid]
     assert expected.std() > 0.5
     torch.testing.assert_close(our_logits(model, batch)[valid], expected, rtol=0, atol=1e-5)
-    alone = random_batch(theirs, count=1, seed=3)
-    torch.testing.assert_close(our_logits(model, alone), their_logits(theirs, alone), rtol=0, atol=1e-5)
+    alone = random_batch(reference, count=1, seed=3)
+    torch.testing.assert_close(our_logits(model, alone), their_logits(reference, alone), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -102,8 +102,8 @@ def test_round_trip_is_equal_to_the_bit(name, tmp_path):
     """Invariant F38: read, written and read by transformers, every tensor and setting is what it was."""
     import transformers
 
-    theirs = theirs_of(name)
-    theirs.save_pretrained(tmp_path / "theirs")
+    reference = reference_of(name)
+    reference.save_pretrained(tmp_path / "theirs")
     model, info = from_hugging_face(tmp_path / "theirs")
     assert to_hugging_face(model, tmp_path / "ours", info=info) == []
     before, after = (load_file(tmp_path / which / "model.safetensors") for which in ("theirs", "ours"))
@@ -112,29 +112,31 @@ def test_round_trip_is_equal_to_the_bit(name, tmp_path):
     for file in ("config.json", "generation_config.json"):
         message = [json.loads((tmp_path / which / file).read_text()) for which in ("theirs", "ours")]
         assert message[0] == message[1]
-    again, report = type(theirs).from_pretrained(
+    again, report = type(reference).from_pretrained(
         tmp_path / "ours", dtype=torch.float32, output_loading_info=True
     )
     assert not any(report.values())
     assert isinstance(again, transformers.PreTrainedModel)
     state = again.state_dict()
-    assert all(torch.equal(tensor, state[key]) for key, tensor in theirs.state_dict().items())
+    assert all(torch.equal(tensor, state[key]) for key, tensor in reference.state_dict().items())
     twice, _ = from_hugging_face(again)
-    for (key, one), other in zip(model.state_dict().items(), twice.state_dict().values(), strict=True):
-        assert torch.equal(one, other), key
+    for (key, weight), weight_again in zip(
+        model.state_dict().items(), twice.state_dict().values(), strict=True
+    ):
+        assert torch.equal(weight, weight_again), key
 
 
 @torch.no_grad()
-def their_output(theirs, batch, **settings):
-    source, end = batch.sources[0], theirs.generation_config.eos_token_id
-    rows = theirs.generate(input_ids=source.ids, attention_mask=source.valid.long(), **settings)[
+def their_output(reference, batch, **settings):
+    source, end = batch.sources[0], reference.generation_config.eos_token_id
+    rows = reference.generate(input_ids=source.ids, attention_mask=source.valid.long(), **settings)[
         :, 1:
     ].tolist()
     return [row[: row.index(end)] if end in row else row for row in rows]
 
 
 def our_output(model, batch, config):
-    return [found[0].ids for found in beam_search(model, batch.sources, config=config)]
+    return [hypotheses[0].ids for hypotheses in beam_search(model, batch.sources, config=config)]
 
 
 def learn_to_copy(model, prompt, end, pad):
@@ -172,7 +174,7 @@ def learn_to_copy(model, prompt, end, pad):
 )
 def test_models_trained_on_generate_the_same(name, tmp_path):
     """Converted, trained and exported, with greedy and beam search as the files say."""
-    original = theirs_of(name)
+    original = reference_of(name)
     model, info = from_hugging_face(original)
     forced = FORCED.get(name, ())
     ids = {"start_id": original.config.decoder_start_token_id, "end_id": original.config.eos_token_id}
@@ -184,19 +186,19 @@ def test_models_trained_on_generate_the_same(name, tmp_path):
         )
         notes = to_hugging_face(model, tmp_path / str(beam), info=info, generation=config)
         assert len(notes) == (beam > 1)  # what a forced end costs
-        theirs = type(original).from_pretrained(tmp_path / str(beam))
-        batch = random_batch(theirs, count=40, longest=3)
-        expected = their_output(theirs, batch)
-        assert all(found[: len(forced)] == [*forced] for found in expected)
-        expected = [found[len(forced) :] for found in expected]
-        again, _ = read_generation(theirs.generation_config.to_dict())
+        exported = type(original).from_pretrained(tmp_path / str(beam))
+        batch = random_batch(exported, count=40, longest=3)
+        expected = their_output(exported, batch)
+        assert all(row[: len(forced)] == [*forced] for row in expected)
+        expected = [row[len(forced) :] for row in expected]
+        again, _ = read_generation(exported.generation_config.to_dict())
         assert (again.forced_ids, again.max_length_offset) == (forced, LIMIT)
         assert len({tuple(ids) for ids in expected}) > 20
         assert max(len(ids) for ids in expected) < LIMIT
         assert our_output(model, batch, config) == expected
     valid = batch.target_input.valid
     torch.testing.assert_close(
-        our_logits(model, batch)[valid], their_logits(theirs, batch)[valid], rtol=0, atol=1e-4
+        our_logits(model, batch)[valid], their_logits(exported, batch)[valid], rtol=0, atol=1e-4
     )
 
 
@@ -228,51 +230,55 @@ def test_models_trained_here_can_be_loaded_by_transformers(settings, tmp_path):
     has_sinusoids, layout = model.config.source_positions == "sinusoidal", model.config.position_layout
     is_marian = has_sinusoids and model.config.norm == "post"
     assert len(notes) == (is_marian and layout != "marian")
-    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
-    batch = random_batch(theirs, count=8)
+    exported = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    batch = random_batch(exported, count=8)
     valid = batch.target_input.valid
-    expected = their_logits(theirs, batch)[valid]
+    expected = their_logits(exported, batch)[valid]
     torch.testing.assert_close(our_logits(model, batch)[valid], expected, rtol=0, atol=1e-5)
-    assert our_output(model, batch, config) == their_output(theirs, batch)
+    assert our_output(model, batch, config) == their_output(exported, batch)
     again, _ = from_hugging_face(tmp_path)
     assert again.config == model.config.model_copy(
         update={"position_layout": layout if has_sinusoids else "halves"}
     )
-    for (key, one), other in zip(model.state_dict().items(), again.state_dict().values(), strict=True):
-        assert torch.equal(one, other), key
+    for (key, weight), weight_again in zip(
+        model.state_dict().items(), again.state_dict().values(), strict=True
+    ):
+        assert torch.equal(weight, weight_again), key
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_checkpoints_load_in_fp32(dtype, tmp_path):
     """Whatever type the file has, ours is fp32 with exactly the file's values."""
-    theirs = tiny_translator("mbart").to(dtype)
-    theirs.save_pretrained(tmp_path)
+    reference = tiny_translator("mbart").to(dtype)
+    reference.save_pretrained(tmp_path)
     model, info = from_hugging_face(tmp_path)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
-    assert torch.equal(model.source_embedding.table.weight, theirs.model.shared.weight.float())
+    assert torch.equal(model.source_embedding.table.weight, reference.model.shared.weight.float())
     assert any("fp32 here" in note for note in info.notes)
-    from_object, _ = from_hugging_face(theirs)
-    for (key, one), other in zip(model.state_dict().items(), from_object.state_dict().values(), strict=True):
-        assert torch.equal(one, other), key
+    from_object, _ = from_hugging_face(reference)
+    for (key, weight), weight_of_object in zip(
+        model.state_dict().items(), from_object.state_dict().values(), strict=True
+    ):
+        assert torch.equal(weight, weight_of_object), key
 
 
 def test_sharded_checkpoints(tmp_path):
     """Weights in several files are one checkpoint."""
-    theirs = tiny_translator("marian")
-    theirs.save_pretrained(tmp_path, max_shard_size="10KB")
+    reference = tiny_translator("marian")
+    reference.save_pretrained(tmp_path, max_shard_size="10KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
     model, _ = from_hugging_face(tmp_path)
-    batch = random_batch(theirs)
+    batch = random_batch(reference)
     valid = batch.target_input.valid
     torch.testing.assert_close(
-        our_logits(model, batch)[valid], their_logits(theirs, batch)[valid], rtol=0, atol=1e-5
+        our_logits(model, batch)[valid], their_logits(reference, batch)[valid], rtol=0, atol=1e-5
     )
 
 
 def test_multi_source_models_begin_as_mbart():
     """F2 and F10: TRICE adds its fine encoder to a converted mBART; with K = 1 it is that mBART."""
-    theirs = tiny_translator("mbart")
-    plain, _ = from_hugging_face(theirs)
+    reference = tiny_translator("mbart")
+    plain, _ = from_hugging_face(reference)
     settings = {"num_sources": 2, "cross_attention": "separated", "fine_encoder": {"num_layers": 1}}
     model = Seq2Seq(TransformerConfig(**plain.config.model_dump() | settings), VOCAB, VOCAB)
     report = carry_over(model, plain.state_dict(), fresh=[r"^fine_encoder\."])
@@ -282,8 +288,8 @@ def test_multi_source_models_begin_as_mbart():
         TransformerConfig(**model.config.model_dump() | {"fine_encoder": {"num_layers": 0}}), VOCAB, VOCAB
     ).eval()
     carry_over(without, plain.state_dict())
-    batch = random_batch(theirs)
+    batch = random_batch(reference)
     valid = batch.target_input.valid
     torch.testing.assert_close(
-        our_logits(without, batch)[valid], their_logits(theirs, batch)[valid], rtol=0, atol=1e-5
+        our_logits(without, batch)[valid], their_logits(reference, batch)[valid], rtol=0, atol=1e-5
     )

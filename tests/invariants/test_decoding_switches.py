@@ -112,6 +112,6 @@ def test_length_rules_of_the_papers(paper, settings, limits, shortest):
     assert length_limits([sources], config.max_length_ratio, config.max_length_offset).tolist() == limits
     assert config.min_length == shortest
     for end_bias in (-60.0, 60.0):  # it never wants to end, or at once
-        found = beam_search(make_model(end_bias), [sources], config=config)
-        for limit, [best] in zip(limits, found, strict=True):
+        hypotheses = beam_search(make_model(end_bias), [sources], config=config)
+        for limit, [best] in zip(limits, hypotheses, strict=True):
             assert len(best.ids) == (limit if end_bias < 0 else shortest)

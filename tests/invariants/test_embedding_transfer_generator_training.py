@@ -135,8 +135,8 @@ def test_a_language_is_put_around_both_segmentations(text, place, begins, source
 def test_distillation_sees_a_perturbation(text, align):
     model, data = setting(text)
     batch = data.batch(data.epoch(0)[0], 0)
-    found = GeneratorObjective(0.5, align=align).distillation(model, batch, model(batch))
-    assert (found > 0).any()
+    losses = GeneratorObjective(0.5, align=align).distillation(model, batch, model(batch))
+    assert (losses > 0).any()
 
 
 def test_output_layer_is_extended_by_the_new_tokens(text):

@@ -99,8 +99,8 @@ def test_padded_slots_have_no_influence(kind):
 def test_a_single_similar_token_gives_its_row_exactly(kind):
     """Invariant V6: the authors' code gives the unknown token's row instead."""
     made = EmbeddingGenerator(kind, 2, init="normal")
-    one = made(TABLE, torch.tensor([[1, 0]]), torch.tensor([[3, int(Relation.PAD)]]))
-    assert torch.equal(one, TABLE[1:2])
+    row = made(TABLE, torch.tensor([[1, 0]]), torch.tensor([[3, int(Relation.PAD)]]))
+    assert torch.equal(row, TABLE[1:2])
 
 
 @pytest.mark.parametrize("kind", ["avg", "att", "patt"])

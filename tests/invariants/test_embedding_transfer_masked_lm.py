@@ -212,8 +212,8 @@ def test_batches_do_not_depend_on_what_was_made_before(tokenizer):
     alone = other.batch(rows[3:4], 2)
     size = len(tokenizer.vocabulary)
     for half in ("original", "changed"):
-        own, others = (getattr(batch, half).tokens.ids.clamp(max=size) for batch in (alone, together))
-        assert torch.equal(own[0], others[3, : own.shape[1]])
+        ids, ids_together = (getattr(batch, half).tokens.ids.clamp(max=size) for batch in (alone, together))
+        assert torch.equal(ids[0], ids_together[3, : ids.shape[1]])
 
 
 def test_patt_without_training_is_the_average_exactly(tokenizer, tmp_path):

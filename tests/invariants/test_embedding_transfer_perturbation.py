@@ -22,9 +22,9 @@ def vocabulary(surfaces, marking):
     return make_vocabulary(surfaces, [Kind.NORMAL] * len(surfaces), marking, GreedySegmenter(ids, marking))
 
 
-def surfaces_of(perturbed, known):
+def surfaces_of(perturbed, vocab):
     return [
-        known.marking.surface(token) if isinstance(token, Tok) else known.surfaces[token]
+        vocab.marking.surface(token) if isinstance(token, Tok) else vocab.surfaces[token]
         for token in perturbed.tokens
     ]
 
@@ -35,38 +35,38 @@ def generator(*place):
 
 def test_merging_never_crosses_a_word():
     """Invariant V18: [ima, ##gine, the] can become [imagine, the] and nothing else."""
-    known = vocabulary(["ima", "##gine", "the"], WORDPIECE)
-    perturber = Perturber(known, SegmentationRates(split=0, merge=0.5))
-    seen = {tuple(surfaces_of(perturber.perturb([0, 1, 2], generator(i)), known)) for i in range(200)}
+    vocab = vocabulary(["ima", "##gine", "the"], WORDPIECE)
+    perturber = Perturber(vocab, SegmentationRates(split=0, merge=0.5))
+    seen = {tuple(surfaces_of(perturber.perturb([0, 1, 2], generator(i)), vocab)) for i in range(200)}
     assert seen == {("ima", "##gine", "the"), ("imagine", "the")}
 
 
 def test_rates_of_splitting():
     """V19: seven characters, cut .2, nothing known: P(split)=1-.8^6, 2.2 pieces; .4 of it overall."""
-    known = vocabulary(["abcdefg"], WORDPIECE)
-    always = Perturber(known, SegmentationRates(split=1, cut=0.2, cut_edge=0.2, merge=0))
+    vocab = vocabulary(["abcdefg"], WORDPIECE)
+    always = Perturber(vocab, SegmentationRates(split=1, cut=0.2, cut_edge=0.2, merge=0))
     source = generator(19)
     counts = np.array([len(always.perturb([0], source).tokens) for _ in range(100_000)])
     assert abs((counts > 1).mean() - 0.7379) < 0.01
     assert abs(counts.mean() - 2.2) < 0.02
-    sometimes = Perturber(known, SegmentationRates(split=0.4, cut=0.2, cut_edge=0.2, merge=0))
+    sometimes = Perturber(vocab, SegmentationRates(split=0.4, cut=0.2, cut_edge=0.2, merge=0))
     is_split = [len(sometimes.perturb([0], source).tokens) > 1 for _ in range(100_000)]
     assert abs(np.mean(is_split) - 0.2951) < 0.01
 
 
 def test_cuts_at_the_edge_are_rarer():
     """Source side: a cut that leaves one character has its own probability."""
-    known = vocabulary(["abcdefg"], WORDPIECE)
-    perturber = Perturber(known, SegmentationRates(split=1, cut=1, cut_edge=0, merge=0))
-    assert surfaces_of(perturber.perturb([0], generator(0)), known) == ["ab", "##cd", "##efg"]
+    vocab = vocabulary(["abcdefg"], WORDPIECE)
+    perturber = Perturber(vocab, SegmentationRates(split=1, cut=1, cut_edge=0, merge=0))
+    assert surfaces_of(perturber.perturb([0], generator(0)), vocab) == ["ab", "##cd", "##efg"]
 
 
 def test_rates_of_merging():
     """Invariant V20: three pieces, p=.5: unchanged, abc, ab and bc a quarter each."""
-    known = vocabulary(["a", "##b", "##c"], WORDPIECE)
-    perturber = Perturber(known, SegmentationRates(split=0, merge=0.5))
+    vocab = vocabulary(["a", "##b", "##c"], WORDPIECE)
+    perturber = Perturber(vocab, SegmentationRates(split=0, merge=0.5))
     source = generator(20)
-    drawn = [tuple(surfaces_of(perturber.perturb([0, 1, 2], source), known)) for _ in range(20_000)]
+    drawn = [tuple(surfaces_of(perturber.perturb([0, 1, 2], source), vocab)) for _ in range(20_000)]
     seen = collections.Counter(drawn)
     expected = {("a", "##b", "##c"), ("abc",), ("ab", "##c"), ("a", "##bc")}
     assert set(seen) == expected
@@ -75,8 +75,8 @@ def test_rates_of_merging():
 
 def test_a_cut_that_makes_a_known_token_is_refused():
     """Invariant V21: the left piece must be new; the last piece may exist and then keeps its own row."""
-    known = vocabulary(["abcdefg", "abc", "##fg"], WORDPIECE)
-    perturber = Perturber(known, SegmentationRates(split=1, cut=0.5, cut_edge=0.5, merge=0))
+    vocab = vocabulary(["abcdefg", "abc", "##fg"], WORDPIECE)
+    perturber = Perturber(vocab, SegmentationRates(split=1, cut=0.5, cut_edge=0.5, merge=0))
     all_pieces = [perturber.perturb([0], generator(i)).tokens for i in range(300)]
     firsts = {tokens[0] for tokens in all_pieces if len(tokens) > 1}
     assert Tok(b"ab", True, None) in firsts
@@ -92,18 +92,18 @@ def test_the_text_never_changes(marking):
     for _ in range(60):
         core = "".join(rng.choices("abcdéß", k=rng.randint(1, 9))).encode()
         toks |= {Tok(core, rng.random() < 0.5, rng.random() < 0.5)}
-    known = vocabulary(sorted({marking.surface(tok) for tok in toks}), marking)
-    perturber = Perturber(known, SegmentationRates(min_split_chars=3))
+    vocab = vocabulary(sorted({marking.surface(tok) for tok in toks}), marking)
+    perturber = Perturber(vocab, SegmentationRates(min_split_chars=3))
     num_changed = 0
     for index in range(400):
-        ids = rng.choices(range(len(known)), k=rng.randint(1, 12))
+        ids = rng.choices(range(len(vocab)), k=rng.randint(1, 12))
         changed = perturber.perturb(ids, generator(index))
         num_changed += changed.tokens != ids
 
         def by_word(tokens, words):
             texts = collections.defaultdict(bytes)
             for token, word in zip(tokens, words, strict=True):
-                texts[word] += (token if isinstance(token, Tok) else known.tokens[token]).core
+                texts[word] += (token if isinstance(token, Tok) else vocab.tokens[token]).core
             return dict(texts)
 
         assert by_word(changed.tokens, changed.words) == by_word(ids, perturber.words(ids))
@@ -112,15 +112,15 @@ def test_the_text_never_changes(marking):
 
 def test_draws_depend_on_seed_epoch_and_sentence_alone():
     """Invariant V23: any order and any number of workers give the same sentences."""
-    known = vocabulary(["abcdefgh", "##ijk", "##lmnopqrst"], WORDPIECE)
-    perturber = Perturber(known, SegmentationRates())
-    one = [perturber.perturb([0, 1, 2], generator(7, 0, index)) for index in range(64)]
+    vocab = vocabulary(["abcdefgh", "##ijk", "##lmnopqrst"], WORDPIECE)
+    perturber = Perturber(vocab, SegmentationRates())
+    serial = [perturber.perturb([0, 1, 2], generator(7, 0, index)) for index in range(64)]
     eight = [None] * 64
     for worker in reversed(range(8)):
         for index in range(worker, 64, 8):
             eight[index] = perturber.perturb([0, 1, 2], generator(7, 0, index))
-    assert one == eight
-    assert one != [perturber.perturb([0, 1, 2], generator(7, 1, index)) for index in range(64)]
+    assert serial == eight
+    assert serial != [perturber.perturb([0, 1, 2], generator(7, 1, index)) for index in range(64)]
 
 
 TEACHER = torch.tensor([[[9.0, 9.0], [1.0, 1.0], [3.0, 1.0], [5.0, 5.0]]])
@@ -174,12 +174,12 @@ def test_what_is_not_marked_is_a_word_where_inner_pieces_are():
     surfaces = ["[UNK]", "ta", "##ta", ","]
     kinds = [Kind.SPECIAL, *[Kind.NORMAL] * 3]
     ids = {surface: i for i, surface in enumerate(surfaces) if i}
-    known = make_vocabulary(
+    vocab = make_vocabulary(
         surfaces, kinds, WORDPIECE, GreedySegmenter(ids, WORDPIECE), is_isolated=lambda text: text == ","
     )
-    perturber = Perturber(known, SegmentationRates(split=0, merge=1))
+    perturber = Perturber(vocab, SegmentationRates(split=0, merge=1))
     assert perturber.words([1, 2, 3, 0, 1, 3]) == [0, 0, 1, 2, 3, 4]
-    assert surfaces_of(perturber.perturb([1, 2, 3, 0, 1, 3], generator(0)), known) == [
+    assert surfaces_of(perturber.perturb([1, 2, 3, 0, 1, 3], generator(0)), vocab) == [
         "tata",
         ",",
         "[UNK]",

@@ -91,25 +91,25 @@ def test_the_unknown_token_is_no_similar_token(kind):
 
 def brute_force(tok, old):
     """Hyperwords by the definition, written independently over text."""
-    found = []
+    hyperwords = []
     core = tok.core.decode()
-    for identity, own in enumerate(old.tokens):
-        text = own.core.decode()
-        if not core or len(text) <= len(core) or not own.core:
+    for identity, old_tok in enumerate(old.tokens):
+        text = old_tok.core.decode()
+        if not core or len(text) <= len(core) or not old_tok.core:
             continue
         relations = []
         for offset in range(len(text) - len(core) + 1):
             if text[offset : offset + len(core)] != core:
                 continue
             is_first, is_last = offset == 0, offset + len(core) == len(text)
-            starts = own.starts_word if is_first else False
-            ends = own.ends_word if is_last else False
+            starts = old_tok.starts_word if is_first else False
+            ends = old_tok.ends_word if is_last else False
             if {tok.starts_word, starts} == {True, False} or {tok.ends_word, ends} == {True, False}:
                 continue
             relations.append(3 if is_first else 4 if is_last else 5)
         if relations:
-            found.append((identity, min(relations)))
-    return found
+            hyperwords.append((identity, min(relations)))
+    return hyperwords
 
 
 @pytest.mark.parametrize(("marking", "seed"), [(SENTENCEPIECE, 14), (WORDPIECE, 15), (SUBWORD_NMT, 16)])
@@ -125,8 +125,8 @@ def test_similar_tokens_equal_brute_force(marking, seed):
         queries = [marking.canonical(surface) for surface in surfaces[:6]] + toks[:6] + [Tok(b"", True)]
         expected = [brute_force(tok, old) for tok in queries]
         table = similar_tokens(queries, old, cap=None)
-        found = [[(member, int(r)) for member, r in table.of(i) if r >= 3] for i in range(len(queries))]
-        assert found == expected
+        actual = [[(member, int(r)) for member, r in table.of(i) if r >= 3] for i in range(len(queries))]
+        assert actual == expected
 
 
 def test_same_text_is_found_across_tokenizers():

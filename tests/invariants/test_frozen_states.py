@@ -69,9 +69,11 @@ def test_bf16_states_are_those_of_a_bf16_training(kind, pooling, tmp_path):
     assert 2 * states.states.nbytes == whole.nbytes
     saved = (tmp_path / "fp32").stat().st_size - (tmp_path / "bf16").stat().st_size
     assert abs(saved - whole.nbytes // 2) <= 8  # headers are padded
-    theirs = safetensors.torch.load_file(tmp_path / "bf16")["states"]
-    assert theirs.dtype == torch.bfloat16
-    assert torch.equal(theirs[: len(texts[0])].float().transpose(0, 1), states.tokens([0]).layers[:, 0])
+    stored_states = safetensors.torch.load_file(tmp_path / "bf16")["states"]
+    assert stored_states.dtype == torch.bfloat16
+    assert torch.equal(
+        stored_states[: len(texts[0])].float().transpose(0, 1), states.tokens([0]).layers[:, 0]
+    )
 
 
 class OneMap(nn.Module):
@@ -102,14 +104,14 @@ def test_the_error_of_bf16_states_is_that_of_its_roundings(index, tmp_path):
     context = Context(ContextConfig(encoder=checkpoint("bert"), pooling={"index": index}), encoder).eval()
     write_frozen_states(tmp_path / "states", context, texts, precision="bf16")
     states = FrozenStates(tmp_path / "states")
-    found = torch.cat([states.tokens([row]).layers[0, 0] for row in range(len(texts))])
+    rounded = torch.cat([states.tokens([row]).layers[0, 0] for row in range(len(texts))])
     x = encoder.table.weight.detach().double()[[i for text in texts for i in text]]
     weight, unit = encoder.map.weight.detach().double(), 2.0**-8
     exact, bound = x, unit * x.abs()
     if index:
         exact = x @ weight.T
         bound = ((1 + unit) ** 3 * (1 + 2.0**-24) ** 64 - 1) * (x.abs() @ weight.abs().T)
-    error = (found.double() - exact).abs()
+    error = (rounded.double() - exact).abs()
     assert bool((error <= bound).all())
     # More than a rounding at the end: the map is computed in bf16, not only kept.
     assert bool((error > unit * exact.abs()).any()) == bool(index)
@@ -120,14 +122,14 @@ def test_states_do_not_depend_on_the_batch(tmp_path):
     context, texts = make_context("bert", POOLINGS[2]), sentences()
     write_frozen_states(tmp_path / "one", context, texts, batch_tokens=1)
     write_frozen_states(tmp_path / "many", context, texts, batch_tokens=1000)
-    one, many = FrozenStates(tmp_path / "one"), FrozenStates(tmp_path / "many")
-    np.testing.assert_allclose(one.states, many.states, rtol=0, atol=5e-6)
+    small_batches, large_batches = FrozenStates(tmp_path / "one"), FrozenStates(tmp_path / "many")
+    np.testing.assert_allclose(small_batches.states, large_batches.states, rtol=0, atol=5e-6)
     order = list(range(len(texts)))
     random.Random(1).shuffle(order)
-    together = many.tokens(order)
+    together = large_batches.tokens(order)
     for place, row in enumerate(order):
         assert int(together.valid[place].sum()) == len(texts[row])
-        alone = many.tokens([row]).layers[:, 0]
+        alone = large_batches.tokens([row]).layers[:, 0]
         assert torch.equal(together.layers[:, place, : len(texts[row])], alone)
 
 

@@ -118,13 +118,13 @@ def test_all_but_the_branches_begins_as_in_the_plain_model(side, merge):
         return Seq2Seq(config, VOCAB, VOCAB, encoders)
 
     plain = begun(TransformerConfig(**SIZES)).state_dict()
-    own = fused(side=side, merge=merge).config
-    own = own.model_copy(
+    config_of_embeddings = fused(side=side, merge=merge).config
+    config_of_embeddings = config_of_embeddings.model_copy(
         update={"contexts": {"prlm": ContextConfig(encoder=OwnEmbeddingsConfig(width=HIDDEN))}}
     )
     models = [
         begun(fused(side=side, merge=merge).config, {"prlm": HuggingFaceEncoder(hugging_face())}),
-        begun(own),
+        begun(config_of_embeddings),
     ]
     for model in models:
         state = model.state_dict()
@@ -135,16 +135,16 @@ def test_all_but_the_branches_begins_as_in_the_plain_model(side, merge):
 
 def test_own_embeddings_have_the_parameters_of_an_encoder_of_their_width():
     """A control: as many learned parameters; reads the first layer's input, unchanged at its own width."""
-    pretrained, own = build(fused(kind="electra")), build("own_embeddings")
+    pretrained, control = build(fused(kind="electra")), build("own_embeddings")
 
     def learned(model):
         return {name: p.shape for name, p in model.named_parameters() if p.requires_grad}
 
-    assert learned(pretrained) == learned(own)
-    widen = own.contexts["prlm"].widen.weight
+    assert learned(pretrained) == learned(control)
+    widen = control.contexts["prlm"].widen.weight
     # drawn in fp32
     torch.testing.assert_close(widen.T @ widen, torch.eye(16, dtype=torch.float64), rtol=0, atol=1e-6)
-    same = own.config.contexts["prlm"].model_copy(update={"encoder": OwnEmbeddingsConfig(width=16)})
+    same = control.config.contexts["prlm"].model_copy(update={"encoder": OwnEmbeddingsConfig(width=16)})
     narrow = OwnEmbeddings(same, 16)
     source = Memory(torch.randn(2, 3, 16), torch.ones(2, 3, dtype=torch.bool), False, False)
     assert torch.equal(narrow(source).states, source.states)
@@ -159,21 +159,21 @@ def merge(strategy, num_branches=1, **settings):
 
 def test_merges_by_hand():
     """Invariant F15: gate(W=0) and dropnet in evaluation are the average, gate(b=50) is the own flow."""
-    own, flow, other = torch.randn(3, 2, 5, 4, dtype=torch.float64)
-    average = (own + flow) / 2
-    assert torch.equal(merge("average")(own, [flow]), average)
-    assert torch.equal(merge("sum")(own, [flow]), own + flow)
+    base, flow, other = torch.randn(3, 2, 5, 4, dtype=torch.float64)
+    average = (base + flow) / 2
+    assert torch.equal(merge("average")(base, [flow]), average)
+    assert torch.equal(merge("sum")(base, [flow]), base + flow)
     gate = merge("gate")
     torch.nn.init.zeros_(gate.gate.weight)
-    torch.testing.assert_close(gate(own, [flow]), average, **EXACT)
+    torch.testing.assert_close(gate(base, [flow]), average, **EXACT)
     torch.nn.init.constant_(gate.gate.bias, 50)
-    torch.testing.assert_close(gate(own, [flow]), own, **EXACT)
-    assert torch.equal(merge("dropnet").eval()(own, [flow]), average)
-    mean = (own + flow + other) / 3
-    torch.testing.assert_close(merge("average", 2)(own, [flow, other]), mean, **EXACT)
+    torch.testing.assert_close(gate(base, [flow]), base, **EXACT)
+    assert torch.equal(merge("dropnet").eval()(base, [flow]), average)
+    mean = (base + flow + other) / 3
+    torch.testing.assert_close(merge("average", 2)(base, [flow, other]), mean, **EXACT)
     gate = merge("gate", 2)
     torch.nn.init.zeros_(gate.gate.weight)
-    torch.testing.assert_close(gate(own, [flow, other]), mean, **EXACT)
+    torch.testing.assert_close(gate(base, [flow, other]), mean, **EXACT)
 
 
 def test_every_strategy_has_an_entry_and_a_source():
@@ -183,10 +183,10 @@ def test_every_strategy_has_an_entry_and_a_source():
 
 
 def test_gate_is_per_channel():
-    own, flow = torch.randn(2, 2, 5, 4, dtype=torch.float64)
+    base, flow = torch.randn(2, 2, 5, 4, dtype=torch.float64)
     gate = merge("gate")
-    share = torch.sigmoid(torch.cat([own, flow], -1) @ gate.gate.weight.T + gate.gate.bias)
-    torch.testing.assert_close(gate(own, [flow]), share * own + (1 - share) * flow, **EXACT)
+    share = torch.sigmoid(torch.cat([base, flow], -1) @ gate.gate.weight.T + gate.gate.bias)
+    torch.testing.assert_close(gate(base, [flow]), share * base + (1 - share) * flow, **EXACT)
 
 
 @pytest.mark.parametrize(
@@ -201,8 +201,8 @@ def test_dropnet_frequencies(settings, expected):
     """Invariant F15: one draw for each call, equal across the batch; within four standard errors."""
     torch.manual_seed(0)
     dropnet, draws = merge("dropnet", **settings).train(), 2000
-    own, flow = torch.zeros(3, 2, 4), torch.full((3, 2, 4), 2.0)
-    results = [dropnet(own, [flow]) for _ in range(draws)]
+    base, flow = torch.zeros(3, 2, 4), torch.full((3, 2, 4), 2.0)
+    results = [dropnet(base, [flow]) for _ in range(draws)]
     assert all((result == result[0, 0, 0]).all() for result in results)
     counts = [sum(float(r[0, 0, 0]) == value for r in results) / draws for value in (0.0, 2.0, 1.0)]
     for count, share in zip(counts, expected, strict=True):

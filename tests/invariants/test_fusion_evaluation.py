@@ -38,12 +38,12 @@ def test_bootstrap_of_equal_and_of_clearly_better_systems(test):
     good, same = outputs(0.1, 1), outputs(0.1, 1)
     bad = outputs(0.4, 2)
 
-    def p(one, other):
+    def p(first, second):
         comparer = Comparer(test=test)
-        found = comparer.compare(
-            "test/bleu", "a", measured(one, references), "b", measured(other, references)
+        comparison = comparer.compare(
+            "test/bleu", "a", measured(first, references), "b", measured(second, references)
         )
-        return found.p, found.p_segments
+        return comparison.p, comparison.p_segments
 
     assert min(p(good, same)) >= 0.5
     assert max(p(good, bad)) < 0.01

@@ -110,8 +110,8 @@ def test_beam_search_equals_itself_on_single_sentences(family):
     rows = examples(model, count=4)
     batch = batch_of(rows)
     config = GenerationConfig(beam=3, num_return=2, max_length_offset=4, stopping="exact")
-    found = beam_search(model, batch.sources, batch.contexts, config)
-    for row, hypotheses in zip(rows, found, strict=True):
+    outputs = beam_search(model, batch.sources, batch.contexts, config)
+    for row, hypotheses in zip(rows, outputs, strict=True):
         alone = batch_of([row])
         [expected] = beam_search(model, alone.sources, alone.contexts, config)
         assert [h.ids for h in hypotheses] == [h.ids for h in expected]

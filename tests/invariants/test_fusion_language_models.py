@@ -188,8 +188,8 @@ def test_states_do_not_depend_on_neighbouring_sentences(config):
     together = model(Tokens.from_lists(rows))
     for index, row in enumerate(rows):
         alone = model(Tokens.from_lists([row]))
-        for ours, theirs in zip(together.layers, alone.layers, strict=True):
-            torch.testing.assert_close(ours[index, : len(row)], theirs[0], **EXACT)
+        for layer_together, layer_alone in zip(together.layers, alone.layers, strict=True):
+            torch.testing.assert_close(layer_together[index, : len(row)], layer_alone[0], **EXACT)
 
 
 def test_uni_lm_token_by_token():
@@ -198,8 +198,8 @@ def test_uni_lm_token_by_token():
     whole, cache = model(TOKENS), model.new_cache()
     for step in range(5):
         states = model.step(TOKENS.ids[:, step : step + 1], cache)
-        for ours, theirs in zip(states.layers, whole.layers, strict=True):
-            torch.testing.assert_close(ours[:, 0], theirs[:, step], **EXACT)
+        for step_layer, whole_layer in zip(states.layers, whole.layers, strict=True):
+            torch.testing.assert_close(step_layer[:, 0], whole_layer[:, step], **EXACT)
 
 
 def test_prepended_token_is_read_and_dropped():
@@ -263,6 +263,6 @@ def test_a_language_model_without_cache_says_the_same(family):
         assert isinstance(model.target_embedding.new_cache(), Prefixes)
         anew = beam_search(model, sources, config=config)
     assert model.target_embedding.context.encoder is encoder
-    for ours, theirs in zip(cached, anew, strict=True):
-        assert [h.ids for h in ours] == [h.ids for h in theirs]
-        assert [h.score for h in ours] == pytest.approx([h.score for h in theirs], abs=1e-9)
+    for hypotheses, hypotheses_anew in zip(cached, anew, strict=True):
+        assert [h.ids for h in hypotheses] == [h.ids for h in hypotheses_anew]
+        assert [h.score for h in hypotheses] == pytest.approx([h.score for h in hypotheses_anew], abs=1e-9)

@@ -41,8 +41,8 @@ def test_depth_0_joint_equals_dualbart():
     joint.load_state_dict(separated.state_dict())
     batch = batch_of(examples(joint))
     bank = joint.encode(batch.sources).bank
-    for ours, theirs in zip(separated.encode(batch.sources).bank, bank, strict=True):
-        assert torch.equal(ours.states, theirs.states)
+    for memory, expected in zip(separated.encode(batch.sources).bank, bank, strict=True):
+        assert torch.equal(memory.states, expected.states)
 
 
 def test_parameter_counts_are_the_papers():
@@ -94,16 +94,16 @@ def test_two_identical_sources_are_one(cross_attention, encoding):
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_own_encoders_with_equal_weights_are_one_encoder_per_source(norm):
-    own = make(**PLAIN, encoding="own", norm=norm, num_sources=3)
+    model = make(**PLAIN, encoding="own", norm=norm, num_sources=3)
     separate = make(**PLAIN, encoding="separate", norm=norm, num_sources=3)
-    separate.load_state_dict({k: v for k, v in own.state_dict().items() if not k.startswith("further_")})
-    batch = batch_of(examples(own, num_sources=3))
-    assert not torch.allclose(logits_of(own, batch), logits_of(separate, batch))
-    for encoder in own.further_encoders:
-        encoder.load_state_dict(own.encoder.state_dict())
-    for final in own.further_norms:
-        final.load_state_dict(own.encoder_norm.state_dict())
-    torch.testing.assert_close(logits_of(own, batch), logits_of(separate, batch), **EXACT)
+    separate.load_state_dict({k: v for k, v in model.state_dict().items() if not k.startswith("further_")})
+    batch = batch_of(examples(model, num_sources=3))
+    assert not torch.allclose(logits_of(model, batch), logits_of(separate, batch))
+    for encoder in model.further_encoders:
+        encoder.load_state_dict(model.encoder.state_dict())
+    for final in model.further_norms:
+        final.load_state_dict(model.encoder_norm.state_dict())
+    torch.testing.assert_close(logits_of(model, batch), logits_of(separate, batch), **EXACT)
 
 
 def test_serial_attention_is_one_sublayer_after_the_other():
@@ -152,8 +152,8 @@ def test_an_absent_first_source_has_no_serial_sublayer(norm):
     attention, connection = layer.further_attentions[0], layer.further_residuals[0]
     middle = connection.leave(middle, attention(connection.enter(middle), [attention.project(second)]))
     expected = layer.ffn_residual.leave(middle, layer.ffn(layer.ffn_residual.enter(middle)))
-    found = layer(x, layer.project([absent, second], []))
-    torch.testing.assert_close(found, expected, **EXACT)
+    actual = layer(x, layer.project([absent, second], []))
+    torch.testing.assert_close(actual, expected, **EXACT)
 
 
 @pytest.mark.parametrize("segments", ["none", "halves", "interleaved", "learned"])
@@ -223,7 +223,9 @@ def test_a_fine_encoder_with_zero_initial_weights_begins_as_the_coarse_encoder(a
     config = TransformerConfig(**SIZES, norm="pre", num_sources=2, fine_encoder=fine)
     model = FineEncoder(config).double().eval()
     states = torch.randn(2, 2, 5, 16, dtype=torch.float64)
-    coarse = [Memory(one, torch.ones(2, 5, dtype=torch.bool), False, False) for one in states]
+    coarse = [
+        Memory(source_states, torch.ones(2, 5, dtype=torch.bool), False, False) for source_states in states
+    ]
     model.norm = None
     for before, after in zip(coarse, model(coarse), strict=True):
         torch.testing.assert_close(after.states, before.states, rtol=0, atol=0)
@@ -253,7 +255,9 @@ def test_a_post_norm_fine_encoder_with_zero_initial_weights_begins_as_its_norms(
     config = TransformerConfig(**SIZES, norm="post", num_sources=2, fine_encoder=fine)
     model = FineEncoder(config).double().eval()
     states = 3 * torch.randn(2, 2, 5, 16, dtype=torch.float64) + 1
-    coarse = [Memory(one, torch.ones(2, 5, dtype=torch.bool), False, False) for one in states]
+    coarse = [
+        Memory(source_states, torch.ones(2, 5, dtype=torch.bool), False, False) for source_states in states
+    ]
     for before, after in zip(coarse, model(coarse), strict=True):
         torch.testing.assert_close(after.states, normed(before.states, num_norms), **EXACT)
         assert not torch.allclose(after.states, before.states, atol=0.1)

@@ -213,7 +213,7 @@ def test_a_switch_that_is_said_to_be_unread_does_nothing(switch):
     """Graphs reset such settings to their defaults, which may not change the model."""
     base, change = UNREAD_SWITCHES[switch]
     without, with_it = ({**SIZES, **base, **changes} for changes in ({}, change))
-    assert not differs(*(build(Case(TransformerConfig(**one), {})) for one in (without, with_it)))
+    assert not differs(*(build(Case(TransformerConfig(**settings), {})) for settings in (without, with_it)))
 
 
 def test_every_conditional_switch_is_tested():

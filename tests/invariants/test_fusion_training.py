@@ -30,10 +30,10 @@ FINE = r"^fine_encoder\."
 
 
 def digest(tensors):
-    found = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for name in sorted(tensors):
-        found.update(name.encode() + tensors[name].contiguous().numpy().tobytes())
-    return found.hexdigest()
+        sha256.update(name.encode() + tensors[name].contiguous().numpy().tobytes())
+    return sha256.hexdigest()
 
 
 def two_stages():
@@ -157,13 +157,13 @@ def test_a_saved_model_gives_the_same_logits(family, tmp_path):
 def test_dropnet_draws_from_torch_alone():
     """Invariant F39: the trial's seed decides, Python's and numpy's generators neither matter nor move."""
     dropnet = Dropnet(FusionConfig(contexts=("c",), merge="dropnet"), 4).train()
-    own, flow = torch.zeros(1, 1, 4), torch.ones(1, 1, 4)
+    base, flow = torch.zeros(1, 1, 4), torch.ones(1, 1, 4)
 
     def draws(seed, noise):
         torch.manual_seed(seed)
         random.seed(noise)
         before = random.getstate()
-        values = [float(dropnet(own, [flow])[0, 0, 0]) for _ in range(40)]
+        values = [float(dropnet(base, [flow])[0, 0, 0]) for _ in range(40)]
         assert random.getstate() == before
         return values
 

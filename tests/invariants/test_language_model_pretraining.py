@@ -116,11 +116,11 @@ def test_a_pretrained_model_is_grafted(text, pretrained, use):
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=3e-3)
     losses = []
     for rows in [rows for epoch in range(6) for rows in data.epoch(epoch)]:
-        found = Seq2SeqObjective(0.0)(model.train(), data.batch(rows, 0))
-        (found.loss_sum / found.num_tokens).backward()
+        objective = Seq2SeqObjective(0.0)(model.train(), data.batch(rows, 0))
+        (objective.loss_sum / objective.num_tokens).backward()
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(found.loss_sum.item() / found.num_tokens)
+        losses.append(objective.loss_sum.item() / objective.num_tokens)
     assert losses[-1] < losses[0]
     after = embedding.context.encoder.state_dict()
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items()) == (use == "elmo")

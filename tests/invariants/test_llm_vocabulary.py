@@ -37,7 +37,7 @@ def test_an_unchanged_model_has_the_loss_of_transformers(kind, tmp_path, store):
     checkpoint = release(tmp_path / kind, kind)
     graph = untrained(checkpoint, change="none")
     made(store, graph.result)
-    found = json.loads((artifact(store, graph, "dev_scores") / "metrics.json").read_text())
+    metrics = json.loads((artifact(store, graph, "dev_scores") / "metrics.json").read_text())
     model, tokenizer = load(checkpoint)
     begin = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
     lines = read_corpus(artifact(store, graph, "downstream_corpus") / "dev").sources[0]
@@ -48,9 +48,9 @@ def test_an_unchanged_model_has_the_loss_of_transformers(kind, tmp_path, store):
         with torch.no_grad():
             nats += float(model(input_ids=ids, labels=ids).loss) * (ids.shape[1] - 1)
         tokens += ids.shape[1] - 1
-    assert found["dev/loss"]["value"] == pytest.approx(nats / tokens, abs=1e-5)
+    assert metrics["dev/loss"]["value"] == pytest.approx(nats / tokens, abs=1e-5)
     num_bytes = sum(len(line.encode()) + 1 for line in lines)
-    assert found["dev/bits_per_byte"]["value"] == pytest.approx(nats / math.log(2) / num_bytes, abs=1e-5)
+    assert metrics["dev/bits_per_byte"]["value"] == pytest.approx(nats / math.log(2) / num_bytes, abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", RELEASED)
@@ -75,8 +75,8 @@ def test_a_permuted_vocabulary_changes_nothing(kind, method, tmp_path):
     exchanged = exchange_vocabulary(model, plan)
     lines = [[vocabulary[token] for token in _tokens(old_directory, line)] for line in LINES[:6]]
     before, after = (
-        causal_losses(TransformersCausalLM(each), Ragged.of(ids), LineEnds.of(own), 16)
-        for each, ids, own in (
+        causal_losses(TransformersCausalLM(variant), Ragged.of(ids), LineEnds.of(ends), 16)
+        for variant, ids, ends in (
             (model, lines, old),
             (exchanged, [[int(order[i]) for i in line] for line in lines], new),
         )
@@ -94,8 +94,8 @@ def test_windows_predict_every_token_once():
     lengths = [2, 3, 4, 5, 9]
     starts = np.cumsum([0, *lengths])
     sequences = Ragged.of([range(a, b) for a, b in pairwise(starts)])
-    found, owner = windows(sequences, 3)
-    assert [list(found[i]) for i in range(len(found))] == [
+    rows, owner = windows(sequences, 3)
+    assert [list(rows[i]) for i in range(len(rows))] == [
         [0, 1],
         [2, 3, 4],
         [5, 6, 7, 8],
@@ -117,15 +117,15 @@ def test_two_vocabularies_read_the_same_lines_at_the_same_step(ends):
     coarse = Ragged.of([[10 + i] * max(1, int(n) // 3) for i, n in enumerate(characters)])
     texts = [PackedText(ids, characters, ends, budget=100, max_tokens=7, seed=3) for ids in (fine, coarse)]
     for epoch in range(3):
-        one, other = (text.batches(epoch) for text in texts)
-        assert [list(batch) for batch in one] == [list(batch) for batch in other]
-        assert sorted(np.concatenate(one)) == [*range(30)]
+        fine_batches, coarse_batches = (text.batches(epoch) for text in texts)
+        assert [list(batch) for batch in fine_batches] == [list(batch) for batch in coarse_batches]
+        assert sorted(np.concatenate(fine_batches)) == [*range(30)]
         for text, ids in zip(texts, (fine, coarse), strict=True):
-            for rows, lines in zip(text.epoch(epoch), one, strict=True):
+            for rows, lines in zip(text.epoch(epoch), fine_batches, strict=True):
                 batch = text.batch(rows, epoch)
                 predicted = batch.ids[:, 1:][batch.valid[:, 1:]]
-                wanted = sorted(token for line in lines for token in ids[line])
-                assert sorted(int(token) for token in predicted if token >= 10) == wanted
+                expected = sorted(token for line in lines for token in ids[line])
+                assert sorted(int(token) for token in predicted if token >= 10) == expected
                 assert int((predicted == ends.end).sum()) == len(lines)
     assert [list(batch) for batch in texts[0].batches(0)] != [list(batch) for batch in texts[0].batches(1)]
     sizes = [characters[batch].sum() for batch in texts[0].batches(0)]

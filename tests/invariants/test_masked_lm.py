@@ -39,31 +39,31 @@ def test_the_head_runs_at_masked_positions_only(tokenizer, kind):
     assert len(logits) == int(batch.num_targets.sum()) < batch.labels.numel()
     torch.testing.assert_close(logits, whole[batch.labels != NOT_PREDICTED], rtol=0, atol=1e-6)
     if kind != "ours":
-        theirs = body.model(input_ids=batch.tokens.ids, attention_mask=batch.tokens.valid.long())
-        torch.testing.assert_close(whole, theirs.logits, rtol=0, atol=1e-6)
+        expected = body.model(input_ids=batch.tokens.ids, attention_mask=batch.tokens.valid.long())
+        torch.testing.assert_close(whole, expected.logits, rtol=0, atol=1e-6)
     assert states.shape[:2] == batch.labels.shape
     assert body(batch.without_labels())[1].numel() == 0
 
 
 def test_all_vocabularies_predict_the_same_characters(tokenizer, tmp_path):
     """Invariant V50: masking is decided on words, so the characters agree whatever the tokens."""
-    found = {}
-    for name, own in (("pieces", tokenizer), ("letters", letters(tmp_path))):
-        text = own.encode(LINES * 4)
-        data = MaskedScoringData(text, own.ids, MaskedScoringConfig(rate=0.3, num_rounds=2), 500)
+    spelled_and_masked = {}
+    for name, encoder in (("pieces", tokenizer), ("letters", letters(tmp_path))):
+        text = encoder.encode(LINES * 4)
+        data = MaskedScoringData(text, encoder.ids, MaskedScoringConfig(rate=0.3, num_rounds=2), 500)
         characters = data.characters()
-        losses = masked_losses(masked_lm(len(own.vocabulary)), data)
+        losses = masked_losses(masked_lm(len(encoder.vocabulary)), data)
         assert losses[PER_CHARACTER][:, 1].tolist() == characters.tolist()
         spelled = np.zeros(len(text))
         for rows, batch in data.in_order():
-            assert ((batch.tokens.ids == own.ids.mask) == (batch.labels != NOT_PREDICTED)).all()
+            assert ((batch.tokens.ids == encoder.ids.mask) == (batch.labels != NOT_PREDICTED)).all()
             for row, labels in zip(rows, batch.labels, strict=True):
                 tokens = labels[labels != NOT_PREDICTED].tolist()
-                spelled[row] += sum(len(own.vocabulary.token(token).text) for token in tokens)
+                spelled[row] += sum(len(encoder.vocabulary.token(token).text) for token in tokens)
         assert spelled.tolist() == characters.tolist()
-        found[name] = (characters.tolist(), int(losses[LOSS][:, 1].sum()))
-    assert found["pieces"][0] == found["letters"][0]
-    assert found["pieces"][1] < found["letters"][1]
+        spelled_and_masked[name] = (characters.tolist(), int(losses[LOSS][:, 1].sum()))
+    assert spelled_and_masked["pieces"][0] == spelled_and_masked["letters"][0]
+    assert spelled_and_masked["pieces"][1] < spelled_and_masked["letters"][1]
 
 
 def test_rounds_cover_every_unit_once():
@@ -109,14 +109,14 @@ def test_shares_of_masked_tokens(tokenizer, unit):
         for row in range(len(lines)):
             line = lines.line(row, epoch)
             num_read += len(line.tokens)
-            for token, given, predicted in zip(line.tokens, line.inputs, line.is_predicted, strict=True):
+            for token, input_id, predicted in zip(line.tokens, line.inputs, line.is_predicted, strict=True):
                 if predicted:
-                    masked += given == tokenizer.ids.mask
-                    kept += given == token
-                    changed += given not in (tokenizer.ids.mask, token)
-                    assert given == tokenizer.ids.mask or tokenizer.vocabulary.is_normal[given]
+                    masked += input_id == tokenizer.ids.mask
+                    kept += input_id == token
+                    changed += input_id not in (tokenizer.ids.mask, token)
+                    assert input_id == tokenizer.ids.mask or tokenizer.vocabulary.is_normal[input_id]
                 else:
-                    assert given == token
+                    assert input_id == token
     total = masked + kept + changed
     assert num_read > 100_000
     assert abs(total / num_read - 0.5) < 0.1

@@ -120,12 +120,12 @@ def test_an_aa_study_rejects_no_more_often_than_alpha(test, noise):
         cells = quality + simulate(rng, 3, sd_seed, 0.0, sd_both, num_cells + 1)
         comparer = Comparer(test=test, samples=SAMPLES)
         baseline = measured(cells[0])
-        found = [
+        comparisons = [
             comparer.compare("test/loss", f"cell {k}", measured(cells[k]), "baseline", baseline)
             for k in range(1, num_cells + 1)
         ]
-        rejected += sum(one.p <= 0.05 for one in found)
-        familywise += any(p <= 0.05 for p in holm([one.p for one in found]))
+        rejected += sum(comparison.p <= 0.05 for comparison in comparisons)
+        familywise += any(p <= 0.05 for p in holm([comparison.p for comparison in comparisons]))
     tolerance = 2 * np.sqrt(0.05 * 0.95 / studies)
     assert rejected / (studies * num_cells) <= 0.05 + tolerance
     assert familywise / studies <= 0.05 + tolerance
@@ -153,8 +153,8 @@ def test_segments_alone_would_reject_many_aa_studies():
     rejected = 0
     for _ in range(studies):
         a, b = simulate(rng, 3, 1.0, 0.0, 5.0, 2)
-        found = Comparer(samples=SAMPLES).compare("test/loss", "a", measured(a), "b", measured(b))
-        rejected += found.p_segments <= 0.05
+        comparison = Comparer(samples=SAMPLES).compare("test/loss", "a", measured(a), "b", measured(b))
+        rejected += comparison.p_segments <= 0.05
     assert rejected / studies > 0.2
 
 
@@ -176,8 +176,8 @@ def test_lines_of_one_document_would_reject_many_aa_studies():
                 }
                 for rows in (a, 0 * a)
             )
-            found = Comparer(samples=SAMPLES).compare("test/loss", "a", trials, "b", base)
-            rejected[unit] += found.p <= 0.05
+            comparison = Comparer(samples=SAMPLES).compare("test/loss", "a", trials, "b", base)
+            rejected[unit] += comparison.p <= 0.05
     assert rejected["lines"] / studies > 0.15
     assert rejected["documents"] / studies <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / studies)
 
@@ -192,10 +192,10 @@ def test_a_published_figure_is_rarely_misjudged(num_seeds, gap, verdict):
     studies = 1000
     wrong = 0
     for _ in range(studies):
-        ours = {seed: Measured(value) for seed, value in enumerate(gap + rng.standard_normal(num_seeds))}
-        found = Comparer().against_value("test/loss", "a", ours, rng.standard_normal(), margin=1.0)
-        side = "within" if abs(found.difference) < 1 else "beyond"
-        wrong += found.p <= 0.05 and side == verdict
+        runs = {seed: Measured(value) for seed, value in enumerate(gap + rng.standard_normal(num_seeds))}
+        comparison = Comparer().against_value("test/loss", "a", runs, rng.standard_normal(), margin=1.0)
+        side = "within" if abs(comparison.difference) < 1 else "beyond"
+        wrong += comparison.p <= 0.05 and side == verdict
     assert wrong / studies <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / studies)
 
 
@@ -205,8 +205,8 @@ def test_the_interval_of_a_published_figure_predicts_single_runs(num_seeds):
     studies = 1000
     hits = 0
     for _ in range(studies):
-        ours = {seed: Measured(value) for seed, value in enumerate(rng.standard_normal(num_seeds))}
-        low, high = Comparer().against_value("test/loss", "a", ours, rng.standard_normal(), margin=1.0).ci
+        runs = {seed: Measured(value) for seed, value in enumerate(rng.standard_normal(num_seeds))}
+        low, high = Comparer().against_value("test/loss", "a", runs, rng.standard_normal(), margin=1.0).ci
         hits += low <= 0 <= high
     assert 0.93 <= hits / studies <= 0.97
 
@@ -220,11 +220,11 @@ def test_a_difference_of_the_smallest_detectable_size_is_found(num_seeds, noise)
     seed_variance = sd_seed**2 + sd_both**2 / SEGMENTS
     shift = smallest_detectable(seed_variance, sd_segment**2 / SEGMENTS, num_seeds, 0.05)
     studies = 300
-    found = 0
+    num_detected = 0
     for _ in range(studies):
         differences = simulate(rng, num_seeds, *NOISES[noise], shift=shift)[0]
-        found += p_value(float(differences.mean()), analyse(differences).draws) <= 0.05
-    assert 0.72 <= found / studies <= 0.88
+        num_detected += p_value(float(differences.mean()), analyse(differences).draws) <= 0.05
+    assert 0.72 <= num_detected / studies <= 0.88
 
 
 @pytest.mark.parametrize("num_seeds", [3, 5])
@@ -233,15 +233,15 @@ def test_advised_seeds_have_the_promised_power_in_a_family(num_seeds, shift):
     """In a family of fourteen, one of them a true effect, a second study of the advised size finds it."""
     rng = np.random.default_rng(num_seeds)
     studies, family = 300, 14
-    found = 0
+    num_detected = 0
     for _ in range(studies):
         pilot = rng.standard_normal(num_seeds)
         advised = seeds_needed(shift, float(pilot.var(ddof=1)), 0.0, num_seeds, 0.05 / family)
         differences = rng.standard_normal((family, advised))
         differences[0] += shift
         # what spread and p_value give without segments, a hundred times faster
-        found += holm(list(stats.ttest_1samp(differences, 0.0, axis=1).pvalue))[0] <= 0.05
-    assert 0.72 <= found / studies <= 0.88
+        num_detected += holm(list(stats.ttest_1samp(differences, 0.0, axis=1).pvalue))[0] <= 0.05
+    assert 0.72 <= num_detected / studies <= 0.88
 
 
 LOOKS = (3, 5, 10)
@@ -257,8 +257,11 @@ def test_planned_looks_reject_no_more_often_than_alpha():
     p_values = np.stack(
         [stats.ttest_1samp(differences[..., :look], 0.0, axis=-1).pvalue for look in LOOKS], axis=-1
     )
-    planned = [[p_over_looks(dict(zip(LOOKS, arm, strict=True)), LOOKS) for arm in one] for one in p_values]
-    familywise = np.mean([min(holm(one)) <= 0.05 for one in planned])
+    planned = [
+        [p_over_looks(dict(zip(LOOKS, arm, strict=True)), LOOKS) for arm in p_of_study]
+        for p_of_study in p_values
+    ]
+    familywise = np.mean([min(holm(p_of_study)) <= 0.05 for p_of_study in planned])
     unplanned = np.mean(np.min(p_values[:, 0], axis=-1) <= 0.05)
     assert familywise <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / studies)
     assert unplanned > 0.1, "why a look needs a plan"
@@ -293,13 +296,13 @@ DESIGNS = {
 
 
 def check_validity(name, num_simulations):
-    found = estimate_validity(DESIGNS[name], num_simulations)
-    assert found.familywise <= 0.05 + max(0.005, 2 * np.sqrt(0.05 * 0.95 / num_simulations))
-    assert 0.93 <= found.coverage <= 0.975
-    detectable = sorted(found.power)[1]
-    assert 0.72 <= found.power[detectable] <= 0.88
+    validity = estimate_validity(DESIGNS[name], num_simulations)
+    assert validity.familywise <= 0.05 + max(0.005, 2 * np.sqrt(0.05 * 0.95 / num_simulations))
+    assert 0.93 <= validity.coverage <= 0.975
+    detectable = sorted(validity.power)[1]
+    assert 0.72 <= validity.power[detectable] <= 0.88
     if len(DESIGNS[name].looks) > 1:
-        assert found.mean_seeds < DESIGNS[name].looks[-1]
+        assert validity.mean_seeds < DESIGNS[name].looks[-1]
 
 
 @pytest.mark.parametrize("name", DESIGNS)
@@ -321,7 +324,7 @@ def test_advised_seeds_have_the_promised_power_with_pretraining_noise_and_looks(
     """A pilot of five seeds in a family of fourteen advises; a second study of that size, 1,000 times."""
     rng = np.random.default_rng(5)
     studies, family = 1000, 14
-    found = 0
+    num_detected = 0
     for _ in range(studies):
         pilot = rng.standard_normal((2, 5)).sum(axis=0)
         advised = max(6, seeds_needed(shift, float(pilot.var(ddof=1)), 0.0, 5, 0.05 / family))
@@ -330,8 +333,8 @@ def test_advised_seeds_have_the_promised_power_with_pretraining_noise_and_looks(
         looks = (advised // 2, advised) if is_planned else (advised,)
         p_values = {look: stats.ttest_1samp(differences[:, :look], 0.0, axis=1).pvalue for look in looks}
         p = p_over_looks(p_values, looks) if is_planned else p_values[advised]
-        found += holm(list(p))[0] <= 0.05
-    assert 0.72 <= found / studies <= 0.88
+        num_detected += holm(list(p))[0] <= 0.05
+    assert 0.72 <= num_detected / studies <= 0.88
 
 
 @pytest.mark.parametrize("plan", ["once", "looks"])
@@ -343,15 +346,15 @@ def test_verdicts_of_difference_and_equality_err_together_no_more_often_than_alp
     truth = np.array([margin, -margin, 0.0, 0.0])
     differences = truth[:, None] + rng.standard_normal((studies, 4, looks[-1]))
     errors = np.zeros(studies, dtype=bool)
-    found = np.zeros(2)
+    detected = np.zeros(2)
     for index, arms in enumerate(differences):
         seen = [[_pair(arm, looks, last, margin) for arm in arms] for last in looks]
         for adjusted in map(holm_either, seen):  # anybody may stop after any look
             low = np.array(adjusted) <= 0.05
             errors[index] |= low[truth == 0, 0].any() or low[truth != 0, 1].any()
-        found += [low[truth != 0, 0].mean(), low[truth == 0, 1].mean()]
+        detected += [low[truth != 0, 0].mean(), low[truth == 0, 1].mean()]
     assert errors.mean() <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / studies)
-    assert (found / studies > 0.6).all(), "both kinds of truth are found"
+    assert (detected / studies > 0.6).all(), "both kinds of truth are found"
 
 
 def _pair(values, looks, last, margin):
@@ -359,9 +362,9 @@ def _pair(values, looks, last, margin):
     taken = {}
     for look in looks:
         if look <= last:
-            one = _difference(values[:look], margin)
-            p = float(normal_p(np.array(one.difference), one.seed_variance, 0.0, look))
-            taken[look] = Look(difference=one.difference, p=p, p_equal=equal_p(one))
+            comparison = _difference(values[:look], margin)
+            p = float(normal_p(np.array(comparison.difference), comparison.seed_variance, 0.0, look))
+            taken[look] = Look(difference=comparison.difference, p=p, p_equal=equal_p(comparison))
     return p_of_looks(Plan(seeds=tuple(range(looks[-1])), looks=looks), taken)
 
 

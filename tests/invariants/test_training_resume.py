@@ -71,9 +71,9 @@ def run(root, reporter=None, seed=5, is_real=False, **fields):
     return weights, curves, (outcome.best_step, outcome.best_value, outcome.num_tokens, outcome.end_reason)
 
 
-def assert_same(one, other):
-    assert one[1:] == other[1:]
-    assert all(torch.equal(tensor, other[0][name]) for name, tensor in one[0].items())
+def assert_same(outcome, expected):
+    assert outcome[1:] == expected[1:]
+    assert all(torch.equal(tensor, expected[0][name]) for name, tensor in outcome[0].items())
 
 
 VARIANTS = [
@@ -141,12 +141,12 @@ def test_same_seed_same_curve_other_seed_other_curve(tmp_path):
     """Invariant F39: and no global generator matters or moves, Python's least of all."""
     random.seed(1)
     before = random.getstate()
-    one = run(tmp_path / "one")
+    first = run(tmp_path / "one")
     assert random.getstate() == before
     torch.manual_seed(99)
     random.seed(2)
-    assert_same(run(tmp_path / "two"), one)
-    assert run(tmp_path / "three", seed=6)[1] != one[1]
+    assert_same(run(tmp_path / "two"), first)
+    assert run(tmp_path / "three", seed=6)[1] != first[1]
 
 
 def test_checkpoint_holds_nothing_but_safetensors_and_json(tmp_path):

@@ -88,13 +88,13 @@ def test_every_switch_is_in_the_table():
 @pytest.fixture(scope="module")
 def usual(tmp_path_factory):
     """The training without the switch, run once for each baseline."""
-    known = {}
+    outcomes = {}
 
     def of(name):
         fields = BASELINES.get(name, {})
-        if str(fields) not in known:
-            known[str(fields)] = run(tmp_path_factory.mktemp("usual"), **fields)
-        return known[str(fields)]
+        if str(fields) not in outcomes:
+            outcomes[str(fields)] = run(tmp_path_factory.mktemp("usual"), **fields)
+        return outcomes[str(fields)]
 
     return of
 

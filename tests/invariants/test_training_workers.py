@@ -153,16 +153,18 @@ def test_two_workers_equal_one(tmp_path, monkeypatch):
     """
     monkeypatch.setattr("nlgraft.training.loop.REPORT_EVERY_STEPS", 1)
     outcomes = run_group(tmp_path / "two", 2, 6, is_continued=True)
-    one, model = train_worker(tmp_path / "one", 0, 1)
-    others = [train_other(tmp_path, 0, 1) for train_other in (train_language_model, train_classifier)]
-    for curves, num_tokens, _, reason, found in outcomes:
+    single, model = train_worker(tmp_path / "one", 0, 1)
+    further_singles = [
+        train_other(tmp_path, 0, 1) for train_other in (train_language_model, train_classifier)
+    ]
+    for curves, num_tokens, _, reason, further in outcomes:
         assert reason.startswith("rung 1")
-        assert losses(curves) == pytest.approx(losses(one.curves), rel=1e-10)
-        assert losses(curves, "dev/loss") == pytest.approx(losses(one.curves, "dev/loss"), rel=1e-10)
-        assert num_tokens == one.num_tokens
-        for (curves, num_tokens), other in zip(found, others, strict=True):
-            assert losses(curves) == pytest.approx(losses(other.curves), rel=1e-10)
-            assert num_tokens == other.num_tokens
+        assert losses(curves) == pytest.approx(losses(single.curves), rel=1e-10)
+        assert losses(curves, "dev/loss") == pytest.approx(losses(single.curves, "dev/loss"), rel=1e-10)
+        assert num_tokens == single.num_tokens
+        for (curves, num_tokens), further_single in zip(further, further_singles, strict=True):
+            assert losses(curves) == pytest.approx(losses(further_single.curves), rel=1e-10)
+            assert num_tokens == further_single.num_tokens
     weights = load_weights(tmp_path / "two" / "artifact-0" / "model.safetensors")
     for name, tensor in model.state_dict().items():
         assert torch.allclose(weights[name], tensor, rtol=1e-8, atol=1e-10), name

@@ -80,35 +80,35 @@ def test_a_token_of_millions_of_partitions_takes_no_time():
     old = vocabulary(["a" * size for size in range(1, 24)])
     token = vocabulary(["a" * 24]).token(0)
     began_s = time.process_time()
-    (found,) = partitions_of([token], old, "longest")
+    (partitions,) = partitions_of([token], old, "longest")
     assert time.process_time() - began_s < 0.05
-    assert found.number == 2
-    (found,) = partitions_of([vocabulary(["a" * 300]).token(0)], vocabulary(["a", "aa", "aaa"]), "count")
-    assert found.number == 1
-    (found,) = partitions_of([vocabulary(["a" * 299]).token(0)], vocabulary(["a", "aa", "aaa"]), "count")
-    assert found.number == 100
-    assert sum(found.occurrences().values()) == 100 * 100
+    assert partitions.number == 2
+    (partitions,) = partitions_of([vocabulary(["a" * 300]).token(0)], vocabulary(["a", "aa", "aaa"]), "count")
+    assert partitions.number == 1
+    (partitions,) = partitions_of([vocabulary(["a" * 299]).token(0)], vocabulary(["a", "aa", "aaa"]), "count")
+    assert partitions.number == 100
+    assert sum(partitions.occurrences().values()) == 100 * 100
 
 
 def by_definition(text, old, ties):
     """Occurrences of each old token in all chosen partitions, and their number, by listing all partitions."""
     cuts = range(1, len(text))
-    every = [
+    partitions = [
         [text[a:b] for a, b in itertools.pairwise((0, *chosen, len(text)))]
         for size in range(len(text))
         for chosen in itertools.combinations(cuts, size)
     ]
-    every = [pieces for pieces in every if set(pieces) <= set(old)]
-    if not every:
+    partitions = [pieces for pieces in partitions if set(pieces) <= set(old)]
+    if not partitions:
         return None
-    fewest = min(map(len, every))
-    every = [pieces for pieces in every if len(pieces) == fewest]
+    fewest = min(map(len, partitions))
+    partitions = [pieces for pieces in partitions if len(pieces) == fewest]
     if ties == "longest":
-        longest = max(len(piece) for pieces in every for piece in pieces)
-        every = [pieces for pieces in every if max(map(len, pieces)) == longest]
-    share = Fraction(1, len(every) * fewest)
+        longest = max(len(piece) for pieces in partitions for piece in pieces)
+        partitions = [pieces for pieces in partitions if max(map(len, pieces)) == longest]
+    share = Fraction(1, len(partitions) * fewest)
     sums = {}
-    for piece in itertools.chain.from_iterable(every):
+    for piece in itertools.chain.from_iterable(partitions):
         sums[piece] = sums.get(piece, 0) + share
     return sums
 
@@ -121,19 +121,19 @@ def test_sums_equal_their_definition():
         text = "".join(draw.choices("abc", k=draw.randrange(2, 10)))
         spans = [(i, j) for i in range(len(text)) for j in range(i + 1, len(text) + 1) if j - i < len(text)]
         old = sorted({text[i:j] for i, j in draw.sample(spans, draw.randrange(1, len(spans) + 1))})
-        known = vocabulary(old)
-        edges, length = Spelling(known).edges(vocabulary([text]).token(0))
+        old_vocabulary = vocabulary(old)
+        edges, length = Spelling(old_vocabulary).edges(vocabulary([text]).token(0))
         for ties in ("longest", "count"):
             expected = by_definition(text, old, ties)
-            found = Partitions.of(edges, length, ties)
+            partitions = Partitions.of(edges, length, ties)
             if expected is None:
-                assert found is None
+                assert partitions is None
                 continue
-            total = found.number * found.num_pieces
-            occurrences = found.occurrences()
+            total = partitions.number * partitions.num_pieces
+            occurrences = partitions.occurrences()
             assert {old[i]: Fraction(n, total) for i, n in occurrences.items()} == expected, (text, old)
             assert sum(occurrences.values()) == total
-            num_tied += found.number > 1
+            num_tied += partitions.number > 1
     assert num_tied > 500, "ties are what this is about"
 
 
@@ -171,11 +171,13 @@ def test_marks_of_words(token, old, marking, expected):
 )
 def test_punctuation_and_marks_across_tokenizers(token, old, expected):
     """BERT makes a word of its own of a punctuation mark, and another begins behind it."""
-    known = vocabulary(old, WORDPIECE, normalise=str.lower)
-    plan = build_plan(known, vocabulary([token]), "vipi")
+    old_vocabulary = vocabulary(old, WORDPIECE, normalise=str.lower)
+    plan = build_plan(old_vocabulary, vocabulary([token]), "vipi")
     row = plan.matrix[0]
-    found = {known.surfaces[i]: pytest.approx(w) for i, w in zip(row.indices, row.data, strict=True)}
-    assert found == expected
+    actual = {
+        old_vocabulary.surfaces[i]: pytest.approx(w) for i, w in zip(row.indices, row.data, strict=True)
+    }
+    assert actual == expected
     if not expected:
         assert plan.provenance[0] == Provenance.NOISE
 

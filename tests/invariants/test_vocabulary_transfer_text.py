@@ -45,20 +45,20 @@ def texts(labels):
 def test_splits_keep_the_balance_of_labels(train):
     """Invariant V54: each split has its share of every label, to within one example; no example is lost."""
     labels = [label for label, count in zip("abcd", (401, 99, 37, 8), strict=True) for _ in range(count)]
-    found = stratified(labels, texts(labels), SplitConfig(train=train))
-    assert sorted(row for rows in found.values() for row in rows) == [*range(len(labels))]
+    splits = stratified(labels, texts(labels), SplitConfig(train=train))
+    assert sorted(row for rows in splits.values() for row in rows) == [*range(len(labels))]
     shares = {"train": train, "dev": (1 - train) / 2, "test": (1 - train) / 2}
-    for name, rows in found.items():
+    for name, rows in splits.items():
         counts = Counter(labels[row] for row in rows)
         for label, count in Counter(labels).items():
             assert abs(counts[label] - shares[name] * count) <= 1, (name, label)
-    assert found == stratified(labels, texts(labels), SplitConfig(train=train))
+    assert splits == stratified(labels, texts(labels), SplitConfig(train=train))
 
 
 def test_frequent_labels_are_drawn_in_balance():
     labels = [label for label, count in zip("abcd", (400, 200, 100, 8), strict=True) for _ in range(count)]
-    found = stratified(labels, texts(labels), SplitConfig(num_labels=3, num_examples=70))
-    counts = {name: Counter(labels[row] for row in rows) for name, rows in found.items()}
+    splits = stratified(labels, texts(labels), SplitConfig(num_labels=3, num_examples=70))
+    counts = {name: Counter(labels[row] for row in rows) for name, rows in splits.items()}
     assert counts["train"] == {"a": 20, "b": 10, "c": 5}
     assert all(abs(counts["dev"][label] - n) <= 1 for label, n in {"a": 10, "b": 5, "c": 2.5}.items())
     with pytest.raises(DataError, match="label 'd' has 1 examples"):
@@ -71,11 +71,11 @@ def test_equal_texts_never_stand_in_two_splits():
         [f"copied {row // 10}" for row in range(200)] + [f"other {row}" for row in range(99)] + ["copied 3"]
     )
     labels = ["a"] * 200 + ["b"] * 100
-    found = stratified(labels, lines, SplitConfig())
-    splits = [{lines[row] for row in rows} for rows in found.values()]
+    rows_by_split = stratified(labels, lines, SplitConfig())
+    splits = [{lines[row] for row in rows} for rows in rows_by_split.values()]
     assert sum(map(len, splits)) == len(set.union(*splits)) == 119
-    assert sorted(row for rows in found.values() for row in rows) == [*range(300)]
-    assert [Counter(labels[row] for row in rows)["a"] for rows in found.values()] == [100, 50, 50]
+    assert sorted(row for rows in rows_by_split.values() for row in rows) == [*range(300)]
+    assert [Counter(labels[row] for row in rows)["a"] for rows in rows_by_split.values()] == [100, 50, 50]
     with pytest.raises(DataError, match="label 'a' has 40 examples of 2 texts"):
         stratified(["a"] * 40, ["one"] * 20 + ["other"] * 20, SplitConfig())
 
@@ -89,9 +89,11 @@ def graph(arm, splits=("dev", "test"), **data):
 def test_arms_classify_the_same_lines():
     """Invariant V50: one corpus for all arms, and one text for all arms with the new vocabulary."""
     stages = {method: {s.name: s.fingerprint for s in graph(method).stages} for method in get_args(Method)}
-    assert len({found["downstream_corpus"] for found in stages.values()}) == 1
+    assert len({fingerprints["downstream_corpus"] for fingerprints in stages.values()}) == 1
     assert len({stages[method]["downstream_encoded"] for method in (*EXCHANGING, "from_scratch")}) == 1
-    assert len({found.get("upstream") for found in stages.values()}) == 2, "all but from_scratch share one"
+    assert len({fingerprints.get("upstream") for fingerprints in stages.values()}) == 2, (
+        "all but from_scratch share one"
+    )
 
 
 def test_unlabelled_text_teaches_the_vocabulary_and_the_masked_lm_step():
@@ -114,7 +116,7 @@ def test_nothing_that_is_scored_is_read_without_labels(store, tmp_path):
         files[name] = {role: str(tmp_path / f"{name}.{role}") for role in ("sources", "label")}
         (tmp_path / f"{name}.sources").write_text("".join(f"{line}\n" for line in part))
         (tmp_path / f"{name}.label").write_text("".join(f"{line.split()[0]}\n" for line in part))
-    text = {name: {"sources": found["sources"]} for name, found in files.items()}
+    text = {name: {"sources": paths["sources"]} for name, paths in files.items()}
     unlabelled = {"corpus": "files", **text}
     made_of = {"downstream": {"corpus": "files", **files}, "unlabelled": unlabelled}
     trial = graph("vipi", **made_of, upstream=unlabelled, split={})
@@ -133,7 +135,9 @@ def test_nothing_that_is_scored_is_read_without_labels(store, tmp_path):
     for other in read.values():
         assert labelled["test"].isdisjoint(other["dev"])
         assert other["train"]
-    pretrained = {stage.name: [one.name for one in stage.inputs.values()] for stage in trial.stages}
+    pretrained = {
+        stage.name: [input_stage.name for input_stage in stage.inputs.values()] for stage in trial.stages
+    }
     assert "upstream_apart" in pretrained["upstream"]
     assert "upstream_corpus" not in pretrained["upstream"], "text of the same files is read apart alone"
     everything = {**made_of, "unlabelled": {"corpus": "files", **dict.fromkeys(text, text["test"])}}
@@ -195,17 +199,17 @@ def test_a_released_encoder_begins_as_it_is_or_afresh(kind, store, tmp_path):
         "masked_lm": {"checkpoint": str(tmp_path), "downstream_tokenizer": {"vocab_size": 160}},
         "upstream": None,
     }
-    found = {}
+    graphs = {}
     for method in ("vipi", "from_scratch"):
         config = Config.model_validate_json(json.dumps({**arm, "transfer": {"method": method}}))
         made = stage_graph(config, seed=3, splits=("dev",))
         assert run(store, made).state == "finished"
-        found[method] = made
-    taken = read_masked_lm(artifact(store, found["vipi"], "released")).state_dict()
+        graphs[method] = made
+    taken = read_masked_lm(artifact(store, graphs["vipi"], "released")).state_dict()
     assert all(torch.equal(tensor, taken[name]) for name, tensor in released.state_dict().items())
-    fresh = read_masked_lm(artifact(store, found["from_scratch"], "fresh"))
+    fresh = read_masked_lm(artifact(store, graphs["from_scratch"], "fresh"))
     assert len(fresh.input_table) == len(
-        read_masked_lm(artifact(store, found["vipi"], "transfer")).input_table
+        read_masked_lm(artifact(store, graphs["vipi"], "transfer")).input_table
     )
     same = [
         name

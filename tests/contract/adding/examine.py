@@ -29,11 +29,11 @@ def refusal(document: dict[str, Any]) -> str:
 def tracked(uri: str) -> tuple[dict[str, Any], list[str], dict[str, str]]:
     """Parameters and metrics of the trials' runs, names of their datasets, and the study's parameters."""
     client = mlflow.MlflowClient(uri)
-    found = client.search_runs([one.experiment_id for one in client.search_experiments()])
-    runs = [run for run in found if run.data.tags.get("nlgraft.kind") == "trial"]
-    [study] = [run for run in found if run.data.tags.get("nlgraft.kind") == "study"]
+    all_runs = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
+    runs = [run for run in all_runs if run.data.tags.get("nlgraft.kind") == "trial"]
+    [study] = [run for run in all_runs if run.data.tags.get("nlgraft.kind") == "study"]
     trials = {run.info.run_id: {"params": run.data.params, "metrics": run.data.metrics} for run in runs}
-    datasets = sorted({one.dataset.name for run in runs for one in run.inputs.dataset_inputs})
+    datasets = sorted({entry.dataset.name for run in runs for entry in run.inputs.dataset_inputs})
     return trials, datasets, study.data.params
 
 
@@ -47,7 +47,7 @@ def examine(document: dict[str, Any]) -> dict[str, Any]:
     trials, datasets, of_the_study = tracked(result.invocation.tracking_uri)
     return {
         "mistakes": {
-            name: refusal({**document["study"], **one}) for name, one in document["mistakes"].items()
+            name: refusal({**document["study"], **mistake}) for name, mistake in document["mistakes"].items()
         },
         "systems": shipped_systems(),
         "knobs": {knob["path"]: knob for knob in settings_of(load_system(study.system))},
