@@ -247,8 +247,8 @@ def test_vectors_are_as_wide_as_the_checkpoint(store, bert):
 
 def test_a_model_without_pretraining_has_its_sizes(store, bert):
     record, at = run(store, configured(bert, "untrained"))
-    pretrained, unpretrained = run(store, configured(bert, "pretrain_finetune"))
-    assert read_model(at("finetuned")).config == read_model(unpretrained("finetuned")).config
+    pretrained, pretrained_at = run(store, configured(bert, "pretrain_finetune"))
+    assert read_model(at("finetuned")).config == read_model(pretrained_at("finetuned")).config
     assert record.metrics["parameters/total"] == pretrained.metrics["parameters/total"]
     assert not any(name.startswith("upstream/") for name in record.metrics)
 
@@ -277,10 +277,8 @@ def test_a_real_checkpoint_reads_captions(tmp_path, multi30k):
     tokenizer = open_tokenizer(directory)
     ids = torch.tensor(json.loads((directory / "their_ids.json").read_text()))
     source = Tokens.from_lists([[2, *row, 3] for row in tokenizer.encode(lines)])
-    reference_ids = transformers.AutoTokenizer.from_pretrained(checkpoint)(lines)["input_ids"]
-    assert [
-        ids[row[valid]].tolist() for row, valid in zip(source.ids, source.valid, strict=True)
-    ] == reference_ids
+    rows = transformers.AutoTokenizer.from_pretrained(checkpoint)(lines)["input_ids"]
+    assert [ids[row[valid]].tolist() for row, valid in zip(source.ids, source.valid, strict=True)] == rows
     model = read_model(at).eval()
     assert not read_masked_lm(inner).can_predict
     with torch.no_grad():

@@ -139,14 +139,12 @@ def test_a_fault_of_the_store_on_a_worker_kills_the_trial_which_then_runs_again(
 def test_train_gets_the_range(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int | None, num_workers: Any
 ) -> None:
-    trainer_options: dict[str, Any] = {}
-    monkeypatch.setattr(
-        distributed_stages, "TorchTrainer", lambda loop, **options: trainer_options.update(options)
-    )
+    kwargs: dict[str, Any] = {}
+    monkeypatch.setattr(distributed_stages, "TorchTrainer", lambda loop, **options: kwargs.update(options))
     group = WorkerGroup(4, 1.0, 0.0, 0, str(tmp_path), least_workers=least)
     stage = Stage(name="train", run="a.b:c", is_distributed=True)
     distributed_stages._new_trainer(stage, StorePlace("store"), group, None, 0, ())
-    scaling: ScalingConfig = trainer_options["scaling_config"]
+    scaling: ScalingConfig = kwargs["scaling_config"]
     assert scaling.num_workers == num_workers
     # else Train would retry itself, without bound, and nobody would count
-    assert trainer_options["run_config"].failure_config.max_preemption_failures == 0
+    assert kwargs["run_config"].failure_config.max_preemption_failures == 0

@@ -261,15 +261,11 @@ def test_generation_is_written():
     config = GenerationConfig(
         beam=4, length_penalty="average", alpha=0.8, max_length_ratio=0, max_length_offset=10, min_length=2
     )
-    settings, notes = write_generation(config, pad_id=0, max_positions=64)
+    fields, notes = write_generation(config, pad_id=0, max_positions=64)
     assert len(notes) == 1
     assert "forces" in notes[0]
-    assert (settings["max_new_tokens"], settings["min_new_tokens"], settings["bad_words_ids"]) == (
-        11,
-        2,
-        [[0]],
-    )
-    assert read_generation(settings)[0] == config
+    assert (fields["max_new_tokens"], fields["min_new_tokens"], fields["bad_words_ids"]) == (11, 2, [[0]])
+    assert read_generation(fields)[0] == config
     _, notes = write_generation(GenerationConfig(), pad_id=0, max_positions=64)
     assert [note.split()[0] for note in notes] == ["max_length_ratio", "the", "length_penalty"]
 

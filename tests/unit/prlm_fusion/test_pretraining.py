@@ -72,10 +72,8 @@ def test_replaced_tokens_stand_at_masked_positions_and_are_told_from_true_ones()
     torch.manual_seed(3)
     _, logits = model.generator(BATCH)
     read, truth, valid = model.corrupted(BATCH, logits), true_ids(BATCH), BATCH.tokens.valid
-    detector_logits = model.discriminator(input_ids=read, attention_mask=valid.long()).logits[valid]
-    detection = F.binary_cross_entropy_with_logits(
-        detector_logits, (read != truth)[valid].float(), reduction="sum"
-    )
+    scores = model.discriminator(input_ids=read, attention_mask=valid.long()).logits[valid]
+    detection = F.binary_cross_entropy_with_logits(scores, (read != truth)[valid].float(), reduction="sum")
     masked = F.cross_entropy(logits, torch.tensor([6, 5, 9]), reduction="sum")
     torch.testing.assert_close(loss.loss_sum, masked + 50 * 0.15 * detection)
     generator, discriminator = model.generator.model.electra, model.discriminator.electra

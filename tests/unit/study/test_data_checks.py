@@ -207,11 +207,9 @@ def test_a_plan_warns_of_scored_text_in_any_other_training_text(tmp_path, monkey
 
 def classified(directory, **labels):
     """A study of classification whose files are these labels, with as many lines."""
-    for split, split_labels in labels.items():
-        (directory / f"{split}.source").write_text(
-            "".join(f"{split} line {n}\n" for n in range(len(split_labels)))
-        )
-        (directory / f"{split}.label").write_text("".join(f"{label}\n" for label in split_labels))
+    for split, rows in labels.items():
+        (directory / f"{split}.source").write_text("".join(f"{split} line {n}\n" for n in range(len(rows))))
+        (directory / f"{split}.label").write_text("".join(f"{label}\n" for label in rows))
     files = {s: {"sources": f"{s}.source", "label": f"{s}.label"} for s in ("train", "dev", "test")}
     toy = ARMS["vipi"]
     return {

@@ -149,24 +149,21 @@ def test_one_side_of_a_shared_table():
     old = tokenizer([f"w{i}" for i in range(10)])
     plan = build_plan(old, tokenizer(["w3", "w0", "w1", "w5", "w9", "w2"]), "avg")
     model.config.bos_token_id = model.generation_config.bos_token_id = 3
-    exchanged = exchange_vocabulary(model, plan, sides="decoder")
+    changed = exchange_vocabulary(model, plan, sides="decoder")
     assert count_embedding_parameters(model) == 40
-    assert count_embedding_parameters(exchanged) == 64
-    assert torch.equal(exchanged.get_encoder().get_input_embeddings().weight, model.model.shared.weight)
-    assert (
-        exchanged.lm_head.weight.data_ptr()
-        == exchanged.get_decoder().get_input_embeddings().weight.data_ptr()
-    )
+    assert count_embedding_parameters(changed) == 64
+    assert torch.equal(changed.get_encoder().get_input_embeddings().weight, model.model.shared.weight)
+    assert changed.lm_head.weight.data_ptr() == changed.get_decoder().get_input_embeddings().weight.data_ptr()
     assert count_embedding_parameters(exchange_vocabulary(model, plan)) == 24
 
 
 def test_one_side_survives_a_reload(tmp_path):
     torch.manual_seed(0)
-    exchanged = exchange_vocabulary(marian().eval(), toy_plan(V), sides="decoder")
-    exchanged.save_pretrained(tmp_path)
+    changed = exchange_vocabulary(marian().eval(), toy_plan(V), sides="decoder")
+    changed.save_pretrained(tmp_path)
     loaded = load_checkpoint(tmp_path)
     assert (loaded.config.vocab_size, loaded.config.decoder_vocab_size) == (V, len(NEW_TOKENS))
-    assert ties(loaded) == ties(exchanged)
+    assert ties(loaded) == ties(changed)
     assert check_permutation(LazyModel(loaded)).is_good
 
 
@@ -176,11 +173,11 @@ def test_one_side_survives_a_reload(tmp_path):
 def test_either_side_alone(name, sides):
     torch.manual_seed(0)
     model = MODELS[name]().eval()
-    exchanged = exchange_vocabulary(model, toy_plan(V), sides=sides)
+    changed = exchange_vocabulary(model, toy_plan(V), sides=sides)
     kept = "encoder" if sides == "decoder" else "decoder"
-    assert size_of(exchanged, sides) == len(NEW_TOKENS)
+    assert size_of(changed, sides) == len(NEW_TOKENS)
     assert torch.equal(
-        getattr(exchanged, f"get_{kept}")().get_input_embeddings().weight,
+        getattr(changed, f"get_{kept}")().get_input_embeddings().weight,
         getattr(model, f"get_{kept}")().get_input_embeddings().weight,
     )
 
@@ -190,8 +187,8 @@ def test_one_size_for_two_vocabularies_is_padded_and_said(name, tmp_path):
     torch.manual_seed(0)
     model = MODELS[name]().eval()
     with pytest.warns(UserWarning, match="one vocabulary size for both sides"):
-        exchanged = exchange_vocabulary(model, toy_plan(V), sides="decoder")
-    exchanged.save_pretrained(tmp_path)
+        changed = exchange_vocabulary(model, toy_plan(V), sides="decoder")
+    changed.save_pretrained(tmp_path)
     loaded = load_checkpoint(tmp_path)
     encoder, decoder = (
         getattr(loaded, f"get_{side}")().get_input_embeddings().weight for side in ("encoder", "decoder")
@@ -199,7 +196,7 @@ def test_one_size_for_two_vocabularies_is_padded_and_said(name, tmp_path):
     assert torch.equal(encoder, model.get_encoder().get_input_embeddings().weight)
     assert torch.equal(decoder[: len(NEW_TOKENS)], loaded.lm_head.weight[: len(NEW_TOKENS)])
     assert not decoder[len(NEW_TOKENS) :].any()
-    assert check_permutation(LazyModel(exchanged)).is_good
+    assert check_permutation(LazyModel(changed)).is_good
     assert check_permutation(LazyModel(loaded)).is_good
     ids = torch.tensor([[3, 4, 5]])
     made = loaded.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False)
