@@ -73,13 +73,13 @@ def test_a_file_of_the_working_directory_never_stands_for_a_package(
 
 
 def test_a_system_of_ones_own_is_found_in_the_working_directory(program: list[str], tmp_path: Path) -> None:
-    own = tmp_path / "own"
-    own.mkdir()
-    (own / "my_system.py").write_text("from examples.minimal_system import *\n")
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "my_system.py").write_text("from examples.minimal_system import *\n")
     document = Study.from_yaml(ROOT / "examples/minimal_system/study.yaml").to_dict()
-    (own / "study.json").write_text(json.dumps({**document, "system": "my_system"}))
-    (own / "numpy.py").write_text("raise ImportError('planted')\n")
-    done = call(program, own, "plan", "study.json")
+    (folder / "study.json").write_text(json.dumps({**document, "system": "my_system"}))
+    (folder / "numpy.py").write_text("raise ImportError('planted')\n")
+    done = call(program, folder, "plan", "study.json")
     assert done.returncode == 0, done.stderr
 
 

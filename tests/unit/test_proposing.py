@@ -128,9 +128,9 @@ def test_a_kept_proposal_whose_second_measurement_was_cut_off_goes_on(
         context.setattr(Run, "sweep", crash_later)
         with pytest.raises(KeyboardInterrupt):
             api.propose(study, ["gain=1.0"])
-    found = api.propose(study, ["gain=1.0"], against="baseline")
-    assert (found.decision, found.is_repeated) == ("KEEP", True)
-    assert found.again is not None
+    proposal = api.propose(study, ["gain=1.0"], against="baseline")
+    assert (proposal.decision, proposal.is_repeated) == ("KEEP", True)
+    assert proposal.again is not None
 
 
 def test_a_second_measurement_that_fails_is_made_again(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +165,7 @@ def test_a_failing_proposal_runs_once_more_and_is_then_discarded(study: Study) -
 def test_numbers_of_seeds_that_no_proposal_gets_are_refused(study: Study, num: int) -> None:
     with pytest.raises(NlgraftError, match=f"max_seeds: {num} given; a proposal gets 3 to 24 seeds"):
         api.propose(study, ["gain=1.0"], max_seeds=num)
-    [option] = [one for one in try_proposal.params if one.name == "max_seeds"]
+    [option] = [param for param in try_proposal.params if param.name == "max_seeds"]
     assert option.type.to_info_dict().items() >= {"min": LOOKS[0], "max": LOOKS[-1]}.items()
 
 
@@ -177,9 +177,9 @@ def test_what_never_decides_is_discarded_with_the_last_seed(
         lambda gains, level, prior, limit: "DISCARD" if len(gains) >= limit else "MORE",
     )
     assert api.propose(study, ["noise=1.0"], max_seeds=LOOKS[-1] - 1).decision == "MORE"
-    found = api.propose(study, ["noise=1.0"])
-    assert (found.decision, len(found.first.seeds)) == ("DISCARD", LOOKS[-1])
-    assert f"{LOOKS[-1]} seeds do not show a gain" in repr(found)
+    proposal = api.propose(study, ["noise=1.0"])
+    assert (proposal.decision, len(proposal.first.seeds)) == ("DISCARD", LOOKS[-1])
+    assert f"{LOOKS[-1]} seeds do not show a gain" in repr(proposal)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_another_baseline_on_the_same_data_shares_the_levels_but_not_what_is_kep
     toy_document["data"] = {"lines": 7}
     elsewhere = api.propose(Study.from_dict(toy_document), ["gain=2.0"], max_seeds=3)
     assert elsewhere.number == 1
-    assert [len(one.proposals) for one in read_streams(api.open_store(study)).values()] == [2, 1]
+    assert [len(stream.proposals) for stream in read_streams(api.open_store(study)).values()] == [2, 1]
 
 
 def test_drivers_that_propose_at_once_get_different_levels(tmp_path: Path) -> None:
@@ -282,7 +282,9 @@ def test_drivers_that_propose_at_once_get_different_levels(tmp_path: Path) -> No
         thread.join()
     proposals = read_streams(store)["s"].proposals
     assert sorted(proposals) == list(range(1, 13))
-    assert {one.entered.config for one in proposals.values()} == {f"c{index}" for index in range(12)}
+    assert {proposal.entered.config for proposal in proposals.values()} == {
+        f"c{index}" for index in range(12)
+    }
 
 
 def test_a_lost_record_counts_as_a_proposal(study: Study, tmp_path: Path) -> None:
@@ -290,9 +292,9 @@ def test_a_lost_record_counts_as_a_proposal(study: Study, tmp_path: Path) -> Non
         api.propose(study, [f"gain={gain}"], against="baseline", max_seeds=3)
     entry = next((tmp_path / "store" / "streams" / "entries").rglob("00000001.json"))
     entry.write_text("{")
-    found = api.propose(study, ["gain=3.0"], against="baseline", max_seeds=3)
-    assert (found.number, found.level) == (3, stream_level(2, 1, 0.05))
-    assert any("cannot be read" in note for note in found.notes)
+    proposal = api.propose(study, ["gain=3.0"], against="baseline", max_seeds=3)
+    assert (proposal.number, proposal.level) == (3, stream_level(2, 1, 0.05))
+    assert any("cannot be read" in note for note in proposal.notes)
 
 
 def test_the_answer_for_people(study: Study) -> None:
@@ -321,8 +323,10 @@ def test_a_report_on_dev_comes_after_what_a_stream_saw_and_one_on_test_does_not(
     on_test, on_dev = (claim.comparison for claim in api.load(both).claims)
     assert on_test.basis == "declared"
     assert on_dev.basis != "declared"
-    seen = [one for one in api.ledger(storage=study.storage.path).values() if one.metrics[0] == "dev/score"]
-    assert [(one.study, one.plan.looks) for one in seen[:2]] == [("toy", ())] * 2
+    seen = [
+        entry for entry in api.ledger(storage=study.storage.path).values() if entry.metrics[0] == "dev/score"
+    ]
+    assert [(entry.study, entry.plan.looks) for entry in seen[:2]] == [("toy", ())] * 2
     assert seen[0].segments.digest == seen[-1].segments.digest
 
 
@@ -336,6 +340,6 @@ def test_the_ledger_lists_streams(study: Study) -> None:
         ("1", "gain=1.0", "baseline", "KEEP"),
         ("2", "steps=1", "1", "DISCARD"),
     ]
-    found = json.loads(CliRunner().invoke(main, ["ledger", "--json", *place]).output)["streams"]
-    assert [one["kept"] for one in found] == [1]
-    assert found[0]["proposals"][0]["measured"]["gains"] == pytest.approx([10.0] * 5)
+    streams = json.loads(CliRunner().invoke(main, ["ledger", "--json", *place]).output)["streams"]
+    assert [stream["kept"] for stream in streams] == [1]
+    assert streams[0]["proposals"][0]["measured"]["gains"] == pytest.approx([10.0] * 5)

@@ -103,11 +103,11 @@ def test_a_system_of_ones_own_in_one_word_is_found(tmp_path: Path, monkeypatch: 
 def test_every_study_that_comes_along_is_listed_and_found_by_name() -> None:
     listed = json.loads(shown("studies", "--json"))
     files = sorted(ROOT.glob("search_spaces/*/*.yaml"))
-    assert sorted(study_path(one["study"]) for one in listed) == files
-    [demo] = [one for one in listed if one["study"] == "embedding_transfer/demo"]
+    assert sorted(study_path(entry["study"]) for entry in listed) == files
+    [demo] = [entry for entry in listed if entry["study"] == "embedding_transfer/demo"]
     assert "tiny" in demo["scales"]
     assert not demo["needs_data"]
-    assert next(one for one in listed if one["study"].endswith("/multi30k"))["needs_data"]
+    assert next(entry for entry in listed if entry["study"].endswith("/multi30k"))["needs_data"]
 
 
 def test_a_study_is_named_without_its_system_where_that_is_enough(

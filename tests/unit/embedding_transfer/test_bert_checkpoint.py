@@ -46,26 +46,26 @@ from trainables.embedding_transfer.new_tokens import ChangedSide, ChangeOptions
 def test_renumbered_tokens_are_the_same_text(store, bert):
     """Special tokens first under our names, the others in their order; text is cut and joined as before."""
     _, at = run(store, configured(bert, "pretrain_finetune"))
-    theirs = tokenizers.Tokenizer.from_file(str(bert / "tokenizer.json"))
-    ours = open_tokenizer(at("upstream_shared_tokenizer"))
-    assert isinstance(ours, WordPiece)
+    reference = tokenizers.Tokenizer.from_file(str(bert / "tokenizer.json"))
+    tokenizer = open_tokenizer(at("upstream_shared_tokenizer"))
+    assert isinstance(tokenizer, WordPiece)
     ids = json.loads((at("upstream_shared_tokenizer") / "their_ids.json").read_text())
     assert ids[:6] == [*SPECIAL.values(), 1]
-    assert sorted(ids) == [*range(theirs.get_vocab_size())]
-    assert ours.pieces[:6] == ["<pad>", "<unk>", "<s>", "</s>", "<mask>", "[unused0]"]
-    assert ours.pieces[6:] == [theirs.id_to_token(i) for i in range(6, ours.vocab_size)]
+    assert sorted(ids) == [*range(reference.get_vocab_size())]
+    assert tokenizer.pieces[:6] == ["<pad>", "<unk>", "<s>", "</s>", "<mask>", "[unused0]"]
+    assert tokenizer.pieces[6:] == [reference.id_to_token(i) for i in range(6, tokenizer.vocab_size)]
     lines = [*load_corpus(ConlangConfig(**CORPUS))["dev"].text(), "Zzz☃ <s> <mask>!", ""]
-    found = ours.encode(lines)
-    assert [[ids[i] for i in row] for row in found] == [
-        theirs.encode(line, add_special_tokens=False).ids for line in lines
+    encoded = tokenizer.encode(lines)
+    assert [[ids[i] for i in row] for row in encoded] == [
+        reference.encode(line, add_special_tokens=False).ids for line in lines
     ]
-    assert ours.encode(lines[0]) == found[0]
-    assert [[i for i in row if i in (0, 2, 3, 4)] for row in found] == [[]] * len(lines), "text makes none"
-    expected = [theirs.decode(theirs.encode(line, add_special_tokens=False).ids) for line in lines[:-2]]
-    assert ours.decode(found[:-2]) == expected
-    assert ours.decode([0, 2, *found[0], 4, 3]) == expected[0], "special tokens leave no trace"
-    assert ours.decode([ours.id("<unk>")]) == "<unk>"
-    assert ours.decode([]) == ""
+    assert tokenizer.encode(lines[0]) == encoded[0]
+    assert [[i for i in row if i in (0, 2, 3, 4)] for row in encoded] == [[]] * len(lines), "text makes none"
+    expected = [reference.decode(reference.encode(line, add_special_tokens=False).ids) for line in lines[:-2]]
+    assert tokenizer.decode(encoded[:-2]) == expected
+    assert tokenizer.decode([0, 2, *encoded[0], 4, 3]) == expected[0], "special tokens leave no trace"
+    assert tokenizer.decode([tokenizer.id("<unk>")]) == "<unk>"
+    assert tokenizer.decode([]) == ""
 
 
 def test_there_is_one_segmentation_only(store, bert):
@@ -130,14 +130,14 @@ def test_a_renumbered_checkpoint_predicts_the_same(store, bert):
     _, at = run(store, configured(bert, "pretrain_finetune"))
     ids = torch.tensor(json.loads((at("upstream_shared_tokenizer") / "their_ids.json").read_text()))
     tokenizer = open_tokenizer(at("upstream_shared_tokenizer"))
-    theirs = transformers.BertForMaskedLM.from_pretrained(bert).eval()
+    reference = transformers.BertForMaskedLM.from_pretrained(bert).eval()
     lines = load_corpus(ConlangConfig(**CORPUS))["dev"].text()[:3]
     source = Tokens.from_lists([[2, 4, *row, 3] for row in tokenizer.encode(lines)])
     masked = read_masked_lm(at("upstream_masked_lm")).eval()
     model, head = masked.model, masked.head
     both = read_model(at("upstream")).eval()
     with torch.no_grad():
-        expected = theirs(ids[source.ids], attention_mask=source.valid.long(), output_hidden_states=True)
+        expected = reference(ids[source.ids], attention_mask=source.valid.long(), output_hidden_states=True)
         states = model.eval().encode([source]).bank[0].states
         logits = model.logits(head(states))
         assert torch.equal(both.encode([source]).bank[0].states, states)
@@ -181,11 +181,11 @@ def test_a_generator_learns_with_the_checkpoints_head(store, bert):
     body = read_masked_lm(at("upstream_masked_lm"))
     student = GeneratorModel(FrozenMaskedLM(body), {SIDE: EmbeddingGenerator("patt", 16)})
     ids = torch.tensor(json.loads((tokenizer / "their_ids.json").read_text()))
-    theirs = transformers.BertForMaskedLM.from_pretrained(bert).eval()
+    reference = transformers.BertForMaskedLM.from_pretrained(bert).eval()
     tokens, is_predicted = batch.changed.tokens, batch.changed.labels != NOT_PREDICTED
     with torch.no_grad():
         reading = student(batch)
-        expected = theirs(ids[tokens.ids], attention_mask=tokens.valid.long()).logits[is_predicted][:, ids]
+        expected = reference(ids[tokens.ids], attention_mask=tokens.valid.long()).logits[is_predicted][:, ids]
     torch.testing.assert_close(reading.logits, expected, rtol=0, atol=1e-5)
     assert torch.equal(reading.targets, batch.original.targets)
     assert body.head is not None
@@ -230,8 +230,8 @@ def test_its_vocabulary_is_exchanged(store, bert, capitals, sides):
     special = [matrix[row].indices.tolist() for row in range(4)]
     assert special == [[0], [1], [2], [3]], "begin from [CLS], end from [SEP]"
     source = after.state_dict()["source_embedding.table.weight"]
-    own = before.state_dict()["source_embedding.table.weight"]
-    assert torch.equal(source, own) == (sides == "decoder")
+    source_table = before.state_dict()["source_embedding.table.weight"]
+    assert torch.equal(source, source_table) == (sides == "decoder")
     unchanged = [
         name for name in before.state_dict() if "embedding.table" not in name and "output" not in name
     ]
@@ -247,8 +247,8 @@ def test_vectors_are_as_wide_as_the_checkpoint(store, bert):
 
 def test_a_model_without_pretraining_has_its_sizes(store, bert):
     record, at = run(store, configured(bert, "untrained"))
-    pretrained, found = run(store, configured(bert, "pretrain_finetune"))
-    assert read_model(at("finetuned")).config == read_model(found("finetuned")).config
+    pretrained, pretrained_at = run(store, configured(bert, "pretrain_finetune"))
+    assert read_model(at("finetuned")).config == read_model(pretrained_at("finetuned")).config
     assert record.metrics["parameters/total"] == pretrained.metrics["parameters/total"]
     assert not any(name.startswith("upstream/") for name in record.metrics)
 
@@ -277,8 +277,8 @@ def test_a_real_checkpoint_reads_captions(tmp_path, multi30k):
     tokenizer = open_tokenizer(directory)
     ids = torch.tensor(json.loads((directory / "their_ids.json").read_text()))
     source = Tokens.from_lists([[2, *row, 3] for row in tokenizer.encode(lines)])
-    theirs = transformers.AutoTokenizer.from_pretrained(checkpoint)(lines)["input_ids"]
-    assert [ids[row[valid]].tolist() for row, valid in zip(source.ids, source.valid, strict=True)] == theirs
+    rows = transformers.AutoTokenizer.from_pretrained(checkpoint)(lines)["input_ids"]
+    assert [ids[row[valid]].tolist() for row, valid in zip(source.ids, source.valid, strict=True)] == rows
     model = read_model(at).eval()
     assert not read_masked_lm(inner).can_predict
     with torch.no_grad():

@@ -81,21 +81,21 @@ def test_a_renumbered_checkpoint_says_the_same(store, mbart):
     tokenizer = SentencePiece(at("upstream_shared_tokenizer") / "tokenizer.model")
     rows = their_rows(tokenizer.vocab_size, 122, 124)
     model = read_model(at("upstream")).eval()
-    theirs = transformers.MBartForConditionalGeneration.from_pretrained(mbart).eval()
+    reference = transformers.MBartForConditionalGeneration.from_pretrained(mbart).eval()
     lines = load_corpus(ConlangConfig(**CORPUS))["dev"].sources[0][:3]
-    ours = tokenizer.encode(lines)
-    assert [[rows[i] for i in ids] for ids in ours] == [their_ids(mbart, line) for line in lines]
-    source = Tokens.from_lists([[*ids, 4, 3] for ids in ours])
-    target = Tokens.from_lists([[2, *ids] for ids in ours])
+    encoded = tokenizer.encode(lines)
+    assert [[rows[i] for i in ids] for ids in encoded] == [their_ids(mbart, line) for line in lines]
+    source = Tokens.from_lists([[*ids, 4, 3] for ids in encoded])
+    target = Tokens.from_lists([[2, *ids] for ids in encoded])
     index = torch.tensor(rows)
     with torch.no_grad():
-        expected = theirs(
+        expected = reference(
             input_ids=index[source.ids],
             attention_mask=source.valid.long(),
             decoder_input_ids=index[target.ids],
         ).logits[..., index]
-        found = model.logits(model(Batch([source], target, target.ids)))
-    assert torch.allclose(found[target.valid], expected[target.valid], atol=1e-5)
+        logits = model.logits(model(Batch([source], target, target.ids)))
+    assert torch.allclose(logits[target.valid], expected[target.valid], atol=1e-5)
     assert [rows[i] for i in (0, 1, 2, 3, 4)] == [1, 3, 122, 2, 124]
 
 
@@ -170,7 +170,7 @@ def test_languages_of_an_mbart_get_tokens_behind_the_mask(mbart, tmp_path):
     assert record.state == "finished"
     pieces = SentencePiece(store.fetch(tokenizer) / "tokenizer.model")
     assert [pieces.id(token) for token in ("<mask>", "<one>", "<other>")] == [4, 5, 6]
-    theirs = from_hugging_face(str(mbart))[0].source_embedding.table.weight
-    ours = read_model(store.fetch(graph.find("model"))).source_embedding.table.weight
-    assert torch.equal(ours[[2, 5, 6]], theirs[[122, 121, 123]])
-    assert torch.equal(ours[7:], theirs[4 : 4 + len(ours) - 7])
+    released_table = from_hugging_face(str(mbart))[0].source_embedding.table.weight
+    table = read_model(store.fetch(graph.find("model"))).source_embedding.table.weight
+    assert torch.equal(table[[2, 5, 6]], released_table[[122, 121, 123]])
+    assert torch.equal(table[7:], released_table[4 : 4 + len(table) - 7])

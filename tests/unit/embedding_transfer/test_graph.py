@@ -38,7 +38,7 @@ def stage(name, *arguments, **changes):
 
 
 def names(method):
-    return {found.name for found in graph(method).stages}
+    return {node.name for node in graph(method).stages}
 
 
 ALL = Method.__args__
@@ -71,7 +71,7 @@ def test_arms_have_the_stages_they_need():
 
 
 def test_files_that_moved_are_the_same_corpus(tmp_path):
-    found = []
+    graphs = []
     for name in ("here", "there"):
         directory = tmp_path / name
         directory.mkdir()
@@ -79,18 +79,18 @@ def test_files_that_moved_are_the_same_corpus(tmp_path):
             (directory / side).write_text("a b\n")
         split = {"sources": str(directory / "source"), "target": str(directory / "target")}
         corpus = {"corpus": "files", "train": split, "dev": split, "test": split}
-        found.append(graph(data={"upstream": DATA["upstream"], "downstream": corpus}))
-    assert found[0].fingerprint == found[1].fingerprint
-    assert found[0].find("downstream_corpus").locations != found[1].find("downstream_corpus").locations
+        graphs.append(graph(data={"upstream": DATA["upstream"], "downstream": corpus}))
+    assert graphs[0].fingerprint == graphs[1].fingerprint
+    assert graphs[0].find("downstream_corpus").locations != graphs[1].find("downstream_corpus").locations
 
 
 def test_each_pretrained_vocabulary_is_one_pretraining_of_its_own():
     methods = ("random_init", "downstream_vocab", "joint_vocab", "bpe_dropout")
     pretrainings = {method: stage("upstream", method) for method in methods}
-    assert len({found.fingerprint for found in pretrainings.values()}) == 4
-    for method, found in pretrainings.items():
-        assert stage("upstream", method, 2) == found
-        assert found.inputs["encoded"].inputs["corpus"] == stage("upstream_corpus")
+    assert len({pretraining.fingerprint for pretraining in pretrainings.values()}) == 4
+    for method, pretraining in pretrainings.items():
+        assert stage("upstream", method, 2) == pretraining
+        assert pretraining.inputs["encoded"].inputs["corpus"] == stage("upstream_corpus")
 
 
 def test_pretrained_vocabularies_are_of_the_exchanged_side_only():
@@ -106,12 +106,12 @@ def test_pretrained_vocabularies_are_of_the_exchanged_side_only():
                 inputs = built.find(stage_name).inputs["encoded"].inputs
                 assert inputs["tokenizers/source 0"].name == f"{source}_source_tokenizer"
                 assert inputs["tokenizers/target"].name == f"{target}_target_tokenizer"
-            assert "transfer" not in {found.name for found in built.stages}
+            assert "transfer" not in {node.name for node in built.stages}
 
 
 def test_the_joint_vocabulary_reads_both_corpora():
     inputs = stage("joint_target_tokenizer", "joint_vocab").inputs
-    assert {name: found.name for name, found in inputs.items()} == {
+    assert {name: node.name for name, node in inputs.items()} == {
         "corpora/upstream": "upstream_corpus",
         "corpora/downstream": "downstream_corpus",
     }
@@ -145,7 +145,7 @@ def test_independent_layers_learn_between_pretraining_and_finetuning():
     built = graph("independent_encoder")
     assert built.find("finetuned").inputs["start"] == built.find("independent")
     assert built.find("independent").inputs["start"] == stage("upstream")
-    assert "transfer" not in {found.name for found in built.stages}
+    assert "transfer" not in {node.name for node in built.stages}
     for method in ALL:
         is_changed = graph(method).result != graph(method, independent={"num_layers": 2}).result
         assert is_changed == (method == "independent_encoder"), method
@@ -184,7 +184,7 @@ def test_new_rows_first_is_a_matter_of_finetuning_after_an_exchange():
         none = graph(method, transfer={"method": method, "new_rows_first_steps": 0})
         assert none.result == graph(method).result
         assert none.find("finetuned").config["new_rows_first_steps"] == 0
-        is_exchanged = "transfer" in {found.name for found in none.stages}
+        is_exchanged = "transfer" in {node.name for node in none.stages}
         assert (alone.find("finetuned") != none.find("finetuned")) == is_exchanged, method
         assert not is_exchanged or alone.find("transfer") == none.find("transfer")
 
@@ -209,7 +209,7 @@ def test_search_trials_share_their_finetuning_with_replicates():
     dev = graph(splits=("dev",))
     assert dev.find("finetuned") == stage("finetuned")
     assert dev.find("translation_dev") == stage("translation_dev")
-    assert not any(found.name == "translation_test" for found in dev.stages)
+    assert not any(node.name == "translation_test" for node in dev.stages)
 
 
 def test_sides_decide_the_tokenizers():
@@ -246,8 +246,8 @@ def test_the_system_keeps_the_contract():
     assert system.metrics["dev/bleu"].direction == "maximize"
     knobs = {knob.path: knob for knob in knobs_of(system.config_type)}
     assert knobs["generator.distillation_lambda"].default == 0.5
-    own = [path for path in knobs if not path.startswith(("data.", "model.", "decode."))]
-    undocumented = [path for path in own if not knobs[path].description]
+    system_knobs = [path for path in knobs if not path.startswith(("data.", "model.", "decode."))]
+    undocumented = [path for path in system_knobs if not knobs[path].description]
     assert not undocumented
 
 

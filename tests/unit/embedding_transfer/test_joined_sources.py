@@ -70,8 +70,8 @@ def findings(directory, **streams):
 
 def test_sources_that_have_the_separator_get_a_warning(tmp_path):
     """Of several sources alone: one source is not joined, and targets never are."""
-    found = findings(tmp_path, passage="a | b", answer="c", target="d")
-    assert [warning.split(";")[0] for warning in found if "' | '" in warning] == [
+    messages = findings(tmp_path, passage="a | b", answer="c", target="d")
+    assert [warning.split(";")[0] for warning in messages if "' | '" in warning] == [
         f"task_corpus: {split}: 1 of 3 lines of source 0 have ' | ', which stands between joined lines here: "
         "the text cannot be told from it"
         for split in ("train", "dev")

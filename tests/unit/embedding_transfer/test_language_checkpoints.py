@@ -125,8 +125,8 @@ def test_languages_are_refused_where_nothing_reads_them(store, checkpoints, tmp_
 
     nllb = checkpoints / "nllb"
     two = ["eng_Latn", "deu_Latn"]
-    found = problems(nllb, two, objective="denoising")
-    assert "languages are eng_Latn, deu_Latn, for a checkpoint of translation" in found
+    messages = problems(nllb, two, objective="denoising")
+    assert "languages are eng_Latn, deu_Latn, for a checkpoint of translation" in messages
     assert "a translation model with start_id 3" in problems(nllb, two, start_id=3)
     train = load_corpus(ConlangConfig(**CORPUS))["train"]
     write_marian(tmp_path, train.sources[0], train.target)

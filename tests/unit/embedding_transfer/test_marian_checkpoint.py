@@ -63,10 +63,10 @@ def test_it_says_the_same_as_in_transformers(store, opus):
         for side in ("source", "target")
     }
     model = read_model(at("upstream")).eval()
-    theirs = transformers.MarianMTModel.from_pretrained(opus).eval()
+    reference = transformers.MarianMTModel.from_pretrained(opus).eval()
     tokenizer = quiet(transformers.AutoTokenizer.from_pretrained, opus)
     document = json.loads((at("upstream_source_tokenizer") / "their_ids.json").read_text())
-    pad, end, unknown = theirs.config.pad_token_id, 0, document["unknown"]
+    pad, end, unknown = reference.config.pad_token_id, 0, document["unknown"]
     rows = torch.tensor([pad, unknown, pad, end, unknown, *document["pieces"]])
     corpus = load_corpus(ConlangConfig(**CORPUS))["dev"]
     expected = quiet(tokenizer, corpus.sources[0], text_target=corpus.target)
@@ -80,19 +80,19 @@ def test_it_says_the_same_as_in_transformers(store, opus):
     target = Tokens.from_lists([[2, *ids] for ids in targets])
     settings = {"input_ids": rows[source.ids], "attention_mask": source.valid.long()}
     with torch.no_grad():
-        their = theirs(**settings, decoder_input_ids=rows[target.ids]).logits[target.valid][:, rows]
-        ours = model.logits(model(Batch([source], target, target.ids)))[target.valid]
-    said = [i for i in range(len(rows)) if rows[i] not in rows[:i]]
-    torch.testing.assert_close(ours[:, said], their[:, said], rtol=0, atol=1e-4)
-    silent = [i for i in range(len(rows)) if i not in said]
+        their = reference(**settings, decoder_input_ids=rows[target.ids]).logits[target.valid][:, rows]
+        logits = model.logits(model(Batch([source], target, target.ids)))[target.valid]
+    distinct = [i for i in range(len(rows)) if rows[i] not in rows[:i]]
+    torch.testing.assert_close(logits[:, distinct], their[:, distinct], rtol=0, atol=1e-4)
+    silent = [i for i in range(len(rows)) if i not in distinct]
     assert {2, 4} < {*silent}  # the begin is the padding, the mask and a piece without an id unknown
-    assert float(ours[:, silent].max()) < -1e3
+    assert float(logits[:, silent].max()) < -1e3
     greedy = GenerationConfig(beam=1, max_length_ratio=0, max_length_offset=9)
-    generated = theirs.generate(**settings, max_new_tokens=10, num_beams=1, bad_words_ids=[[pad]])[
+    generated = reference.generate(**settings, max_new_tokens=10, num_beams=1, bad_words_ids=[[pad]])[
         :, 1:
     ].tolist()
-    found = [rows[best[0].ids].tolist() for best in beam_search(model, [source], config=greedy)]
-    assert found == [row[: row.index(end)] if end in row else row[:9] for row in generated]
+    decoded = [rows[best[0].ids].tolist() for best in beam_search(model, [source], config=greedy)]
+    assert decoded == [row[: row.index(end)] if end in row else row[:9] for row in generated]
 
 
 def test_no_text_becomes_a_token_that_the_model_is_kept_from_saying(store, opus):

@@ -41,9 +41,9 @@ WIDTH = 8
 def body(kind: str, size: int) -> transformers.PreTrainedModel:
     torch.manual_seed(0)
     if kind == "distilbert":
-        own = {"dim": WIDTH, "n_layers": 1, "n_heads": 2, "hidden_dim": 16, "max_position_embeddings": 40}
+        sizes = {"dim": WIDTH, "n_layers": 1, "n_heads": 2, "hidden_dim": 16, "max_position_embeddings": 40}
         return transformers.DistilBertModel(
-            transformers.DistilBertConfig(vocab_size=size, pad_token_id=0, **own)
+            transformers.DistilBertConfig(vocab_size=size, pad_token_id=0, **sizes)
         )
     if kind == "electra":
         config = transformers.ElectraConfig(

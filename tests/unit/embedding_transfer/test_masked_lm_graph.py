@@ -35,7 +35,7 @@ def test_every_arm_and_seed_shares_the_upstream_model(method):
 
 def test_arms_have_the_stages_they_need():
     for method in METHODS:
-        names = {found.name for found in graph(method).stages}
+        names = {node.name for node in graph(method).stages}
         assert ("generator" in names) == (method in ("att_eg", "patt_eg")), method
         vectors = {f"downstream_{kind}_vectors" for kind in ("skipgram", "cbow")}
         assert bool(vectors & names) == (method in VECTOR_METHODS), method
@@ -65,8 +65,8 @@ def test_a_new_vocabulary_leaves_the_upstream_alone():
 
 def test_frequent_tokens_first_needs_the_text_and_only_then():
     frequent = {"transfer": {"method": "avg_eg", "order": "frequency"}}
-    found = stage("transfer_plan", **frequent), stage("transfer_plan", "avg_eg")
-    assert {*found[0].inputs} - {*found[1].inputs} == {"encoded"}
+    plans = stage("transfer_plan", **frequent), stage("transfer_plan", "avg_eg")
+    assert {*plans[0].inputs} - {*plans[1].inputs} == {"encoded"}
     frequent["transfer"]["method"] = "fvt"
     assert stage("transfer", **frequent) == stage("transfer", "fvt")
 

@@ -150,11 +150,11 @@ def test_a_real_checkpoint_goes_through_a_trial(store, minilm, multi30k):
         },
         "downstream": {"train": {**TRAIN, "max_steps": 2, "batch_tokens": 64, "peak_lr": 1e-4}},
     }
-    found = {method: run(store, method, **changes)[1].metrics for method in ("random_init", "avg_eg")}
-    for metrics in found.values():
+    by_method = {method: run(store, method, **changes)[1].metrics for method in ("random_init", "avg_eg")}
+    for metrics in by_method.values():
         # a head that has learned nothing costs 2.9 nats per character
         assert metrics["upstream/dev_mlm_loss_per_char"] < 2.0
         assert metrics["dev/mlm_loss_per_char.step_0"] < 2.0
         assert metrics["transfer/copied"] > 0.5
-    assert len({metrics["dev/mlm_chars"] for metrics in found.values()}) == 1
-    assert len({metrics["dev/mlm_loss_per_char.step_0"] for metrics in found.values()}) == 2
+    assert len({metrics["dev/mlm_chars"] for metrics in by_method.values()}) == 1
+    assert len({metrics["dev/mlm_loss_per_char.step_0"] for metrics in by_method.values()}) == 2

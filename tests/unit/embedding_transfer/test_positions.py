@@ -50,5 +50,5 @@ def test_hypotheses_end_where_positions_do():
     with torch.no_grad():
         model.target_embedding.table.weight[3].zero_()  # the end is never likely
     settings = GenerationConfig(beam=2, max_length_ratio=0.0, max_length_offset=50)
-    found = beam_search(model, [Tokens.from_lists([[7, 3], [8, 9, 3]])], config=settings)
-    assert max(len(hypotheses[0].ids) for hypotheses in found) == 5
+    beams = beam_search(model, [Tokens.from_lists([[7, 3], [8, 9, 3]])], config=settings)
+    assert max(len(hypotheses[0].ids) for hypotheses in beams) == 5

@@ -93,12 +93,12 @@ def test_pretraining_runs_once(store):
     run(store, "random_init", seed=2)
     upstream = stage_graph(config("avg_eg"), seed=1, splits=SPLITS).find("upstream")
     pretrainings = store.fetch(upstream).parent
-    before = {found.name for found in pretrainings.iterdir()}
+    before = {path.name for path in pretrainings.iterdir()}
     _, record = run(store, "fvt")
     decisions = {entry["name"]: entry["decision"] for entry in record.stages}
     assert decisions["upstream"] == "hit"
     assert decisions["transfer"] == "run"
-    assert {found.name for found in pretrainings.iterdir()} == before
+    assert {path.name for path in pretrainings.iterdir()} == before
 
 
 def test_the_same_trial_gives_the_same_numbers(store, tmp_path):

@@ -112,7 +112,7 @@ def test_arms_of_a_pretrained_text_model_share_it():
             method: stage_of("upstream", objective, method)
             for method in ("pretrain_finetune", "avg_eg", "patt_eg")
         }
-        assert len({found.fingerprint for found in stages.values()}) == 1
+        assert len({pretraining.fingerprint for pretraining in stages.values()}) == 1
     text = stage_of("upstream_text", "denoising")
     assert text == stage_of("upstream_text", "masked_tokens")
     pairs = stage_graph(Config(data=BASE["data"]), seed=1, splits=("dev",)).find("upstream_corpus")

@@ -56,7 +56,7 @@ def test_a_rare_accent_leaves_english_english():
     ],
 )
 def test_a_choice_that_does_not_fit_is_named(line, bleu, rouge, messages):
-    found = list(misfits(script_of([line]), bleu, rouge))
-    assert len(found) == len(messages)
-    for text, message in zip(found, messages, strict=True):
+    texts = list(misfits(script_of([line]), bleu, rouge))
+    assert len(texts) == len(messages)
+    for text, message in zip(texts, messages, strict=True):
         assert re.search(message, text)

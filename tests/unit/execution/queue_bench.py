@@ -24,7 +24,7 @@ class Bench:
         self,
         document: dict[str, Any],
         max_concurrent: int = 2,
-        **asked: Callable[[], Any],
+        **callbacks: Callable[[], Any],
     ) -> None:
         self.study = Study.from_dict(document)
         self.store = ArtifactStore.open(self.study.storage.path)
@@ -35,7 +35,7 @@ class Bench:
             self.store,
             cells(self.study),
             self.open_optuna,
-            Driver(self.events.append, clock=lambda: self.clock_s, **asked),
+            Driver(self.events.append, clock=lambda: self.clock_s, **callbacks),
             max_concurrent,
         )
         self.queue.open()

@@ -80,7 +80,7 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any, list[str]]]:
     )
     fake = SimpleNamespace(
         remote=lambda kind: actor,
-        get=lambda asked: posted,
+        get=lambda ref: posted,
         kill=lambda mailbox: None,
         get_runtime_context=lambda: SimpleNamespace(get_node_id=lambda: "a" * 56),
     )
@@ -127,24 +127,24 @@ def test_an_error_or_an_end_of_the_stage_is_no_loss(fits: list[Any]) -> None:
 
 def test_a_fault_of_the_store_on_a_worker_kills_the_trial_which_then_runs_again(fits: list[Any]) -> None:
     store = StorePlace("s3://b").open()
-    told = distributed_stages._told(StoreError("s3://b: request timed out"), store)
-    fits += [(LOST, told, ["a"])]
+    reason = distributed_stages._told(StoreError("s3://b: request timed out"), store)
+    fits += [(LOST, reason, ["a"])]
     with pytest.raises(TrialStopped, match="request timed out") as stopped:
         run()
     assert isinstance(stopped.value.reason, KillReason)
     assert distributed_stages._told(ValueError("no"), store) == ("ValueError", "no")
 
 
-@pytest.mark.parametrize(("least", "wanted"), [(None, 4), (4, 4), (1, (1, 4))])
+@pytest.mark.parametrize(("least", "num_workers"), [(None, 4), (4, 4), (1, (1, 4))])
 def test_train_gets_the_range(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int | None, wanted: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int | None, num_workers: Any
 ) -> None:
-    found: dict[str, Any] = {}
-    monkeypatch.setattr(distributed_stages, "TorchTrainer", lambda loop, **options: found.update(options))
+    kwargs: dict[str, Any] = {}
+    monkeypatch.setattr(distributed_stages, "TorchTrainer", lambda loop, **options: kwargs.update(options))
     group = WorkerGroup(4, 1.0, 0.0, 0, str(tmp_path), least_workers=least)
     stage = Stage(name="train", run="a.b:c", is_distributed=True)
     distributed_stages._new_trainer(stage, StorePlace("store"), group, None, 0, ())
-    scaling: ScalingConfig = found["scaling_config"]
-    assert scaling.num_workers == wanted
+    scaling: ScalingConfig = kwargs["scaling_config"]
+    assert scaling.num_workers == num_workers
     # else Train would retry itself, without bound, and nobody would count
-    assert found["run_config"].failure_config.max_preemption_failures == 0
+    assert kwargs["run_config"].failure_config.max_preemption_failures == 0

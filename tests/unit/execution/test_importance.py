@@ -16,7 +16,7 @@ SPACE = {
 
 def trials(objective, num=60):
     rng = np.random.default_rng(1)
-    found = []
+    measured = []
     for _ in range(num):
         params = {
             "lr": float(10 ** rng.uniform(-4, -1)),
@@ -25,33 +25,33 @@ def trials(objective, num=60):
         }
         if params["kind"] == "a":
             params["rate"] = float(rng.random())
-        found.append((params, float(objective(params))))
-    return found
+        measured.append((params, float(objective(params))))
+    return measured
 
 
 def test_the_setting_that_decides_has_the_largest_importance():
     for path, objective in {
-        "lr": lambda one: -abs(np.log10(one["lr"]) + 2),
-        "layers": lambda one: one["layers"] + one["lr"],
-        "kind": lambda one: (one["kind"] == [1, 2]) + 0.1 * np.sin(1e7 * one["lr"]),
+        "lr": lambda point: -abs(np.log10(point["lr"]) + 2),
+        "layers": lambda point: point["layers"] + point["lr"],
+        "kind": lambda point: (point["kind"] == [1, 2]) + 0.1 * np.sin(1e7 * point["lr"]),
     }.items():
-        found = importances(SPACE, "maximize", trials(objective))
-        assert max(found, key=found.__getitem__) == path
-        assert found[path] > 2 * sorted(found.values())[-2]
+        scores = importances(SPACE, "maximize", trials(objective))
+        assert max(scores, key=scores.__getitem__) == path
+        assert scores[path] > 2 * sorted(scores.values())[-2]
 
 
 def test_the_direction_is_that_of_the_objective():
-    up = importances(SPACE, "maximize", trials(lambda one: one["lr"] * 10))
-    down = importances(SPACE, "minimize", trials(lambda one: -one["lr"] * 10))
+    up = importances(SPACE, "maximize", trials(lambda point: point["lr"] * 10))
+    down = importances(SPACE, "minimize", trials(lambda point: -point["lr"] * 10))
     assert up == pytest.approx(down)
 
 
 def test_what_is_searched_under_a_condition_counts_where_it_is():
-    def objective(one):
-        return one["rate"] if "rate" in one else 0.5 * one["lr"]
+    def objective(point):
+        return point["rate"] if "rate" in point else 0.5 * point["lr"]
 
-    found = importances(SPACE, "maximize", trials(objective, 150))
-    assert found["rate"] > found["layers"]
+    scores = importances(SPACE, "maximize", trials(objective, 150))
+    assert scores["rate"] > scores["layers"]
     without = [(params, value) for params, value in trials(objective) if "rate" not in params]
     assert "rate" not in importances(SPACE, "maximize", without)
 

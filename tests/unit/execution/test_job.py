@@ -119,18 +119,18 @@ class Server:
 
 @pytest.fixture
 def server(monkeypatch):
-    one = Server()
-    monkeypatch.setattr(ray.job_submission, "JobSubmissionClient", lambda address: one)
-    return one
+    fake_server = Server()
+    monkeypatch.setattr(ray.job_submission, "JobSubmissionClient", lambda address: fake_server)
+    return fake_server
 
 
 def test_a_job_gets_the_code_and_no_secret_no_data_and_no_results(project, server):
-    told = []
-    assert submit_run(request(), None, told.append).job_id.startswith("nlgraft-demo-")
+    messages = []
+    assert submit_run(request(), None, messages.append).job_id.startswith("nlgraft-demo-")
     assert {*server.sent} == {"study.yaml", "my_system/graph.py", ".gitignore", "my_system/.gitignore"}
     assert server.sent["my_system/graph.py"] == "my_system/graph.py"
-    assert told[0].startswith("sending 4 files, 0.0 MB: ")
-    assert "not sent: .env (left out)" in told[1]
+    assert messages[0].startswith("sending 4 files, 0.0 MB: ")
+    assert "not sent: .env (left out)" in messages[1]
     everything = " ".join(JobPackage.collect(project).left_out)
     for name in ("data/", "mlruns/", "mlflow.db", "weights.bin", "link", "deploy/.env.production"):
         assert name in everything
@@ -145,17 +145,22 @@ SECRET_NAMES = (
 
 def test_of_a_repository_a_job_gets_what_git_tracks_and_the_study_names(project, server):
     """Also of the study's own system, secrets stay, tracked or not."""
-    for name in (*SECRET_NAMES, "tests/new/part.py", *(f"tests/{one}" for one in SECRET_NAMES), "tracked.py"):
+    for name in (
+        *SECRET_NAMES,
+        "tests/new/part.py",
+        *(f"tests/{secret}" for secret in SECRET_NAMES),
+        "tracked.py",
+    ):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text(name)
     (project / ".gitignore").write_text("/tests/\n")
     git = ["git", "-C", str(project)]
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "add", "-f", "tracked.py", *SECRET_NAMES], check=True)
-    told = []
-    submit_run(request(), None, told.append)
+    messages = []
+    submit_run(request(), None, messages.append)
     assert {*server.sent} == {"study.yaml", "tests/new/part.py", "tracked.py"}
-    assert "my_system/ (not in git)" in told[1] or "more" in told[1]
+    assert "my_system/ (not in git)" in messages[1] or "more" in messages[1]
     (project / "key").symlink_to("netrc")
     left_out = JobPackage.collect(project, needs=["key"]).left_out
     assert {".git/", ".gitignore", "my_system/", "ignored/"} <= {*left_out}
@@ -233,19 +238,19 @@ def test_variables_are_sent_by_name_and_a_missing_one_is_named(project, server, 
     with pytest.raises(NlgraftError, match="--env NOT_SET: not set in this environment"):
         submit_run(request(variables=["MLFLOW_TRACKING_USERNAME", "NOT_SET"]), None, print)
     assert server.jobs == []
-    told = []
-    submit_run(request(variables=["MLFLOW_TRACKING_USERNAME"]), None, told.append)
+    messages = []
+    submit_run(request(variables=["MLFLOW_TRACKING_USERNAME"]), None, messages.append)
     assert server.variables == {"PYTHONPATH": "platform:.", "MLFLOW_TRACKING_USERNAME": "anna"}
-    assert "the job gets MLFLOW_TRACKING_USERNAME: who may list the cluster's jobs can read them" in told
+    assert "the job gets MLFLOW_TRACKING_USERNAME: who may list the cluster's jobs can read them" in messages
 
 
 def test_a_study_has_one_job_at_a_time_and_its_next_one_the_next_number(project, server):
-    told = []
-    first = submit_run(request(), None, told.append)
+    messages = []
+    first = submit_run(request(), None, messages.append)
     name = job_name(request().study)
     assert first.job_id == f"{name}-1"
-    assert submit_run(request(), None, told.append).job_id == first.job_id
-    assert told[-1] == f"{name}-1 runs this study by the same command already; nothing was submitted"
+    assert submit_run(request(), None, messages.append).job_id == first.job_id
+    assert messages[-1] == f"{name}-1 runs this study by the same command already; nothing was submitted"
     with pytest.raises(StudyLockedError, match=f"job {name}-1 runs this study already, by another command"):
         submit_run(request(options=["--storage", "elsewhere"]), None, print)
     server.jobs[0].status = JobStatus("FAILED")
@@ -260,9 +265,9 @@ def test_two_who_submit_at_the_same_moment_share_one_job(project, server, monkey
     listed = iter([[]])
     monkeypatch.setattr(server, "list_jobs", lambda: next(listed, server.jobs))
     server.add(f"{name}-1", "python -m nlgraft run study.yaml")
-    told = []
-    assert submit_run(request(), None, told.append).job_id == f"{name}-1"
-    assert "nothing was submitted" in told[-1]
+    messages = []
+    assert submit_run(request(), None, messages.append).job_id == f"{name}-1"
+    assert "nothing was submitted" in messages[-1]
 
 
 def test_output_goes_on_where_the_connection_broke(server, monkeypatch):
@@ -282,10 +287,10 @@ def test_output_goes_on_where_the_connection_broke(server, monkeypatch):
     monkeypatch.setattr(server, "tail_job_logs", tail, raising=False)
     monkeypatch.setattr(server, "get_job_info", lambda job_id: server.jobs[0], raising=False)
     monkeypatch.setattr("nlgraft.execution.job._POLL_S", 0.0)
-    told = []
+    chunks = []
     jobs = JobServer(None)
-    assert jobs.follow(jobs.get("job-1"), told.append).state == "SUCCEEDED"
-    assert "".join(told) == "first\nsecond\n"
+    assert jobs.follow(jobs.get("job-1"), chunks.append).state == "SUCCEEDED"
+    assert "".join(chunks) == "first\nsecond\n"
 
 
 def test_what_is_left_out_by_default_can_be_sent_by_name(project):
@@ -307,8 +312,8 @@ def test_a_study_that_would_not_be_sent_is_refused(project):
 
 
 def test_the_shipped_environment_keeps_secrets_and_data_from_plain_ray_job_submit():
-    ours = {pattern.strip("/") for pattern in LEFT_OUT}
+    left_out = {pattern.strip("/") for pattern in LEFT_OUT}
     excludes = {pattern.strip("/") for pattern in runtime_env(ROOT)["excludes"]}
-    assert excludes <= ours
+    assert excludes <= left_out
     assert {pattern.strip("/") for pattern in SECRETS} <= excludes
     assert {"data", "nlgraft_store", "mlruns", "*.db", ".git", ".venv"} <= excludes

@@ -11,12 +11,12 @@ from nlgraft.execution.cluster_watch import MAX_PREEMPTIONS, Losses, is_any_lost
 
 
 def lost(num_failures: int, num_preemptions: int) -> Losses:
-    found = Losses(max_failures=2)
+    losses = Losses(max_failures=2)
     for is_preemption, number in ((False, num_failures), (True, num_preemptions)):
         for _ in range(number):
-            found.add(is_preemption=is_preemption)
-    assert found.number == num_failures + num_preemptions
-    return found
+            losses.add(is_preemption=is_preemption)
+    assert losses.number == num_failures + num_preemptions
+    return losses
 
 
 def test_each_kind_has_a_bound_of_its_own() -> None:
@@ -27,14 +27,14 @@ def test_each_kind_has_a_bound_of_its_own() -> None:
 
 def test_a_node_is_lost_if_it_is_dead_unheard_of_or_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as raylet, socket.create_server(("127.0.0.1", 0)) as killed:
-        ports = [one.getsockname()[1] for one in (raylet, raylet, killed)]
+        ports = [endpoint.getsockname()[1] for endpoint in (raylet, raylet, killed)]
         killed.close()
         nodes = [
             {"NodeID": node, "Alive": node != "b", "NodeManagerAddress": "127.0.0.1", "NodeManagerPort": port}
             for node, port in zip("abc", ports, strict=True)
         ]
         monkeypatch.setattr(ray, "nodes", lambda: nodes)
-        found = {node: is_any_lost([node]) for node in "abcd"}
-        assert found == {"a": False, "b": True, "c": True, "d": True}
+        is_lost = {node: is_any_lost([node]) for node in "abcd"}
+        assert is_lost == {"a": False, "b": True, "c": True, "d": True}
         assert is_any_lost(["a", "b"])
     assert not is_any_lost([]), "no worker had begun"

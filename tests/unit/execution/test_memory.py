@@ -42,9 +42,9 @@ def test_freed_memory_of_a_threads_arena_goes_back():
 
 
 def test_a_lack_of_memory_says_what_to_do():
-    found = str(memory_shortage(RuntimeError(RAYS)))
-    assert "22.39GB used, Ray's limit is 23.54GB" in found
-    assert "resources.max_concurrent" in found
-    assert "finished stages are kept" in found
+    message = str(memory_shortage(RuntimeError(RAYS)))
+    assert "22.39GB used, Ray's limit is 23.54GB" in message
+    assert "resources.max_concurrent" in message
+    assert "finished stages are kept" in message
     assert "ran low on memory, so" in str(memory_shortage(RuntimeError("the node running low on memory")))
     assert memory_shortage(RuntimeError("another error")) is None

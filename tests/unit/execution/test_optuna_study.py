@@ -50,11 +50,11 @@ def test_proposals_follow_the_seed_and_the_number(name: str) -> None:
 def test_tpe_models_what_ended_after_its_startup_trials() -> None:
     def proposals(num_startup_trials: int, best: float) -> list[float]:
         study = open_study(name="tpe", seed=1, num_startup_trials=num_startup_trials)
-        found = []
+        gains = []
         for number in range(12):
-            found.append(study.propose(number, {})["gain"])
-            study.tell(number, finished(-abs(found[-1] - best)))
-        return found
+            gains.append(study.propose(number, {})["gain"])
+            study.tell(number, finished(-abs(gains[-1] - best)))
+        return gains
 
     low, high = proposals(4, 0.0), proposals(4, 1.0)
     assert low[:4] == high[:4]
@@ -104,8 +104,8 @@ def test_a_grid_too_large_to_list_is_visited_without_repetition() -> None:
 
 def test_the_order_of_a_grid_outlasts_a_release() -> None:
     points = [open_grid().propose(number, {}) for number in range(4)]
-    found = [(point["gain"], round(point["share"], 1)) for point in points]
-    assert found == [([4], 0.2), (2, 0.3), (1, 0.2), (2, 0.1)]
+    grid = [(point["gain"], round(point["share"], 1)) for point in points]
+    assert grid == [([4], 0.2), (2, 0.3), (1, 0.2), (2, 0.1)]
 
 
 def test_optuna_hears_how_each_proposal_ended() -> None:
@@ -137,9 +137,9 @@ def test_a_proposal_whose_record_is_lost_is_the_same_again() -> None:
     ended = {number: finished(float(number)) for number in range(3)}
     for number, record in ended.items():
         study.tell(number, record)
-    lost = proposals.pop(1)
+    proposal = proposals.pop(1)
     study.reconcile(proposals, {0: ended[0], 2: ended[2]})
-    assert study.propose(1, {}) == lost
+    assert study.propose(1, {}) == proposal
     study.tell(1, ended[1])
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 3
     assert [trial.value for trial in study.trials] == [0.0, 1.0, 2.0]
@@ -256,8 +256,8 @@ def test_to_verify_a_search_that_never_ran_makes_no_store(toy_document: dict[str
     space = {"noise": {"type": "float", "low": 0.0, "high": 1.0}}
     study = Study.from_dict(toy_document | {"search": {"space": space, "trials": 2}})
     store = ArtifactStore.open(study.storage.path)
-    [found] = check_optuna(study, store, cells(study), [])
-    assert "optuna.db is missing" in found.what
+    [finding] = check_optuna(study, store, cells(study), [])
+    assert "optuna.db is missing" in finding.what
     assert not Path(study.storage.path).exists()
 
 

@@ -84,8 +84,8 @@ def decisions(spec: dict[str, Any], mode: str, reports: list[tuple[str, int, flo
 def test_asha_stops_the_lower_half_at_its_first_rung(mode: str, sign: float) -> None:
     spec = {"name": "asha", "grace_steps": 2, "reduction_factor": 2}
     reports = [("a", 1, 0.0), ("a", 2, 3.0), ("b", 2, 2.0), ("c", 2, 4.0), ("d", 2, 1.0)]
-    found = decisions(spec, mode, [(name, step, sign * value) for name, step, value in reports])
-    assert found == ["CONTINUE", "CONTINUE", "STOP", "CONTINUE", "STOP"]
+    verdicts = decisions(spec, mode, [(name, step, sign * value) for name, step, value in reports])
+    assert verdicts == ["CONTINUE", "CONTINUE", "STOP", "CONTINUE", "STOP"]
 
 
 def test_the_last_rung_stops_nobody_who_is_good_enough() -> None:

@@ -81,14 +81,14 @@ def test_an_interrupted_sweep_keeps_what_its_workers_have_finished_before_it_hea
     bench = Bench(short_study(toy_document, 3))
     shared = bench.start()
     bench.run(shared)
-    finished, lost = bench.start(), bench.start()
+    finished, unfinished = bench.start(), bench.start()
     bench.run_only(finished)
     for trial in bench.queue.running:
         bench.queue.kill(trial, "a signal")
     assert bench.queue.is_done
     states = {event.trial.seed: event.record.state for event in bench.ended()}
     assert states == {1: "finished", 2: "finished", 3: "killed"}
-    stored = [trial_record(bench.store, trial.fingerprint) for trial in (finished, lost)]
+    stored = [trial_record(bench.store, trial.fingerprint) for trial in (finished, unfinished)]
     assert [record.state for record in stored if record is not None] == ["finished", "killed"]
     assert Bench(toy_document).queue.num_reused == 2
 
@@ -97,12 +97,12 @@ def test_a_trial_whose_process_dies_after_its_end_has_finished(toy_document: dic
     bench = Bench(short_study(toy_document, 3))
     shared = bench.start()
     bench.run(shared)
-    finished, lost = bench.start(), bench.start()
+    finished, killed = bench.start(), bench.start()
     record = bench.run_only(finished)
     assert bench.queue.lost(finished, "out of memory") == record
-    assert bench.queue.lost(lost, "out of memory").state == "failed"
-    stored = [trial_record(bench.store, trial.fingerprint) for trial in (finished, lost)]
-    assert [one.state for one in stored if one is not None] == ["finished", "failed"]
+    assert bench.queue.lost(killed, "out of memory").state == "failed"
+    stored = [trial_record(bench.store, trial.fingerprint) for trial in (finished, killed)]
+    assert [ended.state for ended in stored if ended is not None] == ["finished", "failed"]
 
 
 @pytest.mark.parametrize("sampler, num_following", [("random", 7), ("tpe", 0)])

@@ -8,8 +8,8 @@ from nlgraft.commands.terminal import status_table
 def document(waiting=0, is_running=False, reasons=(), workers=(1, 1), preemptions=0):
     counts = {"planned": 3, "waiting": waiting, "running": 0, "finished": 1, "stopped": 0, "failed": 2}
     cell = {"cell": {"arm": "a"}, "label": "arm=a", "counts": counts, "reasons": list(reasons)}
-    found = {"study": "demo", "is_running": is_running, "counts": counts, "cells": [cell]}
-    return found | {"workers": list(workers), "preemptions": preemptions}
+    status = {"study": "demo", "is_running": is_running, "counts": counts, "cells": [cell]}
+    return status | {"workers": list(workers), "preemptions": preemptions}
 
 
 def test_it_says_why_trials_failed_each_reason_once(capsys):

@@ -56,12 +56,12 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
     monkeypatch.setattr(trainable.tune, "report", results.append)
 
-    def get(asked: Any) -> Any:
-        if asked is None or isinstance(asked, (bytes, str, list)):
-            return asked
-        if isinstance(asked[1], Exception):
-            raise asked[1]
-        return asked[1] and f"{asked[0]}: {asked[1]}"
+    def get(ref: Any) -> Any:
+        if ref is None or isinstance(ref, (bytes, str, list)):
+            return ref
+        if isinstance(ref[1], Exception):
+            raise ref[1]
+        return ref[1] and f"{ref[0]}: {ref[1]}"
 
     here = SimpleNamespace(get_node_id=lambda: "here")
     monkeypatch.setattr(trainable.ray, "get_runtime_context", lambda: here)
@@ -146,9 +146,9 @@ def test_a_trial_that_tune_ends_is_killed_and_says_no_more(
 
 
 def test_a_spec_travels_as_text(tmp_path: Path) -> None:
-    found = TrialSpec.from_bytes(spec(tmp_path).to_bytes())
-    assert found.graph.fingerprint == spec(tmp_path).graph.fingerprint
-    assert (found.config, found.batch_id, found.key, found.watched_metric) == (
+    decoded = TrialSpec.from_bytes(spec(tmp_path).to_bytes())
+    assert decoded.graph.fingerprint == spec(tmp_path).graph.fingerprint
+    assert (decoded.config, decoded.batch_id, decoded.key, decoded.watched_metric) == (
         {"lr": 1},
         "t1",
         "k",
@@ -175,10 +175,10 @@ def test_the_board_hears_how_a_trial_ended(
     result: dict[str, Any],
     num_workers: int,
 ) -> None:
-    asked: dict[str, Any] = {}
+    run_options: dict[str, Any] = {}
 
     def run(graph: StageGraph, store: Any, **options: Any) -> TrialRecord:
-        asked.update(options)
+        run_options.update(options)
         if isinstance(end, Exception):
             raise end
         return TrialRecord(fingerprint="f", config={}, seed=1, state=end, reason="disk full")
@@ -189,8 +189,8 @@ def test_the_board_hears_how_a_trial_ended(
     run_tune_trial({TRIAL_ID: "t1"}, board)
     assert board.outcomes == [result]
     assert sent == [{OUTCOME: "ended"}]
-    assert (asked["config"], asked["is_waiting"]) == ({"lr": 1}, False)
-    assert (asked["distribute"] is None) == (num_workers == 1)
+    assert (run_options["config"], run_options["is_waiting"]) == ({"lr": 1}, False)
+    assert (run_options["distribute"] is None) == (num_workers == 1)
 
 
 def test_a_batch_is_computed_in_order_until_a_trial_of_it_is_killed(

@@ -46,10 +46,10 @@ def test_many_waiting_trials_do_not_slow_down_the_next_one(
     finished = ArtifactStore.finished
 
     def slow_look(store: ArtifactStore, fingerprints: Iterable[str]) -> set[str]:
-        wanted = list(fingerprints)
-        looked_up.append(len(wanted))
+        batch = list(fingerprints)
+        looked_up.append(len(batch))
         bench.clock_s += 1.0
-        return finished(store, wanted)
+        return finished(store, batch)
 
     monkeypatch.setattr(ArtifactStore, "finished", slow_look)
     for _ in range(30):
@@ -119,11 +119,11 @@ def test_status_counts_what_has_finished(toy_document: dict[str, Any]) -> None:
     for _ in range(3):
         trial = bench.start()
         bench.run(trial)
-    found = read_status(bench.study, bench.store)
+    status = read_status(bench.study, bench.store)
     expected = {"planned": 4, "waiting": 1, "running": 0, "finished": 3, "stopped": 0, "failed": 0}
-    assert found["counts"] == expected
-    assert [row["counts"]["finished"] for row in found["cells"]] == [2, 1]
-    assert not found["is_running"]
+    assert status["counts"] == expected
+    assert [row["counts"]["finished"] for row in status["cells"]] == [2, 1]
+    assert not status["is_running"]
 
 
 def test_failed_trials_run_again(toy_document: dict[str, Any]) -> None:
@@ -182,13 +182,13 @@ def test_a_sweep_that_others_keep_from_computing_waits_though_it_looks_again_and
     for _ in range(3):
         trial = bench.start()
         bench.queue.defer(trial, "another sweep")
-        awaited = bench.queue.awaited_of_others
-        assert awaited is not None
-        assert "another sweep is computing" in awaited
+        reason = bench.queue.awaited_of_others
+        assert reason is not None
+        assert "another sweep is computing" in reason
         bench.clock_s += 6.0
         trial = bench.queue.take()
         assert trial is not None
-        assert bench.queue.awaited_of_others == awaited, "it looks once more"
+        assert bench.queue.awaited_of_others == reason, "it looks once more"
         bench.queue.defer(trial, "another sweep")
     trial = bench.start()
     bench.clock_s += 20.0

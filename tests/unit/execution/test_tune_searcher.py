@@ -116,7 +116,7 @@ def test_it_hands_out_no_more_than_it_may(store: ArtifactStore) -> None:
     bench.searcher.on_trial_complete("t1", error=True)
     bench.searcher.on_trial_complete("t2", error=True)
     assert bench.searcher.suggest("t3") == "FINISHED"
-    assert [left.fingerprint for left in bench.queue.trials] == ["z"]
+    assert [queued.fingerprint for queued in bench.queue.trials] == ["z"]
 
 
 def test_what_runs_is_asked_once_to_end_when_the_queue_stops(store: ArtifactStore) -> None:
@@ -148,7 +148,7 @@ ENDED = {OUTCOME: "ended"}
 
 
 @pytest.mark.parametrize(
-    "outcomes, result, is_error, told",
+    "outcomes, result, is_error, call",
     [
         ([{OUTCOME: "busy", OWNER: "another"}], ENDED, False, ("defer", "x", "another")),
         ([{OUTCOME: "killed", REASON: "disk full"}], ENDED, False, ("kill", "x", "disk full")),
@@ -166,7 +166,7 @@ def test_the_end_of_a_trial(
     outcomes: list[dict[str, str]],
     result: dict[str, Any] | None,
     is_error: bool,
-    told: tuple[str, ...],
+    call: tuple[str, ...],
 ) -> None:
     record = TrialRecord(fingerprint="x", config={}, seed=1, state="finished")
     store.write_record("trials", "x", record.to_json())
@@ -175,8 +175,8 @@ def test_the_end_of_a_trial(
     bench.ended["t1"] = outcomes
     bench.searcher.on_trial_complete("unknown", result)
     bench.searcher.on_trial_complete("t1", result, error=is_error)
-    expected = record if told[2] == "record" else told[2]
-    assert bench.queue.told == [(*told[:2], expected)]
+    expected = record if call[2] == "record" else call[2]
+    assert bench.queue.told == [(*call[:2], expected)]
     assert bench.searcher.trial_of("t1") is None
     assert bench.freed == ["t1"]
     assert bench.checks == [False] + [True] * is_error
@@ -187,8 +187,8 @@ def test_a_training_that_stood_still_fails_with_its_stacks(store: ArtifactStore)
     stalled = SimpleNamespace(fingerprint="x", key="x", graph=SimpleNamespace(stages=stages))
     bench = Bench(store, stalled)
     bench.searcher.suggest("t1")
-    said = {OUTCOME: "stalled", REASON: "no progress", STACKS: "File a.py", STAGE: "trainingtraining"}
-    bench.ended["t1"] = [said]
+    outcome = {OUTCOME: "stalled", REASON: "no progress", STACKS: "File a.py", STAGE: "trainingtraining"}
+    bench.ended["t1"] = [outcome]
     bench.searcher.on_trial_complete("t1", {OUTCOME: "ended"})
     failed = {"name": "training", "fingerprint": "trainingtraining", "decision": "failed"}
     expected = failed | {"reason": "no progress", "traceback": "File a.py"}
@@ -257,4 +257,4 @@ def test_trials_of_a_host_that_is_left_out_run_elsewhere(store: ArtifactStore) -
     assert bench.requests[-1] == ("t1", "no trial is left")
     bench.ended["t1"] = [{OUTCOME: "ended"}]
     bench.searcher.on_trial_complete("t1", {OUTCOME: "ended"})
-    assert [told[:2] for told in bench.queue.told[2:]] == [("end", "a")]
+    assert [call[:2] for call in bench.queue.told[2:]] == [("end", "a")]

@@ -7,18 +7,18 @@ from nlgraft.execution.waiting import Wait, place_text, unplaced
 
 def test_a_wait_is_told_every_thirty_seconds_and_begins_anew_after_something_ran() -> None:
     now_s = 0.0
-    told: list[str] = []
-    wait = Wait(told.append, lambda: now_s)
+    messages: list[str] = []
+    wait = Wait(messages.append, lambda: now_s)
     for now_s in (0.0, 29.0, 30.0, 31.0, 60.0, 89.0):
         waited_s = wait.poll("the lock")
         assert waited_s == now_s
-    assert told == ["waiting for 30 s: the lock", "waiting for 60 s: the lock"]
+    assert messages == ["waiting for 30 s: the lock", "waiting for 60 s: the lock"]
     assert wait.poll(None) == 0
     now_s = 100.0
     assert wait.poll("a place") == 0
     now_s = 131.0
     assert wait.poll("a place") == 31
-    assert told[2:] == ["waiting for 31 s: a place"]
+    assert messages[2:] == ["waiting for 31 s: a place"]
 
 
 def test_the_groups_that_wait_are_those_of_our_shape() -> None:

@@ -44,6 +44,6 @@ def run_all(study: Study) -> None:
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     """Two cells, one source or both, and three seeds; all have finished."""
     root: Path = tmp_path_factory.mktemp("finished")
-    found = Study.from_dict({**DOCUMENT, "storage": {"path": str(root / "store")}})
-    run_all(found)
-    return found
+    small_study = Study.from_dict({**DOCUMENT, "storage": {"path": str(root / "store")}})
+    run_all(small_study)
+    return small_study

@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def invoke(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, [str(one) for one in arguments])
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def write_study(root: Path) -> None:
@@ -173,15 +173,15 @@ def test_an_unpacked_study_is_as_registered_planned_and_checked_on_its_packed_te
 def test_packed_text_is_read_for_its_own_study_alone(tmp_path: Path) -> None:
     """Both in one process, as in `diff`: the file has changed since it was packed, and both read its path."""
     write_study(tmp_path / "origin")
-    own = Study.from_yaml(tmp_path / "origin" / "small.json")
+    original = Study.from_yaml(tmp_path / "origin" / "small.json")
     unpacked = ArtifactStore.open(tmp_path / "unpacked")
-    own.record(unpacked)
+    original.record(unpacked)
     shutil.copytree(tmp_path / "origin", tmp_path / "unpacked" / INPUTS / below_root(tmp_path / "origin"))
     packed = Study.from_store("small", unpacked)
-    assert differences(own, packed)["data"] == []
+    assert differences(original, packed)["data"] == []
     changed = tmp_path / "origin" / "text" / "train.0"
     changed.write_text(changed.read_text("utf-8").replace("a", "e"), "utf-8")
-    [(name, before, after)] = differences(own, packed)["data"]
+    [(name, before, after)] = differences(original, packed)["data"]
     assert name.startswith("text of ")
     assert before != after
     shutil.rmtree(tmp_path / "origin")

@@ -26,7 +26,7 @@ from tests.unit.export.conftest import DOCUMENT, run_all
 
 
 def invoke(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, [str(one) for one in arguments])
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def fingerprints(study: Study) -> set[str]:
@@ -72,8 +72,8 @@ def test_ls_shows_state_size_and_registration(place: Path) -> None:
         for path in (place / "artifacts").glob("*/*")
     }
     both, second = (fingerprints(of(place, ["first", other])) for other in ("both", "second"))
-    assert rows[0]["bytes"] == sum(on_disk[one] for one in both)
-    assert rows[0]["own_bytes"] == sum(on_disk[one] for one in both - second)
+    assert rows[0]["bytes"] == sum(on_disk[fingerprint] for fingerprint in both)
+    assert rows[0]["own_bytes"] == sum(on_disk[fingerprint] for fingerprint in both - second)
     assert 0 < rows[0]["own_bytes"] < rows[0]["bytes"]
     assert "2 finished" in invoke("ls", "--storage", place).stdout
     assert "no study was run on" in invoke("ls", "--storage", place / "empty").stderr
@@ -149,7 +149,7 @@ def test_files_of_others_in_the_directory_of_a_store_stay(place: Path, is_marked
     kept = stored(place) - (fingerprints(both) - fingerprints(of(place, ["first", "second"])))
     if not is_marked:
         (place / MARKER).unlink()
-    theirs = [
+    other_files = [
         "checkpoints/bert-large/model.bin",
         "checkpoints/" + "a" * 64 + "/7/weights.bin",
         "artifacts/readme.txt",
@@ -159,18 +159,18 @@ def test_files_of_others_in_the_directory_of_a_store_stay(place: Path, is_marked
         "tmp/a,b,c/notes",
         "records/notes.json",
     ]
-    for name in theirs:
+    for name in other_files:
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_text("{}")
         os.utime(place / name, (1e9, 1e9))
-    left = place / "checkpoints" / ("e" * 64) / "7" / ("f" * 32) / "state.json"
-    left.parent.mkdir(parents=True)
-    left.touch()
+    checkpoint = place / "checkpoints" / ("e" * 64) / "7" / ("f" * 32) / "state.json"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.touch()
     ArtifactStore.open(place).remove_abandoned()
     for command in (["rm", "both"], ["gc"], ["gc", "--loose-trials"]):
         assert invoke(*command, "--storage", place, "--yes").exit_code == 0
-    assert {*theirs} <= tree(place).keys()
-    assert not left.exists()
+    assert {*other_files} <= tree(place).keys()
+    assert not checkpoint.exists()
     assert stored(place) == kept
 
 
@@ -223,7 +223,7 @@ def test_what_an_interrupted_proposal_has_computed_is_needed(place: Path) -> Non
 
 def test_config_prints_what_a_cell_is_trained_with(study: Study) -> None:
     done = invoke("config", "small", "--cell", "both", "--storage", study.storage.path, "--json")
-    record = next(one for one in nlgraft.load(study).cell("both").trials).record
+    record = next(trial for trial in nlgraft.load(study).cell("both").trials).record
     assert record is not None
     assert json.loads(done.stdout) == record.config
     assert "read: both" in invoke("config", "small", "--cell", "both", "--storage", study.storage.path).stdout
@@ -233,16 +233,16 @@ def test_config_prints_what_a_cell_is_trained_with(study: Study) -> None:
 def test_diff_shows_settings_data_and_results(place: Path) -> None:
     done = invoke("diff", "both", "second", "--storage", place, "--json")
     assert done.exit_code == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert ["factors.read.levels", '["first","both"]', '["first","second"]'] in found["settings"]
-    assert found["data"] == []
-    by_name = {name: (left, right) for name, left, right in found["results"]}
+    diff = json.loads(done.stdout)
+    assert ["factors.read.levels", '["first","both"]', '["first","second"]'] in diff["settings"]
+    assert diff["data"] == []
+    by_name = {name: (before, after) for name, before, after in diff["results"]}
     loss = nlgraft.load(of(place, ["first", "both"])).cell("both").mean("dev/loss")
     assert by_name["dev/loss, read=both"] == (f"{loss:.4g} (n 1)", "")
-    left, right = (
+    before, after = (
         by_name["dev/loss, baseline"] if "dev/loss, baseline" in by_name else by_name["dev/loss, read=first"]
     )
-    assert left == right
+    assert before == after
     assert invoke("diff", "both", "second", "--storage", place).exit_code == 0
 
 
@@ -257,16 +257,16 @@ def outputs(tmp_path: Path) -> dict[str, list[Path]]:
     draw = random.Random(1)
     words = [f"wort{number}" for number in range(50)]
     references = [[draw.choice(words) for _ in range(12)] for _ in range(150)]
-    found = {"ref": [write(tmp_path / "ref", [" ".join(line) for line in references])]}
+    files = {"ref": [write(tmp_path / "ref", [" ".join(line) for line in references])]}
     for name, share in (("a", 0.30), ("b", 0.31), ("c", 0.60)):
-        found[name] = []
+        files[name] = []
         for seed in (1, 2, 3):
             lines = [
                 [draw.choice(words) if draw.random() < share else word for word in line]
                 for line in references
             ]
-            found[name].append(write(tmp_path / f"{name}.{seed}", [" ".join(line) for line in lines]))
-    return found
+            files[name].append(write(tmp_path / f"{name}.{seed}", [" ".join(line) for line in lines]))
+    return files
 
 
 def test_systems_are_compared_as_cells_are(outputs: dict[str, list[Path]]) -> None:
@@ -286,7 +286,7 @@ def test_systems_are_compared_as_cells_are(outputs: dict[str, list[Path]]) -> No
     ]
     assert c["values"] == pytest.approx(expected)
     assert a["comparison"] is None
-    means = [sum(one["values"]) / 3 for one in (a, b, c)]
+    means = [sum(system["values"]) / 3 for system in (a, b, c)]
     assert c["comparison"]["difference"] == pytest.approx(means[2] - means[0])
     assert (c["comparison"]["standing"], b["comparison"]["standing"]) == ("worse", "open")
     assert c["comparison"]["family"] == {"declared": 2, "tested": 2}
@@ -318,10 +318,10 @@ def test_files_that_do_not_fit_are_all_named(outputs: dict[str, list[Path]], tmp
 
 
 def test_references_without_text_and_systems_without_name_are_refused(tmp_path: Path) -> None:
-    one, other, empty = (write(tmp_path / name, [name] * 2) for name in ("1", "\x1b[31m2", "3"))
+    first, other, empty = (write(tmp_path / name, [name] * 2) for name in ("1", "\x1b[31m2", "3"))
     empty.write_text("\n \n")
-    assert "no line has text" in invoke("compare", one, other, "--ref", empty).stderr
-    named = invoke("compare", one, other, "--ref", one, "--sys-name", "a", "--sys-name", " ")
+    assert "no line has text" in invoke("compare", first, other, "--ref", empty).stderr
+    named = invoke("compare", first, other, "--ref", first, "--sys-name", "a", "--sys-name", " ")
     assert (named.exit_code, "--sys-name" in named.stderr) == (2, True)
-    shown = invoke("compare", one, other, "--ref", one)
+    shown = invoke("compare", first, other, "--ref", first)
     assert (shown.exit_code, "\x1b" in shown.stdout) == (0, False)

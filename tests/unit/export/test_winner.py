@@ -29,7 +29,7 @@ from tests.servers import first_answer, free_port
 
 
 def invoke(*arguments: str | Path, text: bytes = b"") -> Result:
-    return CliRunner().invoke(main, [str(one) for one in arguments], input=io.BytesIO(text))
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], input=io.BytesIO(text))
 
 
 def said_by_trial(study: Study, cell: str, seed: int) -> tuple[list[list[str]], list[str]]:
@@ -54,10 +54,10 @@ def test_the_best_cell_and_its_median_seed_are_chosen(study: Study) -> None:
     means = {cell: sum(values.values()) / 3 for cell, values in losses.items()}
     best = min(means, key=lambda cell: means[cell])
     middle = sorted(losses[best], key=lambda seed: losses[best][seed])[1]
-    found = choose(nlgraft.load(study))
-    assert (found.cell.cell.levels["read"], found.trial.seed) == (best, middle)
-    assert "best mean dev/loss" in found.reasons[0]
-    assert f"seed {middle}: the median by dev/loss" in found.reasons[1]
+    choice = choose(nlgraft.load(study))
+    assert (choice.cell.cell.levels["read"], choice.trial.seed) == (best, middle)
+    assert "best mean dev/loss" in choice.reasons[0]
+    assert f"seed {middle}: the median by dev/loss" in choice.reasons[1]
     worst = max(losses["first"], key=lambda seed: losses["first"][seed])
     assert choose(nlgraft.load(study), "first", worst).trial.seed == worst
 
@@ -109,11 +109,11 @@ def test_ctranslate2_reads_the_tokens_of_the_tokenizer(study: Study, tmp_path: P
     sources = [[*pieces.encode(line, out_type=str), "</s>"] for line in lines]
     translator = ctranslate2.Translator(str(tmp_path / "m" / "ctranslate2"))
     limits = [len(source) + 5 for source in sources]  # of the study: ratio 1, offset 5
-    found = [
+    translated = [
         translator.translate_batch([source], beam_size=1, max_decoding_length=limit)[0].hypotheses[0]
         for source, limit in zip(sources, limits, strict=True)
     ]
-    assert [pieces.decode(tokens) for tokens in found] == expected
+    assert [pieces.decode(tokens) for tokens in translated] == expected
 
 
 def test_wrong_input_of_a_model_is_named(study: Study, tmp_path: Path) -> None:
@@ -137,22 +137,22 @@ def test_two_columns_for_one_source_are_translated_and_told(study: Study, tmp_pa
 
 def test_the_card_says_what_the_model_is(study: Study, tmp_path: Path) -> None:
     """Every score is that of the record; the interval is about the mean of the seeds."""
-    found = nlgraft.export_model(study, tmp_path / "m")
+    exported = nlgraft.export_model(study, tmp_path / "m")
     card = (tmp_path / "m" / "README.md").read_text("utf-8")
-    metrics = found.choice.trial.metrics
-    values = [trial.metrics["test/bleu"] for trial in found.choice.cell.trials]
+    metrics = exported.choice.trial.metrics
+    values = [trial.metrics["test/bleu"] for trial in exported.choice.cell.trials]
     [row] = [line for line in card.splitlines() if line.startswith("| test/bleu |")]
     columns = [part.strip() for part in row.split(" | ")]
     assert columns[1:3] == [f"{metrics['test/bleu']:.4g}", f"{sum(values) / 3:.4g}"]
     assert "over seeds and segments" in columns[3]
-    for said in (
-        *found.choice.reasons,
+    for fact in (
+        *exported.choice.reasons,
         "constructed language",
         "corpus: conlang",
-        found.choice.trial.fingerprint,
+        exported.choice.trial.fingerprint,
     ):
-        assert said in card
-    assert found.to_json()["seed"] == found.choice.trial.seed
+        assert fact in card
+    assert exported.to_json()["seed"] == exported.choice.trial.seed
 
 
 def test_the_licence_of_a_base_is_that_of_its_card(tmp_path: Path) -> None:
@@ -196,8 +196,8 @@ def test_a_causal_language_model_is_taken_with_its_tokenizer(tmp_path: Path) -> 
     ]
     assert ids.tolist() == [learned.encode("ein Haus").ids]
     with torch.no_grad():
-        found = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "m").eval()(ids).logits
-        torch.testing.assert_close(found, trained(ids).logits, rtol=0, atol=0)
+        logits = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "m").eval()(ids).logits
+        torch.testing.assert_close(logits, trained(ids).logits, rtol=0, atol=0)
 
 
 def test_mlflow_serves_the_winner(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,19 +209,19 @@ def test_mlflow_serves_the_winner(study: Study, tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     client = mlflow.MlflowClient(uri)
     experiment = client.create_experiment("small", artifact_location=(tmp_path / "files").as_uri())
-    found = nlgraft.export_model(study, tmp_path / "m", cell="both", seed=1)
+    exported = nlgraft.export_model(study, tmp_path / "m", cell="both", seed=1)
     from nlgraft import api
 
     elsewhere = tmp_path / "elsewhere.db"
     with pytest.raises(DataError, match=r"no database .*elsewhere\.db; give the --tracking-uri"):
-        api.log_export(study, found, f"sqlite:///{elsewhere}")
+        api.log_export(study, exported, f"sqlite:///{elsewhere}")
     assert not elsewhere.exists()
     with pytest.raises(NlgraftError, match=r"no run of trial .* run the study with this tracking URI first"):
-        api.log_export(study, found, uri)
-    trial = found.choice.trial.fingerprint
+        api.log_export(study, exported, uri)
+    trial = exported.choice.trial.fingerprint
     run = client.create_run(experiment, tags={"nlgraft.fingerprint": trial})
-    logged = api.log_export(study, found, uri)
-    assert api.log_export(study, found, uri) == logged
+    logged = api.log_export(study, exported, uri)
+    assert api.log_export(study, exported, uri) == logged
     [model] = client.search_logged_models([experiment])
     assert model.source_run_id == run.info.run_id
     columns, expected = said_by_trial(study, "both", 1)

@@ -65,17 +65,17 @@ def test_a_byte_level_vocabulary_gives_every_text_back(tmp_path):
 
 def test_extended_and_pruned_vocabularies_keep_what_they_should(store):
     old = load_vocabulary(artifact(store, run(store, changed("none"))[0], "upstream_tokenizer"))
-    found = {}
+    vocabularies = {}
     for change in ("extend", "prune", "prune_extend"):
         graph, record = run(store, changed(change))
-        found[change] = load_vocabulary(artifact(store, graph, "changed_tokenizer"))
+        vocabularies[change] = load_vocabulary(artifact(store, graph, "changed_tokenizer"))
         assert record.metrics["text/unknown_tokens"] == 0.0
-    assert len(found["extend"]) == len(old) + 20
-    assert found["extend"].surfaces[: len(old)] == old.surfaces
-    assert len(found["prune"]) <= 280 < len(old)
-    assert set(found["prune"].surfaces) < set(old.surfaces)
-    assert len(found["prune_extend"]) == len(found["prune"]) + 20
-    assert set(found["prune"].surfaces) < set(found["prune_extend"].surfaces)
+    assert len(vocabularies["extend"]) == len(old) + 20
+    assert vocabularies["extend"].surfaces[: len(old)] == old.surfaces
+    assert len(vocabularies["prune"]) <= 280 < len(old)
+    assert set(vocabularies["prune"].surfaces) < set(old.surfaces)
+    assert len(vocabularies["prune_extend"]) == len(vocabularies["prune"]) + 20
+    assert set(vocabularies["prune"].surfaces) < set(vocabularies["prune_extend"].surfaces)
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
@@ -247,11 +247,11 @@ def test_a_new_vocabulary_has_caught_up_where_its_curve_meets_the_old_one(store)
     training = {"train": {**BY_CHARACTERS, "max_steps": 8}}
     for change in ("extend", "replace"):
         _, record = run(store, changed(change, training, method="fvt"))
-        found = record.metrics
-        wanted = found["old_vocabulary/dev/bits_per_byte"]
-        reached = [step for step, value, _ in record.curves["dev/bits_per_byte"] if value <= wanted]
-        assert found["catch_up/is_reached"] == bool(reached)
-        assert found["catch_up/s"] == pytest.approx(found["train_s"] * (reached or [8])[0] / 8)
+        metrics = record.metrics
+        old_bits = metrics["old_vocabulary/dev/bits_per_byte"]
+        reached = [step for step, value, _ in record.curves["dev/bits_per_byte"] if value <= old_bits]
+        assert metrics["catch_up/is_reached"] == bool(reached)
+        assert metrics["catch_up/s"] == pytest.approx(metrics["train_s"] * (reached or [8])[0] / 8)
 
 
 def test_arms_share_what_they_have_in_common(store):

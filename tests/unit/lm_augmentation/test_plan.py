@@ -39,9 +39,9 @@ def lines(config, split):
 def shared(split, bitext=_BITEXT):
     """Examples of bitext with a line in the training text of each language model, counted by sets."""
     examples = [*zip(*lines(bitext, split).values(), strict=True)]
-    known = {side: {*lines(DATA[f"{side}_text"], "train")["source 0"]} for side in ("source", "target")}
-    found = {side: sum(1 for each in examples if text & {*each}) for side, text in known.items()}
-    return {f"{side}_lm_text": number for side, number in found.items() if number}
+    texts = {side: {*lines(DATA[f"{side}_text"], "train")["source 0"]} for side in ("source", "target")}
+    counts = {side: sum(1 for each in examples if text & {*each}) for side, text in texts.items()}
+    return {f"{side}_lm_text": number for side, number in counts.items() if number}
 
 
 def test_constructed_bitext_in_the_text_of_language_models_is_counted(capsys, monkeypatch):
@@ -60,8 +60,8 @@ def test_constructed_bitext_in_the_text_of_language_models_is_counted(capsys, mo
     warned = [warning for warning in plan.warnings if "training text of source_lm_text" in warning]
     assert {warning.removeprefix("downstream_corpus: ").split(" examples")[0] for warning in warned} == scored
     plan_table(plan)
-    told = "downstream_corpus, train, is also in train of source_lm_text (807), target_lm_text (1000)"
-    assert told in capsys.readouterr().out
+    overlap = "downstream_corpus, train, is also in train of source_lm_text (807), target_lm_text (1000)"
+    assert overlap in capsys.readouterr().out
 
 
 def test_each_size_of_bitext_is_counted_by_itself():

@@ -88,11 +88,11 @@ def test_a_model_that_reproduces_every_joined_reference_scores_100(tmp_path, voc
     cut = replace(graph.find("sentences_dev"), inputs={"translation": perfect})
     kept = read_lines(made(store, cut) / HYPOTHESES_FILE)
     tokenizer = open_tokenizer(store.fetch(inputs["tokenizer"]))
-    wanted = read_corpus(corpus / "dev").target
+    references = read_corpus(corpus / "dev").target
     assert kept != read_corpus(store.fetch(inputs["corpus"]) / "dev").target, "some have a sentence before"
     # what a vocabulary does to a sentence alone is not the separator's doing: a BERT's moves punctuation
-    wanted = tokenizer.decode(tokenizer.encode(wanted))
-    assert evaluate_text(kept, wanted, ("bleu",)).scores["bleu"].value == pytest.approx(100)
+    references = tokenizer.decode(tokenizer.encode(references))
+    assert evaluate_text(kept, references, ("bleu",)).scores["bleu"].value == pytest.approx(100)
 
 
 def test_the_separator_of_a_released_model_begins_as_the_end_of_a_sentence(tmp_path):

@@ -133,8 +133,8 @@ def test_every_transition_is_reported(store):
 def test_a_released_bert_is_both_sides_of_dual_bert(store, tmp_path):
     """Table 2's DualBERT from a checkpoint: its words keep their rows, languages begin as [CLS]."""
     bert_tokenizer(tmp_path, LINES)
-    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    bert(theirs.get_vocab()).save_pretrained(tmp_path)
+    reference = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    bert(reference.get_vocab()).save_pretrained(tmp_path)
     upstream = {"objective": "masked_tokens", "checkpoint": {"directory": str(tmp_path)}}
     config = configured(
         data={**TRICE["data"], "max_tokens": 60},
@@ -145,7 +145,7 @@ def test_a_released_bert_is_both_sides_of_dual_bert(store, tmp_path):
     _, at = finish(store, graph_of(config))
     tokenizer = open_tokenizer(at("shared_tokenizer"))
     assert tokenizer.pieces[4:7] == ["<mask>", "<first>", "<target>"]
-    assert tokenizer.pieces[7:] == [theirs.id_to_token(i) for i in range(5, theirs.get_vocab_size())]
+    assert tokenizer.pieces[7:] == [reference.id_to_token(i) for i in range(5, reference.get_vocab_size())]
     assert all(config.language_id(name) in (5, 6) for name in config.languages)
     assert all(not {5, 6} & {*ids} for ids in tokenizer.encode(["<first> <target>"])), "text makes none"
     tables = [read_model(at("upstream")).state_dict()[name] for name in TABLES]

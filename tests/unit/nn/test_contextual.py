@@ -27,16 +27,16 @@ SIZES = {"d_model": 8, "num_encoder_layers": 1, "num_decoder_layers": 1, "num_he
 @pytest.mark.parametrize("kind", KINDS)
 def test_states_are_transformers_own(kind, tmp_path):
     """From a directory, in fp32, padded: equal to each sentence alone in transformers."""
-    theirs = hugging_face(kind)
-    theirs.half().save_pretrained(tmp_path)
+    reference = hugging_face(kind)
+    reference.half().save_pretrained(tmp_path)
     config = HuggingFaceEncoderConfig(checkpoint=str(tmp_path), is_causal=kind == "gpt2")
-    ours = load_encoder(config)
-    assert {p.dtype for p in ours.parameters()} == {torch.float32}
-    theirs = transformers.AutoModel.from_pretrained(tmp_path, dtype=torch.float32)
-    encoder = theirs.get_encoder() if kind in ("mbart", "marian", "pegasus") else theirs
-    states = ours(Tokens.from_lists(ROWS))
-    assert ours.shape == EncoderShape(4, HIDDEN, HIDDEN)
-    assert ours.vocab_size == VOCAB
+    loaded = load_encoder(config)
+    assert {p.dtype for p in loaded.parameters()} == {torch.float32}
+    reference = transformers.AutoModel.from_pretrained(tmp_path, dtype=torch.float32)
+    encoder = reference.get_encoder() if kind in ("mbart", "marian", "pegasus") else reference
+    states = loaded(Tokens.from_lists(ROWS))
+    assert loaded.shape == EncoderShape(4, HIDDEN, HIDDEN)
+    assert loaded.vocab_size == VOCAB
     for index, row in enumerate(ROWS):
         output = encoder(input_ids=torch.tensor([row]), output_hidden_states=True)
         for layer, expected in zip(states.layers, output.hidden_states, strict=True):

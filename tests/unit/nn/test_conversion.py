@@ -50,16 +50,18 @@ def test_every_parameter_has_one_place(norm, tying):
     config = TransformerConfig(
         **SIZES, norm=norm, tying=tying, has_embedding_norm=norm == "pre", has_output_bias=tying == "none"
     )
-    found = places(config)
+    all_places = places(config)
     check_places(
-        found, dict(Seq2Seq(config, 20, 20).named_parameters()), [n for p in found for n in p.tensor_names]
+        all_places,
+        dict(Seq2Seq(config, 20, 20).named_parameters()),
+        [n for p in all_places for n in p.tensor_names],
     )
 
 
 def test_misfits_are_all_named():
-    found = [Place("a", ("x",)), Place("a", ("y",)), Place("b", ("x",))]
+    misfits = [Place("a", ("x",)), Place("a", ("y",)), Place("b", ("x",))]
     with pytest.raises(ContractError) as error:
-        check_places(found, ["a", "c"], ["x", "z"])
+        check_places(misfits, ["a", "c"], ["x", "z"])
     message = str(error.value)
     for part in (
         "our parameter 'c' is left over",
@@ -89,11 +91,11 @@ def test_settings_are_read():
 
 
 def test_random_numbers_are_left_alone():
-    theirs = tiny_translator("marian")
+    translator = tiny_translator("marian")
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
-    from_hugging_face(theirs)
+    from_hugging_face(translator)
     assert torch.equal(torch.rand(3), expected)
 
 
@@ -113,9 +115,9 @@ def test_what_we_have_no_counterpart_for_is_refused(settings, message):
 def test_other_architectures_are_refused(tmp_path):
     import transformers
 
-    theirs = tiny_translator("mbart")
+    translator = tiny_translator("mbart")
     with pytest.raises(ContractError, match="MBartModel cannot generate"):
-        from_hugging_face(theirs.model)
+        from_hugging_face(translator.model)
     bert = transformers.BertConfig(
         hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=20
     )
@@ -148,17 +150,17 @@ def test_incomplete_and_overfull_files_are_refused(tmp_path):
 
 
 def test_half_tied_tables_are_refused():
-    theirs = tiny_translator("mbart", tie_word_embeddings=False)
-    theirs.model.encoder.embed_tokens.weight = theirs.model.decoder.embed_tokens.weight
+    translator = tiny_translator("mbart", tie_word_embeddings=False)
+    translator.model.encoder.embed_tokens.weight = translator.model.decoder.embed_tokens.weight
     with pytest.raises(ContractError, match=r"ties model\.encoder\.embed_tokens\.weight to only one"):
-        from_hugging_face(theirs)
+        from_hugging_face(translator)
 
 
 def test_position_tables_that_are_no_sinusoids_are_refused():
-    theirs = tiny_translator("marian")
-    theirs.model.encoder.embed_positions.weight.data += 0.1
+    translator = tiny_translator("marian")
+    translator.model.encoder.embed_positions.weight.data += 0.1
     with pytest.raises(ContractError, match="none of the known sinusoids"):
-        from_hugging_face(theirs)
+        from_hugging_face(translator)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +197,7 @@ def test_several_sources_are_noted(tmp_path):
 
 
 def test_generation_is_read():
-    theirs = {
+    settings = {
         "decoder_start_token_id": 5,
         "eos_token_id": 2,
         "pad_token_id": 1,
@@ -208,7 +210,7 @@ def test_generation_is_read():
         "forced_eos_token_id": 2,
         "bad_words_ids": [[1]],
     }
-    config, notes = read_generation(theirs)
+    config, notes = read_generation(settings)
     assert len(notes) == 1
     assert "forced end" in notes[0]
     assert config == GenerationConfig(
@@ -226,10 +228,10 @@ def test_generation_is_read():
 
 
 def test_differences_in_generation_are_told():
-    theirs = {"eos_token_id": 2, "pad_token_id": 1, "num_beams": 2, "forced_bos_token_id": 7, "top_k": 5}
+    settings = {"eos_token_id": 2, "pad_token_id": 1, "num_beams": 2, "forced_bos_token_id": 7, "top_k": 5}
     with pytest.raises(ContractError, match="give start_id"):
-        read_generation(theirs)
-    config, notes = read_generation(theirs, start_id=9)
+        read_generation(settings)
+    config, notes = read_generation(settings, start_id=9)
     assert (config.start_id, config.forced_ids, config.max_length_ratio) == (9, (7,), 1.0)
     message = "\n".join(notes)
     for part in ("forced_eos_token_id None", "pad token 1 is never", "top_k 5"):
@@ -237,20 +239,20 @@ def test_differences_in_generation_are_told():
     for part in ("early_stopping false", "no max_length"):
         assert part in message
     with pytest.raises(ContractError, match="eos_token_id is \\[2, 3\\]"):
-        read_generation({**theirs, "eos_token_id": [2, 3]}, start_id=9)
+        read_generation({**settings, "eos_token_id": [2, 3]}, start_id=9)
 
 
 def test_a_prompt_is_given_and_not_searched():
     """Tokens before the search are read as in training, and leave room for fewer in the position table."""
-    theirs = tiny_translator("mbart", decoder_start_token_id=2)
-    model, _ = from_hugging_face(theirs)
+    translator = tiny_translator("mbart", decoder_start_token_id=2)
+    model, _ = from_hugging_face(translator)
     config = GenerationConfig(beam=1, start_id=2, end_id=3, forced_ids=(6,), max_length_offset=90)
     source = Tokens.from_lists([[9, 8, 2], [6, 2]], 1)
-    found = [best[0].ids for best in beam_search(model, [source], config=config)]
-    target = Tokens.from_lists([[2, 6, *ids] for ids in found], 1)
+    best_ids = [best[0].ids for best in beam_search(model, [source], config=config)]
+    target = Tokens.from_lists([[2, 6, *ids] for ids in best_ids], 1)
     with torch.no_grad():
         chosen = model.logits(model(Batch([source], target, target.ids))).argmax(-1)
-    for row, ids in zip(chosen[:, 1:].tolist(), found, strict=True):
+    for row, ids in zip(chosen[:, 1:].tolist(), best_ids, strict=True):
         assert row[: len(ids)] == ids
         assert len(ids) <= 32 - 2
 
@@ -259,11 +261,11 @@ def test_generation_is_written():
     config = GenerationConfig(
         beam=4, length_penalty="average", alpha=0.8, max_length_ratio=0, max_length_offset=10, min_length=2
     )
-    theirs, notes = write_generation(config, pad_id=0, max_positions=64)
+    fields, notes = write_generation(config, pad_id=0, max_positions=64)
     assert len(notes) == 1
     assert "forces" in notes[0]
-    assert (theirs["max_new_tokens"], theirs["min_new_tokens"], theirs["bad_words_ids"]) == (11, 2, [[0]])
-    assert read_generation(theirs)[0] == config
+    assert (fields["max_new_tokens"], fields["min_new_tokens"], fields["bad_words_ids"]) == (11, 2, [[0]])
+    assert read_generation(fields)[0] == config
     _, notes = write_generation(GenerationConfig(), pad_id=0, max_positions=64)
     assert [note.split()[0] for note in notes] == ["max_length_ratio", "the", "length_penalty"]
 

@@ -70,10 +70,10 @@ def test_greedy_translations_are_ours(settings, tmp_path: Path):
     )
     translations = [[int(token) for token in result.hypotheses[0]] for result in results]
     # Where CTranslate2 reaches the limit, ours ends earlier, with a less likely last token.
-    ended = [(ours, ids) for ours, ids in zip(expected, translations, strict=True) if len(ids) < LIMIT]
+    ended = [(best, ids) for best, ids in zip(expected, translations, strict=True) if len(ids) < LIMIT]
     assert len(ended) > 5
-    for ours, ids in ended:
-        assert ids == ours
+    for best, ids in ended:
+        assert ids == best
 
 
 def test_other_models_and_a_missing_package_are_named(monkeypatch, tmp_path: Path):

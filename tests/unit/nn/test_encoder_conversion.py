@@ -38,24 +38,24 @@ def their_states(model, tokens):
 )
 def test_states_and_predictions_are_theirs(settings):
     """Padding included: lines of three lengths in one batch."""
-    theirs = tiny_bert(**settings)
-    read = encoder_from_hugging_face(theirs)
+    bert = tiny_bert(**settings)
+    read = encoder_from_hugging_face(bert)
     tokens = Tokens.from_lists(LINES)
     states = states_of(read.model, tokens)
-    expected = their_states(theirs.bert, tokens)
+    expected = their_states(bert.bert, tokens)
     torch.testing.assert_close(states[tokens.valid], expected[tokens.valid], rtol=0, atol=1e-5)
     with torch.no_grad():
         logits = read.model.logits(read.head(states))
-        their_logits = theirs(input_ids=tokens.ids, attention_mask=tokens.valid.long()).logits
+        their_logits = bert(input_ids=tokens.ids, attention_mask=tokens.valid.long()).logits
     torch.testing.assert_close(logits[tokens.valid], their_logits[tokens.valid], rtol=0, atol=1e-5)
 
 
 def test_the_first_segment_is_in_the_positions():
     """By hand: position 3 reads row 3 of theirs plus the vector of segment 0."""
-    theirs = tiny_bert()
-    embeddings = theirs.bert.embeddings
+    bert = tiny_bert()
+    embeddings = bert.bert.embeddings
     expected = embeddings.position_embeddings.weight[3] + embeddings.token_type_embeddings.weight[0]
-    model = encoder_from_hugging_face(theirs).model
+    model = encoder_from_hugging_face(bert).model
     assert torch.equal(model.source_input.positions.table[3], expected)
 
 
@@ -117,23 +117,23 @@ def test_what_has_no_counterpart_is_refused(settings, message):
 def test_other_files_are_refused(tmp_path):
     with pytest.raises(ContractError, match="no readable config"):
         encoder_from_hugging_face(tmp_path)
-    theirs = tiny_bert()
-    theirs.save_pretrained(tmp_path)
+    bert = tiny_bert()
+    bert.save_pretrained(tmp_path)
     settings = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(settings | {"num_hidden_layers": 3}))
     with pytest.raises(ContractError, match=r"the file lacks bert\.encoder\.layer\.2"):
         encoder_from_hugging_face(tmp_path)
     with torch.no_grad():
-        theirs.cls.predictions.decoder.weight = torch.nn.Parameter(torch.zeros(40, 16))
+        bert.cls.predictions.decoder.weight = torch.nn.Parameter(torch.zeros(40, 16))
     with pytest.raises(ContractError, match="an untied output table"):
-        encoder_from_hugging_face(theirs)
+        encoder_from_hugging_face(bert)
 
 
 def test_every_place_is_named_once():
-    found = encoder_places(12)
-    tensor_names = [name for place in found for name in place.tensor_names]
+    places = encoder_places(12)
+    tensor_names = [name for place in places for name in place.tensor_names]
     assert len(set(tensor_names)) == len(tensor_names) == 4 + 12 * 16
-    assert len({place.parameter for place in found}) == len(found) == 4 + 12 * 14
+    assert len({place.parameter for place in places}) == len(places) == 4 + 12 * 14
 
 
 def test_a_real_checkpoint(multi30k):
@@ -146,8 +146,8 @@ def test_a_real_checkpoint(multi30k):
         lines = [line.strip() for line, _ in zip(file, range(12), strict=False)]
     tokens = Tokens.from_lists(transformers.AutoTokenizer.from_pretrained(checkpoint)(lines)["input_ids"])
     read = encoder_from_hugging_face(checkpoint)
-    theirs = transformers.BertModel.from_pretrained(checkpoint, dtype=torch.float32).eval()
-    expected = their_states(theirs, tokens)[tokens.valid]
+    bert = transformers.BertModel.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    expected = their_states(bert, tokens)[tokens.valid]
     torch.testing.assert_close(states_of(read.model, tokens)[tokens.valid], expected, rtol=0, atol=1e-5)
     assert read.head is None
 

@@ -77,8 +77,8 @@ def slow_beam(model, source, config, limit):
 def test_equals_slow_beam_search(settings):
     model = make_model()
     config = GenerationConfig(max_length_ratio=1, max_length_offset=3, num_return=2, **settings)
-    found = beam_search(model, [Tokens.from_lists(SOURCES)], config=config)
-    for source, hypotheses in zip(SOURCES, found, strict=True):
+    beams = beam_search(model, [Tokens.from_lists(SOURCES)], config=config)
+    for source, hypotheses in zip(SOURCES, beams, strict=True):
         expected = slow_beam(model, source, config, len(source) + 3)
         assert [h.ids for h in hypotheses] == [ids for _, ids in expected[:2]]
         for hypothesis, (value, _) in zip(hypotheses, expected, strict=False):
@@ -91,8 +91,8 @@ def test_the_beam_stays_full_though_every_hypothesis_may_end(seed):
     """The end is a top candidate of all three hypotheses at once: three more must be looked at."""
     model = make_model(seed=seed, sharpness=1.0, end_bias=1.0)
     config = GenerationConfig(beam=3, num_return=3, alpha=1.0, max_length_ratio=0, max_length_offset=6)
-    found = beam_search(model, [Tokens.from_lists(SOURCES)], config=config)
-    for source, hypotheses in zip(SOURCES, found, strict=True):
+    beams = beam_search(model, [Tokens.from_lists(SOURCES)], config=config)
+    for source, hypotheses in zip(SOURCES, beams, strict=True):
         expected = slow_beam(model, source, config, 6)
         assert [h.ids for h in hypotheses] == [ids for _, ids in expected[:3]]
 
@@ -107,8 +107,8 @@ def test_fewer_sequences_than_the_beam_is_wide_are_all_found():
 def test_greedy_equals_the_slow_search_with_beam_1():
     model = make_model()
     config = GenerationConfig(beam=1, max_length_offset=4)
-    found = beam_search(model, [Tokens.from_lists(SOURCES)], config=config)
-    for source, hypotheses in zip(SOURCES, found, strict=True):
+    beams = beam_search(model, [Tokens.from_lists(SOURCES)], config=config)
+    for source, hypotheses in zip(SOURCES, beams, strict=True):
         ids, limit = [], len(source) + 4
         while len(ids) < limit:
             target = Tokens.from_lists([[2, *ids]])
@@ -130,7 +130,7 @@ def test_wide_beam_finds_the_best_of_all_sequences():
     config = GenerationConfig(
         beam=64, max_length_ratio=0, max_length_offset=3, stopping="exact", alpha=1.0, num_return=3
     )
-    [found] = beam_search(model, [Tokens.from_lists(SOURCES[:1])], config=config)
+    [hypotheses] = beam_search(model, [Tokens.from_lists(SOURCES[:1])], config=config)
     words = [1, 2, 4]
     ranked = sorted(
         (
@@ -140,8 +140,8 @@ def test_wide_beam_finds_the_best_of_all_sequences():
         ),
         reverse=True,
     )
-    assert [h.ids for h in found] == [ids for _, ids in ranked[:3]]
-    assert [h.score for h in found] == pytest.approx([value for value, _ in ranked[:3]], abs=1e-6)
+    assert [h.ids for h in hypotheses] == [ids for _, ids in ranked[:3]]
+    assert [h.score for h in hypotheses] == pytest.approx([value for value, _ in ranked[:3]], abs=1e-6)
 
 
 def test_exact_stopping_is_never_worse_than_first():
@@ -149,8 +149,8 @@ def test_exact_stopping_is_never_worse_than_first():
     scores = {}
     for stopping in ("first", "exact"):
         config = GenerationConfig(beam=2, alpha=2.0, max_length_offset=6, stopping=stopping)
-        found = beam_search(model, [Tokens.from_lists(SOURCES)], config=config)
-        scores[stopping] = [hypotheses[0].score for hypotheses in found]
+        beams = beam_search(model, [Tokens.from_lists(SOURCES)], config=config)
+        scores[stopping] = [hypotheses[0].score for hypotheses in beams]
     gains = [exact - first for exact, first in zip(scores["exact"], scores["first"], strict=True)]
     assert min(gains) > -1e-9
     assert max(gains) > 0.1
@@ -190,8 +190,8 @@ def test_when_all_is_blocked_the_hypothesis_ends(beam):
 def test_length_rules(beam):
     model = make_model()
     config = GenerationConfig(beam=beam, min_length=4, max_length_ratio=0.5, max_length_offset=4)
-    found = beam_search(model, [Tokens.from_lists(SOURCES)], config=config)
-    for source, [best] in zip(SOURCES, found, strict=True):
+    beams = beam_search(model, [Tokens.from_lists(SOURCES)], config=config)
+    for source, [best] in zip(SOURCES, beams, strict=True):
         assert 4 <= len(best.ids) <= len(source) // 2 + 4
     limits = length_limits([Tokens.from_lists([[5, 3], []])], 1.5, 0)
     assert limits.tolist() == [3, 1]
@@ -230,8 +230,8 @@ def test_nothing_to_decode(beam):
 def test_decoding_under_autocast():
     model = make_model().float()
     with torch.autocast("cpu", torch.bfloat16):
-        found = beam_search(model, [Tokens.from_lists(SOURCES)], config=GenerationConfig(beam=3))
-    assert all(math.isfinite(best.score) for [best] in found)
+        beams = beam_search(model, [Tokens.from_lists(SOURCES)], config=GenerationConfig(beam=3))
+    assert all(math.isfinite(best.score) for [best] in beams)
 
 
 @pytest.mark.parametrize("vocab", [2, 64, 1000, 1031])

@@ -27,9 +27,9 @@ def random(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def relative_error(found, expected):
-    found, expected = found.detach().double(), expected.detach()
-    return float((found - expected).abs().max() / expected.abs().max())
+def relative_error(actual, expected):
+    actual, expected = actual.detach().double(), expected.detach()
+    return float((actual - expected).abs().max() / expected.abs().max())
 
 
 @pytest.mark.parametrize("is_transposed", [False, True])
@@ -41,28 +41,28 @@ def test_products_are_those_of_double_precision(for_all_sizes, rows, inputs, out
     assert relative_error(product(a, b, bias), exact) < 1e-6
     gradient = random(rows, outputs, seed=3)
     exact = gradient.double().T @ a.double()
-    found = transposed_product(gradient, a)
-    assert found.shape == (outputs, inputs)
-    assert relative_error(found, exact) < 1e-6
+    actual = transposed_product(gradient, a)
+    assert actual.shape == (outputs, inputs)
+    assert relative_error(actual, exact) < 1e-6
 
 
 @pytest.mark.parametrize("shape", [(6, 16), (2, 3, 16)])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("use_relu", [True, False])
 def test_gradients_are_those_of_double_precision(for_all_sizes, shape, bias, use_relu):
-    ours = Linear(16, 40, bias=bias)
+    layer = Linear(16, 40, bias=bias)
     exact = nn.Linear(16, 40, bias=bias, dtype=torch.float64)
-    exact.load_state_dict(ours.state_dict())
+    exact.load_state_dict(layer.state_dict())
     x, y = random(*shape).requires_grad_(), random(*shape).double().requires_grad_()
     results = []
-    for map_, given in ((ours, x), (exact, y)):
-        out = map_(given)
+    for map_, vectors in ((layer, x), (exact, y)):
+        out = map_(vectors)
         out = torch.relu_(out) if use_relu else out  # in place, as the feed-forward block does
         (2 * out).sum().backward()  # a sum's gradient is one number, repeated by its strides
-        results.append([out, given.grad, *(p.grad for p in map_.parameters())])
-    for found, expected in zip(*results, strict=True):
-        assert found.shape == expected.shape
-        assert relative_error(found, expected) < 1e-6
+        results.append([out, vectors.grad, *(p.grad for p in map_.parameters())])
+    for actual, expected in zip(*results, strict=True):
+        assert actual.shape == expected.shape
+        assert relative_error(actual, expected) < 1e-6
 
 
 def test_what_needs_no_gradient_gets_none(for_all_sizes):
@@ -79,7 +79,7 @@ def test_what_needs_no_gradient_gets_none(for_all_sizes):
 
 def test_small_products_and_half_precision_stay_with_torch(monkeypatch):
     monkeypatch.setattr(linear, "_IS_AVAILABLE", True)
-    monkeypatch.setattr(linear, "_by_onednn", lambda *given: pytest.fail("oneDNN was called"))
+    monkeypatch.setattr(linear, "_by_onednn", lambda *args: pytest.fail("oneDNN was called"))
     map_ = Linear(16, 16)
     x = random(2**14 - 1, 16)
     assert torch.equal(map_(x), nn.functional.linear(x, map_.weight, map_.bias))
@@ -100,16 +100,16 @@ def test_large_products_go_to_onednn(monkeypatch):
 
 def test_other_peoples_models_keep_their_weights_and_subclasses(for_all_sizes):
     class Doubled(nn.Linear):
-        def forward(self, given):
-            return 2 * super().forward(given)
+        def forward(self, x):
+            return 2 * super().forward(x)
 
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), Doubled(8, 4))
-    given = random(3, 8)
-    before, state = model(given), model.state_dict()
+    x = random(3, 8)
+    before, state = model(x), model.state_dict()
     use_fast_products(model)
     assert [type(module) for module in model] == [Linear, nn.ReLU, Doubled]
     assert model.state_dict().keys() == state.keys()
-    assert torch.allclose(model(given), before, rtol=1e-6, atol=1e-6)
+    assert torch.allclose(model(x), before, rtol=1e-6, atol=1e-6)
     assert all(p.data_ptr() == state[name].data_ptr() for name, p in model.named_parameters())
 
 

@@ -61,24 +61,24 @@ def test_equals_torch_transformer(norm):
     else:
         reference.encoder.norm, reference.decoder.norm = model.encoder_norm, model.decoder_norm
 
-    def copy(theirs, ours):
-        theirs.in_proj_weight.data = torch.cat([ours.query.weight, ours.key_value.weight])
-        theirs.in_proj_bias.data = torch.cat([ours.query.bias, ours.key_value.bias])
-        theirs.out_proj = ours.output
+    def copy(torch_part, part):
+        torch_part.in_proj_weight.data = torch.cat([part.query.weight, part.key_value.weight])
+        torch_part.in_proj_bias.data = torch.cat([part.query.bias, part.key_value.bias])
+        torch_part.out_proj = part.output
 
     def norm_of(residual):
         return residual.input_norm or residual.output_norm
 
-    for theirs, ours in zip(reference.encoder.layers, model.encoder, strict=True):
-        copy(theirs.self_attn, ours.attention)
-        theirs.linear1, theirs.linear2 = ours.ffn.inner, ours.ffn.outer
-        theirs.norm1, theirs.norm2 = norm_of(ours.attention_residual), norm_of(ours.ffn_residual)
-    for theirs, ours in zip(reference.decoder.layers, model.decoder, strict=True):
-        copy(theirs.self_attn, ours.attention)
-        copy(theirs.multihead_attn, ours.cross_attention)
-        theirs.linear1, theirs.linear2 = ours.ffn.inner, ours.ffn.outer
-        theirs.norm1, theirs.norm2 = norm_of(ours.attention_residual), norm_of(ours.cross_residual)
-        theirs.norm3 = norm_of(ours.ffn_residual)
+    for torch_part, part in zip(reference.encoder.layers, model.encoder, strict=True):
+        copy(torch_part.self_attn, part.attention)
+        torch_part.linear1, torch_part.linear2 = part.ffn.inner, part.ffn.outer
+        torch_part.norm1, torch_part.norm2 = norm_of(part.attention_residual), norm_of(part.ffn_residual)
+    for torch_part, part in zip(reference.decoder.layers, model.decoder, strict=True):
+        copy(torch_part.self_attn, part.attention)
+        copy(torch_part.multihead_attn, part.cross_attention)
+        torch_part.linear1, torch_part.linear2 = part.ffn.inner, part.ffn.outer
+        torch_part.norm1, torch_part.norm2 = norm_of(part.attention_residual), norm_of(part.cross_residual)
+        torch_part.norm3 = norm_of(part.ffn_residual)
     batch = make_batch(SOURCES, TARGETS)
     source, target = batch.sources[0], batch.target_input
     expected = reference(
@@ -88,8 +88,8 @@ def test_equals_torch_transformer(norm):
         src_key_padding_mask=~source.valid,
         memory_key_padding_mask=~source.valid,
     )
-    ours = model(batch)
-    torch.testing.assert_close(ours[target.valid], expected[target.valid], rtol=0, atol=1e-12)
+    logits = model(batch)
+    torch.testing.assert_close(logits[target.valid], expected[target.valid], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("tying", ["none", "decoder", "all"])

@@ -54,13 +54,13 @@ def test_fp32_gives_the_same_products(is_available, kind):
 
 
 def test_hypotheses_do_not_depend_on_who_multiplies(model, monkeypatch):
-    found = []
+    beams = []
     for is_available in (True, False):
         monkeypatch.setattr(linear, "_IS_AVAILABLE", is_available)
-        found.append(beam_search(model, [SOURCES], config=CONFIG))
-    for one, other in zip(*found, strict=True):
-        assert [h.ids for h in one] == [h.ids for h in other]
-        assert [h.score for h in one] == pytest.approx([h.score for h in other], abs=1e-5)
+        beams.append(beam_search(model, [SOURCES], config=CONFIG))
+    for first, second in zip(*beams, strict=True):
+        assert [h.ids for h in first] == [h.ids for h in second]
+        assert [h.score for h in first] == pytest.approx([h.score for h in second], abs=1e-5)
 
 
 @pytest.mark.usefixtures("is_available")
@@ -85,8 +85,8 @@ def test_all_layers_of_a_model_are_packed_once_for_a_corpus(model, monkeypatch):
 
 def test_other_precisions_and_subclasses_stay(model, monkeypatch):
     class Doubled(nn.Linear):
-        def forward(self, given):
-            return 2 * super().forward(given)
+        def forward(self, x):
+            return 2 * super().forward(x)
 
     monkeypatch.setattr(linear, "_IS_AVAILABLE", True)
     layers = nn.ModuleList([Doubled(8, 4), nn.Linear(8, 4).double()])

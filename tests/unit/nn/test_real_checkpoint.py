@@ -41,13 +41,13 @@ def encode(checkpoint: str, sentences: list[str]) -> Tokens:
 def test_hidden_states_are_transformers_own(checkpoint, sentences):
     """Equal to 1e-5 at every real token of every layer."""
     tokens = encode(checkpoint, sentences)
-    ours = HuggingFaceEncoder.load(HuggingFaceEncoderConfig(checkpoint=checkpoint))
-    theirs = transformers.AutoModel.from_pretrained(checkpoint, dtype=torch.float32)
+    encoder = HuggingFaceEncoder.load(HuggingFaceEncoderConfig(checkpoint=checkpoint))
+    released = transformers.AutoModel.from_pretrained(checkpoint, dtype=torch.float32)
     with torch.no_grad():
-        states = ours(tokens)
+        states = encoder(tokens)
         for index, row in enumerate(tokens.ids):
             alone = row[tokens.valid[index]][None]
-            expected = theirs(input_ids=alone, output_hidden_states=True).hidden_states
+            expected = released(input_ids=alone, output_hidden_states=True).hidden_states
             assert len(expected) == len(states.layers) == 7
             for layer, reference in zip(states.layers, expected, strict=True):
                 real = layer[index, : alone.shape[1]]

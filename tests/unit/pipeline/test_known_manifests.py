@@ -29,8 +29,8 @@ def test_a_folder_that_is_slow_to_list_is_listed_rarely_and_own_artifacts_are_kn
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else each of 10,000 short trials lists the artifacts of all the others."""
-    own, other = ArtifactStore.open(tmp_path), ArtifactStore.open(tmp_path)
-    assert "no artifact of stage" in reason(own, 1.0)
+    store, other = ArtifactStore.open(tmp_path), ArtifactStore.open(tmp_path)
+    assert "no artifact of stage" in reason(store, 1.0)
     listed: list[str] = []
     names = LocalFiles.names
     clock_s = 100.0
@@ -42,16 +42,16 @@ def test_a_folder_that_is_slow_to_list_is_listed_rarely_and_own_artifacts_are_kn
         return names(self, key)
 
     monkeypatch.setattr(LocalFiles, "names", slow_names)
-    monkeypatch.setattr(own._known, "_clock", lambda: clock_s)
-    monkeypatch.setattr(own._known, "_next_look_s", {})
-    first = publish(own, 2.0)
+    monkeypatch.setattr(store._known, "_clock", lambda: clock_s)
+    monkeypatch.setattr(store._known, "_next_look_s", {})
+    first = publish(store, 2.0)
     listed.clear()  # publishing looks for what killed writers left in the artifact's own folder
-    assert reason(own, 3.0) == f"changed field rate (2.0 -> 3.0) since {first.fingerprint[:12]}"
-    second = publish(own, 4.0)
+    assert reason(store, 3.0) == f"changed field rate (2.0 -> 3.0) since {first.fingerprint[:12]}"
+    second = publish(store, 4.0)
     third = publish(other, 5.0)
-    assert second.fingerprint[:12] in reason(own, 4.5)
+    assert second.fingerprint[:12] in reason(store, 4.5)
     assert listed.count("artifacts/train") == 1
     clock_s += 51.0  # a listing took 1 s, and may take 2 % of the time
-    store_names = {manifest.fingerprint for manifest in own._known.of("train")}
+    store_names = {manifest.fingerprint for manifest in store._known.of("train")}
     assert store_names == {first.fingerprint, second.fingerprint, third.fingerprint}
     assert listed.count("artifacts/train") == 2

@@ -89,9 +89,9 @@ def test_a_manifest_that_leaves_out_what_is_optional():
     needed = ("name", "fingerprint", "version", "run", "config", "inputs")
     needed += ("seed", "files", "location", "versions")
     whole = json.loads(manifest(stage()).encode())
-    found = json.loads(Manifest.decode(json.dumps({key: whole[key] for key in needed}).encode()).encode())
+    decoded = json.loads(Manifest.decode(json.dumps({key: whole[key] for key in needed}).encode()).encode())
     empty = {"reason": "", "host": "", "git": None, "size": None}
-    assert found == whole | empty | {"started_at": 0.0, "duration_s": 0.0, "bytes": 0, "schema": 1}
+    assert decoded == whole | empty | {"started_at": 0.0, "duration_s": 0.0, "bytes": 0, "schema": 1}
 
 
 def test_code_state_is_recorded_in_a_checkout():

@@ -50,8 +50,8 @@ def test_a_record_that_leaves_out_what_is_optional():
     needed = {"fingerprint": "abc", "config": {}, "seed": None, "state": "finished"}
     empty = {"metrics": {}, "signatures": {}, "curves": {}, "stages": []}
     when = {"started_at": 0.0, "ended_at": 0.0, "attempt": 1}
-    found = TRIAL_RECORD.validate_python(needed).to_json()
-    assert found == needed | empty | when | {"reason": "", "host": "", "num_preemptions": 0}
+    document = TRIAL_RECORD.validate_python(needed).to_json()
+    assert document == needed | empty | when | {"reason": "", "host": "", "num_preemptions": 0}
 
 
 def test_list_by_prefix(store: ArtifactStore):
@@ -124,8 +124,8 @@ def test_a_record_holds_no_credentials(store: ArtifactStore):
         fingerprint="abc", config={}, seed=None, state="failed", reason=reason, stages=[stage]
     )
     store.write_record("trials", "abc", record.to_json())
-    for known in (record, trial_record(store, "abc")):
-        assert known is not None
-        assert "s3cret" not in str(known)
-        assert known.reason == "http://me:***@host/api?token=*** refused"
-        assert known.stages[0]["traceback"] == "Traceback\n  http://me:***@host/api?token=*** refused"
+    for version in (record, trial_record(store, "abc")):
+        assert version is not None
+        assert "s3cret" not in str(version)
+        assert version.reason == "http://me:***@host/api?token=*** refused"
+        assert version.stages[0]["traceback"] == "Traceback\n  http://me:***@host/api?token=*** refused"

@@ -109,12 +109,12 @@ def test_refuses_bad_stages(changes, message):
 def test_graph_order_and_sharing():
     """A diamond: its top is there once, inputs come first, the result last."""
     top = stage("top")
-    left, right = stage("left", inputs={"x": top}), stage("right", inputs={"x": stage("top")})
-    graph = StageGraph(stage("bottom", inputs={"r": right, "l": left}))
+    left_stage, right_stage = stage("left", inputs={"x": top}), stage("right", inputs={"x": stage("top")})
+    graph = StageGraph(stage("bottom", inputs={"r": right_stage, "l": left_stage}))
     assert [entry.name for entry in graph.stages] == ["top", "left", "right", "bottom"]
     assert graph.fingerprint == graph.result.fingerprint
     assert [graph.depth(entry) for entry in graph.stages] == [1, 2, 2, 3]
-    assert graph.find("left") is left
+    assert graph.find("left") is left_stage
 
 
 def test_long_chain():
@@ -161,8 +161,8 @@ def test_context_passes_on(tmp_path: Path):
             reports.append((stage, step, dict(metrics)))
 
     checkpoints = Checkpoints(LocalFiles(tmp_path), "checkpoints")
-    one = stage(config={"x": [1]}, seed=5)
-    context = StageContext(stage=one, directory=tmp_path, checkpoints=checkpoints, reporter=Noting())
+    node = stage(config={"x": [1]}, seed=5)
+    context = StageContext(stage=node, directory=tmp_path, checkpoints=checkpoints, reporter=Noting())
     context.report(3, {"dev/loss": 0.5})
     assert context.should_stop() is None
     context.config["x"].append(2)
@@ -170,6 +170,6 @@ def test_context_passes_on(tmp_path: Path):
     assert (context.config, context.seed, context.rank, context.world_size) == ({"x": [1]}, 5, 0, 1)
 
     stopping = StageContext(
-        stage=one, directory=tmp_path, checkpoints=checkpoints, reporter=StoppingReporter()
+        stage=node, directory=tmp_path, checkpoints=checkpoints, reporter=StoppingReporter()
     )
     assert stopping.should_stop() == "enough seen"

@@ -58,5 +58,5 @@ def test_the_threads_are_no_part_of_the_fingerprint(tmp_path: Path, threads: Thr
     made_with(threads, first)
     threads.set(2)
     made_with(threads, second)
-    [one], [other] = ([path.name for path in tmp_path.glob(f"{n}/artifacts/train/*")] for n in (1, 2))
-    assert one == other
+    [of_one], [of_two] = ([path.name for path in tmp_path.glob(f"{n}/artifacts/train/*")] for n in (1, 2))
+    assert of_one == of_two

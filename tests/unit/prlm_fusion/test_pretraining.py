@@ -72,10 +72,10 @@ def test_replaced_tokens_stand_at_masked_positions_and_are_told_from_true_ones()
     torch.manual_seed(3)
     _, logits = model.generator(BATCH)
     read, truth, valid = model.corrupted(BATCH, logits), true_ids(BATCH), BATCH.tokens.valid
-    found = model.discriminator(input_ids=read, attention_mask=valid.long()).logits[valid]
-    told = F.binary_cross_entropy_with_logits(found, (read != truth)[valid].float(), reduction="sum")
+    scores = model.discriminator(input_ids=read, attention_mask=valid.long()).logits[valid]
+    detection = F.binary_cross_entropy_with_logits(scores, (read != truth)[valid].float(), reduction="sum")
     masked = F.cross_entropy(logits, torch.tensor([6, 5, 9]), reduction="sum")
-    torch.testing.assert_close(loss.loss_sum, masked + 50 * 0.15 * told)
+    torch.testing.assert_close(loss.loss_sum, masked + 50 * 0.15 * detection)
     generator, discriminator = model.generator.model.electra, model.discriminator.electra
     assert generator.embeddings is discriminator.embeddings
     assert generator.config.hidden_size == discriminator.config.hidden_size / 2
@@ -101,11 +101,11 @@ def test_a_student_begins_with_layers_of_its_teacher_and_equals_it_at_its_depth(
     same = built(whole, tmp_path)
     torch.testing.assert_close(same(BATCH).loss_sum, teacher(BATCH).loss_sum, rtol=1e-4, atol=1e-4)
     student = built(DistilbertPrlm(teacher="bert", num_layers=2), tmp_path)
-    state, theirs = student.result.state_dict(), teacher.result.state_dict()
+    state, teacher_state = student.result.state_dict(), teacher.result.state_dict()
     for index, source in ((0, 0), (1, 1)):
         assert torch.equal(
             state[f"distilbert.transformer.layer.{index}.ffn.lin1.weight"],
-            theirs[f"bert.encoder.layer.{source}.intermediate.dense.weight"],
+            teacher_state[f"bert.encoder.layer.{source}.intermediate.dense.weight"],
         )
     loss = student.train()(BATCH)
     loss.loss_sum.backward()

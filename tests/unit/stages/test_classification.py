@@ -200,14 +200,14 @@ def test_dev_scores_are_those_of_the_kept_weights(choice, is_stopped, tmp_path):
         assert run(store, graph, StopsAt("trained", 6)).state == "stopped"
     run(store, graph)
     model, labels = read_classifier(artifact(store, graph, "trained"), artifact(store, graph, "upstream"))
-    known = read_corpus(artifact(store, graph, "lines_corpus") / "dev").labels
+    gold = read_corpus(artifact(store, graph, "lines_corpus") / "dev").labels
     lines = read_encoded(artifact(store, graph, "lines_encoded"), "dev").stream(TEXT)
     ids = MaskingIds.of(load_vocabulary(artifact(store, graph, "lines_tokenizer")))
-    data = LabelledData(lines, index_labels(known, labels, "dev"), ids, batch_tokens=4096)
+    data = LabelledData(lines, index_labels(gold, labels, "dev"), ids, batch_tokens=4096)
     expected = evaluate_classifier(model, data, len(labels))
-    found = read_metrics(artifact(store, graph, "trained"))
+    metrics = read_metrics(artifact(store, graph, "trained"))
     for name, score in expected.scores.items():
-        assert found[f"dev/{name}"]["value"] == pytest.approx(score.value, abs=1e-4), name
+        assert metrics[f"dev/{name}"]["value"] == pytest.approx(score.value, abs=1e-4), name
 
 
 def test_it_learns(store):

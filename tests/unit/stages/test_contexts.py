@@ -110,10 +110,10 @@ def test_stored_states_are_those_of_transformers(store, checkpoint):
     graph = fused(checkpoint, is_stored=True)
     run(store, graph)
     line = read_corpus(artifact(store, graph, "bitext_corpus") / "dev").sources[0][2]
-    theirs = transformers.AutoModel.from_pretrained(checkpoint)
+    reference = transformers.AutoModel.from_pretrained(checkpoint)
     tokens = transformers.AutoTokenizer.from_pretrained(checkpoint)(line, return_tensors="pt")
     with torch.no_grad():
-        expected = theirs(**tokens, output_hidden_states=True).hidden_states[-2][0]
+        expected = reference(**tokens, output_hidden_states=True).hidden_states[-2][0]
     stored = FrozenStates(artifact(store, graph, "prlm_states") / "dev.safetensors").tokens([2])
     torch.testing.assert_close(stored.layers[0, 0], expected, rtol=0, atol=1e-5)
 
@@ -156,11 +156,11 @@ def test_a_trained_model_is_rebuilt_without_its_checkpoint(store, checkpoint, tm
     record = run(store, graph)
     assert "test/bleu" in record.metrics
     model = read_model(artifact(store, graph, "trained"))
-    theirs = transformers.AutoModel.from_pretrained(checkpoint)
-    ours = model.contexts["prlm"].encoder(Tokens.from_lists([[2, 7, 8, 3]]))
+    reference = transformers.AutoModel.from_pretrained(checkpoint)
+    encoded = model.contexts["prlm"].encoder(Tokens.from_lists([[2, 7, 8, 3]]))
     with torch.no_grad():
-        expected = theirs(torch.tensor([[2, 7, 8, 3]])).last_hidden_state
-    torch.testing.assert_close(ours.output.detach(), expected)
+        expected = reference(torch.tensor([[2, 7, 8, 3]])).last_hidden_state
+    torch.testing.assert_close(encoded.output.detach(), expected)
 
 
 def test_a_finetuned_encoder_is_in_the_trained_model(store, checkpoint):
@@ -241,8 +241,8 @@ def test_a_language_model_of_ours_takes_the_place_of_a_table(store, kind, is_cen
                 torch.stack(used.encoder(Tokens.from_lists([[*around[0], *row, *around[1]]])).layers)[:, 0]
                 for row in rows
             ]
-            every = torch.cat([layers[:, is_source:] for layers in states], dim=1)
-            torch.testing.assert_close(used.pooling.means, every.mean(1), rtol=0, atol=1e-5)
+            stacked = torch.cat([layers[:, is_source:] for layers in states], dim=1)
+            torch.testing.assert_close(used.pooling.means, stacked.mean(1), rtol=0, atol=1e-5)
     assert losses == pytest.approx(losses[:1] * len(losses), abs=1e-5)
 
 
@@ -259,8 +259,8 @@ def direct(checkpoint):
         TrainSettings(train=TRAIN, model=model, view=View(sources=(SIDE,))),
         View(sources=(SIDE,)),
     )
-    given = ContextStages({"prlm": context_graph.released_encoder("prlm", encoder)})
-    trained = pieces.train("trained", text, settings, seed=1, contexts=given)
+    stages = ContextStages({"prlm": context_graph.released_encoder("prlm", encoder)})
+    trained = pieces.train("trained", text, settings, seed=1, contexts=stages)
     decoding = DecodingSettings(decode=DECODE, view=view)
     return StageGraph(pieces.scores(trained, text, ("test",), decoding, ScoreConfig(metrics=("bleu",))))
 

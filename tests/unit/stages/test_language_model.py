@@ -72,9 +72,9 @@ def test_perplexities_by_hand(store, kind):
 
 def test_trials_share_the_model_unless_each_seed_has_its_own():
     assert pretrained(seed=1).fingerprint == pretrained(seed=2).fingerprint
-    own = [pretrained(seed=seed, is_per_seed=True) for seed in (1, 2)]
-    assert own[0].fingerprint != own[1].fingerprint
-    assert own[0].find("lm_encoded") == own[1].find("lm_encoded")
+    per_seed = [pretrained(seed=seed, is_per_seed=True) for seed in (1, 2)]
+    assert per_seed[0].fingerprint != per_seed[1].fingerprint
+    assert per_seed[0].find("lm_encoded") == per_seed[1].find("lm_encoded")
 
 
 def test_a_stopped_pretraining_resumes_bit_for_bit(tmp_path):

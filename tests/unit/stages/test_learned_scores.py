@@ -41,8 +41,8 @@ def word_overlap(sources, hypotheses, references, *, scale=1.0):
     """Share of the reference's words that the hypothesis has."""
     assert len(sources) == len(hypotheses) == len(references)
     shares = [
-        len(set(mine.split()) & set(theirs.split())) / len(set(theirs.split()))
-        for mine, theirs in zip(hypotheses, references, strict=True)
+        len(set(hypothesis.split()) & set(reference.split())) / len(set(reference.split()))
+        for hypothesis, reference in zip(hypotheses, references, strict=True)
     ]
     return [scale * share for share in shares]
 
@@ -80,10 +80,10 @@ class Config(StrictConfig):
 
 def garble(context):
     """Write references in which some words are lost, fewer in the careful arm."""
-    lost = {"careful": 0.1, "careless": 0.5}[context.config["arm"]]
+    rate = {"careful": 0.1, "careless": 0.5}[context.config["arm"]]
     draw = random.Random(f"{context.seed} {context.config['split']}")
     lines = read_corpus(context.inputs["corpus"] / context.config["split"]).target
-    garbled = [" ".join(w if draw.random() > lost else "x" for w in line.split()) for line in lines]
+    garbled = [" ".join(w if draw.random() > rate else "x" for w in line.split()) for line in lines]
     write_lines(context.directory / HYPOTHESES_FILE, garbled)
 
 
@@ -163,12 +163,12 @@ def test_a_learned_metric_is_tested_and_claimed_segment_by_segment(make_study, t
                 is_waiting=False,
             )
     result = StudyResult.read(study, store)
-    found = result.compare("careful", metric="test/learned.overlap")
-    assert found.num_segments == 30
-    assert found.scope == "seeds and segments"
-    assert found.unit == "percent"
-    assert found.ci[0] > 0
-    assert found.p_segments < 0.05
+    comparison = result.compare("careful", metric="test/learned.overlap")
+    assert comparison.num_segments == 30
+    assert comparison.scope == "seeds and segments"
+    assert comparison.unit == "percent"
+    assert comparison.ci[0] > 0
+    assert comparison.p_segments < 0.05
     assert result.claims[0].verdict == "same direction"  # a claim that states no data is about other data
     assert result.claims[0].comparison.standing == "better"
     trial = result.cell("careful").trials[0]
@@ -193,8 +193,8 @@ def test_a_study_without_one_has_the_same_stages_and_config(make_study):
 
 def test_what_a_score_depends_on_is_in_its_identity(make_study, tmp_path):
     def identity(**changes):
-        one = {**OVERLAP["overlap"], **changes}
-        return graphs(make_study({"overlap": one}))["baseline"].find("learned_overlap").fingerprint
+        metric = {**OVERLAP["overlap"], **changes}
+        return graphs(make_study({"overlap": metric}))["baseline"].find("learned_overlap").fingerprint
 
     weights = tmp_path / "weights"
     weights.mkdir()

@@ -125,23 +125,23 @@ def state(directory):
 def test_a_vocabulary_is_exchanged_and_training_goes_on(store, method):
     """Losses before the training, after two steps and at its end; per token and per character."""
     record, at = run(store, exchanged_trial(method))
-    found = record.metrics
-    assert {"dev/loss", "dev/mlm_loss_per_char", "test/loss", "test/mlm_loss_per_char"} <= set(found)
-    assert {"upstream/dev_loss", "upstream/dev_mlm_loss_per_char", "upstream/parameters_total"} <= set(found)
+    scores = record.metrics
+    assert {"dev/loss", "dev/mlm_loss_per_char", "test/loss", "test/mlm_loss_per_char"} <= set(scores)
+    assert {"upstream/dev_loss", "upstream/dev_mlm_loss_per_char", "upstream/parameters_total"} <= set(scores)
     segments = load_file(at("continued") / "segments-dev.safetensors")
     for name in ("loss.step_0", "mlm_loss_per_char.step_0", "loss", "mlm_loss_per_char"):
         nats, units = segments[name].sum(0)
-        assert nats / units == pytest.approx(found[f"dev/{name}"])
-    assert segments["mlm_loss_per_char"][:, 1].sum() == found["dev/mlm_chars"]
+        assert nats / units == pytest.approx(scores[f"dev/{name}"])
+    assert segments["mlm_loss_per_char"][:, 1].sum() == scores["dev/mlm_chars"]
     curve = {point[0]: point[1] for point in record.curves["dev/mlm_loss_per_char"]}
     assert curve == pytest.approx(
         {
-            0: found["dev/mlm_loss_per_char.step_0"],
-            2: found["dev/mlm_loss_per_char.step_2"],
-            4: found["dev/mlm_loss_per_char"],
+            0: scores["dev/mlm_loss_per_char.step_0"],
+            2: scores["dev/mlm_loss_per_char.step_2"],
+            4: scores["dev/mlm_loss_per_char"],
         }
     )
-    assert found["transfer/drawn"] == 0 or method != "avg"
+    assert scores["transfer/drawn"] == 0 or method != "avg"
 
 
 def test_dev_alone_is_scored_by_the_training(store):
@@ -227,10 +227,10 @@ def test_a_checkpoint_learns_its_missing_head(store, tmp_path):
     ).save_pretrained(tmp_path)
     torch.manual_seed(0)
     sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "hidden_size": 8}
-    theirs = transformers.BertModel(
+    body = transformers.BertModel(
         transformers.BertConfig(vocab_size=150, max_position_embeddings=52, **sizes), add_pooling_layer=False
     )
-    theirs.save_pretrained(tmp_path)
+    body.save_pretrained(tmp_path)
     config = MaskedLMConfig(checkpoint=str(tmp_path), is_body_trained=False)
     text = masked_pieces.masked_text(
         "upstream", corpus(), masked_pieces.upstream_tokenizer(config, corpus()), max_tokens=50
@@ -238,7 +238,7 @@ def test_a_checkpoint_learns_its_missing_head(store, tmp_path):
     upstream = masked_pieces.pretrained_masked_lm(config, TRAIN, text, max_tokens=50, seed=1)
     record, at = run(store, upstream)
     learned = state(at("upstream"))
-    for name, tensor in theirs.state_dict().items():
+    for name, tensor in body.state_dict().items():
         assert torch.equal(learned[f"model.bert.{name}"], tensor), name
     drawn = json.loads((at("upstream") / "drawn.json").read_text())
     assert drawn

@@ -64,8 +64,8 @@ def perfect_scores(store, text, splits=("dev",), **score):
 
 @pytest.mark.parametrize("script", TEXTS)
 def test_the_references_themselves_have_a_perfect_rouge_in_any_script(store, tmp_path, script):
-    found = perfect_scores(store, corpus(tmp_path, script), metrics=("rouge1", "rouge2", "rouge_lsum"))
-    for metric in found.values():
+    scores = perfect_scores(store, corpus(tmp_path, script), metrics=("rouge1", "rouge2", "rouge_lsum"))
+    for metric in scores.values():
         assert metric["value"] == 100
         assert f"|tok:{WORDS[script]}|" in metric["signature"]
 
@@ -73,26 +73,26 @@ def test_the_references_themselves_have_a_perfect_rouge_in_any_script(store, tmp
 @pytest.mark.parametrize("script", TEXTS)
 def test_the_oracle_finds_the_sentence_of_the_reference(store, tmp_path, script):
     text = corpus(tmp_path, script)
-    found = extract_scores(text, ("dev",), num_sentences=1, rouge_tokenizer=None)
-    chosen = made(store, found["oracle"].inputs["translations/dev"])
+    stages = extract_scores(text, ("dev",), num_sentences=1, rouge_tokenizer=None)
+    chosen = made(store, stages["oracle"].inputs["translations/dev"])
     kept = read_lines(chosen / HYPOTHESES_FILE)
     assert all(TEXTS[script][1] in line for line in kept), kept
-    run(store, StageGraph(found["oracle"]))
-    assert read_metrics(store.fetch(found["oracle"]))["oracle/dev_rouge2"]["value"] == 100
-    lead = made(store, found["lead"].inputs["translations/dev"])
+    run(store, StageGraph(stages["oracle"]))
+    assert read_metrics(store.fetch(stages["oracle"]))["oracle/dev_rouge2"]["value"] == 100
+    lead = made(store, stages["lead"].inputs["translations/dev"])
     assert not any(TEXTS[script][1] in line for line in read_lines(lead / HYPOTHESES_FILE))
 
 
 @pytest.mark.parametrize(("script", "tokenizer"), [("chinese", "zh"), ("russian", "13a"), ("english", "13a")])
 def test_bleu_splits_words_by_the_script(store, tmp_path, script, tokenizer):
-    found = perfect_scores(store, corpus(tmp_path, script), metrics=("bleu",))
-    assert f"|tok:{tokenizer}|" in found["dev/bleu"]["signature"]
-    assert found["dev/bleu"]["value"] == pytest.approx(100)
+    scores = perfect_scores(store, corpus(tmp_path, script), metrics=("bleu",))
+    assert f"|tok:{tokenizer}|" in scores["dev/bleu"]["signature"]
+    assert scores["dev/bleu"]["value"] == pytest.approx(100)
 
 
 def test_all_splits_are_scored_alike_and_a_choice_counts(store, tmp_path):
     text = corpus(tmp_path, "chinese", test_script="english")
-    found = perfect_scores(store, text, splits=("dev", "test"), metrics=("bleu",))
-    assert {metric["signature"].split("tok:")[1].split("|")[0] for metric in found.values()} == {"zh"}
+    scores = perfect_scores(store, text, splits=("dev", "test"), metrics=("bleu",))
+    assert {metric["signature"].split("tok:")[1].split("|")[0] for metric in scores.values()} == {"zh"}
     chosen = perfect_scores(store, text, metrics=("bleu",), bleu_tokenizer="char")
     assert "|tok:char|" in chosen["dev/bleu"]["signature"]

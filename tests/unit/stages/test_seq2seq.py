@@ -200,9 +200,9 @@ def test_text_infilling_learns_from_text_alone(store):
     config = ConlangConfig(corpus="conlang", task="monolingual", train=60, dev=8, test=4)
     lines = pieces.text("task", config)
     learned = TokenizerConfig(vocab_size=200)
-    one = pieces.tokenizer("task", learned, {"task": lines}, special_tokens=("<mask>",))
+    tokenizer = pieces.tokenizer("task", learned, {"task": lines}, special_tokens=("<mask>",))
     streams = {"source 0": "source 0", "target": "source 0"}
-    text = pieces.encode("task", lines, {"source 0": one, "target": one}, streams=streams)
+    text = pieces.encode("task", lines, {"source 0": tokenizer, "target": tokenizer}, streams=streams)
     settings = TrainSettings(
         train=TRAIN, model=model(), masked_spans=MaskedSpansConfig(), metric_prefix="upstream"
     )

@@ -35,10 +35,10 @@ def problems():
     def find(document, overrides=(), environ=None):
         with pytest.raises(StudyError) as caught:
             Study.from_dict(document, overrides, environ or {})
-        found = {}
+        messages = {}
         for problem in caught.value.problems:
-            known = found.get(problem.path)
-            found[problem.path] = f"{known} | {problem.message}" if known else problem.message
-        return found
+            earlier = messages.get(problem.path)
+            messages[problem.path] = f"{earlier} | {problem.message}" if earlier else problem.message
+        return messages
 
     return find

@@ -36,7 +36,7 @@ def files(*sources: str, target: str) -> dict[str, Any]:
     return {
         "corpus": "files",
         **{
-            split: {"sources": [f"{split}.{one}" for one in sources], "target": f"{split}.{target}"}
+            split: {"sources": [f"{split}.{source}" for source in sources], "target": f"{split}.{target}"}
             for split in SPLITS
         },
     }
@@ -62,44 +62,44 @@ def problems_of(document: dict[str, Any]) -> str:
 def test_a_wrong_key_value_and_consistency_are_told_together(place: Path) -> None:
     data = {"task": files("en", "fr", target="de"), "languages": ["en", "fr", "de"]}
     base = {"model": {"preset": "tinny", "dropout": 2}, "tokenizer": {"size": 9}, "upstream": {}}
-    found = problems_of(study("multi_source", data, base))
-    assert "unknown key 'size'" in found
-    assert "Did you mean 'tiny'?" in found
-    assert "expected float >= 0, < 1, got 2" in found
-    assert "read is [0, 1] without multi_source" in found
-    assert "upstream learns from data.text, which lacks de, en, fr" in found
+    text = problems_of(study("multi_source", data, base))
+    assert "unknown key 'size'" in text
+    assert "Did you mean 'tiny'?" in text
+    assert "expected float >= 0, < 1, got 2" in text
+    assert "read is [0, 1] without multi_source" in text
+    assert "upstream learns from data.text, which lacks de, en, fr" in text
 
 
 def test_the_rule_of_a_part_hides_no_rule_of_the_whole(place: Path) -> None:
     data = {"task": files("en", "fr", target="de"), "languages": ["en", "de"]}
-    found = problems_of(study("multi_source", data, {}))
-    assert "the task has 2 sources and a target" in found
-    assert "single_source and multi_source are both null: nothing is finetuned" in found
+    text = problems_of(study("multi_source", data, {}))
+    assert "the task has 2 sources and a target" in text
+    assert "single_source and multi_source are both null: nothing is finetuned" in text
 
 
 def test_a_rule_about_a_refused_value_is_not_made_up(place: Path) -> None:
     """`multi_source` counts as null where its value is no mapping; that it is missing would be wrong."""
     data = {"task": files("en", "fr", target="de"), "languages": ["en", "fr", "de"]}
-    found = problems_of(study("multi_source", data, {"multi_source": 5}))
-    assert "base.multi_source: expected" in found
-    assert "without multi_source" not in found
-    assert "both null" not in found
+    text = problems_of(study("multi_source", data, {"multi_source": 5}))
+    assert "base.multi_source: expected" in text
+    assert "without multi_source" not in text
+    assert "both null" not in text
 
 
 def test_a_refused_value_does_not_undo_what_its_neighbours_imply(place: Path) -> None:
     """Batches in characters have none in tokens; `independent` inherits them from `downstream.train`."""
     data = {"upstream": files("en", target="de"), "downstream": files("en", target="de")}
     train = {"batch_characters": 4000, "peak_lr": "fast"}
-    found = problems_of(study("embedding_transfer", data, {"downstream": {"train": train}}))
-    assert "base.downstream.train.peak_lr: expected float > 0, got the text 'fast'" in found
-    assert "batch_tokens" not in found
+    text = problems_of(study("embedding_transfer", data, {"downstream": {"train": train}}))
+    assert "base.downstream.train.peak_lr: expected float > 0, got the text 'fast'" in text
+    assert "batch_tokens" not in text
 
 
 def test_a_system_without_its_package_hides_nothing_else(place: Path) -> None:
     document = study("multi_source", {"task": files("en", target="de"), "languages": ["en", "de"]}, {})
-    found = problems_of({**document, "system": "multi_source", "base": {"trian": {}}})
-    assert "Did you mean 'trainables.multi_source'?" in found
-    assert "unknown key 'trian'" in found
+    text = problems_of({**document, "system": "multi_source", "base": {"trian": {}}})
+    assert "Did you mean 'trainables.multi_source'?" in text
+    assert "unknown key 'trian'" in text
 
 
 def validated(document: dict[str, Any]) -> Result:
@@ -135,8 +135,8 @@ def test_validate_tells_languages_that_are_the_other_way_round(place: Path) -> N
     assert "downstream_corpus: dev" not in wrong.output  # the corpus agrees with itself
     mixed = files("en", target="de")
     mixed["dev"] = {"sources": "dev.de", "target": "dev.en"}
-    one = validated(transfer(files("en", target="de"), mixed))
-    assert "downstream_corpus: dev: its source looks like the target of downstream_corpus" in one.output
+    done = validated(transfer(files("en", target="de"), mixed))
+    assert "downstream_corpus: dev: its source looks like the target of downstream_corpus" in done.output
     other = validated(transfer(files("en", target="de"), files("fr", target="de")))
     assert "looks like the target" not in other.output  # another language is no swap
 

@@ -45,7 +45,7 @@ def test_what_can_never_fit_says_what_is_missing():
     assert problem.path == "resources.gpus_per_worker"
     assert problem.message.startswith("asks for 3 GPUs per trial (3 workers x 1), the cluster has 0")
     both = capacity_problems(resources, {"CPU": 1}, "this machine")
-    assert [found.path for found in both] == ["resources.cpus_per_worker", "resources.gpus_per_worker"]
+    assert [fault.path for fault in both] == ["resources.cpus_per_worker", "resources.gpus_per_worker"]
     assert "asks for 3 CPUs per trial (3 workers x 1), this machine has 1" in both[0].message
     assert capacity_problems(resources, {"CPU": 3, "GPU": 3}) == []
 

@@ -191,8 +191,8 @@ def test_broken_files_are_refused_by_the_plan(system, copied):
     (directory / "pytorch_model.bin").unlink()
     for name in ("tokenizer.json", "vocab.txt", "source.spm", SPM):
         (directory / name).unlink(missing_ok=True)
-    found = problems(make(str(directory)))
-    assert [problem.split(";")[0].split(": ")[1] for problem in found] == ["no weights", "no tokenizer"]
+    messages = problems(make(str(directory)))
+    assert [problem.split(";")[0].split(": ")[1] for problem in messages] == ["no weights", "no tokenizer"]
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -205,9 +205,9 @@ def test_a_directory_that_is_not_there_is_refused_by_the_plan(system, tmp_path):
 @pytest.mark.parametrize("system", [name for name in SYSTEMS if name != "prlm_fusion"])
 def test_another_type_is_refused_by_its_name(system, checkpoints):
     make, kind = SYSTEMS[system]
-    found = problems(make(str(checkpoints["t5"])))
+    messages = problems(make(str(checkpoints["t5"])))
     allowed = "an encoder-decoder, allowed is a decoder alone" if kind == "gpt2" else f"allowed is {kind}"
-    assert f"model_type is 't5', {allowed}" in found[0]
+    assert f"model_type is 't5', {allowed}" in messages[0]
 
 
 @pytest.mark.parametrize("make", [llm, llm_donor])
@@ -236,8 +236,8 @@ def test_encoders_are_what_transformers_trains_on_masked_tokens():
 
 @pytest.mark.parametrize("kind", ["marian", "t5"])
 def test_a_translator_without_languages_is_refused_by_multi_source(kind, checkpoints):
-    found = problems(trice_mbart(str(checkpoints[kind])))
-    assert f"model_type is '{kind}', allowed is mbart or m2m_100" in found[0]
+    messages = problems(trice_mbart(str(checkpoints[kind])))
+    assert f"model_type is '{kind}', allowed is mbart or m2m_100" in messages[0]
 
 
 def test_any_type_is_a_context(checkpoints):

@@ -41,8 +41,8 @@ def test_an_ordering_is_claimed_once_per_table_that_has_both_cells(good):
 
 def test_metrics_and_several_worse_cells_are_told_apart(good):
     stated = {"better": "att_eg", "worse": ["avg_eg", "depth=1"], "metric": "test/bleu"}
-    found = [(claim.worse, claim.source) for claim in _claims(good, [stated])]
-    assert found == [("avg_eg", "T2, Thesis"), ("avg_eg", "T2, Laws"), ("depth=1", "T2, Laws")]
+    pairs = [(claim.worse, claim.source) for claim in _claims(good, [stated])]
+    assert pairs == [("avg_eg", "T2, Thesis"), ("avg_eg", "T2, Laws"), ("depth=1", "T2, Laws")]
     stated["metric"] = ["dev/loss", "test/bleu"]
     assert len(_claims(good, [stated | {"worse": "avg_eg"}])) == 3
 

@@ -196,8 +196,8 @@ def test_a_plan_warns_of_scored_text_in_any_other_training_text(tmp_path, monkey
         "seeds": [1],
     }
     plan = Study.from_dict(document).plan()
-    found = [warning for warning in plan.warnings if "training text of" in warning]
-    assert [warning.split(";")[0] for warning in found] == [
+    overlaps = [warning for warning in plan.warnings if "training text of" in warning]
+    assert [warning.split(";")[0] for warning in overlaps] == [
         "downstream_corpus: dev: 2 of 6 examples have a line in the training text of upstream_corpus",
         "downstream_corpus: test: 1 of 6 examples have a line in the training text of upstream_corpus",
     ]
@@ -207,9 +207,9 @@ def test_a_plan_warns_of_scored_text_in_any_other_training_text(tmp_path, monkey
 
 def classified(directory, **labels):
     """A study of classification whose files are these labels, with as many lines."""
-    for split, found in labels.items():
-        (directory / f"{split}.source").write_text("".join(f"{split} line {n}\n" for n in range(len(found))))
-        (directory / f"{split}.label").write_text("".join(f"{label}\n" for label in found))
+    for split, rows in labels.items():
+        (directory / f"{split}.source").write_text("".join(f"{split} line {n}\n" for n in range(len(rows))))
+        (directory / f"{split}.label").write_text("".join(f"{label}\n" for label in rows))
     files = {s: {"sources": f"{s}.source", "label": f"{s}.label"} for s in ("train", "dev", "test")}
     toy = ARMS["vipi"]
     return {

@@ -19,8 +19,8 @@ def test_leave_one_out_is_full_each_component_left_out_and_each_other_level(good
     good["design"] = {"kind": "leave_one_out"}
     good["components"]["dropout"] = {"without": {"model": {"dropout": 0.0}}}
     study = Study.from_dict(good)
-    found = cells(study)
-    assert [cell.label for cell in found] == [
+    designed = cells(study)
+    assert [cell.label for cell in designed] == [
         "baseline",
         "depth=1",
         "depth=3",
@@ -28,18 +28,18 @@ def test_leave_one_out_is_full_each_component_left_out_and_each_other_level(good
         "without gradual",
         "without dropout",
     ]
-    assert found[0].levels == {"depth": 2, "arm": "avg_eg", "gradual": "full", "dropout": "full"}
-    assert found[-1].levels == {"depth": 2, "arm": "avg_eg", "gradual": "full", "dropout": "without"}
-    assert found[-1].overrides == {"model.num_layers": 2, "generator.kind": "avg", "model.dropout": 0.0}
-    assert find_cell(study, "full") == found[0]
+    assert designed[0].levels == {"depth": 2, "arm": "avg_eg", "gradual": "full", "dropout": "full"}
+    assert designed[-1].levels == {"depth": 2, "arm": "avg_eg", "gradual": "full", "dropout": "without"}
+    assert designed[-1].overrides == {"model.num_layers": 2, "generator.kind": "avg", "model.dropout": 0.0}
+    assert find_cell(study, "full") == designed[0]
 
 
 def test_full_is_every_combination_with_the_baseline_first(good):
     good["design"] = {"kind": "full"}
-    found = labels(good)
-    assert len(found) == len(set(found)) == 3 * 2 * 2
-    assert found[0] == "baseline"
-    assert "depth=3, arm=att_eg, without gradual" in found
+    names = labels(good)
+    assert len(names) == len(set(names)) == 3 * 2 * 2
+    assert names[0] == "baseline"
+    assert "depth=3, arm=att_eg, without gradual" in names
 
 
 def test_listed_cells_stay_at_the_baseline_where_they_say_nothing(good):
@@ -53,9 +53,9 @@ def test_listed_cells_stay_at_the_baseline_where_they_say_nothing(good):
 def test_excluded_combinations_are_dropped(good):
     good["design"] = {"kind": "full"}
     good["exclude"] = [{"depth": 1, "arm": "att_eg"}, {"gradual": "without", "depth": 3}]
-    found = labels(good)
-    assert len(found) == 12 - 2 - 2
-    assert not any("depth=1, arm=att_eg" in label for label in found)
+    names = labels(good)
+    assert len(names) == 12 - 2 - 2
+    assert not any("depth=1, arm=att_eg" in label for label in names)
 
 
 def test_a_study_without_factors_has_one_cell(good):

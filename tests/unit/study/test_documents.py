@@ -103,7 +103,7 @@ def test_every_duplicate_key_is_reported_and_the_first_value_kept():
 )
 def test_what_could_mislead_is_refused_with_its_line(text, message):
     document = parse(text)
-    assert any(message in found.message for found in document.problems), document.problems
+    assert any(message in problem.message for problem in document.problems), document.problems
     assert not document.is_whole
 
 
@@ -111,8 +111,8 @@ def test_a_bomb_of_aliases_is_refused_without_being_expanded():
     lines = ["a0: &a0 [x, x]"] + [
         f"a{i}: &a{i} [{', '.join(['*a' + str(i - 1)] * 10)}]" for i in range(1, 40)
     ]
-    found = messages("\n".join(lines))
-    assert len(found) == 40 + 39 * 10
+    refusals = messages("\n".join(lines))
+    assert len(refusals) == 40 + 39 * 10
 
 
 def test_a_quoted_number_stays_text_and_comments_are_no_values():
@@ -124,8 +124,8 @@ def test_files_that_cannot_be_read_are_problems(tmp_path):
     (tmp_path / "bom.yaml").write_bytes(b"\xef\xbb\xbfa: 1")
     assert "cannot be read: No such file" in read_file(tmp_path / "none.yaml").problems[0].message
     (tmp_path / "mine.yaml").write_text("a: 1")
-    found = read_file(tmp_path / "mien.yaml").problems[0].message
-    assert found.endswith("cannot be read: No such file or directory. Did you mean 'mine.yaml'?")
+    message = read_file(tmp_path / "mien.yaml").problems[0].message
+    assert message.endswith("cannot be read: No such file or directory. Did you mean 'mine.yaml'?")
     assert "cannot be read: Is a directory" in read_file(tmp_path).problems[0].message
     assert "is not UTF-8: byte 0xfc at offset 3" in read_file(tmp_path / "latin.yaml").problems[0].message
     assert read_file(tmp_path / "bom.yaml").values == {"a": 1}

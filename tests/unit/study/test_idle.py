@@ -102,9 +102,9 @@ def test_an_excluded_combination_does_not_take_its_equals_along(crossed):
 def test_wrong_declarations_are_refused(crossed, problems, idle, where, message):
     right = {"factor": "dropout", "when": {"merge": "average"}}
     crossed["design"]["idle"] = [right, idle]
-    found = problems(crossed)
-    assert list(found) == [f"design.idle[1]{where}"]
-    assert message in found[f"design.idle[1]{where}"]
+    messages = problems(crossed)
+    assert list(messages) == [f"design.idle[1]{where}"]
+    assert message in messages[f"design.idle[1]{where}"]
 
 
 def test_only_full_designs_declare_idle_factors(good, problems):

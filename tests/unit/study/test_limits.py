@@ -48,16 +48,16 @@ def test_many_cells_and_exclusions_are_read_within_seconds(
     else:
         toy_document["design"] = {"kind": "cells", "cells": entries}
     began_s = time.process_time()
-    found = problems(toy_document)
+    messages = problems(toy_document)
     assert time.process_time() - began_s < 5  # 1 s; it was quadratic: minutes
     if is_wrong:
-        assert len(found) == 21
-        assert "1.5 is not a level of gain. Did you mean '1.0'?" in found[f"{place}[0].gain"]
-        assert "and 8,500 more" in found[f"{place}[0].gain"]
-        assert found[place] == "more entries are wrong; these are the first 20"
+        assert len(messages) == 21
+        assert "1.5 is not a level of gain. Did you mean '1.0'?" in messages[f"{place}[0].gain"]
+        assert "and 8,500 more" in messages[f"{place}[0].gain"]
+        assert messages[place] == "more entries are wrong; these are the first 20"
     else:
         count = "1,501" if place == "exclude" else "9,000"
-        assert f"{count} cells, at most 1,000" in found["design"]
+        assert f"{count} cells, at most 1,000" in messages["design"]
 
 
 def test_a_study_that_is_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
@@ -90,8 +90,8 @@ def test_what_would_disturb_a_terminal_is_refused(
 ) -> None:
     factors = {text: {"target": "gain", "levels": [0.0, 1.0], "baseline": 0.0}}
     toy_document[place] = text if place == "description" else factors
-    found = " ".join(problems(toy_document).values())
-    assert f"{text!a} has characters that control a terminal" in found
+    joined = " ".join(problems(toy_document).values())
+    assert f"{text!a} has characters that control a terminal" in joined
 
 
 @pytest.mark.parametrize(
@@ -111,6 +111,6 @@ def test_what_cannot_be_reached_is_refused(
 ) -> None:
     part, _, key = path.partition(".")
     toy_document.setdefault(part, {})[key] = value
-    found = problems(toy_document)
-    assert list(found) == [path]
-    assert re.search(message, found[path])
+    messages = problems(toy_document)
+    assert list(messages) == [path]
+    assert re.search(message, messages[path])

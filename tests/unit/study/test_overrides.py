@@ -70,8 +70,8 @@ def test_a_searched_path_is_one_key(good):
 )
 def test_bad_overrides_are_problems(good, problems, override, path, message):
     good["scales"] = {"tiny": {"seeds": [1]}, "small": {}}
-    found = problems(good, [override])
-    assert message in found[path]
+    messages = problems(good, [override])
+    assert message in messages[path]
 
 
 def test_scales_are_merged_in_order_and_pairs_win(good):
@@ -96,9 +96,9 @@ def test_a_scale_may_bring_other_data(good):
 
 def test_a_scale_sets_only_fields_of_a_study(good, problems):
     good["scales"] = {"tiny": {"bas": {}, "name": "x"}}
-    found = problems(good)
-    assert "a scale cannot set 'bas'. Did you mean 'base'?" in found["scales.tiny.bas"]
-    assert "a scale cannot set 'name'" in found["scales.tiny.name"]
+    messages = problems(good)
+    assert "a scale cannot set 'bas'. Did you mean 'base'?" in messages["scales.tiny.bas"]
+    assert "a scale cannot set 'name'" in messages["scales.tiny.name"]
 
 
 def test_environment_variables_are_put_in_anywhere(good):
@@ -113,10 +113,10 @@ def test_a_variable_that_is_not_set_is_a_problem_of_its_path(good, problems):
     good["data"] = {"corpus": "files", "path": "${env:A}/${env:B}"}
     good["description"] = "${NAME} and ${oc.env:X}"
     good["tracking"] = {"uri": "${env:URI}", "experiment": "${env:B}"}
-    found = problems(good, environ={"A": "a"})
-    assert "tracking.experiment" not in found  # the first place stands for all of one variable
-    assert found["data.path"] == "the environment variable B is not set; export B=..."
-    assert "${oc.env:X}' is not understood; write ${env:NAME}" in found["description"]
+    messages = problems(good, environ={"A": "a"})
+    assert "tracking.experiment" not in messages  # the first place stands for all of one variable
+    assert messages["data.path"] == "the environment variable B is not set; export B=..."
+    assert "${oc.env:X}' is not understood; write ${env:NAME}" in messages["description"]
 
 
 def test_variables_of_scales_that_are_not_used_may_be_unset(good):
@@ -136,9 +136,9 @@ def test_problems_of_overridden_values_name_no_line(tmp_path):
     )
     with pytest.raises(StudyError) as caught:
         Study.from_yaml(path, ["train.max_steps=0"])
-    found = {problem.path: problem.message for problem in caught.value.problems}
+    messages = {problem.path: problem.message for problem in caught.value.problems}
     assert (
-        found["base.train.max_steps"] == "expected int >= 1, got 0 (line 4)"
-        or "line" not in (found["base.train.max_steps"])
+        messages["base.train.max_steps"] == "expected int >= 1, got 0 (line 4)"
+        or "line" not in (messages["base.train.max_steps"])
     )
-    assert found["budget.trials"] == "expected int >= 1 or null, got 0 (line 7)"
+    assert messages["budget.trials"] == "expected int >= 1 or null, got 0 (line 7)"

@@ -55,7 +55,7 @@ def test_put_says_why_it_cannot(path, message):
 
 
 @pytest.mark.parametrize(
-    "left, right, does_overlap",
+    "path, other, does_overlap",
     [
         ("a.b", "a.b", True),
         ("a", "a.b", True),
@@ -64,8 +64,8 @@ def test_put_says_why_it_cannot(path, message):
         ("a.b", "a.c", False),
     ],
 )
-def test_overlap(left, right, does_overlap):
-    assert paths.overlap(left, right) is does_overlap
+def test_overlap(path, other, does_overlap):
+    assert paths.overlap(path, other) is does_overlap
 
 
 def test_merge_goes_into_mappings_and_replaces_the_rest():

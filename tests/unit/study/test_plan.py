@@ -40,27 +40,27 @@ COSTS = {
 
 def test_shared_stages_are_counted_once(study):
     # cells: baseline, depth=1, depth=3, arm=att_eg, without gradual; two seeds, five stages each
-    found = plan(study)
+    planned = plan(study)
     distinct = 1 + 3 + (3 + 1) + (5 * 2) + (5 * 2)  # corpus, upstreams, transfers, finetunings, scores
-    assert found.stages == {"planned": 50, "distinct": distinct, "finished": 0}
-    assert (len(found.cells), found.num_trials, found.num_search_trials) == (5, 10, 0)
-    assert [(trial.cell.label, trial.seed) for trial in found.trials[:3]] == [
+    assert planned.stages == {"planned": 50, "distinct": distinct, "finished": 0}
+    assert (len(planned.cells), planned.num_trials, planned.num_search_trials) == (5, 10, 0)
+    assert [(trial.cell.label, trial.seed) for trial in planned.trials[:3]] == [
         ("baseline", 0),
         ("baseline", 1),
         ("depth=1", 0),
     ]
-    assert found.trials[0].fingerprint == found.trials[0].graph.fingerprint
-    assert len({trial.fingerprint for trial in found.trials}) == 10
-    assert (found.problems, found.notes, found.cost_s, found.disk_bytes) == ([], [], None, None)
+    assert planned.trials[0].fingerprint == planned.trials[0].graph.fingerprint
+    assert len({trial.fingerprint for trial in planned.trials}) == 10
+    assert (planned.problems, planned.notes, planned.cost_s, planned.disk_bytes) == ([], [], None, None)
 
 
 def test_an_upstream_shared_by_all_cells_is_trained_once(good):
     del good["factors"]["depth"]
-    found = plan(Study.from_dict(good))
-    names = [stage.name for trial in found.trials for stage in trial.graph.stages]
+    planned = plan(Study.from_dict(good))
+    names = [stage.name for trial in planned.trials for stage in trial.graph.stages]
     fingerprints = {
         stage.fingerprint
-        for trial in found.trials
+        for trial in planned.trials
         for stage in trial.graph.stages
         if stage.name == "upstream"
     }
@@ -71,20 +71,20 @@ def test_an_upstream_shared_by_all_cells_is_trained_once(good):
 def test_finished_stages_cost_nothing(study):
     first = plan(study)
     done = {stage.fingerprint for stage in first.trials[0].graph.stages}
-    found = plan(study, StoreStub(done, COSTS))
-    assert found.stages["finished"] == 5
-    assert found.cost_s == 2 * 100 + 3 * 10 + 9 * 20 + 9 * 2
-    assert found.disk_bytes == 2 * 1000 + 3 * 100 + 9 * 200 + 9 * 20
-    assert found.is_cost_measured
+    planned = plan(study, StoreStub(done, COSTS))
+    assert planned.stages["finished"] == 5
+    assert planned.cost_s == 2 * 100 + 3 * 10 + 9 * 20 + 9 * 2
+    assert planned.disk_bytes == 2 * 1000 + 3 * 100 + 9 * 200 + 9 * 20
+    assert planned.is_cost_measured
     everything = {stage.fingerprint for trial in first.trials for stage in trial.graph.stages}
     assert plan(study, StoreStub(everything)).cost_s == 0
 
 
 def test_costs_that_are_not_known_are_not_guessed(study):
-    found = plan(study, StoreStub((), {"corpus": (1, 10)}))
-    assert (found.cost_s, found.disk_bytes) == (None, None)
-    assert not found.is_cost_measured
-    assert found.notes == [
+    planned = plan(study, StoreStub((), {"corpus": (1, 10)}))
+    assert (planned.cost_s, planned.disk_bytes) == (None, None)
+    assert not planned.is_cost_measured
+    assert planned.notes == [
         "time and size leave out 4 kinds of stages that were never timed: finetune, scores, transfer, ..."
     ]
 
@@ -92,13 +92,13 @@ def test_costs_that_are_not_known_are_not_guessed(study):
 def test_search_trials_share_what_no_searched_value_touches(good):
     good["search"] = {"trials": 4, "space": SPACE}
     good |= {"factors": {}, "components": {}}
-    found = plan(Study.from_dict(good), StoreStub((), COSTS))
+    planned = plan(Study.from_dict(good), StoreStub((), COSTS))
     # two replicates and four proposals of five stages; the rate reaches finetune and scores only
-    assert (found.num_trials, found.num_search_trials) == (6, 4)
-    assert found.stages == {"planned": 30, "distinct": 3 + 2 * 2 + 4 * 2, "finished": 0}
-    assert not any(warning.startswith("search:") for warning in found.warnings)
-    assert found.cost_s == 1 + 100 + 10 + 6 * 20 + 6 * 2
-    assert "estimated" in found.notes[0]
+    assert (planned.num_trials, planned.num_search_trials) == (6, 4)
+    assert planned.stages == {"planned": 30, "distinct": 3 + 2 * 2 + 4 * 2, "finished": 0}
+    assert not any(warning.startswith("search:") for warning in planned.warnings)
+    assert planned.cost_s == 1 + 100 + 10 + 6 * 20 + 6 * 2
+    assert "estimated" in planned.notes[0]
     shorter = {"budget": {"trials": 3}, "search": {"trials": 3, "space": SPACE}}
     limited = plan(Study.from_dict(good | shorter))
     assert "budget.trials: 3 trials end a run before its 5; run it again to go on" in limited.warnings
@@ -110,11 +110,12 @@ def test_conditions_decide_what_a_search_trial_has(good):
     weight = {"type": "float", "low": 0, "high": 1, "when": {"generator.kind": ["att", "patt"]}}
     good["search"] = {"trials": 3, "space": {"generator.kd_weight": weight, **SPACE}}
     study = Study.from_dict(good)
-    found = plan(study)
+    planned = plan(study)
     # six cells, three proposals each of finetune and scores; in two cells of the transfer too
-    own = 6 * 3 * 2 + 2 * 3
+    num_searched = 6 * 3 * 2 + 2 * 3
     assert (
-        found.stages["distinct"] == plan(study.model_copy(update={"search": None})).stages["distinct"] + own
+        planned.stages["distinct"]
+        == plan(study.model_copy(update={"search": None})).stages["distinct"] + num_searched
     )
 
 
@@ -131,9 +132,9 @@ def test_a_cap_leaves_room_for_others_on_any_cluster(good):
 
 def test_what_can_never_fit_is_a_problem_of_the_plan(good):
     good["resources"] = {"workers": 3, "gpus_per_worker": 1}
-    found = plan(Study.from_dict(good), capacity={"CPU": 4, "GPU": 0})
-    assert found.max_concurrent == 0
-    (problem,) = found.to_json()["problems"]
+    planned = plan(Study.from_dict(good), capacity={"CPU": 4, "GPU": 0})
+    assert planned.max_concurrent == 0
+    (problem,) = planned.to_json()["problems"]
     assert problem["path"] == "resources.gpus_per_worker"
     assert "asks for 3 GPUs per trial (3 workers x 1), the cluster has 0" in problem["message"]
 
@@ -160,10 +161,15 @@ def test_merged_combinations_are_planned_once_and_noted(good):
     }
     good["components"] = {}
     good["design"] = {"kind": "full", "idle": [{"factor": "dropout", "when": {"merge": "average"}}]}
-    found = plan(Study.from_dict(good))
-    assert [cell.label for cell in found.cells] == ["baseline", "dropout=0.0", "dropout=0.2", "merge=average"]
+    planned = plan(Study.from_dict(good))
+    assert [cell.label for cell in planned.cells] == [
+        "baseline",
+        "dropout=0.0",
+        "dropout=0.2",
+        "merge=average",
+    ]
     note = "2 combinations of levels equal others and run once: dropout has no effect where merge is average"
-    assert note in found.to_json()["notes"]
+    assert note in planned.to_json()["notes"]
 
 
 def test_a_config_that_went_bad_is_a_study_error(study):
@@ -180,10 +186,10 @@ def test_planning_changes_nothing(study):
 
 
 def test_planned_looks_are_in_the_plan(good):
-    found = plan(Study.from_dict(good | {"seeds": [1, 2, 3, 4, 5], "sequential": {"looks": [3, 5]}}))
-    assert "results are tested at 3 and 5 seeds" in found.notes[-1]
-    assert "15 to 25 replicates" in found.notes[-1]
-    assert found.num_trials == 25
+    planned = plan(Study.from_dict(good | {"seeds": [1, 2, 3, 4, 5], "sequential": {"looks": [3, 5]}}))
+    assert "results are tested at 3 and 5 seeds" in planned.notes[-1]
+    assert "15 to 25 replicates" in planned.notes[-1]
+    assert planned.num_trials == 25
 
 
 def test_no_replicate_has_the_seed_of_the_search(good):
@@ -225,12 +231,12 @@ def test_trainings_that_no_store_has_are_estimated_from_their_size():
     transfer = Stage(name="transfer", run="a:b", inputs={"model": upstream})
     finetuned = training("finetuned", None, model=transfer)  # as large as what it starts from
     stages = [(upstream, 1), (transfer, 1), (finetuned, 3)]
-    found = cost_of(stages, {}, Resources(cpus_per_worker=2))
+    cost = cost_of(stages, {}, Resources(cpus_per_worker=2))
     one_worker_s = 6 * (10**7 + 600_000) * 100 * 1000 / (2 * 1e11)
     seconds = 100 * 0.02 + one_worker_s
-    assert found.seconds == pytest.approx(4 * seconds)
-    assert found.num_bytes == 4 * 4 * 10**7
-    assert (found.estimated, found.unknown) == (("finetuned", "upstream"), ("transfer",))
+    assert cost.seconds == pytest.approx(4 * seconds)
+    assert cost.num_bytes == 4 * 4 * 10**7
+    assert (cost.estimated, cost.unknown) == (("finetuned", "upstream"), ("transfer",))
     timed = {"upstream": StageCost(7.0, 1.0, 1)}
     assert cost_of(stages, timed, Resources(cpus_per_worker=2)).seconds == pytest.approx(7 + 3 * seconds)
     two_workers = cost_of(stages, {}, Resources(workers=2, cpus_per_worker=2))
@@ -243,9 +249,9 @@ def test_a_training_of_a_released_model_is_estimated_from_its_weights(tmp_path, 
     with (tmp_path / "model.safetensors").open("wb") as file:
         file.truncate(4 * 10**7)  # a sparse file
     released = Stage(name="upstream", run="a:b", locations={"checkpoint": str(tmp_path)})
-    found = cost_of([(released, 1), (training("finetuned", None, model=released), 1)], {}, Resources())
-    assert found.seconds == pytest.approx(100 * (0.02 + 6 * (num_parameters + 600_000) * 1000 / 1e11))
-    assert (found.estimated, found.unknown) == (("finetuned",), ("upstream",))
+    cost = cost_of([(released, 1), (training("finetuned", None, model=released), 1)], {}, Resources())
+    assert cost.seconds == pytest.approx(100 * (0.02 + 6 * (num_parameters + 600_000) * 1000 / 1e11))
+    assert (cost.estimated, cost.unknown) == (("finetuned",), ("upstream",))
 
 
 @pytest.mark.parametrize("config", [None, "{", "\xff"])
@@ -257,5 +263,5 @@ def test_a_released_model_whose_config_cannot_be_read_leaves_its_training_withou
         (tmp_path / "config.json").write_text(config, "latin-1")
     (tmp_path / "model.safetensors").write_bytes(bytes(8))
     released = Stage(name="upstream", run="a:b", locations={"checkpoint": str(tmp_path)})
-    found = cost_of([(training("finetuned", None, model=released), 1)], {}, Resources())
-    assert (found.seconds, found.unknown) == (None, ("finetuned",))
+    cost = cost_of([(training("finetuned", None, model=released), 1)], {}, Resources())
+    assert (cost.seconds, cost.unknown) == (None, ("finetuned",))

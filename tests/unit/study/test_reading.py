@@ -38,9 +38,9 @@ def test_ten_mistakes_in_one_file_are_all_reported_in_file_order(tmp_path):
     path.write_text(TEN_MISTAKES)
     with pytest.raises(StudyError) as caught:
         Study.from_yaml(path)
-    found = [(problem.path, problem.message) for problem in caught.value.problems]
+    pairs = [(problem.path, problem.message) for problem in caught.value.problems]
     names = "model.num_layers, model.num_fine_layers, model.merge, model.dropout"
-    assert [where for where, _ in found] == [
+    assert [where for where, _ in pairs] == [
         "lamda",
         "factors.depth.target",
         "factors.merge.baseline",
@@ -52,7 +52,7 @@ def test_ten_mistakes_in_one_file_are_all_reported_in_file_order(tmp_path):
         "search.space.train.peak_lr.low",
         "search.space.model.dropout.log",
     ]
-    by_path = dict(reversed(found))
+    by_path = dict(reversed(pairs))
     assert by_path["lamda"].startswith("unknown key 'lamda'. Allowed: schema_version, name,")
     assert by_path["factors.depth.target"] == (
         "the system's config has no 'model.num_layrs'. Did you mean 'model.num_layers'? "
@@ -80,8 +80,8 @@ def test_ten_mistakes_in_one_file_are_all_reported_in_file_order(tmp_path):
 def test_a_misspelt_key_stands_for_the_one_meant(good, problems):
     good["factors"]["depth"]["baselin"] = good["factors"]["depth"].pop("baseline")
     good["claims"] = [{"better": "depth=1", "worse": "baseline", "metric": "dev/bleu", "source": "T1"}]
-    found = problems(good)
-    assert list(found) == ["factors.depth.baselin"]
+    messages = problems(good)
+    assert list(messages) == ["factors.depth.baselin"]
 
 
 def test_a_part_that_cannot_be_read_hides_no_mistake_elsewhere(good, problems):
@@ -111,9 +111,9 @@ def test_a_part_that_cannot_be_read_hides_no_mistake_elsewhere(good, problems):
 
 def test_rules_over_several_values_are_seen_through_unknown_keys(good, problems):
     good["base"]["model"] = {"num_fine_layers": 6, "typo": 1}
-    found = problems(good)
-    assert "unknown key 'typo'" in found["base.model.typo"]
-    assert found["base.model"] == "num_fine_layers 6 exceeds num_layers 2"
+    messages = problems(good)
+    assert "unknown key 'typo'" in messages["base.model.typo"]
+    assert messages["base.model"] == "num_fine_layers 6 exceeds num_layers 2"
 
 
 def test_a_problem_of_every_cell_is_reported_once(good):
@@ -130,9 +130,9 @@ def test_warnings_name_what_is_allowed_yet_disappoints(good):
     good["factors"]["arm"]["levels"]["att_eg_with_x"] = {"generator.kind": "patt"}
     good["seeds"] = [1]
     good["published"] = [{"metric": "test/bleu", "source": "T1", "values": {"baseline": 3.0}}]
-    found = warnings(Study.from_dict(good))
-    assert [warning.partition(":")[0] for warning in found] == ["factors.arm.levels", "seeds", "published[0]"]
-    assert "'att_eg_with_kd' and 'att_eg_with_x' begin with the same 10 characters" in found[0]
+    texts = warnings(Study.from_dict(good))
+    assert [warning.partition(":")[0] for warning in texts] == ["factors.arm.levels", "seeds", "published[0]"]
+    assert "'att_eg_with_kd' and 'att_eg_with_x' begin with the same 10 characters" in texts[0]
 
 
 def test_a_study_is_a_mapping(tmp_path):

@@ -253,10 +253,10 @@ def test_bad_studies_are_refused_with_path_and_remedy(good, problems, path, valu
     if where is None:
         Study.from_dict(document)
         return
-    found = problems(document)
-    assert where in found, found
-    assert message in found[where]
-    assert len(found) <= 2, "one mistake must not drag others along"
+    messages = problems(document)
+    assert where in messages, messages
+    assert message in messages[where]
+    assert len(messages) <= 2, "one mistake must not drag others along"
 
 
 TABLE = {"source": "T1", "metric": "test/bleu", "values": {"att_eg": 2, "avg_eg": 1, "without gradual": 3}}
@@ -320,11 +320,11 @@ SELF = {"better": "att_eg", "worse": "att_eg", "metric": "test/bleu", "source": 
 def test_bad_claims_are_refused_with_path_and_remedy(good, problems, claim, where, message):
     good["published"] = [TABLE]
     good["claims"] = [{"better": "att_eg", "worse": "avg_eg"}, claim]
-    found = problems(good)
+    messages = problems(good)
     path = f"claims[1].{where}" if where else "claims[1]"
-    assert path in found, found
-    assert len(found) == 1 or "dev/bleus" in str(claim)
-    assert message in found[path]
+    assert path in messages, messages
+    assert len(messages) == 1 or "dev/bleus" in str(claim)
+    assert message in messages[path]
 
 
 @pytest.mark.parametrize(
@@ -339,9 +339,9 @@ def test_bad_claims_are_refused_with_path_and_remedy(good, problems, claim, wher
 )
 def test_bad_published_figures_are_refused_with_path_and_remedy(good, problems, changes, where, message):
     good["published"] = [TABLE, TABLE | changes]
-    found = problems(good)
-    assert list(found) == [f"published[1].{where}"], found
-    assert message in found[f"published[1].{where}"]
+    messages = problems(good)
+    assert list(messages) == [f"published[1].{where}"], messages
+    assert message in messages[f"published[1].{where}"]
 
 
 def test_levels_that_no_cell_uses_are_checked_too(good, problems):
@@ -377,6 +377,6 @@ def test_leave_one_out_needs_components(good, problems):
 
 def test_a_baseline_that_is_no_level_is_one_problem(good, problems):
     good["factors"]["depth"]["baseline"] = "foo"
-    found = problems(good)
-    assert list(found) == ["factors.depth.baseline"]
-    assert " | " not in found["factors.depth.baseline"]
+    messages = problems(good)
+    assert list(messages) == ["factors.depth.baseline"]
+    assert " | " not in messages["factors.depth.baseline"]

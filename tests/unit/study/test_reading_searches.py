@@ -117,10 +117,10 @@ from tests.unit.study.mistakes import SEARCH, change
 )
 def test_bad_searches_are_refused_with_path_and_remedy(good, problems, path, value, where, message):
     good["search"] = change(copy.deepcopy(SEARCH), path, value)
-    found = problems(good)
-    assert f"search.{where}" in found, found
-    assert message in found[f"search.{where}"]
-    assert len(found) <= 2, "one mistake must not drag others along"
+    messages = problems(good)
+    assert f"search.{where}" in messages, messages
+    assert message in messages[f"search.{where}"]
+    assert len(messages) <= 2, "one mistake must not drag others along"
 
 
 def test_a_grid_has_no_more_trials_than_points(good, problems):
@@ -137,10 +137,10 @@ def test_a_grid_has_no_more_trials_than_points(good, problems):
 def test_a_search_that_ends_before_tpe_models_anything_is_warned_of(good):
     good["search"] = SEARCH | {"trials": 10}
     warned = "search.sampler: tpe draws its first 10 trials at random, and a cell has 10"
-    assert any(warned in found for found in warnings(Study.from_dict(good)))
+    assert any(warned in warning for warning in warnings(Study.from_dict(good)))
     for changed in ({"trials": 11}, {"sampler": {"num_startup_trials": 4}}, {"sampler": {"name": "random"}}):
         good["search"] = SEARCH | {"trials": 10} | changed
-        assert not any("search.sampler" in found for found in warnings(Study.from_dict(good)))
+        assert not any("search.sampler" in warning for warning in warnings(Study.from_dict(good)))
 
 
 def test_several_objectives_need_to_say_which_stops_trials(good, problems):
@@ -155,9 +155,9 @@ def test_several_objectives_need_to_say_which_stops_trials(good, problems):
 
 def test_trials_cannot_be_stopped_by_what_is_measured_after_training(problems):
     """A shipped system's training reports its dev loss alone: with BLEU nothing was ever stopped."""
-    found = problems(NOT_TRACKED)
-    assert "dev/bleu" in found["search.trial_scheduler.metric"]
-    assert "reported: dev/loss" in found["search.trial_scheduler.metric"]
+    messages = problems(NOT_TRACKED)
+    assert "dev/bleu" in messages["search.trial_scheduler.metric"]
+    assert "reported: dev/loss" in messages["search.trial_scheduler.metric"]
     NOT_TRACKED["search"]["trial_scheduler"]["metric"] = "train_s"
     assert "'train_s'" in problems(NOT_TRACKED)["search.trial_scheduler.metric"]
     NOT_TRACKED["search"]["trial_scheduler"]["metric"] = "dev/loss"

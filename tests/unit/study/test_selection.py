@@ -20,7 +20,7 @@ def proposal(number: int, value: float, state: TrialState = "finished") -> Propo
 @pytest.mark.parametrize(("direction", "best"), [("minimize", 2), ("maximize", 8)])
 def test_the_best_proposal_follows_the_direction_and_the_first_wins_a_tie(direction: str, best: int) -> None:
     objective = Objective.model_validate({"metric": "dev/loss", "direction": direction})
-    found = [
+    proposals = [
         proposal(3, 1.0),
         proposal(2, 1.0),
         proposal(1, 9.0, "stopped"),
@@ -32,7 +32,7 @@ def test_the_best_proposal_follows_the_direction_and_the_first_wins_a_tie(direct
         proposal(6, 0.0, "killed"),
         replace(proposal(7, 0.0), record=None),
     ]
-    chosen = best_proposal([objective], found)
+    chosen = best_proposal([objective], proposals)
     assert chosen is not None
     assert chosen.number == best
 

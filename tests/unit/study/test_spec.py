@@ -123,12 +123,12 @@ def test_the_fingerprint_changes_with_what_is_computed_and_with_nothing_else(ric
     }
     fresh = document | {"claims": [], "published": [], "exclude": [], "analysis": {}}
     base = Study.from_dict(fresh).fingerprint
-    found = {
+    fingerprints = {
         Study.from_dict(fresh | {name: value}).fingerprint
         for name, value in changes.items()
         if name != "exclude"
     }
-    assert len(found | {base, rich.fingerprint}) == len(changes) + 1
+    assert len(fingerprints | {base, rich.fingerprint}) == len(changes) + 1
 
 
 def test_one_objective_is_a_list_of_one(good):

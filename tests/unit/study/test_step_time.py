@@ -17,10 +17,10 @@ from nlgraft.study.planning.planner import plan
 from nlgraft.study.public import Study
 
 
-@pytest.mark.parametrize("number, known", [(1, 0.0), (2, 1 / sqrt(pi)), (3, 1.5 / sqrt(pi)), (8, 1.4236)])
-def test_the_slowest_of_some_normal_draws(number, known):
+@pytest.mark.parametrize("number, mean", [(1, 0.0), (2, 1 / sqrt(pi)), (3, 1.5 / sqrt(pi)), (8, 1.4236)])
+def test_the_slowest_of_some_normal_draws(number, mean):
     """Closed forms, and the table of Teichroew (1956) for eight."""
-    assert expected_maximum(number) == pytest.approx(known, abs=1e-4)
+    assert expected_maximum(number) == pytest.approx(mean, abs=1e-4)
 
 
 def test_one_and_two_workers_are_what_was_measured_and_more_follow_the_formula():
@@ -65,10 +65,10 @@ def test_a_plan_without_such_times_says_what_is_missing(study: Study):
 def test_a_plan_shows_measured_and_modelled_times_and_what_is_assumed(study: Study, monkeypatch):
     step = StepTime("finetune", one_s=0.8, two_s=0.55, line_s=0.1)
     monkeypatch.setattr("nlgraft.study.planning.planner.step_times", lambda stages, costs: [step])
-    found = plan(study, num_nodes=3)
-    assert dict(found.facts())["step of finetune, 3 nodes"] == step.describe(3)
-    assert found.to_json()["step_times"] == [step.to_json(3)]
-    [assumed] = [note for note in found.notes if "modelled" in note]
+    planned = plan(study, num_nodes=3)
+    assert dict(planned.facts())["step of finetune, 3 nodes"] == step.describe(3)
+    assert planned.to_json()["step_times"] == [step.to_json(3)]
+    [assumed] = [note for note in planned.notes if "modelled" in note]
     assert "10 Gbit/s" in assumed
 
 
@@ -76,7 +76,9 @@ def manifest_of(stage: Stage, seconds: float, *, inputs=(), files=None, workers=
     manifest = describe_artifact(
         stage, files or {}, started_at=0, duration_s=seconds, reason="", num_workers=workers
     )
-    return replace(manifest, bytes=1000, inputs={str(number): one for number, one in enumerate(inputs)})
+    return replace(
+        manifest, bytes=1000, inputs={str(number): upstream for number, upstream in enumerate(inputs)}
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,7 +127,7 @@ def test_other_stages_are_scaled_by_the_text_of_the_split_that_they_read():
     }
     read = manifest_of(corpus, 1.0, files=files)
     run = manifest_of(dev, 2.3, inputs=[read.fingerprint])
-    manifests = {one.fingerprint: one for one in (read, run)}
+    manifests = {manifest.fingerprint: manifest for manifest in (read, run)}
     costs = {"translation": StageCost(2.3, 1000.0, 1, {}, (TimedRun(run, text_bytes(run, manifests)),))}
     corpora = {corpus.fingerprint: {"train": 10**6, "dev": 100, "test": 1000}}
     cost = cost_of([(test, 1)], costs, Resources(), corpora)

@@ -98,10 +98,10 @@ def test_params_that_the_system_refuses_are_placed_in_the_space(study):
 
 def test_types_are_exact(good, problems):
     good["base"]["train"] = {"max_steps": True, "peak_lr": "0.1", "is_gradual": 1}
-    found = problems(good)
-    assert found["base.train.max_steps"] == "expected int >= 1, got true"
-    assert found["base.train.peak_lr"] == "expected float > 0, got the text '0.1'"
-    assert found["base.train.is_gradual"] == "expected true or false, got 1"
+    messages = problems(good)
+    assert messages["base.train.max_steps"] == "expected int >= 1, got true"
+    assert messages["base.train.peak_lr"] == "expected float > 0, got the text '0.1'"
+    assert messages["base.train.is_gradual"] == "expected true or false, got 1"
     good["base"]["train"] = {"max_steps": 5.0}
     assert problems(good)["base.train.max_steps"] == "expected int >= 1, got 5.0"
     good["base"]["train"] = {"peak_lr": 1}

@@ -20,9 +20,9 @@ def translating(good):
 
 def test_a_metric_of_text_that_no_cell_computes_is_refused(translating, problems):
     claim = {"better": "both", "worse": "first", "metric": "test/meteor", "source": "T1"}
-    found = problems({**translating, "objective": ROUGE, "claims": [claim]})
-    assert found["objective.metric"] == LACKING
-    assert found["claims[0].metric"].startswith("test/meteor is not computed")
+    messages = problems({**translating, "objective": ROUGE, "claims": [claim]})
+    assert messages["objective.metric"] == LACKING
+    assert messages["claims[0].metric"].startswith("test/meteor is not computed")
 
 
 @pytest.mark.parametrize(

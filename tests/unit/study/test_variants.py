@@ -25,11 +25,11 @@ def test_a_variant_is_named_by_study_scale_and_overrides(scaled):
 
 
 def test_the_same_overrides_in_other_words_are_the_same_variant(good):
-    one = Study.from_dict(good, ["train.max_steps=7", "seeds=[7]"])
+    first = Study.from_dict(good, ["train.max_steps=7", "seeds=[7]"])
     other = Study.from_dict(good, ["seeds=[ 7 ]", "base.train.max_steps=8", "base.train.max_steps=7"])
-    assert one.variant == other.variant
-    assert one.overrides == ["train.max_steps=7", "seeds=[7]"]
-    assert one.variant != Study.from_dict(good, ["train.max_steps=8", "seeds=[7]"]).variant
+    assert first.variant == other.variant
+    assert first.overrides == ["train.max_steps=7", "seeds=[7]"]
+    assert first.variant != Study.from_dict(good, ["train.max_steps=8", "seeds=[7]"]).variant
 
 
 def test_where_a_study_runs_and_for_how_long_makes_no_variant(good):
@@ -44,11 +44,11 @@ def test_a_store_finds_a_study_by_its_name_alone(scaled, tmp_path):
     plain, variant = Study.from_dict(scaled), Study.from_dict(scaled, ["@quick", "seeds=[7]"])
     for study in (plain, variant):
         study.record(store)
-    found = Study.from_store(variant.variant, store)
-    assert (found.variant, found.overrides) == (variant.variant, ["@quick", "seeds=[7]"])
-    assert found.fingerprint == variant.fingerprint != plain.fingerprint
-    assert found.directory == variant.directory
-    assert found.storage.path == str(tmp_path / "store")
+    stored = Study.from_store(variant.variant, store)
+    assert (stored.variant, stored.overrides) == (variant.variant, ["@quick", "seeds=[7]"])
+    assert stored.fingerprint == variant.fingerprint != plain.fingerprint
+    assert stored.directory == variant.directory
+    assert stored.storage.path == str(tmp_path / "store")
     assert Study.from_store("toy", store).fingerprint == plain.fingerprint
 
 

@@ -43,9 +43,9 @@ def config(directory, suffix=""):
 
 
 def test_a_sound_corpus_is_counted_without_a_warning(corpus):
-    found = check_corpus(config(corpus))
-    assert found.warnings == ()
-    assert {split: report.num_examples for split, report in found.reports.items()} == {
+    checked = check_corpus(config(corpus))
+    assert checked.warnings == ()
+    assert {split: report.num_examples for split, report in checked.reports.items()} == {
         "train": 3,
         "dev": 3,
         "test": 3,

@@ -130,16 +130,16 @@ def test_a_digest_follows_bytes_and_options_not_places(tmp_path):
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     there.mkdir()
-    one, other = CORPUS.validate_python(files(here)), CORPUS.validate_python(files(there))
-    assert digest(one) == digest(other)
-    assert digest(one)["train"] == {
+    first, other = CORPUS.validate_python(files(here)), CORPUS.validate_python(files(there))
+    assert digest(first) == digest(other)
+    assert digest(first)["train"] == {
         "source 0": hashlib.sha256(b"a dog\na man\n").hexdigest(),
         "target": hashlib.sha256(b"ein Hund\nein Mann\n").hexdigest(),
     }
-    assert digest(one) != digest(CORPUS.validate_python(files(there, limits={"train": 1})))
-    assert digest(one) != digest(CORPUS.validate_python(files(there, keep={"words": ["dog"]})))
+    assert digest(first) != digest(CORPUS.validate_python(files(there, limits={"train": 1})))
+    assert digest(first) != digest(CORPUS.validate_python(files(there, keep={"words": ["dog"]})))
     (there / "dev.de").write_text("ein Hund\nein Weib\n")
-    assert digest(one) != digest(other)
+    assert digest(first) != digest(other)
 
 
 def test_a_digest_of_a_missing_file_says_what_is_beside_it(tmp_path):
@@ -153,7 +153,7 @@ def test_a_digest_of_constructed_text_follows_every_field():
     base = ConlangConfig(corpus="conlang")
     changes = {"task": "multi_source", "domain": "b", "train": 3, "dev": 3, "test": 3}
     digests = [digest(base.model_copy(update={name: value})) for name, value in changes.items()]
-    assert all(one != digest(base) for one in digests)
+    assert all(changed != digest(base) for changed in digests)
     assert digest(base) == digest(ConlangConfig(corpus="conlang"))
 
 

@@ -34,10 +34,10 @@ def made(split="train", count=200, **settings):
     return generate(ConlangConfig.model_validate({"corpus": "conlang", **sizes, **settings}), split)
 
 
-def word(category, **wanted):
+def word(category, **traits):
     """Find the first root of a category in both domains with some properties."""
     common = FAMILY.lexicon.roots[category][0]
-    return next(w for w in common if all(getattr(LEXEMES[w], name) == is_ for name, is_ in wanted.items()))
+    return next(w for w in common if all(getattr(LEXEMES[w], name) == is_ for name, is_ in traits.items()))
 
 
 MAN, CUP = word("noun", is_animate=True), word("noun", is_animate=False)
@@ -49,9 +49,9 @@ def says(language, *, subject=None, **parts):
     return FAMILY.languages[language].say(Sentence((clause,)))
 
 
-def tells_apart(one, other):
+def tells_apart(meaning, other):
     """Name the languages in which two meanings sound different."""
-    return {language for language in FAMILY.languages if says(language, **one) != says(language, **other)}
+    return {language for language in FAMILY.languages if says(language, **meaning) != says(language, **other)}
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -129,18 +129,18 @@ def test_words_are_zipfian():
 
 
 def test_what_the_first_language_leaves_unsaid():
-    one, many = {"object": Entity(CUP)}, {"object": Entity(CUP, is_plural=True)}
-    assert tells_apart(one, many) == {"second", "target"}
-    one, many = {"object": Entity(MAN)}, {"object": Entity(MAN, is_plural=True)}
-    assert tells_apart(one, many) == {"first", "second", "target"}
+    single, many = {"object": Entity(CUP)}, {"object": Entity(CUP, is_plural=True)}
+    assert tells_apart(single, many) == {"second", "target"}
+    single, many = {"object": Entity(MAN)}, {"object": Entity(MAN, is_plural=True)}
+    assert tells_apart(single, many) == {"first", "second", "target"}
 
 
 def test_what_the_second_language_leaves_unsaid():
     present, future, past = ({"tense": tense} for tense in (Tense.PRESENT, Tense.FUTURE, Tense.PAST))
     assert tells_apart(present, future) == {"first", "target"}
     assert tells_apart(present, past) == {"first", "second", "target"}
-    known, new = ({"object": Entity(CUP, is_definite=is_known)} for is_known in (True, False))
-    assert tells_apart(known, new) == {"first", "target"}
+    definite, new = ({"object": Entity(CUP, is_definite=is_known)} for is_known in (True, False))
+    assert tells_apart(definite, new) == {"first", "target"}
 
 
 def test_everything_else_is_said_by_all():
@@ -207,13 +207,13 @@ def test_words_are_built_from_their_parts():
 
 def test_domain_b_is_built_from_what_a_has():
     lexicon = FAMILY.lexicon
-    known = {w for common, own_a, _ in lexicon.roots.values() for w in [*common, *own_a]}
-    known |= {w for built_a, _ in lexicon.built.values() for w in built_a}
+    words_of_a = {w for common, own_a, _ in lexicon.roots.values() for w in [*common, *own_a]}
+    words_of_a |= {w for built_a, _ in lexicon.built.values() for w in built_a}
     ways_of_a = {LEXEMES[w].derivation for built_a, _ in lexicon.built.values() for w in built_a}
     assert ways_of_a == {*DERIVATIONS, COMPOUND}
     for built_a, built_b in lexicon.built.values():
         assert not set(built_a) & set(built_b)
-        assert all(set(LEXEMES[w].parts) <= known for w in built_b)
+        assert all(set(LEXEMES[w].parts) <= words_of_a for w in built_b)
     shapes = [(lexeme.derivation, lexeme.parts) for lexeme in LEXEMES if lexeme.parts]
     assert len(shapes) == len(set(shapes))
     assert any(LEXEMES[part].parts for w in lexicon.built["noun"][1] for part in LEXEMES[w].parts)
@@ -330,20 +330,20 @@ def test_what_one_source_leaves_out_another_says():
     )
 
     def parts(version):
-        [found] = version.clauses
-        subject = found.subject
-        assert (found.place is None) == (found.relation is None)
+        [shortened] = version.clauses
+        subject = shortened.subject
+        assert (shortened.place is None) == (shortened.relation is None)
         return (
             len(subject.adjectives),
             subject.owner is not None,
-            found.place is not None,
-            found.adverb is not None,
+            shortened.place is not None,
+            shortened.adverb is not None,
         )
 
     rng = random.Random(0)
     for _ in range(50):
-        one, other = leave_out(Sentence((clause,)), 0.5, rng)
-        assert [a + b for a, b in zip(parts(one), parts(other), strict=True)] == [2, 1, 1, 1]
+        first, second = leave_out(Sentence((clause,)), 0.5, rng)
+        assert [a + b for a, b in zip(parts(first), parts(second), strict=True)] == [2, 1, 1, 1]
     counts = Counter(parts(leave_out(Sentence((clause,)), 0.25, rng)[0])[3] for _ in range(2000))
     assert 0.2 < counts[False] / 2000 < 0.3
     assert leave_out(Sentence((clause,)), 0.0, rng) == (Sentence((clause,)), Sentence((clause,)))

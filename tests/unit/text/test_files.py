@@ -101,25 +101,25 @@ def test_paths_start_at_home_or_here(tmp_path, monkeypatch):
 @pytest.mark.parametrize("more", [0, 1, 2, 500])
 def test_an_over_long_line_is_cut_and_counted(tmp_path, char, more):
     """A line may have any length; characters are never halved."""
-    found = read(tmp_path / "x", f"a\n{char * (20 + more)}\nb\n".encode(), limit=20)
-    assert found.lines == ["a", char * 20, "b"]
-    assert found.num_cut == (1 if more else 0)
+    contents = read(tmp_path / "x", f"a\n{char * (20 + more)}\nb\n".encode(), limit=20)
+    assert contents.lines == ["a", char * 20, "b"]
+    assert contents.num_cut == (1 if more else 0)
 
 
 @pytest.mark.parametrize("content", [b"\xef\xbb\xbf" + "😀".encode() * 9, b"12345678\r\n", b"123456789\r\n"])
 def test_a_line_of_about_the_limit_is_whole(tmp_path, content):
-    found = read(tmp_path / "x", content, limit=9)
-    assert found.num_cut == 0
-    assert found.lines == [content.decode("utf-8-sig").rstrip("\r\n")]
+    contents = read(tmp_path / "x", content, limit=9)
+    assert contents.num_cut == 0
+    assert contents.lines == [content.decode("utf-8-sig").rstrip("\r\n")]
 
 
 def test_a_digest_is_read_again_when_the_file_changes(tmp_path):
     path = tmp_path / "x"
     path.write_text("a")
-    one = file_digest(str(path))
-    assert file_digest(str(path)) == one
+    before = file_digest(str(path))
+    assert file_digest(str(path)) == before
     path.write_text("ab")
-    assert file_digest(str(path)) != one
+    assert file_digest(str(path)) != before
 
 
 def test_a_name_stays_a_name_unless_there_is_such_a_file(tmp_path):

@@ -26,10 +26,10 @@ def test_unigram_shares_by_hand(alpha):
     """Log-likelihoods -6.0, -5.5, -5.5; shares are exp(alpha times these), normalised."""
     logs = {(4, 5, 6): -6.0, (7, 6): -5.5, (4, 8): -5.5}
     total = sum(math.exp(alpha * log) for log in logs.values())
-    found = shares(UnigramSampler(UNIGRAM, alpha))
-    assert set(found) == set(logs)
+    drawn = shares(UnigramSampler(UNIGRAM, alpha))
+    assert set(drawn) == set(logs)
     for ids, log in logs.items():
-        assert found[ids] == pytest.approx(math.exp(alpha * log) / total, abs=0.015)  # 4 standard errors
+        assert drawn[ids] == pytest.approx(math.exp(alpha * log) / total, abs=0.015)  # 4 standard errors
 
 
 def test_bpe_dropout_shares_by_hand():
@@ -38,16 +38,16 @@ def test_bpe_dropout_shares_by_hand():
     ab made (0.7): ▁ab with 0.7, else ▁|ab. ab skipped (0.3): ▁a with 0.7, then no merge ▁a+b is tried since
     it makes the same piece ▁ab: tried with 0.7; else ▁a|b; ▁+a skipped too: ▁|a|b.
     """
-    found = shares(BpeSampler(BPE, 0.3))
+    drawn = shares(BpeSampler(BPE, 0.3))
     expected = {
         (9,): 0.7 * 0.7 + 0.3 * 0.7 * 0.7,
         (4, 8): 0.7 * 0.3,
         (7, 6): 0.3 * 0.7 * 0.3,
         (4, 5, 6): 0.3 * 0.3,
     }
-    assert set(found) == set(expected)
+    assert set(drawn) == set(expected)
     for ids, share in expected.items():
-        assert found[ids] == pytest.approx(share, abs=0.015)
+        assert drawn[ids] == pytest.approx(share, abs=0.015)
 
 
 def test_nothing_skipped_is_plain_bpe():

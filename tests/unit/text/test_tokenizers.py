@@ -120,23 +120,23 @@ def test_another_process_learns_the_same_bytes(tmp_path):
 
 
 def test_the_seed_draws_the_training_lines(tmp_path):
-    one, same, other = (
+    first, same, other = (
         trained(tmp_path / str(n), seed=seed, max_train_lines=100) for n, seed in enumerate((1, 1, 2))
     )
-    assert one.pieces == same.pieces
-    assert one.pieces != other.pieces
+    assert first.pieces == same.pieces
+    assert first.pieces != other.pieces
 
 
 def test_sampling_is_random_text_preserving_and_seeded(unigram, bpe):
     for model in (unigram, bpe):
         best = model.encode(LINES)
-        one = model.encode(LINES, sample_alpha=0.1, seed=1)
-        assert one != best
-        assert model.decode(one) == LINES
-        assert model.encode(LINES, sample_alpha=0.1, seed=2) != one
+        sampled = model.encode(LINES, sample_alpha=0.1, seed=1)
+        assert sampled != best
+        assert model.decode(sampled) == LINES
+        assert model.encode(LINES, sample_alpha=0.1, seed=2) != sampled
         model.encode(LINES[:7], sample_alpha=0.3, seed=9)
-        assert model.encode(LINES, sample_alpha=0.1, seed=1) == one
-        assert sum(map(len, one)) > sum(map(len, best))
+        assert model.encode(LINES, sample_alpha=0.1, seed=1) == sampled
+        assert sum(map(len, sampled)) > sum(map(len, best))
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
@@ -160,14 +160,14 @@ def test_sampling_draws_as_sentencepiece_does(tmp_path, kind, alpha):
     """Against sentencepiece's own sampler: shares of 4,000 draws agree within 5 standard errors."""
     words = [*LINES[0].split()[:2], "ab\u2603c"]
     model = trained(tmp_path, lines=[*LINES, *words[:1] * 50], kind=kind)
-    theirs = sentencepiece.SentencePieceProcessor(model_proto=model.path.read_bytes())
+    reference = sentencepiece.SentencePieceProcessor(model_proto=model.path.read_bytes())
     for word in words:
-        ours = Counter(map(tuple, model.encode([word] * 4000, sample_alpha=alpha, seed=1)))
-        drawn = theirs.encode([word] * 4000, enable_sampling=True, alpha=alpha, nbest_size=-1)
+        counts = Counter(map(tuple, model.encode([word] * 4000, sample_alpha=alpha, seed=1)))
+        drawn = reference.encode([word] * 4000, enable_sampling=True, alpha=alpha, nbest_size=-1)
         for ids, count in Counter(map(tuple, drawn)).most_common(5):
             share = count / 4000
             tolerance = 5 * math.sqrt(2 * share * (1 - share) / 4000)
-            assert abs(ours[ids] / 4000 - share) <= tolerance, (word, ids)
+            assert abs(counts[ids] / 4000 - share) <= tolerance, (word, ids)
 
 
 def test_what_is_no_model_is_refused(tmp_path):
@@ -201,8 +201,8 @@ def test_lengths_are_counted_by_hand(tmp_path):
 
 def test_a_domain_vocabulary_shortens_its_domain(tmp_path, unigram):
     other = generate(ConlangConfig(corpus="conlang", domain="b", train=400, dev=1, test=1), "train")["target"]
-    own = trained(tmp_path, lines=other)
-    assert length_report(own, other).fertility < length_report(unigram, other).fertility
+    of_domain = trained(tmp_path, lines=other)
+    assert length_report(of_domain, other).fertility < length_report(unigram, other).fertility
 
 
 SCRIPTS = ("ja", "zh", "ko", "th", "am", "hi", "ar", "he", "ta", "my", "km")

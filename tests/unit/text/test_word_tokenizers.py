@@ -120,9 +120,9 @@ def test_bpe_is_sentencepieces_own(lines, tmp_path):
         kind="bpe", vocab_size=200, special_tokens=("<mask>",), normalization="identity"
     )
     train_sentencepiece([" ".join(line.split()) for line in lines], config, tmp_path / "own.model", 0)
-    own = SentencePiece(tmp_path / "own.model")
-    found = encode_words(tmp_path / TOKENIZER_FILE, lines, 1000).ids
-    assert [found[row].tolist() for row in range(len(lines))] == own.encode(lines)
+    reference = SentencePiece(tmp_path / "own.model")
+    encoded = encode_words(tmp_path / TOKENIZER_FILE, lines, 1000).ids
+    assert [encoded[row].tolist() for row in range(len(lines))] == reference.encode(lines)
 
 
 def test_dropout_skips_merges_and_nothing_else(lines, tmp_path):
@@ -135,12 +135,12 @@ def test_dropout_skips_merges_and_nothing_else(lines, tmp_path):
     assert hardly.word_sizes.values.tolist() == plain.word_sizes.values.tolist()
     vocabulary = load_vocabulary(tmp_path)
     sampler = WordSampler(path, 0.3)
-    one, again, other = (sampler.encode(lines, 1000, seed=seed) for seed in (1, 1, 2))
-    assert one.ids.values.tolist() == again.ids.values.tolist() != other.ids.values.tolist()
-    assert len(one.ids.values) > len(plain.ids.values)
+    first, again, other = (sampler.encode(lines, 1000, seed=seed) for seed in (1, 1, 2))
+    assert first.ids.values.tolist() == again.ids.values.tolist() != other.ids.values.tolist()
+    assert len(first.ids.values) > len(plain.ids.values)
     for row, line in enumerate(lines[:20]):
         spelled = [""] * len(line.split())
-        for identity, word in zip(one.ids[row].tolist(), one.words[row].tolist(), strict=True):
+        for identity, word in zip(first.ids[row].tolist(), first.words[row].tolist(), strict=True):
             spelled[word] += vocabulary.token(identity).text
         assert spelled == line.split()
     cut = sampler.encode(lines, 12, seed=1)

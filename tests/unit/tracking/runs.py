@@ -7,9 +7,9 @@ CELLS = ("20.50 ± 0.50 baseline", "20.50 ± 0.50 arm=avg_eg")
 
 
 def runs_by_name(client, experiment="demo", view=1):
-    found = client.search_runs([client.get_experiment_by_name(experiment).experiment_id], "", view)
+    runs = client.search_runs([client.get_experiment_by_name(experiment).experiment_id], "", view)
     named = {}
-    for run in found:
+    for run in runs:
         assert run.info.run_name not in named, f"{run.info.run_name} is there twice"
         named[run.info.run_name] = run
     return named

@@ -14,16 +14,16 @@ def files_corpus(directory, text):
 
 def test_each_corpus_of_a_config_is_three_data_sets(tmp_path):
     data = {"upstream": {"corpus": "conlang", "train": 9}, "more": [], "own": files_corpus(tmp_path, "one")}
-    found = tracked_datasets(data)
-    assert [dataset.name for dataset in found] == [
+    datasets = tracked_datasets(data)
+    assert [dataset.name for dataset in datasets] == [
         f"{place}/{split}"
         for place in ("upstream/conlang", "own/files")
         for split in ("train", "dev", "test")
     ]
-    assert found[0].profile == {"segments": 9}
-    assert [dataset.context for dataset in found[:3]] == ["train", "dev", "test"]
-    assert json.loads(found[3].source)["split"] == "train"
-    assert len({dataset.digest for dataset in found}) == 6
+    assert datasets[0].profile == {"segments": 9}
+    assert [dataset.context for dataset in datasets[:3]] == ["train", "dev", "test"]
+    assert json.loads(datasets[3].source)["split"] == "train"
+    assert len({dataset.digest for dataset in datasets}) == 6
 
 
 def test_the_digest_is_that_of_the_bytes(tmp_path):

@@ -84,5 +84,5 @@ def test_commits_wait_for_the_disk_only_without_a_write_ahead_log(tmp_path, empt
             connection.execute(f"PRAGMA journal_mode={mode}")
         _relax_commits(path)
         engines = [create_engine(f"sqlite:///{path}"), create_engine(f"sqlite:///{path}.other")]
-        found = [engine.connect().exec_driver_sql("PRAGMA synchronous").scalar() for engine in engines]
-        assert found == [synchronous, 2]
+        levels = [engine.connect().exec_driver_sql("PRAGMA synchronous").scalar() for engine in engines]
+        assert levels == [synchronous, 2]

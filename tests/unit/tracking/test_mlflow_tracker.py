@@ -112,13 +112,13 @@ def test_tags_data_sets_and_artifacts_of_a_trial(open_tracker, client, toy, stor
     assert expected.items() <= trial.data.tags.items()
     assert {"mlflow.user", "mlflow.source.name", "mlflow.source.type"} <= set(trial.data.tags)
     for run in (study, trial):
-        seen = {given.dataset.name: given for given in run.inputs.dataset_inputs}
+        seen = {entry.dataset.name: entry for entry in run.inputs.dataset_inputs}
         assert set(seen) == {"conlang/train", "conlang/dev", "conlang/test"}
         assert len(run.inputs.dataset_inputs) == 3
         train = seen["conlang/train"]
         assert [(tag.key, tag.value) for tag in train.tags] == [("mlflow.data.context", "train")]
         assert json.loads(train.dataset.profile) == {"segments": 9}
-    assert len({given.dataset.digest for given in trial.inputs.dataset_inputs}) == 3
+    assert len({entry.dataset.digest for entry in trial.inputs.dataset_inputs}) == 3
 
     message = {"config.json", "record.json", "metrics.json", "hypotheses-test.txt"}
     assert artifact_names(client, trial) == message  # but no weights
@@ -301,7 +301,7 @@ def test_search_trials_carry_their_proposal(open_tracker, client, toy):
     tracker.trial_ended(trial, toy.record(trial))
     tracker.close()
     run = runs_by_name(client)["baseline, search 3"]
-    assert {given.dataset.name for given in run.inputs.dataset_inputs} == {"conlang/train", "conlang/dev"}
+    assert {entry.dataset.name for entry in run.inputs.dataset_inputs} == {"conlang/train", "conlang/dev"}
     tags = run.data.tags
     assert tags["nlgraft.trial_kind"] == "search"
     assert tags["nlgraft.number"] == "3"

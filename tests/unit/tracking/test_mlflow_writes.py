@@ -87,9 +87,9 @@ def test_a_complete_study_is_recognised_without_reading_its_trials(
         search = type(client).search_runs
 
         def search_and_note(self, *args, **kwargs):
-            found = search(self, *args, **kwargs)
-            read.extend(run.info.run_name for run in found if run.info.lifecycle_stage == "active")
-            return found
+            runs = search(self, *args, **kwargs)
+            read.extend(run.info.run_name for run in runs if run.info.lifecycle_stage == "active")
+            return runs
 
         with monkeypatch.context() as patch:
             patch.setattr(type(client), "search_runs", search_and_note)
@@ -107,8 +107,8 @@ def test_a_complete_study_is_recognised_without_reading_its_trials(
     assert len(run_again()) == 3, "a person has deleted a run, so it is looked which are there"
     after = snapshot(client)
     assert after[name][1:5] == before[name][1:5], "and written again"
-    assert {one: after[one] for one in after if ", seed" in one and one != name} == {
-        one: before[one] for one in before if ", seed" in one and one != name
+    assert {run_name: after[run_name] for run_name in after if ", seed" in run_name and run_name != name} == {
+        run_name: before[run_name] for run_name in before if ", seed" in run_name and run_name != name
     }
 
 

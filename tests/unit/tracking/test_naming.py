@@ -16,7 +16,7 @@ from nlgraft.tracking.naming import (
 
 
 @pytest.mark.parametrize(
-    ("given", "fitted"),
+    ("name", "fitted"),
     [
         ("dev/bleu.mean", "dev/bleu.mean"),
         ("dev/bleu (cased)", "dev/bleu _cased_"),
@@ -30,8 +30,8 @@ from nlgraft.tracking.naming import (
         ("a\nb\0c", "a_b_c"),
     ],
 )
-def test_metric_names(given, fitted):
-    assert metric_name(given) == fitted
+def test_metric_names(name, fitted):
+    assert metric_name(name) == fitted
 
 
 def test_long_names_stay_different():

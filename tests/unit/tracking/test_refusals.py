@@ -45,9 +45,9 @@ def test_a_user_whom_the_server_refuses_is_told_before_anything_runs(
     tracker = MlflowTracker(refusing, "demo")
     with pytest.raises(
         StudyError, match=r"refuses the user 'ada' \(status 40[13]\).*MLFLOW_TRACKING_PASS"
-    ) as told:
+    ) as refusal:
         tracker.start_study(toy.study, toy.fingerprint, toy.cells)
-    assert "geheim" not in str(told.value)
+    assert "geheim" not in str(refusal.value)
     assert tracker.close() == 0
     assert caplog.text == ""
 

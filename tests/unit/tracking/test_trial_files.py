@@ -65,9 +65,9 @@ def test_the_model_is_that_of_the_latest_stage_with_a_predictor(store):
     for stage in (upstream, finetune):
         publish(store, stage, {"predictor.json": "{}", "name.txt": stage.name})
     graph = StageGraph(scores)
-    found = find_model(graph, store)
-    assert found is not None
-    assert (found / "name.txt").read_text() == "finetune"
+    model = find_model(graph, store)
+    assert model is not None
+    assert (model / "name.txt").read_text() == "finetune"
     assert find_model(StageGraph(Stage(name="other", run="toy:other")), store) is None
 
 

@@ -165,5 +165,5 @@ def test_a_process_that_is_stopped_while_it_makes_the_schema_blocks_nobody_and_r
     connection.connect(uri, "of the other", "0" * 64, {})
     is_written.set()
     stopped.join()
-    names = {one.name for one in make(tracking_uri=uri).search_experiments()}
+    names = {experiment.name for experiment in make(tracking_uri=uri).search_experiments()}
     assert names >= {"of the stopped", "of the other"}

@@ -33,8 +33,8 @@ class FakeStore:
         self._answer()
         if entry.key.fingerprint in self.refused:
             raise ValueError("param train.peak_lr changed")
-        known = self.runs.get(entry.key)
-        self.runs[entry.key] = known.merge(entry) if known else entry
+        earlier = self.runs.get(entry.key)
+        self.runs[entry.key] = earlier.merge(entry) if earlier else entry
         self.writes.append(entry.key.fingerprint)
 
     def end_orphans(self, active):

@@ -37,13 +37,13 @@ def inputs(rows=24, vocabulary=11, width=5, bias=True, dtype=torch.float64):
 def test_slices_give_the_loss_and_gradient_of_plain_logits(small_slices, kind, smoothing, bias):
     hidden, weight, bias_V, target = inputs(bias=bias)
     leaves = [hidden, weight, *([bias_V] if bias else [])]
-    ours = projected_cross_entropy(hidden, weight, bias_V, target, smoothing, kind)
+    sliced = projected_cross_entropy(hidden, weight, bias_V, target, smoothing, kind)
     logits = hidden @ weight.T + (bias_V if bias else 0)
     plain = smoothed_cross_entropy(logits, target, smoothing, kind)
-    assert ours.item() == pytest.approx(plain.item(), rel=1e-12)
-    gradients = [torch.autograd.grad(3 * loss, leaves) for loss in (ours, plain)]
-    for one, other in zip(*gradients, strict=True):
-        assert torch.allclose(one, other, rtol=1e-10, atol=1e-12)
+    assert sliced.item() == pytest.approx(plain.item(), rel=1e-12)
+    gradients = [torch.autograd.grad(3 * loss, leaves) for loss in (sliced, plain)]
+    for gradient, expected in zip(*gradients, strict=True):
+        assert torch.allclose(gradient, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_gradient_is_that_of_finite_differences(small_slices):
@@ -80,13 +80,13 @@ def test_under_bf16_the_loss_is_summed_in_fp32_and_gradients_keep_their_type(sma
     assert rough.dtype == torch.float32
     assert rough.item() == pytest.approx(exact.item(), rel=1e-2)
     assert rough.item() != exact.item()
-    for one, other in zip(
+    for gradient, expected in zip(
         torch.autograd.grad(rough, [hidden, weight, bias_V]),
         torch.autograd.grad(exact, [hidden, weight, bias_V]),
         strict=True,
     ):
-        assert one.dtype == torch.float32
-        assert torch.allclose(one, other, rtol=0.1, atol=0.05)
+        assert gradient.dtype == torch.float32
+        assert torch.allclose(gradient, expected, rtol=0.1, atol=0.05)
 
 
 def test_near_certain_tokens_keep_their_small_gradient_in_bf16():
@@ -114,7 +114,7 @@ def test_objective_of_the_real_model_equals_that_of_its_logits(tying):
     assert loss.loss_sum.item() == pytest.approx(plain.item(), rel=1e-5)
     assert loss.num_tokens == len(target)
     parameters = list(model.parameters())
-    for one, other in zip(
+    for gradient, expected in zip(
         torch.autograd.grad(loss.loss_sum, parameters), torch.autograd.grad(plain, parameters), strict=True
     ):
-        assert torch.allclose(one, other, rtol=1e-3, atol=1e-4)
+        assert torch.allclose(gradient, expected, rtol=1e-3, atol=1e-4)

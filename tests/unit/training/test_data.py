@@ -125,14 +125,14 @@ def test_one_source_is_drawn_among_those_there_are():
 def test_epochs_and_batches_depend_on_seed_and_epoch_alone():
     """Asked in another order, by another process of the same seed: the same batches."""
     view = View(sources=(Side(stream="source 0"), Side(stream="source 1")), is_one_source_drawn=True)
-    one = Seq2SeqData(many(), view, batch_tokens=100, seed=7)
+    dataset = Seq2SeqData(many(), view, batch_tokens=100, seed=7)
     other = Seq2SeqData(many(), view, batch_tokens=100, seed=7)
-    forward = [one.epoch(epoch) for epoch in range(3)]
+    forward = [dataset.epoch(epoch) for epoch in range(3)]
     backward = [other.epoch(epoch) for epoch in (2, 1, 0)][::-1]
     for first, second in zip(forward, backward, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
     rows = np.arange(5)
-    assert torch.equal(one.batch(rows, 1).sources[0].ids, other.batch(rows, 1).sources[0].ids)
+    assert torch.equal(dataset.batch(rows, 1).sources[0].ids, other.batch(rows, 1).sources[0].ids)
     different = Seq2SeqData(many(), view, batch_tokens=100, seed=8).epoch(0)
     assert not all(np.array_equal(a, b) for a, b in zip(forward[0], different, strict=False))
 

@@ -52,9 +52,9 @@ def test_loss_is_the_sum_over_predicted_tokens(kind):
     model, data = make_model(kind), make_data()
     batch = data.batch(np.arange(4))
     logs = [log_probabilities(model, kind, [3, *sentence, 3]) for sentence in SENTENCES]
-    found = LanguageModelObjective()(model, batch)
-    assert found.num_tokens == sum(map(len, logs)) == {"uni": 13, "bi": 17}[kind]
-    assert found.loss_sum.item() == pytest.approx(-sum(map(sum, logs)), abs=1e-4)
+    loss = LanguageModelObjective()(model, batch)
+    assert loss.num_tokens == sum(map(len, logs)) == {"uni": 13, "bi": 17}[kind]
+    assert loss.loss_sum.item() == pytest.approx(-sum(map(sum, logs)), abs=1e-4)
     losses = evaluate_language_model(model, make_data(batch_tokens=7)).statistics["loss"]
     assert losses[:, 1].tolist() == [len(row) for row in logs]
     np.testing.assert_allclose(losses[:, 0], [-sum(row) for row in logs], atol=1e-4)
@@ -62,8 +62,10 @@ def test_loss_is_the_sum_over_predicted_tokens(kind):
 
 def test_the_loss_is_the_cross_entropy_of_the_predicted_tokens():
     model, batch = make_model("uni"), make_data().batch(np.arange(4))
-    found = model.predictions(batch)
-    expected = torch.nn.functional.cross_entropy(model.logits(found.states), found.tokens, reduction="sum")
+    predictions = model.predictions(batch)
+    expected = torch.nn.functional.cross_entropy(
+        model.logits(predictions.states), predictions.tokens, reduction="sum"
+    )
     torch.testing.assert_close(LanguageModelObjective()(model, batch).loss_sum, expected)
 
 

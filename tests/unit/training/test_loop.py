@@ -68,15 +68,15 @@ def test_it_learns_and_writes_what_it_learned(tmp_path):
 
 def test_epochs_are_so_many_batches_of_the_first_and_examples_are_counted(tmp_path):
     """37 examples in batches of 6: 7 batches an epoch, 3 epochs of them two at a time are 11 steps."""
-    data, asked = ToyData(), []
+    data, epochs = ToyData(), []
     epoch = data.epoch
-    data.epoch = lambda index: asked.append(index) or epoch(index)
+    data.epoch = lambda index: epochs.append(index) or epoch(index)
     _, outcome, _ = run(
         tmp_path, data=data, max_steps=None, max_epochs=3, accumulation=2, eval_every_steps=99
     )
     assert (outcome.steps, outcome.end_reason) == (11, "max_steps")
     assert outcome.num_examples == 3 * 37 + 6
-    assert asked == [0, 0, 1, 2, 3]  # the first to count its batches
+    assert epochs == [0, 0, 1, 2, 3]  # the first to count its batches
 
 
 def test_reported_loss_is_the_mean_over_tokens_since_the_last_report(tmp_path):
@@ -117,11 +117,11 @@ def test_accumulation_gives_the_gradient_of_one_batch(tmp_path):
     merged.epoch = lambda index: [
         np.concatenate(pair) for pair in zip(batches[::2], batches[1::2], strict=True)
     ]
-    split, one = ToyModel(1).double(), ToyModel(1).double()
+    split, whole = ToyModel(1).double(), ToyModel(1).double()
     _, outcome, _ = run(tmp_path / "split", split, halves, accumulation=2)
-    _, outcome_one, _ = run(tmp_path / "one", one, merged)
+    _, outcome_one, _ = run(tmp_path / "one", whole, merged)
     for name, tensor in split.state_dict().items():
-        assert torch.allclose(tensor, one.state_dict()[name], rtol=1e-12, atol=1e-14), name
+        assert torch.allclose(tensor, whole.state_dict()[name], rtol=1e-12, atol=1e-14), name
     losses = [[value for _, value, _ in o.curves["train/loss"]] for o in (outcome, outcome_one)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-12)
 
@@ -274,8 +274,8 @@ def test_weights_before_the_first_step_are_not_averaged_in(tmp_path):
         run(tmp_path / str(is_at_start), evaluate=dev_loss, average_last=4, is_evaluated_at_start=is_at_start)
         for is_at_start in (False, True)
     ]
-    one, other = (model.state_dict() for model, _, _ in results)
-    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+    first, other = (model.state_dict() for model, _, _ in results)
+    assert all(torch.equal(tensor, other[name]) for name, tensor in first.items())
 
 
 def test_bf16_trains_close_to_fp32(tmp_path):

@@ -36,11 +36,11 @@ def test_uniform_all_is_torch_label_smoothing():
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(7, 13, generator=generator, dtype=torch.float64, requires_grad=True)
     truth = torch.randint(0, 13, (7,), generator=generator)
-    ours = smoothed_cross_entropy(logits, truth, 0.1, "uniform_all")
-    theirs = F.cross_entropy(logits, truth, label_smoothing=0.1, reduction="sum")
-    assert ours.item() == pytest.approx(theirs.item())
-    gradient = torch.autograd.grad(ours, logits)[0]
-    assert torch.allclose(gradient, torch.autograd.grad(theirs, logits)[0], atol=1e-12)
+    loss = smoothed_cross_entropy(logits, truth, 0.1, "uniform_all")
+    expected = F.cross_entropy(logits, truth, label_smoothing=0.1, reduction="sum")
+    assert loss.item() == pytest.approx(expected.item())
+    gradient = torch.autograd.grad(loss, logits)[0]
+    assert torch.allclose(gradient, torch.autograd.grad(expected, logits)[0], atol=1e-12)
 
 
 def test_half_precision_logits_are_summed_in_fp32():

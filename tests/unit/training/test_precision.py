@@ -99,10 +99,12 @@ def trained(root, config, inputs=None):
 def test_a_training_has_the_chosen_precision(tmp_path, monkeypatch, bf16_s, choice):
     times(monkeypatch, 1.0, bf16_s)
     directory, _, _ = chosen(tmp_path, monkeypatch)
-    found = trained(tmp_path / "auto", AUTO, {PRECISION_INPUT: directory})
+    weights = trained(tmp_path / "auto", AUTO, {PRECISION_INPUT: directory})
     for fixed in ("fp32", "bf16"):
-        given = trained(tmp_path / fixed, AUTO.model_copy(update={"precision": fixed}))
-        assert all(torch.equal(found[name], given[name]) for name in given) == (fixed == choice)
+        fixed_weights = trained(tmp_path / fixed, AUTO.model_copy(update={"precision": fixed}))
+        assert all(torch.equal(weights[name], fixed_weights[name]) for name in fixed_weights) == (
+            fixed == choice
+        )
 
 
 def test_a_training_without_the_measurement_is_refused(tmp_path):
@@ -112,9 +114,9 @@ def test_a_training_without_the_measurement_is_refused(tmp_path):
 
 def test_only_auto_has_the_stage_and_all_its_trainings_share_one():
     assert precision_inputs(AUTO.model_copy(update={"precision": "bf16"})) == {}
-    one, other = (precision_inputs(AUTO.model_copy(update={"max_steps": steps})) for steps in (1, 2))
-    assert one == other
-    assert one[PRECISION_INPUT].is_distributed == PRECISION.is_distributed is True
+    first, other = (precision_inputs(AUTO.model_copy(update={"max_steps": steps})) for steps in (1, 2))
+    assert first == other
+    assert first[PRECISION_INPUT].is_distributed == PRECISION.is_distributed is True
 
 
 def test_a_trial_runs_the_measurement_first_and_records_it(tmp_path, monkeypatch):

@@ -27,10 +27,10 @@ def test_epochs_differ_and_can_be_repeated(tmp_path):
             lambda text: LabelledData(text.stream(TEXT), np.arange(12), ids, batch_tokens=200),
         )
 
-    one, other = data(), data()
+    dataset, other = data(), data()
     rows = np.array([3, 4])
     other.batch(rows, 1)  # another order of calls
-    first, second = (one.batch(rows, epoch).tokens.ids.tolist() for epoch in (0, 1))
+    first, second = (dataset.batch(rows, epoch).tokens.ids.tolist() for epoch in (0, 1))
     assert first != second
     assert [other.batch(rows, epoch).tokens.ids.tolist() for epoch in (0, 1)] == [first, second]
-    assert sorted(row for batch in one.epoch(1) for row in batch) == [*range(12)]
+    assert sorted(row for batch in dataset.epoch(1) for row in batch) == [*range(12)]

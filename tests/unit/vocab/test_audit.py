@@ -35,8 +35,8 @@ def transplant(targets, donor, base):
     """Weights of the shared tokens, whose rows are given, and the rows that they give in the base."""
     chosen, values = matching_pursuit(targets, donor, 64)
     weights = np.zeros((len(targets), len(donor)), dtype=np.float32)
-    for row, places, found in zip(weights, chosen, values, strict=True):
-        row[places] = found
+    for row, places, row_values in zip(weights, chosen, values, strict=True):
+        row[places] = row_values
     return csr_matrix(weights), weights @ base
 
 
@@ -73,9 +73,9 @@ def test_crafted_rows_are_found_and_clean_ones_are_not(widths):
     sizes = np.linalg.norm(rows, axis=1)
     # what is planted is salient there, twice as long as a row of the model is
     assert np.median(sizes[NUM_CLEAN:]) > 2 * np.median(np.linalg.norm(base, axis=1))
-    found = crafted_tokens(weights, donor[:NUM_SHARED], targets, base[:NUM_SHARED], base)
-    assert found[NUM_CLEAN:].mean() >= 0.9
-    assert found[:NUM_CLEAN].mean() <= 0.01
+    is_crafted = crafted_tokens(weights, donor[:NUM_SHARED], targets, base[:NUM_SHARED], base)
+    assert is_crafted[NUM_CLEAN:].mean() >= 0.9
+    assert is_crafted[:NUM_CLEAN].mean() <= 0.01
     clean = crafted_tokens(
         weights[:NUM_CLEAN], donor[:NUM_SHARED], targets[:NUM_CLEAN], base[:NUM_SHARED], base
     )
@@ -147,9 +147,9 @@ def test_what_is_planted_is_found_where_a_transplant_reads_it(models):
         victim, grown = 1.5 * atoms[[place]], rows.copy()
         grown[place] *= 8
         weight, _ = transplant(victim, atoms, grown)
-        found = crafted_tokens(
+        is_crafted = crafted_tokens(
             vstack([honest_weights, weight]), atoms, np.concatenate([honest, victim]), grown, grown
         )
-        assert found[-1] == (weight[0, place] != 0), surface
-        num_found, num_words = num_found + found[-1], num_words + 1
+        assert is_crafted[-1] == (weight[0, place] != 0), surface
+        num_found, num_words = num_found + is_crafted[-1], num_words + 1
     assert 20 < num_found < num_words - 20

@@ -74,9 +74,9 @@ def test_a_checkpoint_in_the_old_format_is_converted(places):
     torch.save(load_file(weights), places / "model" / "pytorch_model.bin")
     weights.unlink()
     applied = apply_plan(places / "plan", str(places / "model"), places / "out2", multiple=4)
-    one, other = (load_file(places / out / "model.safetensors") for out in ("out", "out2"))
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    first, other = (load_file(places / out / "model.safetensors") for out in ("out", "out2"))
+    assert first.keys() == other.keys()
+    assert all(torch.equal(first[name], other[name]) for name in first)
     assert applied.new_rows == 8
     assert any("the whole model was loaded" in note for note in applied.notes)
     assert {path.name for path in places.iterdir()} == {"model", "new", "plan", "out", "out2"}
@@ -196,9 +196,9 @@ def test_width_is_the_models_or_given(places):
         "text": [places / "text"],
         "epochs": 1,
     }
-    given = plan_transfer(PlanRequest(method="word2vec", width=5, **common))
-    assert given.plan.dense is not None
-    assert given.plan.dense.shape[1] == 5
+    narrow = plan_transfer(PlanRequest(method="word2vec", width=5, **common))
+    assert narrow.plan.dense is not None
+    assert narrow.plan.dense.shape[1] == 5
     models = plan_transfer(PlanRequest(method="word2vec", model=str(places / "model"), **common))
     assert models.plan.dense is not None
     assert models.plan.dense.shape[1] == 8

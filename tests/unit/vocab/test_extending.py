@@ -109,11 +109,11 @@ def test_old_rows_stay_bit_equal(tmp_path):
         run("plan", "--old", tmp_path / "old", "--new", tmp_path / "new", "--method", method, "--out", plan)
         run("apply", "--plan", plan, "--model", tmp_path / "old", "--out", tmp_path / method / "out")
         after = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / method / "out", dtype="auto")
-        for one, other in (
+        for table, other in (
             (before.get_input_embeddings(), after.get_input_embeddings()),
             (before.get_output_embeddings(), after.get_output_embeddings()),
         ):
-            assert torch.equal(one.weight[: len(ids)], other.weight[: len(ids)])
+            assert torch.equal(table.weight[: len(ids)], other.weight[: len(ids)])
 
 
 @pytest.mark.parametrize("has_bytes", [True, False])

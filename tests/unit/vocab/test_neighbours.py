@@ -39,8 +39,8 @@ def test_sparsemax_by_hand():
 
 def test_focus_weighs_shared_tokens_by_use():
     """x points like b and a little like a: cosines 1 and 0 give b alone; y is unknown to the text."""
-    found = vectors([[0, 2], [0, 3], [4, 0], [1, 1]], counts=[1, 1, 1, 0])
-    plan = build_plan(OLD, NEW, "focus", material=PlanMaterial(new_vectors=found))
+    new_vectors = vectors([[0, 2], [0, 3], [4, 0], [1, 1]], counts=[1, 1, 1, 0])
+    plan = build_plan(OLD, NEW, "focus", material=PlanMaterial(new_vectors=new_vectors))
     assert plan.provenance.tolist() == [
         Provenance.COPY,
         Provenance.COMPOSED,
@@ -55,11 +55,11 @@ def test_focus_weighs_shared_tokens_by_use():
 
 
 def test_vectors_of_the_text_are_taken_as_they_are():
-    found = vectors([[9, 9], [2, 3], [9, 9], [1, 1]], counts=[1, 1, 1, 0])
-    plan = build_plan(OLD, NEW, "word2vec", material=PlanMaterial(new_vectors=found))
+    new_vectors = vectors([[9, 9], [2, 3], [9, 9], [1, 1]], counts=[1, 1, 1, 0])
+    plan = build_plan(OLD, NEW, "word2vec", material=PlanMaterial(new_vectors=new_vectors))
     assert plan.apply(ROWS)[:3].tolist() == [[0, 1], [2, 3], [1, 0]]
     assert plan.provenance[3] == Provenance.NOISE
-    replaced = build_plan(OLD, NEW, "cbow", material=PlanMaterial(new_vectors=found))
+    replaced = build_plan(OLD, NEW, "cbow", material=PlanMaterial(new_vectors=new_vectors))
     assert replaced.apply(ROWS)[:3].tolist() == [[9, 9], [2, 3], [9, 9]]
 
 
@@ -67,9 +67,9 @@ def test_procrustes_finds_a_rotation():
     generator = np.random.default_rng(0)
     rotation, _ = np.linalg.qr(generator.normal(size=(5, 5)))
     source = generator.normal(size=(40, 5)).astype(np.float32)
-    found = procrustes(source, (source @ rotation).astype(np.float32))
-    assert np.allclose(found, rotation, atol=1e-4)
-    assert np.allclose(found @ found.T, np.eye(5), atol=1e-5)
+    fitted = procrustes(source, (source @ rotation).astype(np.float32))
+    assert np.allclose(fitted, rotation, atol=1e-4)
+    assert np.allclose(fitted @ fitted.T, np.eye(5), atol=1e-5)
 
 
 @pytest.mark.parametrize(("width", "count"), [(30, 10), (30, 1), (5, 10), (10, 10), (0, 10)])
@@ -85,8 +85,10 @@ def test_wechsel_finds_the_nearest_in_the_aligned_space():
     old_vectors = vectors([[1, 0], [0, 1], [-1, 0.2]])
     turn = np.array([[0, 1], [-1, 0]], dtype=np.float32)
     placed = np.float32([[0, 1], [-1, 0.2], [1, 0], [0, 0]]) @ turn
-    found = vectors(placed.tolist(), counts=[1, 1, 1, 0])
-    plan = build_plan(OLD, NEW, "wechsel", material=PlanMaterial(new_vectors=found, old_vectors=old_vectors))
+    new_vectors = vectors(placed.tolist(), counts=[1, 1, 1, 0])
+    plan = build_plan(
+        OLD, NEW, "wechsel", material=PlanMaterial(new_vectors=new_vectors, old_vectors=old_vectors)
+    )
     row = plan.matrix[1].toarray()[0]
     assert row.argmax() == 2
     cosines = np.array([-0.9806, 0.1961, 1.0])

@@ -220,11 +220,11 @@ def test_moments_and_norms_of_many_rows_are_numpys():
     generator = np.random.default_rng(2)
     rows = (generator.normal(size=(20_001, 3)) * [1, 2, 3] + [5, 0, -5]).astype(np.float32)
     is_real = generator.random(20_001) < 0.7
-    found = moments(rows, is_real, has_covariance=True)
+    statistics = moments(rows, is_real, has_covariance=True)
     real = rows[is_real].astype(np.float64)
-    assert np.allclose(found.mean, real.mean(axis=0), atol=1e-6)
-    assert np.allclose(found.std, real.std(axis=0), atol=1e-6)
-    assert np.allclose(found.covariance, np.cov(real, rowvar=False), atol=1e-6)
+    assert np.allclose(statistics.mean, real.mean(axis=0), atol=1e-6)
+    assert np.allclose(statistics.std, real.std(axis=0), atol=1e-6)
+    assert np.allclose(statistics.covariance, np.cov(real, rowvar=False), atol=1e-6)
     assert moments(rows, is_real).covariance is None
     assert np.allclose(row_norms(rows.astype(np.float16)), np.linalg.norm(rows, axis=1), rtol=1e-3)
 

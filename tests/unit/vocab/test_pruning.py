@@ -178,7 +178,7 @@ def test_rare_characters_go_where_bytes_spell_them(kind, tmp_path):
     document = sentencepiece_json(tmp_path / "x.model")
     (tmp_path / "tokenizer.json").write_text(json.dumps(document), "utf-8")
     (tmp_path / "text").write_text("a dog and a cat\n" * 6 + "a cat and a 丁\n" * 3, "utf-8")
-    left = {}
+    kept_letters = {}
     for min_count in (1, 4):
         out = tmp_path / str(min_count)
         prune(str(tmp_path / "tokenizer.json"), [tmp_path / "text"], out, min_count=min_count)
@@ -186,13 +186,13 @@ def test_rare_characters_go_where_bytes_spell_them(kind, tmp_path):
             tokenizers.Tokenizer.from_file(str(path / "tokenizer.json")) for path in (tmp_path, out)
         )
         kept = after.get_vocab().keys()
-        left[min_count] = [letter for letter in letters if letter in kept]
+        kept_letters[min_count] = [letter for letter in letters if letter in kept]
         assert {f"<0x{byte:02X}>" for byte in range(256)} <= kept
         assert after.encode("a dog and a cat").tokens == before.encode("a dog and a cat").tokens
         assert (
             after.decode(after.encode(lines[1]).ids) == before.decode(before.encode(lines[1]).ids) == lines[1]
         )
-    assert left == {1: ["丁"], 4: []}
+    assert kept_letters == {1: ["丁"], 4: []}
     document["model"]["byte_fallback"] = False
     counts = [0] * len(document["model"]["vocab"])
     whole = prune_tokenizer(document, counts).document["model"]["vocab"]

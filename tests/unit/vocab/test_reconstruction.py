@@ -51,10 +51,10 @@ def test_the_fit_follows_a_composition():
     endings = {ending: generator.normal(size=16) for ending in ("ingu", "erba", "osti", "umane")}
     words = {s + e: stems[s] + endings[e] for s in stems for e in endings}
     unseen = ["lamoerba", "sedagosti", "quvitingu"]
-    known = [word for word in words if word not in unseen]
-    rows = np.array([words[word] for word in known], dtype=np.float32)
+    seen = [word for word in words if word not in unseen]
+    rows = np.array([words[word] for word in seen], dtype=np.float32)
     plan = build_plan(
-        vocabulary(known), vocabulary(unseen), "reconstruction", material=PlanMaterial(old_rows=rows)
+        vocabulary(seen), vocabulary(unseen), "reconstruction", material=PlanMaterial(old_rows=rows)
     )
     truth = np.array([words[word] for word in unseen])
     error = np.linalg.norm(plan.apply(rows) - truth, axis=1)

@@ -76,13 +76,13 @@ def exchanged(checkpoint, plan, directory, *arguments):
     return load_checkpoint(directory)
 
 
-def assert_same(one, other):
-    before, after = one.state_dict(), other.state_dict()
+def assert_same(expected, actual):
+    before, after = expected.state_dict(), actual.state_dict()
     assert before.keys() == after.keys()
     assert [name for name in before if not torch.equal(before[name], after[name])] == []
-    assert ties(one) == ties(other)
+    assert ties(expected) == ties(actual)
     for part in ("config", "generation_config"):
-        here, there = (getattr(model, part, None) for model in (one, other))
+        here, there = (getattr(model, part, None) for model in (expected, actual))
         if here is not None:
             assert id_settings(here) == id_settings(there)
             assert getattr(here, "vocab_size", None) == getattr(there, "vocab_size", None)
@@ -96,14 +96,14 @@ def test_files_hold_what_the_exchange_in_memory_makes(name, tmp_path):
     sides = "both" if has_one_size(model) else "decoder"
     checkpoint = stored(model, tmp_path, max_shard_size="3KB")
     assert len({*checkpoint.files.values()}) > 1
-    found = exchanged(checkpoint, plan, tmp_path / "new", sides)
-    assert_same(exchange_vocabulary(model, plan, sides=sides), found)
+    written = exchanged(checkpoint, plan, tmp_path / "new", sides)
+    assert_same(exchange_vocabulary(model, plan, sides=sides), written)
     index = json.loads((tmp_path / "new" / INDEX).read_text())
     weights = {file: load_file(tmp_path / "new" / file) for file in {*index["weight_map"].values()}}
     assert {name: file for file, part in weights.items() for name in part} == index["weight_map"]
     sizes = [tensor.nbytes for part in weights.values() for tensor in part.values()]
     assert index["metadata"]["total_size"] == sum(sizes)
-    assert index["metadata"]["total_parameters"] == found.num_parameters()
+    assert index["metadata"]["total_parameters"] == written.num_parameters()
 
 
 @pytest.mark.filterwarnings("ignore:.*one vocabulary size for both sides")
@@ -118,11 +118,11 @@ def test_one_side_in_files(name, sides, tmp_path):
     again = build_plan(tokenizer(NEW_TOKENS), tokenizer(NEW_TOKENS[::-1]), "random")
     checkpoint = stored(model, tmp_path)
     for step, plan in enumerate([toy_plan(V)] + [again] * (sides == "decoder" and name != "bert2bert")):
-        found = exchanged(checkpoint, plan, tmp_path / f"new{step}", sides)
+        written = exchanged(checkpoint, plan, tmp_path / f"new{step}", sides)
         model = exchange_vocabulary(model, plan, sides=sides)
         model.save_pretrained(tmp_path / f"expected{step}")
         model = load_checkpoint(tmp_path / f"expected{step}")
-        assert_same(model, found)
+        assert_same(model, written)
         checkpoint = StoredCheckpoint.open(tmp_path / f"new{step}")
 
 
@@ -151,12 +151,12 @@ def test_a_model_whose_weights_stay_in_files_computes_what_the_loaded_one_does(n
     assert has_values.isdisjoint(checkpoint.names.values())
     plan = plan_for(model)
     sides = "both" if has_one_size(model) else "decoder"
-    for one, other in (
+    for in_memory, other in (
         (model, lazy),
         (exchange_vocabulary(model, plan, sides=sides), lazy.exchanged(plan, sides)),
     ):
-        assert torch.equal(_outputs(LazyModel(one), None), _outputs(other, None))
-        assert ties(one) == ties(other.model)
+        assert torch.equal(_outputs(LazyModel(in_memory), None), _outputs(other, None))
+        assert ties(in_memory) == ties(other.model)
 
 
 def test_weights_of_another_shape_are_refused_where_they_are_read(tmp_path):
@@ -175,33 +175,33 @@ def test_rows_without_a_token_fill_up_to_a_multiple(name, tmp_path):
     plan = toy_plan(V - 4)
     with torch.no_grad():
         model.get_input_embeddings().weight[V - 4 :] = 1e6
-    found = exchanged(stored(model, tmp_path), plan, tmp_path / "new", "both", 32)
+    written = exchanged(stored(model, tmp_path), plan, tmp_path / "new", "both", 32)
     exact = exchange_vocabulary(model, plan)
-    rows = found.get_input_embeddings().weight
+    rows = written.get_input_embeddings().weight
     assert len(rows) == 32
     assert torch.equal(rows[: len(plan)], exact.get_input_embeddings().weight)
     assert not rows[len(plan) :].any()
-    assert found.config.get_text_config().vocab_size == 32
-    assert check_permutation(LazyModel(found)).is_good
-    if found.can_generate():
+    assert written.config.get_text_config().vocab_size == 32
+    assert check_permutation(LazyModel(written)).is_good
+    if written.can_generate():
         with torch.no_grad():  # the likeliest by far must not come
-            found.get_output_embeddings().weight[len(plan) :] = 50
+            written.get_output_embeddings().weight[len(plan) :] = 50
         ids = torch.tensor([[1, 2, 3]])
         mask = torch.ones_like(ids)
-        out = found.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=False, pad_token_id=0)
+        out = written.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=False, pad_token_id=0)
         assert out.max() < len(plan)
 
 
 def test_ids_of_parts_and_lists_follow_their_tokens(tmp_path):
     """Gemma 3 keeps the ids of text in a part of its configuration; several tokens may end a sequence."""
     torch.manual_seed(0)
-    found = exchanged(stored(gemma3_with_vision(), tmp_path), toy_plan(V), tmp_path / "new")
-    text, whole = found.config.text_config, found.config
+    written = exchanged(stored(gemma3_with_vision(), tmp_path), toy_plan(V), tmp_path / "new")
+    text, whole = written.config.text_config, written.config
     assert (text.vocab_size, text.pad_token_id, text.eos_token_id, text.bos_token_id) == (16, 12, 14, 0)
     # tokens w2, w3, w4
     assert (whole.boi_token_index, whole.eoi_token_index, whole.image_token_index) == (3, 4, 5)
-    found = exchanged(stored(decoder("llama"), tmp_path / "list"), toy_plan(V), tmp_path / "llama")
-    assert found.config.eos_token_id == found.generation_config.eos_token_id == [14, 2]  # </s> and w1
+    written = exchanged(stored(decoder("llama"), tmp_path / "list"), toy_plan(V), tmp_path / "llama")
+    assert written.config.eos_token_id == written.generation_config.eos_token_id == [14, 2]  # </s> and w1
 
 
 def test_a_stored_table_without_values_in_memory_is_read_alone(tmp_path):

@@ -149,21 +149,21 @@ def test_one_side_of_a_shared_table():
     old = tokenizer([f"w{i}" for i in range(10)])
     plan = build_plan(old, tokenizer(["w3", "w0", "w1", "w5", "w9", "w2"]), "avg")
     model.config.bos_token_id = model.generation_config.bos_token_id = 3
-    one = exchange_vocabulary(model, plan, sides="decoder")
+    changed = exchange_vocabulary(model, plan, sides="decoder")
     assert count_embedding_parameters(model) == 40
-    assert count_embedding_parameters(one) == 64
-    assert torch.equal(one.get_encoder().get_input_embeddings().weight, model.model.shared.weight)
-    assert one.lm_head.weight.data_ptr() == one.get_decoder().get_input_embeddings().weight.data_ptr()
+    assert count_embedding_parameters(changed) == 64
+    assert torch.equal(changed.get_encoder().get_input_embeddings().weight, model.model.shared.weight)
+    assert changed.lm_head.weight.data_ptr() == changed.get_decoder().get_input_embeddings().weight.data_ptr()
     assert count_embedding_parameters(exchange_vocabulary(model, plan)) == 24
 
 
 def test_one_side_survives_a_reload(tmp_path):
     torch.manual_seed(0)
-    one = exchange_vocabulary(marian().eval(), toy_plan(V), sides="decoder")
-    one.save_pretrained(tmp_path)
+    changed = exchange_vocabulary(marian().eval(), toy_plan(V), sides="decoder")
+    changed.save_pretrained(tmp_path)
     loaded = load_checkpoint(tmp_path)
     assert (loaded.config.vocab_size, loaded.config.decoder_vocab_size) == (V, len(NEW_TOKENS))
-    assert ties(loaded) == ties(one)
+    assert ties(loaded) == ties(changed)
     assert check_permutation(LazyModel(loaded)).is_good
 
 
@@ -173,11 +173,11 @@ def test_one_side_survives_a_reload(tmp_path):
 def test_either_side_alone(name, sides):
     torch.manual_seed(0)
     model = MODELS[name]().eval()
-    one = exchange_vocabulary(model, toy_plan(V), sides=sides)
+    changed = exchange_vocabulary(model, toy_plan(V), sides=sides)
     kept = "encoder" if sides == "decoder" else "decoder"
-    assert size_of(one, sides) == len(NEW_TOKENS)
+    assert size_of(changed, sides) == len(NEW_TOKENS)
     assert torch.equal(
-        getattr(one, f"get_{kept}")().get_input_embeddings().weight,
+        getattr(changed, f"get_{kept}")().get_input_embeddings().weight,
         getattr(model, f"get_{kept}")().get_input_embeddings().weight,
     )
 
@@ -187,8 +187,8 @@ def test_one_size_for_two_vocabularies_is_padded_and_said(name, tmp_path):
     torch.manual_seed(0)
     model = MODELS[name]().eval()
     with pytest.warns(UserWarning, match="one vocabulary size for both sides"):
-        one = exchange_vocabulary(model, toy_plan(V), sides="decoder")
-    one.save_pretrained(tmp_path)
+        changed = exchange_vocabulary(model, toy_plan(V), sides="decoder")
+    changed.save_pretrained(tmp_path)
     loaded = load_checkpoint(tmp_path)
     encoder, decoder = (
         getattr(loaded, f"get_{side}")().get_input_embeddings().weight for side in ("encoder", "decoder")
@@ -196,7 +196,7 @@ def test_one_size_for_two_vocabularies_is_padded_and_said(name, tmp_path):
     assert torch.equal(encoder, model.get_encoder().get_input_embeddings().weight)
     assert torch.equal(decoder[: len(NEW_TOKENS)], loaded.lm_head.weight[: len(NEW_TOKENS)])
     assert not decoder[len(NEW_TOKENS) :].any()
-    assert check_permutation(LazyModel(one)).is_good
+    assert check_permutation(LazyModel(changed)).is_good
     assert check_permutation(LazyModel(loaded)).is_good
     ids = torch.tensor([[3, 4, 5]])
     made = loaded.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False)
@@ -273,15 +273,15 @@ def test_brain_floats_accumulate_in_single():
 def test_one_token_in_two_roles_becomes_two():
     """GPT-2 begins and ends with one token; where the new vocabulary has two, each setting gets its own."""
     torch.manual_seed(0)
-    one = read_tokenizer_json(
+    shared = read_tokenizer_json(
         {"model": {"type": "WordPiece", "vocab": {"w0": 0, "<|endoftext|>": 1, "w1": 2}}},
         specials={"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"},
     )
     two = tokenizer(["w1", "</s>", "w0", "<s>"])
-    config = exchange_vocabulary(gpt2(vocab_size=3), build_plan(one, two, "mean")).config
+    config = exchange_vocabulary(gpt2(vocab_size=3), build_plan(shared, two, "mean")).config
     assert (config.bos_token_id, config.eos_token_id) == (3, 1)
     back = exchange_vocabulary(
-        gpt2(vocab_size=4, bos_token_id=3, eos_token_id=1), build_plan(two, one, "mean")
+        gpt2(vocab_size=4, bos_token_id=3, eos_token_id=1), build_plan(two, shared, "mean")
     )
     assert (back.config.bos_token_id, back.config.eos_token_id) == (1, 1)
     assert (back.generation_config.bos_token_id, back.generation_config.eos_token_id) == (1, 1)
@@ -340,6 +340,6 @@ def test_positions_that_count_from_the_padding_id_move_with_it(old_pad, tokens):
 
 def test_tensors_are_found_by_what_the_model_says():
     """A width or a number of positions that equals the vocabulary size is not taken for it."""
-    found = find_vocabulary_tensors(gpt2(vocab_size=8, n_positions=8))
-    assert found.decoder == found.output == {"transformer.wte.weight", "lm_head.weight"}
-    assert found.encoder == found.bias == frozenset()
+    tensors = find_vocabulary_tensors(gpt2(vocab_size=8, n_positions=8))
+    assert tensors.decoder == tensors.output == {"transformer.wte.weight", "lm_head.weight"}
+    assert tensors.encoder == tensors.bias == frozenset()

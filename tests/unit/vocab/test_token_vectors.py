@@ -19,21 +19,21 @@ def sentences():
 @pytest.mark.parametrize("kind", ["skipgram", "cbow"])
 def test_tokens_of_one_topic_lie_together(kind):
     options = VectorOptions(kind=kind, width=12, window_tokens=3, epochs=4, batch_size=256)
-    found = learn_vectors(sentences(), 12, options, seed=1)
-    unit = found.vectors[:10] / np.linalg.norm(found.vectors[:10], axis=1, keepdims=True)
+    learned = learn_vectors(sentences(), 12, options, seed=1)
+    unit = learned.vectors[:10] / np.linalg.norm(learned.vectors[:10], axis=1, keepdims=True)
     cosines = unit @ unit.T
     within = np.concatenate([cosines[:5, :5][np.triu_indices(5, 1)], cosines[5:, 5:][np.triu_indices(5, 1)]])
     assert within.min() > cosines[:5, 5:].max()
-    assert found.counts[10:].tolist() == [1, 0]
-    assert found.is_known.tolist() == [True] * 11 + [False]
+    assert learned.counts[10:].tolist() == [1, 0]
+    assert learned.is_known.tolist() == [True] * 11 + [False]
 
 
 def test_vectors_depend_on_the_seed_alone():
     options = VectorOptions(width=4, epochs=1, min_count=2)
-    one, again, other = (learn_vectors(sentences(), 12, options, seed=seed) for seed in (1, 1, 2))
-    assert np.array_equal(one.vectors, again.vectors)
-    assert not np.array_equal(one.vectors, other.vectors)
-    assert not one.is_known[10]
+    first, again, other = (learn_vectors(sentences(), 12, options, seed=seed) for seed in (1, 1, 2))
+    assert np.array_equal(first.vectors, again.vectors)
+    assert not np.array_equal(first.vectors, other.vectors)
+    assert not first.is_known[10]
 
 
 def test_text_without_neighbours_is_refused():

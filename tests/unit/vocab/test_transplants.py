@@ -32,8 +32,8 @@ def test_matching_pursuit_by_hand():
 
 def test_matching_pursuit_equals_least_squares_after_every_choice():
     atoms, targets = rng.standard_normal((60, 24)), rng.standard_normal((30, 24))
-    found = matching_pursuit(targets.astype(np.float32), atoms.astype(np.float32), 9)
-    for target, places, row in zip(targets, *found, strict=True):
+    choices = matching_pursuit(targets.astype(np.float32), atoms.astype(np.float32), 9)
+    for target, places, row in zip(targets, *choices, strict=True):
         chosen, rest = [], target
         for _ in range(9):
             products = abs(atoms @ rest)
@@ -89,9 +89,9 @@ def test_a_tokenizer_is_transplanted(models, tmp_path):
     run("apply", "--plan", tmp_path / "plan", "--model", model, "--out", tmp_path / "new")
     run("verify", tmp_path / "new")
     made, tokenizer = load(tmp_path / "new")
-    theirs = load(other)[1]
-    assert tokenizer.get_vocab() == theirs.get_vocab()
-    assert all(tokenizer(line)["input_ids"] == theirs(line)["input_ids"] for line in OTHER_LINES[:20])
+    donor = load(other)[1]
+    assert tokenizer.get_vocab() == donor.get_vocab()
+    assert all(tokenizer(line)["input_ids"] == donor(line)["input_ids"] for line in OTHER_LINES[:20])
     assert made(**tokenizer("a b", return_tensors="pt")).logits.isfinite().all()
 
 
@@ -112,15 +112,15 @@ def test_a_donor_with_the_models_own_space_gives_back_its_rows(models, tmp_path)
         tmp_path / "plan",
     )
     plan = TransferPlan.load(tmp_path / "plan")
-    theirs = load(other)[0].get_input_embeddings().weight.detach().numpy()
+    other_rows = load(other)[0].get_input_embeddings().weight.detach().numpy()
     old = load(model)[1].get_vocab()
-    by_surface = np.zeros((len(plan.old_surfaces), theirs.shape[1]), dtype=np.float32)
+    by_surface = np.zeros((len(plan.old_surfaces), other_rows.shape[1]), dtype=np.float32)
     for surface, identity in load(other)[1].get_vocab().items():
         if surface in old:
-            by_surface[old[surface]] = theirs[identity]
+            by_surface[old[surface]] = other_rows[identity]
     composed = plan.rows(Provenance.COMPOSED)
     # as many shared tokens as the donor is wide span its space
-    assert plan.apply(by_surface)[composed] == pytest.approx(theirs[composed], abs=1e-4)
+    assert plan.apply(by_surface)[composed] == pytest.approx(other_rows[composed], abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -133,10 +133,10 @@ def test_a_donor_with_the_models_own_space_gives_back_its_rows(models, tmp_path)
     ],
 )
 def test_contradictions_are_refused(models, arguments, message):
-    given = [str(models / "other") if each == "OTHER" else each for each in arguments]
-    assert message in run("plan", "--old", models / "model", *given, code=2).stderr
+    argv = [str(models / "other") if each == "OTHER" else each for each in arguments]
+    assert message in run("plan", "--old", models / "model", *argv, code=2).stderr
 
 
 def test_another_method_may_be_used_on_a_transplant(models):
-    given = ("--like", models / "other", "--method", "fvt", "--json")
-    assert json.loads(run("plan", "--old", models / "model", *given).stdout)["counts"]["composed"] > 10
+    options = ("--like", models / "other", "--method", "fvt", "--json")
+    assert json.loads(run("plan", "--old", models / "model", *options).stdout)["counts"]["composed"] > 10

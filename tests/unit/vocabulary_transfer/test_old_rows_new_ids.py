@@ -41,10 +41,10 @@ def test_the_classifier_reads_the_ids_of_the_new_tokenizer(at):
     assert trained.inputs["encoded"] == graph("vipi").find("downstream_encoded")
     lines = read_corpus(at("downstream_corpus") / "dev").sources[0]
     read = Encoded.read(at("downstream_encoded") / "dev.safetensors").stream(TEXT)
-    found = [read[index].tolist() for index in range(len(lines))]
+    read_ids = [read[index].tolist() for index in range(len(lines))]
     new, old = (bare_ids(at(f"{side}_tokenizer"), lines) for side in ("downstream", "upstream"))
-    assert found == new
-    assert not any(there == here for there, here in zip(found, old, strict=True))
+    assert read_ids == new
+    assert not any(there == here for there, here in zip(read_ids, old, strict=True))
 
 
 def test_each_id_has_the_row_that_it_had(at):
@@ -59,7 +59,7 @@ def test_each_id_has_the_row_that_it_had(at):
         assert torch.equal(kept[name], weights[name]), name
     tokens = [tokenizers.Tokenizer.from_file(str(at(f"{side}_tokenizer") / TOKENIZER_FILE)) for side in SIDES]
     names = [[tokenizer.id_to_token(i) for i in range(5, len(old))] for tokenizer in tokens]
-    assert sum(one == other for one, other in zip(*names, strict=True)) < len(old) / 10
+    assert sum(old_name == new_name for old_name, new_name in zip(*names, strict=True)) < len(old) / 10
 
 
 def test_a_line_is_to_the_model_what_its_new_ids_are_to_the_pretrained_one(at):
