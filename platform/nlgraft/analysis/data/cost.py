@@ -44,16 +44,16 @@ def cost_of(result: Results) -> Cost:
     ended = [trial for trial in result.trials if trial.record is not None]
     manifests = {} if result.store is None else load_manifests(ended, result.store)
     took = {fingerprint: manifest.duration_s for fingerprint, manifest in manifests.items()}
-    lost = _lost(ended)
+    lost_s = _lost(ended)
     needed = _stages(trial for trial in ended if trial.kind == "replicate")
     only_searched = _stages(trial for trial in ended if trial.kind == "search") - needed
-    own = {trial.fingerprint for trial in result.trials}
-    every = {} if result.store is None else result.store.list_records("trials", TRIAL_RECORD)
-    others = [record for record in every.values() if record.fingerprint not in own]
+    fingerprints = {trial.fingerprint for trial in result.trials}
+    records = {} if result.store is None else result.store.list_records("trials", TRIAL_RECORD)
+    others = [record for record in records.values() if record.fingerprint not in fingerprints]
     return Cost(
-        total_s=sum(took.values()) + sum(lost.values()),
-        search_s=sum(times.get(stage, 0.0) for times in (took, lost) for stage in only_searched),
-        lost_s=sum(lost.values()),
+        total_s=sum(took.values()) + sum(lost_s.values()),
+        search_s=sum(times.get(stage, 0.0) for times in (took, lost_s) for stage in only_searched),
+        lost_s=sum(lost_s.values()),
         num_again=sum(trial.record.attempt > 1 for trial in ended if trial.record is not None),
         elsewhere_s=sum(record.ended_at - record.started_at for record in others),
         num_elsewhere=len(others),
@@ -66,12 +66,12 @@ def _stages(trials: Iterable[TrialResult]) -> set[str]:
 
 def _lost(trials: Iterable[TrialResult]) -> dict[str, float]:
     """Time of stages that failed or were stopped, by fingerprint, of every trial that they ended."""
-    lost: dict[str, float] = {}
+    lost_s: dict[str, float] = {}
     for record in {trial.fingerprint: trial.record for trial in trials}.values():
         for stage in record.stages if record is not None else ():
             if stage["decision"] in _LOST:
-                lost[stage["fingerprint"]] = lost.get(stage["fingerprint"], 0.0) + stage["duration_s"]
-    return lost
+                lost_s[stage["fingerprint"]] = lost_s.get(stage["fingerprint"], 0.0) + stage["duration_s"]
+    return lost_s
 
 
 def split_sizes(result: Results) -> dict[str, dict[str, int]]:
@@ -81,15 +81,15 @@ def split_sizes(result: Results) -> dict[str, dict[str, int]]:
     """
     if result.store is None:
         return {}
-    found: dict[str, dict[str, int]] = {}
+    corpora: dict[str, dict[str, int]] = {}
     for cell in result.cells:
-        trial = next((one for one in cell.trials if one.state == "finished"), None)
+        trial = next((replicate for replicate in cell.trials if replicate.state == "finished"), None)
         for manifest in load_manifests([trial] if trial else [], result.store).values():
             sizes = {} if manifest.inputs else _sizes(result.store, manifest)
-            known = [name for name in found if name.split(" (")[0] == manifest.name]
-            if sizes and sizes not in [found[name] for name in known]:
-                found[f"{manifest.name} ({cell.cell.label})" if known else manifest.name] = sizes
-    return found
+            namesakes = [name for name in corpora if name.split(" (")[0] == manifest.name]
+            if sizes and sizes not in [corpora[name] for name in namesakes]:
+                corpora[f"{manifest.name} ({cell.cell.label})" if namesakes else manifest.name] = sizes
+    return corpora
 
 
 def _sizes(store: ArtifactStore, manifest: Manifest) -> dict[str, int]:

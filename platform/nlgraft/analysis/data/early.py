@@ -30,7 +30,7 @@ def with_early_learning(cells: Sequence[CellResult]) -> tuple[CellResult, ...]:
     first = max(curve[0, 0] for curve in curves.values())
     last = min(curve[-1, 0] for curve in curves.values())
     base = cells[0].cell.label
-    found = []
+    extended_cells = []
     for cell in cells:
         trials = []
         for trial in cell.trials:
@@ -41,8 +41,8 @@ def with_early_learning(cells: Sequence[CellResult]) -> tuple[CellResult, ...]:
             if curve is not None and (goal := curves.get((base, trial.seed))) is not None:
                 derived[STEPS] = steps_to(curve, float(goal[:, 1].min()))
             trials.append(replace(trial, derived={**trial.derived, **derived}))
-        found.append(replace(cell, trials=tuple(trials)))
-    return tuple(found)
+        extended_cells.append(replace(cell, trials=tuple(trials)))
+    return tuple(extended_cells)
 
 
 def mean_height(curve: Array, first: float, last: float) -> float:

@@ -85,15 +85,15 @@ class Freezer:
     """Freezes studies.
 
     Args:
-        known: Texts by the fingerprint of their corpus, which need not be read again.
+        texts: Texts by the fingerprint of their corpus, which need not be read again.
 
     Attributes:
         texts: Those and the texts that were read.
         tests: The test segments that were read.
     """
 
-    def __init__(self, known: Mapping[str, Texts] | None = None) -> None:
-        self.texts: dict[str, Texts] = dict(known or {})
+    def __init__(self, texts: Mapping[str, Texts] | None = None) -> None:
+        self.texts: dict[str, Texts] = dict(texts or {})
         self.tests: set[Segments] = set()
 
     def freeze(self, study: Study) -> Content:
@@ -140,10 +140,10 @@ class Freezer:
             return dict(flat({path: data}))
         if hasattr(data, "corpus"):
             return self._corpus(data, path)
-        found: Settings = {}
+        settings: Settings = {}
         for name, part in dict(data).items():
-            found |= self._data(part, f"{path}.{name}")
-        return found
+            settings |= self._data(part, f"{path}.{name}")
+        return settings
 
     def _corpus(self, data: Any, path: str) -> Settings:
         corpus = as_corpus(data)
@@ -158,15 +158,15 @@ class Freezer:
         return dict(flat({path: settings})) | texts
 
     def _read(self, corpora: Mapping[str, Corpus]) -> Texts:
-        found = {}
+        descriptions = {}
         for split, corpus in corpora.items():
             for role, lines in corpus.streams().items():
                 segments = Segments.of(lines)
-                found[f"{split} {role}"] = f"{len(lines):,} lines, {segments.digest[:_DIGITS]}"
+                descriptions[f"{split} {role}"] = f"{len(lines):,} lines, {segments.digest[:_DIGITS]}"
             if split.startswith("test"):
                 references = corpus.target or corpus.labels or corpus.sources[0]
                 self.tests.add(Segments.of(scored_lines(corpus.sources[0], references)))
-        return found
+        return descriptions
 
 
 def flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -175,36 +175,36 @@ def flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _lies_in(path: str, outer: Sequence[str]) -> bool:
-    return any(path == one or path.startswith(f"{one}.") for one in outer)
+    return any(path == prefix or path.startswith(f"{prefix}.") for prefix in outer)
 
 
 def _stages(graph: StageGraph) -> dict[str, tuple[int, str]]:
     """Describe stages by name; several of one name are told apart by their place among them."""
-    found: dict[str, tuple[int, str]] = {}
+    descriptions: dict[str, tuple[int, str]] = {}
     for stage in graph.stages:
-        twins = [name for name in found if name.partition(" #")[0] == stage.name]
+        twins = [name for name in descriptions if name.partition(" #")[0] == stage.name]
         name = f"{stage.name} #{len(twins) + 1}" if twins else stage.name
         reads = {
             "config": stage.config,
             "inputs": {key: upstream.name for key, upstream in stage.inputs.items()},
             "is_seeded": stage.seed is not None,
         }
-        found[name] = (stage.version, fingerprint(reads)[:_DIGITS])
-    return found
+        descriptions[name] = (stage.version, fingerprint(reads)[:_DIGITS])
+    return descriptions
 
 
 def _study_settings(study: Study) -> Settings:
     first, *others = study.objectives
     parts: dict[str, BaseModel | None] = {"objective": first}
-    parts |= {f"objective {number}": one for number, one in enumerate(others, start=2)}
+    parts |= {f"objective {number}": objective for number, objective in enumerate(others, start=2)}
     parts |= {"sequential": study.sequential, "search": study.search, "analysis": study.analysis}
     return dict(flat({name: part.model_dump(mode="json") for name, part in parts.items() if part}))
 
 
 def _claims(study: Study, claims: Sequence[Claim]) -> tuple[Settings, ...]:
     axes = axes_of(study)
-    found = [_claim(claim, label_finder(axes, axes.cells())) for claim in claims]
-    return tuple(sorted(found, key=canonical_json))
+    frozen_claims = [_claim(claim, label_finder(axes, axes.cells())) for claim in claims]
+    return tuple(sorted(frozen_claims, key=canonical_json))
 
 
 def _claim(claim: Claim, label_of: Callable[[str], str | None]) -> Settings:
@@ -226,6 +226,6 @@ def _claim(claim: Claim, label_of: Callable[[str], str | None]) -> Settings:
 
 
 def _metrics(study: Study, claims: Sequence[Claim]) -> dict[str, str]:
-    known = load_system(study.system).of_study(study.data, study.base).metrics
+    metrics = load_system(study.system).of_study(study.data, study.base).metrics
     named = [*study.main_metrics, *(metric for claim in claims for metric in claim.metrics)]
-    return {name: f"{known[name].direction}, {known[name].unit}" for name in named if name in known}
+    return {name: f"{metrics[name].direction}, {metrics[name].unit}" for name in named if name in metrics}

@@ -206,7 +206,7 @@ class Entry:
     @property
     def has_compared(self) -> bool:
         """True if it is more than a declaration."""
-        return any(one.difference is not None for one in self.asked)
+        return any(question.difference is not None for question in self.asked)
 
 
 @dataclass(frozen=True)
@@ -264,16 +264,16 @@ def history(store: ArtifactStore, segments: Segments, legacy: Segments | None = 
     """
     pages = open_ledger(store).read()
     entries = {
-        number: one
-        for number, one in pages.documents.items()
-        if one.segments.overlaps(segments) or (legacy is not None and one.segments.overlaps(legacy))
+        number: entry
+        for number, entry in pages.documents.items()
+        if entry.segments.overlaps(segments) or (legacy is not None and entry.segments.overlaps(legacy))
     }
     return History(entries, pages.last, pages.problems)
 
 
 def record(store: ArtifactStore, entry: Entry, past: History) -> None:
     """Write an analysis to the ledger, before it is shown; one that says nothing new is not written again."""
-    if any(replace(one, time=entry.time) == entry for one in past.entries.values()):
+    if any(replace(past_entry, time=entry.time) == entry for past_entry in past.entries.values()):
         return
     journal, number = open_ledger(store), past.last + 1
     while not journal.append(number, entry):  # another driver may have taken the number

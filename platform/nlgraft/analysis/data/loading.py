@@ -139,19 +139,19 @@ def _replicates(
 def _test_means(record: TrialRecord, system: System) -> dict[str, float]:
     """Average the metrics that the trial has on all test sets of the study."""
     splits = ("test", *further_tests(record.config.get("data")))
-    found = {}
+    means = {}
     for name, metric in system.metrics.items():
         if metric.split == "test" and (mean := on_split(name, TEST_MEAN)) in system.metrics:
             values = [record.metrics.get(on_split(name, split), math.nan) for split in splits]
-            found[mean] = sum(values) / len(values)
-    return found
+            means[mean] = sum(values) / len(values)
+    return means
 
 
 def _segments(
     graph: StageGraph, store: ArtifactStore, system: System, record: TrialRecord
 ) -> dict[str, Array]:
     """Read the statistics of the declared metrics, the stage nearest the result first."""
-    found: dict[str, Array] = {}
+    segments: dict[str, Array] = {}
     splits = sorted({name.partition("/")[0] for name, metric in system.metrics.items() if metric.split})
     for stage in sorted(graph.stages, key=graph.depth, reverse=True):
         for split in splits:
@@ -161,20 +161,20 @@ def _segments(
                 break
             for name, rows in load(data).items() if data else ():
                 metric = f"{split}/{name}"
-                if metric in system.metrics and metric not in found and _agree(name, rows, record, metric):
+                if metric in system.metrics and metric not in segments and _agree(name, rows, record, metric):
                     documents = _stream(graph, store, split, "document")
-                    found[metric] = by_document(rows.astype(np.float64), documents)
-    return found
+                    segments[metric] = by_document(rows.astype(np.float64), documents)
+    return segments
 
 
 def _texts(graph: StageGraph, store: ArtifactStore, split: str) -> Texts | None:
     """Read hypotheses and references of the stage nearest the result that has them."""
     for stage in sorted(graph.stages, key=graph.depth, reverse=True):
         try:
-            found = [store.read_file(stage, f"{side}-{split}.txt") for side in ("hypotheses", "references")]
+            files = [store.read_file(stage, f"{side}-{split}.txt") for side in ("hypotheses", "references")]
         except StoreError:
             continue
-        hypotheses, references = (None if data is None else parse_lines(data) for data in found)
+        hypotheses, references = (None if data is None else parse_lines(data) for data in files)
         if hypotheses and references and len(hypotheses) == len(references):
             return hypotheses, references
     return None

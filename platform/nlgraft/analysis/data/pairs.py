@@ -65,12 +65,12 @@ def read_pairs(pair: Study, store: ArtifactStore, num_seeds: int) -> Pairs:
 
 
 def _records(pair: Study, store: ArtifactStore, num: int) -> dict[tuple[Arm, int], TrialRecord | None]:
-    found = {}
+    records = {}
     for arm, cell in zip(_ARMS, cells(pair), strict=True):
         resolved = resolve_cell(pair, cell)
         for seed in pair.seeds[:num]:
-            found[arm, seed] = trial_record(store, resolved.graph(seed, SEARCH_SPLITS).fingerprint)
-    return found
+            records[arm, seed] = trial_record(store, resolved.graph(seed, SEARCH_SPLITS).fingerprint)
+    return records
 
 
 def _why_not(pair: Study, records: list[tuple[TrialRecord | None, TrialRecord | None]]) -> str:

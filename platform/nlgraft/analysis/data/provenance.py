@@ -60,7 +60,7 @@ def read_provenance(trials: Sequence[TrialResult], store: ArtifactStore) -> Prov
             commits.add(manifest.git["commit"][:12] + ("+" if manifest.git.get("is_dirty") else ""))
     return Provenance(
         hosts=tuple(sorted({manifest.host for manifest in manifests.values() if manifest.host})),
-        versions={package: tuple(sorted(found)) for package, found in sorted(versions.items())},
+        versions={package: tuple(sorted(numbers)) for package, numbers in sorted(versions.items())},
         commits=tuple(sorted(commits)),
         num_stages=len(used),
         num_distinct=len(set(used)),
@@ -80,10 +80,10 @@ def crowded_stages(manifests: Iterable[Manifest]) -> set[str]:
     for stages in by_host.values():
         running: list[Manifest] = []
         # A sweep over start times: what began earlier and has not ended shares the machine.
-        for stage in sorted(stages, key=lambda one: one.started_at):
-            running = [one for one in running if one.ended_at > stage.started_at + _CLOCK_S]
+        for stage in sorted(stages, key=lambda manifest: manifest.started_at):
+            running = [earlier for earlier in running if earlier.ended_at > stage.started_at + _CLOCK_S]
             if running and stage.duration_s > _CLOCK_S:
-                crowded |= {one.fingerprint for one in (stage, *running)}
+                crowded |= {manifest.fingerprint for manifest in (stage, *running)}
             running.append(stage)
     return crowded
 

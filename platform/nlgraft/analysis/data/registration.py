@@ -88,9 +88,9 @@ def register(
     # Another driver may take the number first; what it registered may be the same.
     while True:
         pages = journal.read()
-        for known in pages.documents.values():
-            if (known.study, known.digest) == (study.name, content.digest):
-                return known
+        for registration in pages.documents.values():
+            if (registration.study, registration.digest) == (study.name, content.digest):
+                return registration
         past = open_ledger(store).read()
         replicates = [trial for cell in results.cells for trial in cell.trials]
         entry = Registration(
@@ -103,8 +103,8 @@ def register(
             keys=tuple(dict.fromkeys(keys.values())),
             analyses=tuple(
                 number
-                for number, one in past.documents.items()
-                if one.has_compared and any(one.segments.overlaps(test) for test in tests)
+                for number, past_entry in past.documents.items()
+                if past_entry.has_compared and any(past_entry.segments.overlaps(test) for test in tests)
             ),
             num_analyses=past.last,
             num_finished=sum(trial.state == "finished" for trial in replicates),

@@ -97,14 +97,14 @@ class Results:
         """Read what the store holds of a study; trials that have not ended are planned or running."""
         busy = store.leases.busy()
         granted = read_granted(study, store)
-        found = with_early_learning(
+        cell_results = with_early_learning(
             [load_cell(study, cell, store, busy, granted.get(cell.key, 0)) for cell in cells(study)]
         )
-        trials = [trial for cell in found for trial in (*cell.search, *cell.trials)]
+        trials = [trial for cell in cell_results for trial in (*cell.search, *cell.trials)]
         return cls(
             study,
             load_system(study.system).of_study(study.data, study.base),
-            found,
+            cell_results,
             read_provenance(trials, store),
             store=store,
         )
@@ -141,9 +141,9 @@ class Results:
     def granted(self) -> dict[str, int]:
         """Seeds that looks grant each cell so far, by the cell's key; empty without planned looks."""
         return {
-            found.cell.key: self.stops[found.cell.label].num_seeds
-            for found in self.cells
-            if found.cell.label in self.stops
+            cell.cell.key: self.stops[cell.cell.label].num_seeds
+            for cell in self.cells
+            if cell.cell.label in self.stops
         }
 
     def cell(self, cell: str | Cell) -> CellResult:
@@ -173,8 +173,8 @@ class Results:
         among = self.cells if cell is None else (self.cell(cell),)
         scored = [
             (sign * measured.value, trial)
-            for found in among
-            for trial in found.trials
+            for cell_result in among
+            for trial in cell_result.trials
             if (measured := trial.measured(objective.metric)) is not None
         ]
         return max(scored, key=lambda pair: pair[0])[1] if scored else None

@@ -128,9 +128,9 @@ class Stream:
             if step.kind == "proposed":
                 self.proposals[step.number] = Proposal(step)
             elif step.number in self.proposals:
-                self.proposals[step.number] = found = self.proposals[step.number].after(step)
-                if found.is_kept:  # a second measurement does not change the order
-                    self._kept[step.number] = found
+                self.proposals[step.number] = proposal = self.proposals[step.number].after(step)
+                if proposal.is_kept:  # a second measurement does not change the order
+                    self._kept[step.number] = proposal
 
     @property
     def num_before(self) -> int:
@@ -145,23 +145,27 @@ class Stream:
     @property
     def spent(self) -> float:
         """Sum of the levels so far."""
-        return sum(one.entered.level for one in self.proposals.values())
+        return sum(proposal.entered.level for proposal in self.proposals.values())
 
     def kept(self, origin: str) -> dict[int, Proposal]:
         """Return what was kept from a baseline, by number, in the order in which it was kept."""
-        return {number: one for number, one in self._kept.items() if one.entered.origin == origin}
+        return {
+            number: proposal for number, proposal in self._kept.items() if proposal.entered.origin == origin
+        }
 
     def is_of(self, name: str, variant: str | None) -> bool:
         """True if a study proposed something: of one variant, or of any with None."""
-        studies = {one.entered.study for one in self.proposals.values()}
-        return any(one == variant or (variant is None and one.partition("@")[0] == name) for one in studies)
+        studies = {proposal.entered.study for proposal in self.proposals.values()}
+        return any(
+            study == variant or (variant is None and study.partition("@")[0] == name) for study in studies
+        )
 
     def find(self, step: Step) -> Proposal | None:
         """Find the proposal that asks the same: this config against this one."""
-        for one in self.proposals.values():
-            known = one.entered
-            if (known.origin, known.config, known.against) == (step.origin, step.config, step.against):
-                return one
+        for proposal in self.proposals.values():
+            entered = proposal.entered
+            if (entered.origin, entered.config, entered.against) == (step.origin, step.config, step.against):
+                return proposal
         return None
 
     def chosen(self, origin: str, against: str | None) -> Proposal | None:
@@ -177,7 +181,7 @@ class Stream:
         kept = self.kept(origin)
         if against is None:
             return next(reversed(kept.values()), None)
-        names = {"baseline": None, str(BASELINE): None} | {str(n): one for n, one in kept.items()}
+        names = {"baseline": None, str(BASELINE): None} | {str(n): proposal for n, proposal in kept.items()}
         if against not in names:
             allowed = [name for name in names if name != str(BASELINE)]
             raise DataError(f"--against {against}: no such proposal was kept. {nearest(against, allowed)}")
@@ -193,8 +197,8 @@ def read_streams(store: ArtifactStore) -> dict[str, Stream]:
     """Read all streams of a store, by key, in the order in which they began."""
     pages = open_streams(store).read()
     keys = dict.fromkeys(step.stream for step in pages.documents.values())
-    lost = pages.last - len(pages.documents)
-    return {key: Stream(key, pages.documents.values(), lost) for key in keys}
+    num_unreadable = pages.last - len(pages.documents)
+    return {key: Stream(key, pages.documents.values(), num_unreadable) for key in keys}
 
 
 def read_stream(store: ArtifactStore, key: str) -> Stream:
@@ -217,11 +221,11 @@ def append(store: ArtifactStore, key: str, next_step: Callable[[Stream], Step | 
     journal = open_streams(store)
     while True:
         pages = journal.read()
-        lost = pages.last - len(pages.documents)
-        stream = Stream(key, pages.documents.values(), lost)
+        num_unreadable = pages.last - len(pages.documents)
+        stream = Stream(key, pages.documents.values(), num_unreadable)
         step = next_step(stream)
         if step is None:
             return stream
         step = replace(step, time=timestamp())
         if journal.append(pages.last + 1, step):
-            return Stream(key, [*pages.documents.values(), step], lost)
+            return Stream(key, [*pages.documents.values(), step], num_unreadable)

@@ -173,7 +173,9 @@ class CellResult:
         finished = [trial.seeded for trial in self.finished]
         if len(finished) < 2:
             return {}
-        return {stage: name for stage, name in finished[0].items() if all(stage in one for one in finished)}
+        return {
+            stage: name for stage, name in finished[0].items() if all(stage in stages for stages in finished)
+        }
 
     @property
     def num_distinct(self) -> int:
@@ -200,7 +202,7 @@ class CellResult:
             or (trial.state == "finished" and not math.isfinite(trial.metrics.get(metric, 0.0)))
             for trial in self.trials
         }
-        return [seed for seed, lost in is_lost.items() if lost]
+        return [seed for seed, has_lost in is_lost.items() if has_lost]
 
     def mean(self, metric: str) -> float | None:
         """Average a metric over the finished replicates; None when there is none."""
