@@ -124,13 +124,13 @@ class Comparer:
         cells: Sequence[Mapping[int, Measured]],
         missing: str,
     ) -> Comparison:
-        every = dict.fromkeys(seed for cell in cells for seed in cell)
-        seeds = tuple(seed for seed in every if all(seed in cell for cell in cells))
+        all_seeds = dict.fromkeys(seed for cell in cells for seed in cell)
+        seeds = tuple(seed for seed in all_seeds if all(seed in cell for cell in cells))
         empty = replace(empty, seeds=seeds)
         if not seeds:
             note = f"no seed finished in {'both' if len(cells) == 2 else 'all'} cells"
             return replace(empty, notes=(note,))
-        left_out = [str(seed) for seed in every if seed not in seeds]
+        left_out = [str(seed) for seed in all_seeds if seed not in seeds]
         word = "seed" if len(left_out) == 1 else "seeds"
         notes = [f"{word} {', '.join(left_out)} {missing}"] if left_out else []
         rows = [[cell[seed] for cell in cells] for seed in seeds]
@@ -159,8 +159,8 @@ class Comparer:
         num_segments = len(_segments(rows[0][0]))
         exchanged = None
         if len(cells) == 2:
-            left, right = (np.stack([_segments(row[side]) for row in rows]) for side in (0, 1))
-            exchanged = resampling.randomised_differences(left, right, _score(empty.metric), self.samples)
+            a_rows, b_rows = (np.stack([_segments(row[side]) for row in rows]) for side in (0, 1))
+            exchanged = resampling.randomised_differences(a_rows, b_rows, _score(empty.metric), self.samples)
         return self._by_segments(empty, differences, bootstrapped, exchanged, num_segments, notes)
 
     def against_value(
@@ -183,46 +183,46 @@ class Comparer:
             which it lies, within or beyond.
         """
         a_trials = _finite(a_trials)
-        found = Comparison(
+        comparison = Comparison(
             metric=metric, a=a, b=f"published {value:g}", seeds=tuple(a_trials), level=self.alpha
         )
         if not a_trials:
-            return replace(found, notes=("no seed finished",))
+            return replace(comparison, notes=("no seed finished",))
         values = np.array([trial.value for trial in a_trials.values()])
-        found = replace(found, difference=float(values.mean()) - value)
+        comparison = replace(comparison, difference=float(values.mean()) - value)
         if len(values) < 2:
-            return replace(found, notes=("one seed: no interval and no p-value",))
-        difference, dof = _known(found.difference), len(values) - 1
+            return replace(comparison, notes=("one seed: no interval and no p-value",))
+        difference, dof = _known(comparison.difference), len(values) - 1
         scale = float(values.std(ddof=1)) * math.sqrt(1 + 1 / len(values))
         if scale == 0:  # all seeds gave one value: there is no variance to test against
-            return replace(found, is_exact=True, scope="seeds", ci=(difference, difference))
+            return replace(comparison, is_exact=True, scope="seeds", ci=(difference, difference))
         reach = scale * float(stdtrit(dof, 1 - self.alpha / 2))
         p = resampling.equivalence_p(difference, scale, dof, margin)
-        return replace(found, p=p, scope="seeds", ci=(difference - reach, difference + reach))
+        return replace(comparison, p=p, scope="seeds", ci=(difference - reach, difference + reach))
 
-    def _by_seeds(self, found: Comparison, differences: Array, notes: list[str]) -> Comparison:
+    def _by_seeds(self, comparison: Comparison, differences: Array, notes: list[str]) -> Comparison:
         if len(differences) < 2:
             notes.append("one seed and no segments to resample: no interval and no p-value")
-            return replace(found, notes=tuple(notes))
+            return replace(comparison, notes=tuple(notes))
         noise = resampling.spread(differences, None, self.samples)
-        found = replace(found, scope="seeds", ci=self._interval(found, noise))
-        if noise.seed_variance == 0 and found.difference != found.null:
+        comparison = replace(comparison, scope="seeds", ci=self._interval(comparison, noise))
+        if noise.seed_variance == 0 and comparison.difference != comparison.null:
             notes.append("the difference is identical for every seed, so there is nothing to test")
-            return replace(found, notes=tuple(notes))
-        p = resampling.two_sided_p(_known(found.difference) - found.null, noise)
-        found = replace(found, p=p, p_bootstrap=p, p_randomisation=p)
-        return _with_variances(found, noise, notes)
+            return replace(comparison, notes=tuple(notes))
+        p = resampling.two_sided_p(_known(comparison.difference) - comparison.null, noise)
+        comparison = replace(comparison, p=p, p_bootstrap=p, p_randomisation=p)
+        return _with_variances(comparison, noise, notes)
 
     def _by_segments(
         self,
-        found: Comparison,
+        comparison: Comparison,
         differences: Array,
         bootstrapped: Array,
         exchanged: Array | None,
         num_segments: int | None,
         notes: list[str],
     ) -> Comparison:
-        difference = _known(found.difference) - found.null
+        difference = _known(comparison.difference) - comparison.null
         noise = resampling.spread(differences, bootstrapped, self.samples)
         p_bootstrap = resampling.two_sided_p(difference, noise)
         p_randomisation = None
@@ -232,30 +232,32 @@ class Comparer:
         # These trained models alone: only the segments vary.
         fixed_seeds = bootstrapped.mean(axis=0)
         is_randomised = self.test == "approximate_randomisation" and p_randomisation is not None
-        found = replace(
-            found,
+        comparison = replace(
+            comparison,
             num_segments=num_segments,
             scope="seeds and segments" if len(differences) > 1 else "segments",
-            ci=self._interval(found, noise),
+            ci=self._interval(comparison, noise),
             p=p_randomisation if is_randomised else p_bootstrap,
             p_bootstrap=p_bootstrap,
             p_randomisation=p_randomisation,
             p_segments=resampling.p_value(difference, fixed_seeds - fixed_seeds.mean()),
         )
-        return _with_variances(found, noise, notes)
+        return _with_variances(comparison, noise, notes)
 
-    def _interval(self, found: Comparison, noise: Spread) -> tuple[float, float]:
-        return resampling.interval(_known(found.difference), noise.draws, self.alpha)
+    def _interval(self, comparison: Comparison, noise: Spread) -> tuple[float, float]:
+        return resampling.interval(_known(comparison.difference), noise.draws, self.alpha)
 
 
-def _with_variances(found: Comparison, noise: Spread, notes: list[str]) -> Comparison:
+def _with_variances(comparison: Comparison, noise: Spread, notes: list[str]) -> Comparison:
     if noise.seed_variance is None:
         notes.append(ONE_SEED)
     elif noise.seed_variance + noise.segment_variance == 0:
         notes.append("no variation over seeds or segments")
     else:
-        found = replace(found, seed_variance=noise.seed_variance, segment_variance=noise.segment_variance)
-    return replace(found, notes=tuple(notes))
+        comparison = replace(
+            comparison, seed_variance=noise.seed_variance, segment_variance=noise.segment_variance
+        )
+    return replace(comparison, notes=tuple(notes))
 
 
 def _known(difference: float | None) -> float:
@@ -279,7 +281,11 @@ def _segments(trial: Measured) -> Array:
 def _are_constant(rows: Sequence[Sequence[Measured]]) -> bool:
     """True if no cell varies over its seeds or has segments to resample."""
     values = [[(trial.value, trial.segments is None) for trial in row] for row in rows]
-    return len(rows) > 1 and all(row == values[0] for row in values) and all(one for _, one in values[0])
+    return (
+        len(rows) > 1
+        and all(row == values[0] for row in values)
+        and all(lacks_segments for _, lacks_segments in values[0])
+    )
 
 
 def _why_unpaired(rows: Sequence[Sequence[Measured]]) -> str | None:

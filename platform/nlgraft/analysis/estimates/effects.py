@@ -81,7 +81,7 @@ def contrasts(axes: Axes, cells: Sequence[Cell]) -> list[Contrast]:
     """
     if len(axes.levels) < 2:
         return []
-    known = {canonical_json(cell.levels): cell for cell in cells}
+    by_levels = {canonical_json(cell.levels): cell for cell in cells}
     baseline = axes.baseline
     off = [
         (name, level)
@@ -90,17 +90,17 @@ def contrasts(axes: Axes, cells: Sequence[Cell]) -> list[Contrast]:
         if not same(level, baseline[name])
     ]
     pairs = [pair for pair in itertools.combinations(off, 2) if pair[0][0] != pair[1][0]]
-    interactions = [found for pair in pairs if (found := _contrast(axes, known, dict(pair))).terms]
-    mains = [found for one in off if (found := _contrast(axes, known, dict([one]))).terms]
+    interactions = [contrast for pair in pairs if (contrast := _contrast(axes, by_levels, dict(pair))).terms]
+    mains = [contrast for choice in off if (contrast := _contrast(axes, by_levels, dict([choice]))).terms]
     return [*mains, *interactions] if interactions else []
 
 
-def _contrast(axes: Axes, known: Mapping[str, Cell], levels: Mapping[str, Any]) -> Contrast:
+def _contrast(axes: Axes, by_levels: Mapping[str, Cell], levels: Mapping[str, Any]) -> Contrast:
     blocks = []
-    for cell in known.values():
+    for cell in by_levels.values():
         if all(same(cell.levels[name], level) for name, level in levels.items()):
             corners = [
-                (sign, known.get(canonical_json({**cell.levels, **corner})))
+                (sign, by_levels.get(canonical_json({**cell.levels, **corner})))
                 for sign, corner in _corners(levels, axes.baseline)
             ]
             block = [(sign, corner) for sign, corner in corners if corner is not None]

@@ -14,11 +14,11 @@ from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.estimates.resampling import normal_p
 
 
-def equal_p(found: Comparison) -> float | None:
+def equal_p(comparison: Comparison) -> float | None:
     """Compute the p-value of a difference of at least the margin; None without a margin or variances."""
-    if found.margin is None or found.difference is None or found.seed_variance is None:
+    if comparison.margin is None or comparison.difference is None or comparison.seed_variance is None:
         return None
-    gap = found.margin - abs(found.difference)
-    noise = (found.seed_variance, found.segment_variance)
-    one_sided = float(normal_p(np.array(gap), *noise, found.num_seeds)) / 2
+    gap = comparison.margin - abs(comparison.difference)
+    noise = (comparison.seed_variance, comparison.segment_variance)
+    one_sided = float(normal_p(np.array(gap), *noise, comparison.num_seeds)) / 2
     return one_sided if gap > 0 else 1 - one_sided

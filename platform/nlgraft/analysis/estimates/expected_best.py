@@ -81,10 +81,12 @@ def expected_best(result: Results, cell: CellResult) -> ExpectedBest | None:
     objective = result.study.objectives[0]
     sign = 1.0 if objective.direction == "maximize" else -1.0
     ended = [trial for trial in cell.search if trial.record is not None and trial.state != "killed"]
-    found = [sign * one.value for trial in ended if (one := trial.measured(objective.metric)) is not None]
-    if len(found) < _FEW:
+    scores = [
+        sign * measured.value for trial in ended if (measured := trial.measured(objective.metric)) is not None
+    ]
+    if len(scores) < _FEW:
         return None
-    values = np.array(found + [min(found)] * (len(ended) - len(found)))
+    values = np.array(scores + [min(scores)] * (len(ended) - len(scores)))
     seed_variance = _seed_variance(result, objective.metric)
     steps = [last for trial in ended if (last := _last_step(trial)) is not None]
     draws = np.random.default_rng(RANDOM_SEED).choice(values, (_NUM_SAMPLES, len(values)))
@@ -96,7 +98,7 @@ def expected_best(result: Results, cell: CellResult) -> ExpectedBest | None:
         low,
         high,
         None if seed_variance is None else sign * expected_maximum(on_new_seeds(values, seed_variance)),
-        len(ended) - len(found),
+        len(ended) - len(scores),
         float(np.mean(steps)) if steps else None,
         result.study.resources.max_workers * float(np.mean([_took_s(trial) for trial in ended])),
     )
@@ -125,7 +127,7 @@ def on_new_seeds(values: Array, seed_variance: float) -> Array:
 def _seed_variance(result: Results, metric: str) -> float | None:
     """Pool the variance of the replicates' values over cells."""
     measured = [[trial.measured(metric) for trial in cell.trials] for cell in result.cells]
-    groups = [[one.value for one in cell if one is not None] for cell in measured]
+    groups = [[score.value for score in cell if score is not None] for cell in measured]
     variances = [(len(group) - 1, np.var(group, ddof=1)) for group in groups if len(group) >= _FEW]
     if not variances:
         return None

@@ -75,25 +75,25 @@ def compare_systems(
         raise DataError(f"{reference}: no line has text; give references, a line for each hypothesis")
     lines = {name: [read_lines(path, _MAX_CHARS).lines for path in paths] for name, paths in systems.items()}
     wrong = [
-        f"{path}: {len(found)} lines, {Path(reference).name} has {len(references)}"
+        f"{path}: {len(hypotheses)} lines, {Path(reference).name} has {len(references)}"
         for name, paths in systems.items()
-        for path, found in zip(paths, lines[name], strict=True)
-        if len(found) != len(references)
+        for path, hypotheses in zip(paths, lines[name], strict=True)
+        if len(hypotheses) != len(references)
     ]
     if wrong:
         raise DataError("\n".join(wrong))
-    found = []
+    scores = []
     comparer = Comparer(samples=samples, alpha=alpha)
     for metric in metrics:
         scored = {
-            name: [_evaluated(one, references, metric) for one in seeds] for name, seeds in lines.items()
+            name: [_evaluated(texts, references, metric) for texts in seeds] for name, seeds in lines.items()
         }
         (first, base), *others = scored.items()
-        found.append(_scores(first, metric, base))
+        scores.append(_scores(first, metric, base))
         for name, trials in others:
             comparison = comparer.compare(metric, name, _measured(trials), first, _measured(base))
-            found.append(replace(_scores(name, metric, trials), comparison=comparison))
-    return _judged(found, alpha)
+            scores.append(replace(_scores(name, metric, trials), comparison=comparison))
+    return _judged(scores, alpha)
 
 
 def _evaluated(hypotheses: list[str], references: list[str], metric: str) -> tuple[Score, Measured]:
@@ -112,22 +112,22 @@ def _scores(name: str, metric: str, trials: Sequence[tuple[Score, Measured]]) ->
     return SystemScores(name, metric, values, score.signature, score.direction == "maximize")
 
 
-def _judged(found: list[SystemScores], alpha: float) -> list[SystemScores]:
+def _judged(scores: list[SystemScores], alpha: float) -> list[SystemScores]:
     """Correct the p-values after Holm and write the verdicts, as for the cells of a study."""
-    family = [one.comparison for one in found if one.comparison is not None]
-    adjusted = holm([one.p for one in family])
+    family = [system.comparison for system in scores if system.comparison is not None]
+    adjusted = holm([compared.p for compared in family])
     num_open = sum(p is not None and p > alpha for p in adjusted)
-    level, size = alpha / max(1, num_open), (len(family), sum(one.p is not None for one in family))
+    level, size = alpha / max(1, num_open), (len(family), sum(compared.p is not None for compared in family))
     corrected = iter(zip(family, adjusted, strict=True))
     judged = []
-    for one in found:
-        if one.comparison is None:
-            judged.append(one)
+    for system in scores:
+        if system.comparison is None:
+            judged.append(system)
             continue
         comparison, p = next(corrected)
         comparison = replace(comparison, p_holm=p, level=level, family=size)
         standing: Standing = "open"
         if comparison.is_significant(alpha, is_corrected=True):
-            standing = "better" if ((comparison.difference or 0.0) > 0) == one.is_up else "worse"
-        judged.append(replace(one, comparison=replace(comparison, standing=standing)))
+            standing = "better" if ((comparison.difference or 0.0) > 0) == system.is_up else "worse"
+        judged.append(replace(system, comparison=replace(comparison, standing=standing)))
     return judged

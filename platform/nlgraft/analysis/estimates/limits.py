@@ -21,42 +21,48 @@ class Term:
     metric: str
 
 
-def limited(found: Comparison, metric: Metric, terms: Sequence[Term], crowded: Collection[str]) -> Comparison:
+def limited(
+    comparison: Comparison, metric: Metric, terms: Sequence[Term], crowded: Collection[str]
+) -> Comparison:
     """Leave open what no number of seeds can decide, and name the stages that were trained once for all.
 
     Args:
-        found: The comparison.
+        comparison: The comparison.
         metric: Its metric.
         terms: Its cells.
         crowded: Fingerprints of the stages that shared their machine.
     """
     if metric.is_fixed:
-        return found
-    if found.is_exact:  # seeds that tie by chance make nothing certain
+        return comparison
+    if comparison.is_exact:  # seeds that tie by chance make nothing certain
         tie = "the metric may vary with the seed, so there is nothing to test"
-        found = replace(found, is_exact=False, notes=(*found.notes, tie))
-    if found.seed_variance == 0 and found.difference != found.null and _do_vary(found, terms):
+        comparison = replace(comparison, is_exact=False, notes=(*comparison.notes, tie))
+    if (
+        comparison.seed_variance == 0
+        and comparison.difference != comparison.null
+        and _do_vary(comparison, terms)
+    ):
         note = "the cells vary with the seed and their difference happens not to: its noise is unknown"
-        return _left_open(found, "the same difference for every seed", note)
+        return _left_open(comparison, "the same difference for every seed", note)
     cells = [term.cell for term in terms]
     if metric.counted_by and (why := _not_alike(metric, cells)):
-        return _left_open(found, *why)
+        return _left_open(comparison, *why)
     if metric.is_time:  # time does not depend on the weights that a pretraining ended with
         if not _is_crowded(cells, crowded):
-            return found
+            return comparison
         note = "timed beside other stages on the same machine; resources.max_concurrent: 1"
-        return _left_open(found, "timed beside other stages", note)
-    return _trained_once(_without_lost(found, terms), terms)
+        return _left_open(comparison, "timed beside other stages", note)
+    return _trained_once(_without_lost(comparison, terms), terms)
 
 
-def _left_open(found: Comparison, because: str, note: str) -> Comparison:
-    return replace(found, open_because=because, notes=(*found.notes, f"undecided, {note}"))
+def _left_open(comparison: Comparison, because: str, note: str) -> Comparison:
+    return replace(comparison, open_because=because, notes=(*comparison.notes, f"undecided, {note}"))
 
 
-def _do_vary(found: Comparison, terms: Sequence[Term]) -> bool:
+def _do_vary(comparison: Comparison, terms: Sequence[Term]) -> bool:
     """True if the score of some cell depends on the seed, as that of a cell without training does not."""
-    measured = [term.cell.measured(term.metric, found.seeds).values() for term in terms]
-    return any(len({one.value for one in values}) > 1 for values in measured)
+    measured = [term.cell.measured(term.metric, comparison.seeds).values() for term in terms]
+    return any(len({score.value for score in values}) > 1 for values in measured)
 
 
 def _not_alike(metric: Metric, cells: Sequence[CellResult]) -> tuple[str, str] | None:
@@ -64,7 +70,7 @@ def _not_alike(metric: Metric, cells: Sequence[CellResult]) -> tuple[str, str] |
     advice = "compare a metric per character"
     measured = [cell.measured(metric.counted_by) for cell in cells]
     for seed in set().union(*measured):
-        if len({found[seed].value for found in measured if seed in found}) > 1:
+        if len({counts[seed].value for counts in measured if seed in counts}) > 1:
             return "different vocabularies", f"{metric.unit} of different vocabularies; {advice}"
     if any(_is_unknown(cell, metric.counted_by) for cell in cells):
         note = f"{metric.counted_by} is not on record, so the units may differ; {advice}"
@@ -75,8 +81,8 @@ def _not_alike(metric: Metric, cells: Sequence[CellResult]) -> tuple[str, str] |
 def _is_unknown(cell: CellResult, count: str) -> bool:
     """True if finished replicates lack a count that the others do not all agree on."""
     finished = [trial for trial in cell.trials if trial.state == "finished"]
-    known = [one.value for one in cell.measured(count).values()]
-    return len(known) < len(finished) and len(set(known)) != 1
+    values = [measured.value for measured in cell.measured(count).values()]
+    return len(values) < len(finished) and len(set(values)) != 1
 
 
 def _is_crowded(cells: Sequence[CellResult], crowded: Collection[str]) -> bool:
@@ -86,23 +92,23 @@ def _is_crowded(cells: Sequence[CellResult], crowded: Collection[str]) -> bool:
     return not stages.isdisjoint(crowded)
 
 
-def _without_lost(found: Comparison, terms: Sequence[Term]) -> Comparison:
+def _without_lost(comparison: Comparison, terms: Sequence[Term]) -> Comparison:
     """Leave a comparison open if a cell lost seeds that another one did not.
 
     Seeds that crash or diverge to non-finite values are rarely the good ones; the mean of the others is
     biased in favour of the cell.
     """
-    lost = {term.cell.cell.label: set(term.cell.lost(term.metric)) for term in terms}
+    lost_seeds = {term.cell.cell.label: set(term.cell.lost(term.metric)) for term in terms}
     # A seed lost on every side says nothing for or against one of them.
-    common = set.intersection(*lost.values())
-    uneven = {label: sorted(seeds - common) for label, seeds in lost.items() if seeds - common}
-    if not uneven or len(lost) == 1:
-        return found
+    common = set.intersection(*lost_seeds.values())
+    uneven = {label: sorted(seeds - common) for label, seeds in lost_seeds.items() if seeds - common}
+    if not uneven or len(lost_seeds) == 1:
+        return comparison
     named = "; ".join(f"{label} lost seed {', '.join(map(str, seeds))}" for label, seeds in uneven.items())
-    return _left_open(found, "seeds lost", f"{named}, and what is left flatters it")
+    return _left_open(comparison, "seeds lost", f"{named}, and what is left flatters it")
 
 
-def _trained_once(found: Comparison, terms: Sequence[Term]) -> Comparison:
+def _trained_once(comparison: Comparison, terms: Sequence[Term]) -> Comparison:
     """Name the stages that all seeds share.
 
     If one cell has such a stage and the other does not, the difference includes the error of that single
@@ -114,8 +120,8 @@ def _trained_once(found: Comparison, terms: Sequence[Term]) -> Comparison:
         stage: sum(term.weight for term in terms if stage in term.cell.trained_once) for stage in names
     }
     differing = {names[stage] for stage, weight in weights.items() if abs(weight) > _CANCELLED}
-    found = replace(found, trained_once=tuple(sorted({*names.values()} - differing)))
-    if not differing or found.open_because:
-        return found
+    comparison = replace(comparison, trained_once=tuple(sorted({*names.values()} - differing)))
+    if not differing or comparison.open_because:
+        return comparison
     note = f"one pretraining only: {', '.join(sorted(differing))} trained once for all seeds"
-    return _left_open(found, "one pretraining only", note)
+    return _left_open(comparison, "one pretraining only", note)

@@ -43,14 +43,14 @@ def power(
     t, z = stdtrit(num_seeds - 1, 1 - level / 2), ndtri(1 - level / 2)
     limit = np.sqrt(t**2 * estimated / num_seeds + z**2 * segment_variance)
     scale = np.sqrt(seed_variance / num_seeds + segment_variance)[..., None]
-    found = ndtr((difference - limit) / scale) + ndtr((-difference - limit) / scale)
+    probability = ndtr((difference - limit) / scale) + ndtr((-difference - limit) / scale)
     if margin is not None:
         t, z = stdtrit(num_seeds - 1, 1 - level), ndtri(1 - level)
         inner = margin - np.sqrt(t**2 * estimated / num_seeds + z**2 * segment_variance)
         is_equal = ndtr((inner - difference) / scale) - ndtr((-inner - difference) / scale)
         # Beyond the limit and below the inner one exclude each other, unless one of them always holds.
-        found = np.where(inner >= limit, 1.0, found + np.maximum(is_equal, 0.0))
-    return found.mean(axis=-1)
+        probability = np.where(inner >= limit, 1.0, probability + np.maximum(is_equal, 0.0))
+    return probability.mean(axis=-1)
 
 
 def smallest_detectable(seed_variance: float, segment_variance: float, num_seeds: int, level: float) -> float:
@@ -108,8 +108,8 @@ def seeds_needed(
     plausible = seed_variance / _chi_squared(num_seeds - 1)
 
     def is_enough(count: int) -> bool:
-        found = power(abs(difference), plausible, segment_variance, count, level, margin)
-        return bool(found.mean() >= POWER)
+        powers = power(abs(difference), plausible, segment_variance, count, level, margin)
+        return bool(powers.mean() >= POWER)
 
     # With ever more seeds the error of the test set remains, so even the most may not be enough.
     if (difference == 0 and margin is None) or not is_enough(MAX_SEEDS):

@@ -171,11 +171,11 @@ def spread(differences: Array, segment_draws: Array | None, num_samples: int) ->
     # Equal differences leave a variance of rounding errors, over which a t test would reject anything.
     if between <= (_TIE * float(np.max(np.abs(differences), initial=1e-300))) ** 2:
         between = 0.0
-    own = max(0.0, total - (within - total) / (num_seeds - 1))
+    segment_variance = max(0.0, total - (within - total) / (num_seeds - 1))
     if total > 0:
-        draws = draws * np.sqrt(own / total)
+        draws = draws * np.sqrt(segment_variance / total)
     draws = draws + np.sqrt(between / num_seeds) * _t_draws(num_seeds - 1, num_samples)
-    return Spread(draws, between, own, num_seeds)
+    return Spread(draws, between, segment_variance, num_seeds)
 
 
 @lru_cache(maxsize=32)

@@ -101,11 +101,11 @@ class CellSettings:
             "caveats": list(self.caveats),
             "settings": [
                 {
-                    "setting": one.path,
-                    "importance": rounded(one.share),
-                    "by_chance": rounded(one.by_chance),
-                    "stands_out": one.stands_out,
-                    "trials_without": one.num_without,
+                    "setting": setting.path,
+                    "importance": rounded(setting.share),
+                    "by_chance": rounded(setting.by_chance),
+                    "stands_out": setting.stands_out,
+                    "trials_without": setting.num_without,
                     "levels": [
                         {
                             "level": level.name,
@@ -113,10 +113,10 @@ class CellSettings:
                             "mean": rounded(level.mean),
                             "best": rounded(level.best),
                         }
-                        for level in one.levels
+                        for level in setting.levels
                     ],
                 }
-                for one in self.settings
+                for setting in self.settings
             ],
         }
 
@@ -131,14 +131,14 @@ def searched_settings(result: Results, cell: CellResult) -> CellSettings | None:
         for trial in cell.search
         if trial.state == "finished"
     ]
-    finite = [one for one in tried if math.isfinite(one[1])]
+    finite = [attempt for attempt in tried if math.isfinite(attempt[1])]
     if not finite:
         return None
     # A configuration that was proposed again brought the same result, not another one.
     tried = list({json.dumps(params, sort_keys=True): (params, value) for params, value in finite}.values())
     shares, by_chance = _shares(result.importance, search.space, objective.direction, tried)
     best = max if objective.direction == "maximize" else min
-    found = []
+    settings = []
     for path, domain in search.space.items():
         points = tuple((params[path], value) for params, value in tried if path in params)
         if points:
@@ -147,13 +147,13 @@ def searched_settings(result: Results, cell: CellResult) -> CellSettings | None:
                 for name, values in _levels(domain, points).items()
             )
             without = len(tried) - len(points)
-            found.append(
+            settings.append(
                 SearchedSetting(path, shares.get(path), by_chance.get(path), levels, without, points)
             )
-    found.sort(key=lambda one: -(one.share or 0.0))
+    settings.sort(key=lambda setting: -(setting.share or 0.0))
     left_out = sum(trial.state in ("finished", "stopped", "failed") for trial in cell.search) - len(finite)
     caveats = _caveats(len(tried), len(finite) - len(tried), left_out, search.sampler.name)
-    return CellSettings(cell.cell.label, len(tried), left_out, tuple(found), caveats)
+    return CellSettings(cell.cell.label, len(tried), left_out, tuple(settings), caveats)
 
 
 def _shares(
@@ -163,8 +163,8 @@ def _shares(
     tried: Sequence[Tried],
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return importances by path, and what shuffled trials exceed once in twenty, as shares of their sum."""
-    found = {} if importance is None or len(tried) < _FEWEST else importance(space, direction, tried)
-    total = sum(found.values())
+    importances = {} if importance is None or len(tried) < _FEWEST else importance(space, direction, tried)
+    total = sum(importances.values())
     if importance is None or total <= 0:
         return {}, {}
     rng = np.random.default_rng(_RANDOM_SEED)
@@ -181,10 +181,10 @@ def _shares(
         for _ in range(_NUM_SHUFFLES)
     ]
     by_chance = {
-        path: min(1.0, float(np.quantile([one[path] for one in shuffled], _EXCEEDED)) / total)
-        for path in found
+        path: min(1.0, float(np.quantile([chances[path] for chances in shuffled], _EXCEEDED)) / total)
+        for path in importances
     }
-    return {path: value / total for path, value in found.items()}, by_chance
+    return {path: value / total for path, value in importances.items()}, by_chance
 
 
 def _levels(domain: Domain, points: Sequence[tuple[Any, float]]) -> dict[str, list[float]]:
@@ -198,7 +198,7 @@ def _levels(domain: Domain, points: Sequence[tuple[Any, float]]) -> dict[str, li
     ordered = sorted(points, key=lambda point: point[0])
     numbers = list(dict.fromkeys(number for number, _ in ordered))
     if len(numbers) <= _NUM_BINS:
-        return {f"{one:.4g}": [value for number, value in ordered if number == one] for one in numbers}
+        return {f"{level:.4g}": [value for number, value in ordered if number == level] for level in numbers}
     # Cut between different values, so that equal ones share an interval.
     edges = np.quantile([number for number, _ in ordered], np.linspace(0, 1, _NUM_BINS + 1)[1:-1])
     groups: dict[int, list[tuple[float, float]]] = {}
@@ -212,20 +212,20 @@ def _interval(low: float, high: float) -> str:
 
 
 def _caveats(num_trials: int, num_repeated: int, num_left_out: int, sampler: str) -> tuple[str, ...]:
-    found = []
+    caveats = []
     if num_repeated:
-        found.append(f"{num_repeated} trials repeat the values of another one and are not counted")
+        caveats.append(f"{num_repeated} trials repeat the values of another one and are not counted")
     if num_trials < _FEWEST:
-        found.append(f"{num_trials} finished trials are too few for importances")
+        caveats.append(f"{num_trials} finished trials are too few for importances")
     elif num_trials < MANY:
-        found.append(f"importances of {num_trials} finished trials are rough")
+        caveats.append(f"importances of {num_trials} finished trials are rough")
     if num_left_out:
-        found.append(
+        caveats.append(
             f"{num_left_out} trials that failed or were stopped early are left out, so levels may look "
             "better than they are"
         )
     if sampler in _ADAPTIVE:
-        found.append(
+        caveats.append(
             f"{sampler} tried the values that looked good more often, so levels are unevenly covered"
         )
-    return tuple(found)
+    return tuple(caveats)

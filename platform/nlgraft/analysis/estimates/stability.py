@@ -67,7 +67,7 @@ def stability(cell: CellResult, name: str, metric: Metric, floor: float = 0.0) -
         metric: Its meaning.
         floor: Score that is reached without learning, where higher is better.
     """
-    values = {seed: one.value for seed, one in cell.measured(name).items()}
+    values = {seed: measured.value for seed, measured in cell.measured(name).items()}
     if not values:
         return None
     array = np.array(list(values.values()))
@@ -78,11 +78,11 @@ def stability(cell: CellResult, name: str, metric: Metric, floor: float = 0.0) -
         diverged = [seed for seed, value in values.items() if has_learned and value < limit]
     else:
         diverged = [seed for seed, value in values.items() if value > 2 * array.min() > 0]
-    lost = tuple(cell.lost(name))
+    lost_seeds = tuple(cell.lost(name))
     return Stability(
         cell.cell.label,
-        len(values) + len(lost),
-        lost,
+        len(values) + len(lost_seeds),
+        lost_seeds,
         tuple(diverged),
         float(array.mean()),
         float(np.median(array)),

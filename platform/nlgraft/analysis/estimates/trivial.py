@@ -46,12 +46,12 @@ def trivial_output(cells: Sequence[CellResult], metric: str) -> Trivial | None:
     trials = (trial for cell in cells for trial in cell.trials if trial.measured(metric) is not None)
     trial = next(trials, None)
     split, _, name = metric.partition("/")
-    known = SCORED.get(name)
-    if trial is None or known is None:
+    scored = SCORED.get(name)
+    if trial is None or scored is None:
         return None
-    found = list(_of_classes(trial, split, name) if name in _OF_CLASSES else _of_text(trial, split, name))
-    best = max if known.direction == "maximize" else min
-    return best(found, key=lambda one: one.value) if found else None
+    outputs = list(_of_classes(trial, split, name) if name in _OF_CLASSES else _of_text(trial, split, name))
+    best = max if scored.direction == "maximize" else min
+    return best(outputs, key=lambda output: output.value) if outputs else None
 
 
 def has_learned(value: float, trivial: Trivial, metric: str) -> bool:
@@ -97,6 +97,6 @@ def _tokenizers(trial: TrialResult, metric: str) -> TextTokenizers:
     measured = trial.measured(metric)
     signature = (measured.signature or "") if measured is not None else ""
     name = next((part[4:] for part in signature.split("|") if part.startswith("tok:")), "")
-    rouge = next((one for one, how in ROUGE_SIGNATURES.items() if how in signature), "english")
+    rouge = next((tokenizer for tokenizer, how in ROUGE_SIGNATURES.items() if how in signature), "english")
     bleu = name if name in get_args(BleuTokenizer) else "13a"
     return TextTokenizers(cast("BleuTokenizer", bleu), cast("RougeTokenizer", rouge))
