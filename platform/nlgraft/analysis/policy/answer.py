@@ -66,7 +66,7 @@ class Judgement:
     p: float
 
 
-def judge(found: Pairs, entered: Step, lost: Collection[tuple[Arm, int]], is_last: bool) -> Judgement:
+def judge(pairs: Pairs, entered: Step, lost_before: Collection[tuple[Arm, int]], is_last: bool) -> Judgement:
     """Decide on a proposal.
 
     A seed lost by what is kept is left out, which flatters what is kept. A proposal that loses a seed on
@@ -74,33 +74,33 @@ def judge(found: Pairs, entered: Step, lost: Collection[tuple[Arm, int]], is_las
     that fails for the first time is not lost yet.
 
     Args:
-        found: The seeds so far.
+        pairs: The seeds so far.
         entered: The proposal with its level and the noise that was expected.
-        lost: Arms and seeds that failed before.
+        lost_before: Arms and seeds that failed before.
         is_last: True if there are no more seeds.
     """
-    gains = [found.gains[seed] for seed in found.gains]
-    gain = Gain.of(list(found.gains), gains)
+    gains = [pairs.gains[seed] for seed in pairs.gains]
+    gain = Gain.of(list(pairs.gains), gains)
     prior = NoisePrior(entered.prior_df, entered.prior_variance) if entered.prior_df else None
     p = p_of_gain(gains, prior)
-    failed_now = tuple(one for one in found.failed if one not in lost)
+    failed_now = tuple(failure for failure in pairs.failed if failure not in lost_before)
 
     def verdict(decision: Decision, reason: str = "", now: tuple[tuple[Arm, int], ...] = ()) -> Judgement:
         return Judgement(decision, reason, now, gain, p)
 
-    if found.why_not:
-        return verdict("DISCARD", found.why_not)
-    gone = {*found.diverged, *found.failed} - {*failed_now}
+    if pairs.why_not:
+        return verdict("DISCARD", pairs.why_not)
+    gone = {*pairs.diverged, *pairs.failed} - {*failed_now}
     alone = sorted(seed for arm, seed in gone if arm == "proposal" and ("kept", seed) not in gone)
     if alone:
-        why = found.failed.get(("proposal", alone[0]), "its value is not finite")
+        why = pairs.failed.get(("proposal", alone[0]), "its value is not finite")
         return verdict("DISCARD", f"it lost seed {alone[0]}, which what is kept did not: {why}")
     if failed_now:
         arm, seed = failed_now[0]
-        reason = f"seed {seed} of the {arm} config failed: {found.failed[arm, seed]}; it is run once more"
+        reason = f"seed {seed} of the {arm} config failed: {pairs.failed[arm, seed]}; it is run once more"
         return verdict("MORE", reason, failed_now)
-    if found.open:
-        return verdict("MORE", f"not ended yet: {count(len(found.open), 'seed')}")
+    if pairs.open:
+        return verdict("MORE", f"not ended yet: {count(len(pairs.open), 'seed')}")
     if len(gains) >= LOOKS[0] and not any(gains):
         return verdict("DISCARD", f"it changes nothing: equal values with all {len(gains)} seeds")
     limit = len(gains) if is_last else max(LOOKS[-1], len(gains) + 1)

@@ -56,7 +56,7 @@ class ClaimResult:
             seeds suffices, or when seeds are not what is missing.
         comparison: Our ``better`` minus ``worse``, one gain minus the other, or our mean minus the published
             value.
-        ours: Our means of the claim's cells.
+        own_values: Our means of the claim's cells.
         other_data: How our data differ from the claim's; empty if they are the same.
         why_not_comparable: Why the published figures are not shown beside ours; empty when they are.
     """
@@ -118,7 +118,7 @@ class ClaimResult:
         }
 
 
-def signatures_differ(published: str | None, ours: str | None) -> str:
+def signatures_differ(published: str | None, own_signature: str | None) -> str:
     """Say why a published figure was computed in another way than ours.
 
     Signatures are ``key:value`` pairs and words joined by ``|``, as sacreBLEU prints them. A published one
@@ -130,13 +130,13 @@ def signatures_differ(published: str | None, ours: str | None) -> str:
     """
     if published is None:
         return "the paper does not state how its metric was computed"
-    if ours is None:
+    if own_signature is None:
         return "our metric has no signature"
-    theirs, known = _settings(published), _settings(ours)
+    published_settings, own_settings = _settings(published), _settings(own_signature)
     clashes = [
-        f"{key}:{value}, ours {known.get(key, 'unknown')}" if value else f"{key}, ours {ours}"
-        for key, value in theirs.items()
-        if known.get(key) != value
+        f"{key}:{value}, ours {own_settings.get(key, 'unknown')}" if value else f"{key}, ours {own_signature}"
+        for key, value in published_settings.items()
+        if own_settings.get(key) != value
     ]
     return f"signatures differ ({', '.join(clashes)})" if clashes else ""
 
@@ -144,7 +144,7 @@ def signatures_differ(published: str | None, ours: str | None) -> str:
 def judge(
     claim: Claim,
     comparison: Comparison,
-    ours: tuple[float | None, ...],
+    own_values: tuple[float | None, ...],
     *,
     direction: Literal["maximize", "minimize"],
     alpha: float,
@@ -159,7 +159,7 @@ def judge(
         claim: The claim.
         comparison: ``better`` minus ``worse``, one gain minus the other, or the cell minus its published
             figure.
-        ours: Our means of the claim's cells.
+        own_values: Our means of the claim's cells.
         direction: Direction in which the metric improves.
         alpha: Level of significance.
         is_corrected: If true, Holm-adjusted p-values decide.
@@ -186,7 +186,7 @@ def judge(
         explanation=explanation,
         seeds_more=seeds_more,
         comparison=comparison,
-        ours=ours,
+        ours=own_values,
         other_data=other_data,
         why_not_comparable=why_not if claim.published else "no published figures",
     )

@@ -82,13 +82,16 @@ class ComparedResults(Results):
             NlgraftError: The system has no such metric.
         """
         metric = self._known(metric)
-        known = contrasts(axes_of(self.study), [found.cell for found in self.cells])
-        trials = [trial for found in self.cells for trial in found.measured(metric).values()]
+        all_contrasts = contrasts(axes_of(self.study), [cell.cell for cell in self.cells])
+        trials = [trial for cell in self.cells for trial in cell.measured(metric).values()]
         self._comparer.prepare(metric, trials)
-        compared = [self._effect_compared(metric, contrast) for contrast in known]
+        compared = [self._effect_compared(metric, contrast) for contrast in all_contrasts]
         if self.is_corrected:
             compared = self._corrected(compared)
-        return [Effect(contrast, self.judged(found)) for contrast, found in zip(known, compared, strict=True)]
+        return [
+            Effect(contrast, self.judged(comparison))
+            for contrast, comparison in zip(all_contrasts, compared, strict=True)
+        ]
 
     def gains(self, metric: str | None = None) -> list[GainCurve]:
         """Compare levels with their factor's baseline at each level of ``analysis.gains_over``.
@@ -102,10 +105,10 @@ class ComparedResults(Results):
         Raises:
             NlgraftError: The system has no such metric.
         """
-        pairs = gain_cells(self.study, [found.cell for found in self.cells])
+        pairs = gain_cells(self.study, [cell.cell for cell in self.cells])
         return [
-            GainCurve(label, tuple((level, self.compare(a, b, metric=metric)) for level, a, b in known))
-            for label, known in pairs.items()
+            GainCurve(label, tuple((level, self.compare(a, b, metric=metric)) for level, a, b in level_pairs))
+            for label, level_pairs in pairs.items()
         ]
 
     def _effect_compared(self, metric: str, contrast: Contrast) -> Comparison:
@@ -127,22 +130,26 @@ class ComparedResults(Results):
         """The answer to every claim of the study, in its order."""
         return [self._judge(claim) for claim in self._claims]
 
-    def standing(self, found: Comparison) -> Standing:
+    def standing(self, comparison: Comparison) -> Standing:
         """Read a comparison as a verdict on its first cell: a difference comes before its smallness."""
-        if not (found.looks or found.is_exact):
+        if not (comparison.looks or comparison.is_exact):
             return "open"
         alpha = self.study.analysis.alpha
-        if found.difference is None or not found.is_significant(alpha, is_corrected=self.is_corrected):
-            return "equal" if self._is_equal(found) else "open"
-        is_up = self.system.metrics[found.metric].direction == "maximize"
-        return "better" if (found.difference > 0) == is_up else "worse"
+        if comparison.difference is None or not comparison.is_significant(
+            alpha, is_corrected=self.is_corrected
+        ):
+            return "equal" if self._is_equal(comparison) else "open"
+        is_up = self.system.metrics[comparison.metric].direction == "maximize"
+        return "better" if (comparison.difference > 0) == is_up else "worse"
 
-    def judged(self, found: Comparison) -> Comparison:
+    def judged(self, comparison: Comparison) -> Comparison:
         """Write the verdict into a comparison."""
-        return replace(found, standing=self.standing(found), is_within_margin=self._is_equal(found))
+        return replace(
+            comparison, standing=self.standing(comparison), is_within_margin=self._is_equal(comparison)
+        )
 
-    def _is_equal(self, found: Comparison) -> bool:
-        return found.is_equal(self.study.analysis.alpha, is_corrected=self.is_corrected)
+    def _is_equal(self, comparison: Comparison) -> bool:
+        return comparison.is_equal(self.study.analysis.alpha, is_corrected=self.is_corrected)
 
     def margin(self, metric: str) -> float | None:
         """The difference on a metric that the study declares too small to matter."""
@@ -162,21 +169,21 @@ class ComparedResults(Results):
 
     def _declared(self, question: Question) -> Comparison:
         """Answer a question by this study alone, with Holm's correction if it belongs to a family."""
-        found = self._compared(question)
+        comparison = self._compared(question)
         if question.key in self._adjusted:
-            one = self._adjusted[question.key]
+            adjusted = self._adjusted[question.key]
             return replace(
-                found,
-                p_holm=one.p_holm,
-                p_equal_holm=one.p_equal_holm,
-                level=one.level,
-                later_levels=one.later_levels,
-                family=one.family,
+                comparison,
+                p_holm=adjusted.p_holm,
+                p_equal_holm=adjusted.p_equal_holm,
+                level=adjusted.level,
+                later_levels=adjusted.later_levels,
+                family=adjusted.family,
             )
-        if self.is_corrected and found.p is not None:
+        if self.is_corrected and comparison.p is not None:
             note = f"not in the family '{self.study.analysis.family}' that the study corrects for"
-            return replace(found, notes=(*found.notes, note))
-        return found
+            return replace(comparison, notes=(*comparison.notes, note))
+        return comparison
 
     def _compared(self, question: Question) -> Comparison:
         if question not in self._answers:
@@ -186,8 +193,8 @@ class ComparedResults(Results):
                 self._comparer.prepare(metric, trials)
             margin = self.margin(question.metric) if question.has_margin else None
             plan = self._plan_of(question.cells, question.metric)
-            found = over_looks(plan, partial(self._tested, question), margin, question.side)
-            self._answers[question] = self._limited(found, self._terms(question))
+            comparison = over_looks(plan, partial(self._tested, question), margin, question.side)
+            self._answers[question] = self._limited(comparison, self._terms(question))
         return self._answers[question]
 
     @cached_property
@@ -207,15 +214,15 @@ class ComparedResults(Results):
             for weight, cell, metric in zip(SIGNS, cells, question.metrics, strict=False)
         ]
 
-    def _limited(self, found: Comparison, terms: Sequence[Term]) -> Comparison:
+    def _limited(self, comparison: Comparison, terms: Sequence[Term]) -> Comparison:
         """Leave open what no number of seeds can decide, and name the stages that were trained once."""
-        metric = self.system.metrics[found.metric]
-        found = limited(replace(found, unit=metric.unit), metric, terms, self.provenance.crowded)
-        is_blind = found.metric == self.main_metric and terms
-        if found.open_because or not is_blind or not all(self.unlearned(term.cell) for term in terms):
-            return found
+        metric = self.system.metrics[comparison.metric]
+        comparison = limited(replace(comparison, unit=metric.unit), metric, terms, self.provenance.crowded)
+        is_blind = comparison.metric == self.main_metric and terms
+        if comparison.open_because or not is_blind or not all(self.unlearned(term.cell) for term in terms):
+            return comparison
         which = "neither cell has" if len(terms) == 2 else "none of its cells has"
-        return replace(found, open_because=f"{which} learned")
+        return replace(comparison, open_because=f"{which} learned")
 
     @cached_property
     def trivial(self) -> Trivial | None:
@@ -234,8 +241,8 @@ class ComparedResults(Results):
     @cached_property
     def searched_settings(self) -> list[CellSettings]:
         """Which searched settings mattered, by cell; a description, see `estimates.searched_settings`."""
-        found = [searched_settings(self, cell) for cell in self.cells]
-        return [one for one in found if one is not None]
+        by_cell = [searched_settings(self, cell) for cell in self.cells]
+        return [settings for settings in by_cell if settings is not None]
 
     @cached_property
     def stabilities(self) -> list[Stability]:
@@ -244,8 +251,8 @@ class ComparedResults(Results):
         if main not in self.metrics:
             return []
         floor = self.trivial.value if self.trivial is not None and main.endswith("/accuracy") else 0.0
-        found = [stability(cell, main, self.metrics[main], floor) for cell in self.cells]
-        return [one for one in found if one is not None]
+        by_cell = [stability(cell, main, self.metrics[main], floor) for cell in self.cells]
+        return [examined for examined in by_cell if examined is not None]
 
     def _tested(self, question: Question, seeds: Sequence[int] | None = None) -> Comparison:
         """Compare over some seeds, or over all that have finished, as is asked again and again."""
@@ -260,8 +267,8 @@ class ComparedResults(Results):
 
     def _test(self, question: Question, seeds: Sequence[int] | None) -> Comparison:
         metric, null = question.metric, question.null
-        asked = zip(question.metrics, question.cells, strict=True)
-        measured = [self.cell(label).measured(name, seeds) for name, label in asked]
+        sides = zip(question.metrics, question.cells, strict=True)
+        measured = [self.cell(label).measured(name, seeds) for name, label in sides]
         match question.cells:
             case (cell,):
                 return self._comparer.against_value(
@@ -317,29 +324,31 @@ class ComparedResults(Results):
         families = {"claims": claimed}
         if self.study.analysis.family == "all_cells":
             base = self.baseline.cell.label
-            cells = [(found.cell.label, base) for found in self.cells[1:]]
+            cells = [(cell.cell.label, base) for cell in self.cells[1:]]
             families = {
                 name: [*(Question(name, pair) for pair in cells), *(q for q in claimed if q.metric == name)]
                 for name in metrics
             }
         return {
-            name: list({one.key: one for one in family if self._exists(one)}.values())
+            name: list({question.key: question for question in family if self._exists(question)}.values())
             for name, family in families.items()
         }
 
     def _exists(self, question: Question) -> bool:
         """True unless one of the question's cells has finished without the metric."""
-        asked = zip(question.metrics, question.cells, strict=True)
-        return not any(self.cell(label).lacks(name) for name, label in asked)
+        sides = zip(question.metrics, question.cells, strict=True)
+        return not any(self.cell(label).lacks(name) for name, label in sides)
 
     @cached_property
     def _adjusted(self) -> dict[Hashable, Comparison]:
         """The families' comparisons with Holm's correction, by the keys of their questions."""
-        found: dict[Hashable, Comparison] = {}
+        by_key: dict[Hashable, Comparison] = {}
         for family in self._families:
             corrected = self._corrected([self._compared(question) for question in family])
-            found |= {one.key: comparison for one, comparison in zip(family, corrected, strict=True)}
-        return found
+            by_key |= {
+                question.key: comparison for question, comparison in zip(family, corrected, strict=True)
+            }
+        return by_key
 
     def _corrected(self, family: Sequence[Comparison]) -> list[Comparison]:
         """Adjust p-values after Holm, and set the level that the smallest open one must reach.
@@ -349,22 +358,25 @@ class ComparedResults(Results):
         """
         alpha = self.study.analysis.alpha
         level = FIRST * alpha
-        adjusted = corrected([one.either for one in family], level, alpha)
+        adjusted = corrected([comparison.either for comparison in family], level, alpha)
         # Holm tests the smallest of m open questions at its level / m; power is stated at that level.
         num_open = sum(p is not None and max(p, equal or 0.0) > alpha for p, equal in adjusted)
-        size = (sum(not one.is_exact for one in family), sum(bool(one.looks) for one in family))
+        size = (
+            sum(not comparison.is_exact for comparison in family),
+            sum(bool(comparison.looks) for comparison in family),
+        )
         return [
             with_levels(
                 replace(
-                    one,
-                    p_holm=p if one.looks else None,
-                    p_equal_holm=p_equal if one.looks and one.p_equal is not None else None,
+                    comparison,
+                    p_holm=p if comparison.looks else None,
+                    p_equal_holm=p_equal if comparison.looks and comparison.p_equal is not None else None,
                     family=size,
                 ),
                 self.own_plan.looks,
                 level / max(1, num_open),
             )
-            for one, (p, p_equal) in zip(family, adjusted, strict=True)
+            for comparison, (p, p_equal) in zip(family, adjusted, strict=True)
         ]
 
     def _question(self, claim: Claim) -> Question:
@@ -387,9 +399,11 @@ class ComparedResults(Results):
     def _why_not(self, claim: Claim) -> str:
         """Say why the published figures of a claim are not shown beside ours."""
         trials = self.cell(claim.cells[0]).measured(claim.metric).values()
-        ours = next((trial.signature for trial in trials), None)
+        own_signature = next((trial.signature for trial in trials), None)
         other_data = claim.other_data(self.study.data)
-        return f"other data: {other_data}" if other_data else signatures_differ(claim.signature, ours)
+        return (
+            f"other data: {other_data}" if other_data else signatures_differ(claim.signature, own_signature)
+        )
 
     def _judge(self, claim: Claim) -> ClaimResult:
         cells = [self.cell(text) for text in claim.cells]

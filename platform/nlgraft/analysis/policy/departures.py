@@ -199,7 +199,9 @@ def run_as_declared(
         store = design.store(rng, trouble or Trouble())
         for look in design.run_looks:
             is_open = decided[index] == 0
-            covered[index] = [_covers_zero(one, design.alpha) for one in store.report(file, range(look))]
+            covered[index] = [
+                _covers_zero(comparison, design.alpha) for comparison in store.report(file, range(look))
+            ]
             seeds[index, is_open] = look
             decided[index] = [cells in store.verdicts["ledger"] for cells in file.questions]
         erring[index] = store.has_erred("ledger")
@@ -238,7 +240,7 @@ def outcomes(design: Design, num: int, effect: float, departure: Departure) -> l
         run_as_declared(design, num, [effect], course, trouble).outcome
         for course, trouble in _troubles(design, departure)
     ]
-    ways = [_repeated(design, num, effect, *one) for one in _ways(design, departure.tries)]
+    ways = [_repeated(design, num, effect, *way) for way in _ways(design, departure.tries)]
     return [*ways, *trainings]
 
 
@@ -357,10 +359,10 @@ def _only(store: SimulatedStore, file: StudyFile, num_seeds: int) -> None:
 def _added(store: SimulatedStore, file: StudyFile, num_seeds: int) -> None:
     """Add the cell with the effect last."""
     last = next(cell for cell in file.questions[0] if cell != file.baseline)
-    known = {file.baseline}
+    reported_cells = {file.baseline}
     for cell in (*(cell for cell in file.cells[1:] if cell != last), last):
-        known.add(cell)
-        questions = tuple(cells for cells in file.questions if known.issuperset(cells))
+        reported_cells.add(cell)
+        questions = tuple(cells for cells in file.questions if reported_cells.issuperset(cells))
         if questions:
             store.report(replace(file, questions=questions), range(num_seeds))
 

@@ -71,10 +71,10 @@ class Matching:
         for identity in identities:
             by_identity = {identity(cell): cell for cell in new}
             for cell in list(gone):
-                if (found := by_identity.pop(identity(cell), None)) is not None:
-                    pairs.append((cell, found))
+                if (counterpart := by_identity.pop(identity(cell), None)) is not None:
+                    pairs.append((cell, counterpart))
                     gone.remove(cell)
-                    new.remove(found)
+                    new.remove(counterpart)
         return cls(pairs, gone, new)
 
     @property
@@ -121,7 +121,7 @@ def _seeds(registered: Content, now: Content) -> Iterator[Deviation]:
 
 
 def _cells(registered: Content, now: Content, matching: Matching) -> Iterator[Deviation]:
-    first = next((found for cell, found in matching.pairs if cell is registered.cells[0]), None)
+    first = next((counterpart for cell, counterpart in matching.pairs if cell is registered.cells[0]), None)
     if first is not now.cells[0]:
         before, after = (_levels(content.cells[0]) for content in (registered, now))
         yield Deviation(what="baseline", registered=before, now=after)
@@ -129,10 +129,10 @@ def _cells(registered: Content, now: Content, matching: Matching) -> Iterator[De
         yield Deviation(what=f"cell {cell.label}", registered="registered", now="left out of the study")
     for cell in matching.new:
         yield Deviation(what=f"cell {cell.label}", registered="not registered", now="added")
-    for cell, found in matching.pairs:
-        is_same = canonical_json(cell.levels) == canonical_json(found.levels)
-        if cell.label != found.label and not is_same:
-            yield Deviation(what="name of a cell", registered=cell.label, now=found.label)
+    for cell, counterpart in matching.pairs:
+        is_same = canonical_json(cell.levels) == canonical_json(counterpart.levels)
+        if cell.label != counterpart.label and not is_same:
+            yield Deviation(what="name of a cell", registered=cell.label, now=counterpart.label)
 
 
 def _levels(cell: FrozenCell) -> str:
@@ -169,8 +169,8 @@ def _relabelled(claim: Settings, labels: Mapping[str, str]) -> Settings:
 def _most_alike(claim: Settings, among: Sequence[Settings]) -> Settings | None:
     """Find the claim about the same cells, in whatever order, that differs in the fewest other facts."""
     about = _about(claim)
-    same = [one for one in among if _about(one) == about]
-    return min(same, key=lambda one: len(list(_values(claim, one))), default=None)
+    same = [candidate for candidate in among if _about(candidate) == about]
+    return min(same, key=lambda candidate: len(list(_values(claim, candidate))), default=None)
 
 
 def _about(claim: Settings) -> list[str]:
@@ -181,7 +181,7 @@ def _edited_claim(claim: Settings, edited: Settings) -> Iterator[Deviation]:
     named = {name: claim.get(name) for name in (*_CELLS, "exceeds")}
     if named != {name: edited.get(name) for name in (*_CELLS, "exceeds")}:
         yield Deviation(what="claim reversed", registered=claim_text(claim), now=claim_text(edited))
-        claim, edited = ({k: v for k, v in one.items() if k not in named} for one in (claim, edited))
+        claim, edited = ({k: v for k, v in facts.items() if k not in named} for facts in (claim, edited))
         yield from _values(claim, edited, "the reversed claim's ")
         return
     yield from _values(claim, edited, f"claim {claim_text(claim)}, ")
@@ -206,28 +206,28 @@ def _metrics(registered: Content, now: Content) -> Iterator[Deviation]:
 
 
 def _cell_settings(pairs: _Pairs) -> Iterator[Deviation]:
-    found: dict[Deviation, list[str]] = {}
+    labels_of: dict[Deviation, list[str]] = {}
     for registered, now in pairs:
-        for one in _values(registered.settings, now.settings):
-            found.setdefault(one, []).append(registered.label)
-    for one, labels in found.items():
+        for deviation in _values(registered.settings, now.settings):
+            labels_of.setdefault(deviation, []).append(registered.label)
+    for deviation, labels in labels_of.items():
         where = f" in {'; '.join(labels)}" if len(labels) < len(pairs) else ""
-        yield replace(one, what=one.what + where)
+        yield replace(deviation, what=deviation.what + where)
 
 
 def _stages(pairs: _Pairs) -> Iterator[Deviation]:
     """List other versions of stages, and other inputs of stages where no setting differs."""
-    found: dict[str, Deviation] = {}
+    deviations: dict[str, Deviation] = {}
     for registered, now in pairs:
         is_edited = canonical_json(registered.settings) != canonical_json(now.settings)
         for name in dict.fromkeys([*registered.stages, *now.stages]):
             old, new = registered.stages.get(name), now.stages.get(name)
             if old is not None and new is not None and old[0] != new[0]:
                 versions = {"registered": f"version {old[0]}", "now": f"version {new[0]}"}
-                found[name] = Deviation(what=f"stage {name} of the system", **versions)
+                deviations[name] = Deviation(what=f"stage {name} of the system", **versions)
             elif old != new and not is_edited:
-                found.setdefault(name, _other_stage(name, old is None, new is None))
-    yield from found.values()
+                deviations.setdefault(name, _other_stage(name, old is None, new is None))
+    yield from deviations.values()
 
 
 def _other_stage(name: str, is_new: bool, is_gone: bool) -> Deviation:

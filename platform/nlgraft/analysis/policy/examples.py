@@ -63,7 +63,7 @@ def _examples(result: ComparedResults, label: str) -> Examples:
     seeds = [seed for seed in cells[0].measured(metric) if seed in cells[1].measured(metric)]
     if not seeds:
         return Examples(label, why_none="no seed has finished in both cells")
-    pair = [next(one for one in cell.trials if one.seed == seeds[0]) for cell in cells]
+    pair = [next(trial for trial in cell.trials if trial.seed == seeds[0]) for cell in cells]
     segments = [trial.segments.get(metric) for trial in pair]
     texts = [_texts(trial, split) for trial in pair]
     (mine, references), (base, _) = texts
@@ -74,7 +74,7 @@ def _examples(result: ComparedResults, label: str) -> Examples:
     if not len(scores[0]) == len(scores[1]) == len(mine) == len(base):
         return Examples(label, seeds[0], why_none=f"{metric} has other segments than the outputs")
     order = np.argsort(-np.abs(scores[0] - scores[1]), kind="stable")
-    found = tuple(
+    examples = tuple(
         Example(
             int(index) + 1,
             sources[index] if len(sources) == len(mine) else "",
@@ -85,7 +85,7 @@ def _examples(result: ComparedResults, label: str) -> Examples:
         for index in order[:NUM_EXAMPLES]
         if scores[0][index] != scores[1][index]
     )
-    return Examples(label, seeds[0], found, "" if found else f"every segment has the same {metric}")
+    return Examples(label, seeds[0], examples, "" if examples else f"every segment has the same {metric}")
 
 
 def _texts(trial: TrialResult, split: str) -> tuple[list[str], list[str]]:
@@ -102,4 +102,4 @@ def _joined(trial: TrialResult, split: str, lines: Sequence[str]) -> list[str]:
     joined: dict[str, list[str]] = {name: [] for name in sorted(set(documents))}
     for name, line in zip(documents, lines, strict=True):
         joined[name].append(line)
-    return [" ".join(one) for one in joined.values()]
+    return [" ".join(document) for document in joined.values()]

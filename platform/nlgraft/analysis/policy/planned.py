@@ -54,15 +54,15 @@ def over_looks(plan: Plan, test: Test, margin: float | None, side: Callable[[flo
     return replace(at_looks[taken[-1]], p=p, p_equal=p_equal, looks=looks, notes=tuple(notes))
 
 
-def with_levels(found: Comparison, looks: Sequence[int], level: float) -> Comparison:
+def with_levels(comparison: Comparison, looks: Sequence[int], level: float) -> Comparison:
     """Put in the level that a p-value must reach at the present look, and those of later looks.
 
     Args:
-        found: The comparison.
+        comparison: The comparison.
         looks: All looks of its plan.
         level: Level of all looks together.
     """
     levels = dict(zip(looks, look_levels(looks, level), strict=True))
-    last = max(found.looks, default=0)
-    later = {look: one for look, one in levels.items() if look > last}
-    return replace(found, level=levels.get(last, levels[looks[0]]), later_levels=later)
+    last = max(comparison.looks, default=0)
+    later = {look: look_level for look, look_level in levels.items() if look > last}
+    return replace(comparison, level=levels.get(last, levels[looks[0]]), later_levels=later)

@@ -62,11 +62,11 @@ class Analysis:
     def earlier(self) -> dict[int, Entry]:
         """The analyses of the same segments that were shown before it, by number."""
         entries = {}
-        for number, one in self.past.entries.items():
-            if replace(one, time=self.entry.time) == self.entry:
+        for number, entry in self.past.entries.items():
+            if replace(entry, time=self.entry.time) == self.entry:
                 break
-            if one.has_compared:
-                entries[number] = one
+            if entry.has_compared:
+                entries[number] = entry
         return entries
 
     @cached_property
@@ -77,7 +77,7 @@ class Analysis:
     @cached_property
     def questions(self) -> dict[Hypothesis, Asked]:
         """What it asks."""
-        return {one.hypothesis: one for one in self.entry.asked}
+        return {question.hypothesis: question for question in self.entry.asked}
 
 
 @dataclass(eq=False)
@@ -124,7 +124,7 @@ class RecordedResults(ComparedResults):
         effects = super().effects(metric)
         if not self.analyses:
             return effects
-        return [replace(one, comparison=self._judged_effect(one)) for one in effects]
+        return [replace(effect, comparison=self._judged_effect(effect)) for effect in effects]
 
     def _judged_effect(self, effect: Effect) -> Comparison:
         metric, contrast = effect.comparison.metric, effect.contrast
@@ -143,17 +143,20 @@ class RecordedResults(ComparedResults):
         margin = self.margin(question.metric) if question.has_margin else None
         return self._limited(replace(self._tested(question), margin=margin), self._terms(question))
 
-    def _answered(self, asked: Asked, compared: Comparison, plain: Callable[[], Comparison]) -> Comparison:
+    def _answered(self, question: Asked, compared: Comparison, plain: Callable[[], Comparison]) -> Comparison:
         """Put the answer by the rules in the place of the study's own."""
-        analysis = next((one for one in self.analyses.values() if asked.hypothesis in one.questions), None)
+        analysis = next(
+            (candidate for candidate in self.analyses.values() if question.hypothesis in candidate.questions),
+            None,
+        )
         if analysis is None:
             return self._exploratory(plain(), "the study does not declare it")
-        answer = analysis.rules.answer(analysis.entry, analysis.questions[asked.hypothesis])
+        answer = analysis.rules.answer(analysis.entry, analysis.questions[question.hypothesis])
         if answer.basis == "exploratory":
             return self._exploratory(plain(), answer.reason)
-        plan = analysis.rules.plan(asked.cells, self.own_plan)
+        plan = analysis.rules.plan(question.cells, self.own_plan)
         compared = with_levels(compared, plan.looks, answer.level)
-        notes = (*compared.notes, *self._notes(asked, analysis, answer))
+        notes = (*compared.notes, *self._notes(question, analysis, answer))
         return replace(
             compared, p_holm=answer.p, p_equal_holm=answer.p_equal, basis=answer.basis, notes=notes
         )
@@ -170,12 +173,12 @@ class RecordedResults(ComparedResults):
         texts = [path for path, _ in dotted(self.study.data) if path.rpartition(".")[2].startswith("test")]
         return f"nlgraft register {self.study.name} data.{next(iter(texts), 'test')}=..."
 
-    def _notes(self, asked: Asked, analysis: Analysis, answer: Answer) -> list[str]:
+    def _notes(self, question: Asked, analysis: Analysis, answer: Answer) -> list[str]:
         notes = [answer.reason] if answer.reason else []
         if answer.basis == "declared later":
             level = answer.share * analysis.entry.alpha
             notes.append(f"declaration {answer.number} on these test lines, which has a level of {level:.2g}")
-        if set(asked.cells) & self._renewed:
+        if set(question.cells) & self._renewed:
             notes.append("its text or the code of its stages is not that of an earlier analysis")
         return notes
 
@@ -203,15 +206,17 @@ class RecordedResults(ComparedResults):
     def _entries(self) -> list[Entry]:
         """List what these results ask, one entry for each set of segments."""
         main = self.main_metric
-        families = self._asked_of(dict.fromkeys([main, *(one.metric for one in self._claimed)]))
+        families = self._asked_of(dict.fromkeys([main, *(question.metric for question in self._claimed)]))
         by_segments: dict[Segments, list[Asked]] = {}
         for name, questions in families.items():
             segments = self._lines_of(main if name == "claims" else name).segments
-            by_segments.setdefault(segments, []).extend(self._ledger_question(one, name) for one in questions)
+            by_segments.setdefault(segments, []).extend(
+                self._ledger_question(question, name) for question in questions
+            )
         on_main = by_segments.setdefault(self._lines_of(main).segments, [])
-        on_main += [self._ledger_effect(one, f"{EFFECTS}{main}") for one in super().effects()]
+        on_main += [self._ledger_effect(effect, f"{EFFECTS}{main}") for effect in super().effects()]
         on_main += self._shown_beside(on_main)
-        return [self._entry(segments, asked) for segments, asked in by_segments.items()]
+        return [self._entry(segments, entry_questions) for segments, entry_questions in by_segments.items()]
 
     def _shown_beside(self, declared: Sequence[Asked]) -> list[Asked]:
         """List comparisons that a report shows though the study's family leaves them out."""
@@ -219,12 +224,18 @@ class RecordedResults(ComparedResults):
         pairs = [(cell.cell.label, base) for cell in self.cells[1:]]
         for curve in gain_cells(self.study, [cell.cell for cell in self.cells]).values():
             pairs += [(a.label, b.label) for _, a, b in curve]
-        asked = [self._ledger_question(Question(self.main_metric, pair)) for pair in pairs]
-        hypotheses = {one.hypothesis for one in declared}
-        return list({one.hypothesis: one for one in asked if one.hypothesis not in hypotheses}.values())
+        questions = [self._ledger_question(Question(self.main_metric, pair)) for pair in pairs]
+        hypotheses = {question.hypothesis for question in declared}
+        return list(
+            {
+                question.hypothesis: question
+                for question in questions
+                if question.hypothesis not in hypotheses
+            }.values()
+        )
 
-    def _entry(self, segments: Segments, asked: Iterable[Asked]) -> Entry:
-        questions = tuple(asked)
+    def _entry(self, segments: Segments, entry_questions: Iterable[Asked]) -> Entry:
+        questions = tuple(entry_questions)
         keys, main = self._keys, self.main_metric
         is_main = self._lines_of(main).segments == segments
         deciding = main if is_main else questions[0].metric
@@ -248,7 +259,7 @@ class RecordedResults(ComparedResults):
             alpha=self.study.analysis.alpha,
             asked=questions,
             scores={
-                keys[cell.cell.label]: {seed: one.value for seed, one in cell.measured(deciding).items()}
+                keys[cell.cell.label]: {seed: score.value for seed, score in cell.measured(deciding).items()}
                 for cell in self.cells
             },
             configs={keys[label]: config for label, config in self._configs.items()},
@@ -258,11 +269,11 @@ class RecordedResults(ComparedResults):
     @property
     def _registered(self) -> dict[str, Any]:
         """What an entry says of the registration."""
-        own = self.registration
-        if own is None or not own.is_own:
+        conformance = self.registration
+        if conformance is None or not conformance.is_own:
             return {}
-        deviations = tuple(one.text for one in own.deviations)
-        return {"registration": own.registration.digest[:SHOWN_DIGITS], "deviations": deviations}
+        deviations = tuple(deviation.text for deviation in conformance.deviations)
+        return {"registration": conformance.registration.digest[:SHOWN_DIGITS], "deviations": deviations}
 
     @cached_property
     def _configs(self) -> dict[str, str]:
@@ -277,16 +288,16 @@ class RecordedResults(ComparedResults):
         same.
         """
         keys = {cell.cell.label: self._searched(cell_digest(self.study, cell.cell)) for cell in self.cells}
-        main, own = self.main_metric, {*keys.values()}
+        main, own_keys = self.main_metric, {*keys.values()}
         scores = [
             (cell, values, entry.configs.get(cell))
             for entry in self._past_of(main).entries.values()
             if entry.metrics[0] == main
             for cell, values in entry.scores.items()
-            if cell not in own
+            if cell not in own_keys
         ]
         for cell in self.cells if scores else ():
-            values = {seed: one.value for seed, one in cell.measured(main).items()}
+            values = {seed: score.value for seed, score in cell.measured(main).items()}
             config = self._configs[cell.cell.label]
             alike = sorted(scores, key=lambda seen: seen[2] != config)
             # One score may tie by chance, between cells of unlike settings.
@@ -327,7 +338,7 @@ class RecordedResults(ComparedResults):
             metric=compared.metric,
             cells=tuple(self._keys[label] for label in labels),
             labels=tuple(labels),
-            signature=next((one.signature for scores in measured for one in scores), None),
+            signature=next((score.signature for scores in measured for score in scores), None),
             family=family,
             seeds=compared.seeds,
             looks=compared.looks,

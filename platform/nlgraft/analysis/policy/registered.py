@@ -56,21 +56,21 @@ class Conformance:
 
     def __str__(self) -> str:
         """State it in a few sentences, without the deviations."""
-        found = self.registration
+        registration = self.registration
         if not self.is_own:
             cells = f"{self.num_shared} of its cells are"
-            return f"Not registered; {cells} registered as study {found.study} ({found.name})."
-        variant = "" if found.variant == self.variant else f" as {found.variant}"
+            return f"Not registered; {cells} registered as study {registration.study} ({registration.name})."
+        variant = "" if registration.variant == self.variant else f" as {registration.variant}"
         which = ""
         if self.num_registrations > 1:
             which = f", registration {self.number} of {self.num_registrations} under this name"
-        text = f"As registered{variant} ({found.name}{which}), {self._when()}."
+        text = f"As registered{variant} ({registration.name}{which}), {self._when()}."
         if self.deviations:
             text = (
-                f"Registered{variant} ({found.name}{which}), {self._when()}, with "
+                f"Registered{variant} ({registration.name}{which}), {self._when()}, with "
                 f"{count(len(self.deviations), 'deviation')}."
             )
-        return " ".join([text, *(f"A registration is damaged: {one}." for one in self.problems)])
+        return " ".join([text, *(f"A registration is damaged: {problem}." for problem in self.problems)])
 
     def _when(self) -> str:
         num, finished = len(self.seen), self.registration.num_finished
@@ -84,19 +84,19 @@ class Conformance:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
-        found = self.registration
+        registration = self.registration
         return {
-            "study": found.study,
-            "variant": found.variant,
-            "date": found.date,
-            "digest": found.digest,
+            "study": registration.study,
+            "variant": registration.variant,
+            "date": registration.date,
+            "digest": registration.digest,
             "number": self.number,
             "registrations": self.num_registrations,
             "is_own": self.is_own,
             "is_as_registered": self.is_as_registered,
             "analyses_before": list(self.seen),
-            "finished_before": found.num_finished,
-            "deviations": [one.to_json() for one in self.deviations],
+            "finished_before": registration.num_finished,
+            "deviations": [deviation.to_json() for deviation in self.deviations],
             "text": str(self),
         }
 
@@ -117,58 +117,62 @@ def conformance_of(
     """
     pages = open_registrations(store).read()
     study = results.study
-    own = [one for one in pages.documents.values() if one.study == study.name]
-    if not own:
+    registrations = [entry for entry in pages.documents.values() if entry.study == study.name]
+    if not registrations:
         return _related(pages.documents.values(), study.variant, set(keys.values()))
-    texts = {key: text for one in own for key, text in one.texts.items()}
+    texts = {key: text for entry in registrations for key, text in entry.texts.items()}
     now, unreadable = None, ()
     try:
         now = Freezer(texts).freeze(study)
     except DataError as error:  # text that was edited, on a hub that is away: the results can be shown
         unreadable = (Deviation(what="text", registered="readable", now=f"cannot be read: {error}"),)
-    found = _chosen(own, study, now)
+    chosen = _chosen(registrations, study, now)
     return Conformance(
-        registration=found,
-        number=own.index(found) + 1,
-        num_registrations=len(own),
+        registration=chosen,
+        number=registrations.index(chosen) + 1,
+        num_registrations=len(registrations),
         variant=study.variant,
         seen=tuple(
             sorted(
                 {
-                    *found.analyses,
-                    *(n for n, one in past.entries.items() if n <= found.num_analyses and one.has_compared),
+                    *chosen.analyses,
+                    *(
+                        n
+                        for n, entry in past.entries.items()
+                        if n <= chosen.num_analyses and entry.has_compared
+                    ),
                 }
             )
         ),
         deviations=(
             *unreadable,
-            *(() if now is None else deviations_of(found.content, now)),
-            *(() if now is None else _execution(found.content, now, results)),
-            *_seen_seeds(found.content, results, keys, past.entries),
+            *(() if now is None else deviations_of(chosen.content, now)),
+            *(() if now is None else _execution(chosen.content, now, results)),
+            *_seen_seeds(chosen.content, results, keys, past.entries),
         ),
         problems=pages.problems,
     )
 
 
-def _chosen(own: Sequence[Registration], study: Study, now: Content | None) -> Registration:
+def _chosen(registrations: Sequence[Registration], study: Study, now: Content | None) -> Registration:
     """Choose the registration to compare with: of this content, of the variant, of the study, any."""
-    same = [one for one in own if now is not None and one.digest == now.digest]
-    of_variant = [one for one in own if one.variant == study.variant]
-    plain = [one for one in own if one.variant == study.name]
-    return (same or of_variant or plain or own)[-1]
+    same = [entry for entry in registrations if now is not None and entry.digest == now.digest]
+    of_variant = [entry for entry in registrations if entry.variant == study.variant]
+    plain = [entry for entry in registrations if entry.variant == study.name]
+    return (same or of_variant or plain or registrations)[-1]
 
 
 def _related(registrations: Iterable[Registration], variant: str, keys: set[str]) -> Conformance | None:
     """Find the registration of another study that has most of the cells."""
-    known = list(registrations)
-    found = max(known, key=lambda one: len(keys & set(one.keys)), default=None)
-    if found is None or (num_shared := len(keys & set(found.keys))) < _MIN_SHARED:
+    candidates = list(registrations)
+    closest = max(candidates, key=lambda entry: len(keys & set(entry.keys)), default=None)
+    if closest is None or (num_shared := len(keys & set(closest.keys))) < _MIN_SHARED:
         return None
-    own = [one for one in known if one.study == found.study]
+    of_study = [entry for entry in candidates if entry.study == closest.study]
     return Conformance(
-        registration=found,
-        number=own.index(found) + 1,
-        num_registrations=len(own),
+        registration=closest,
+        number=of_study.index(closest) + 1,
+        num_registrations=len(of_study),
         variant=variant,
         is_own=False,
         num_shared=num_shared,
@@ -180,8 +184,8 @@ def _execution(registered: Content, now: Content, results: Results) -> Iterator[
     if not any(cell.has_started for cell in results.cells):
         return
     by_label = {cell.cell.label: cell for cell in results.cells}
-    for cell, found in Matching.of(registered, now).pairs:
-        yield from _unfinished(cell.label, registered.seeds, by_label[found.label])
+    for cell, counterpart in Matching.of(registered, now).pairs:
+        yield from _unfinished(cell.label, registered.seeds, by_label[counterpart.label])
 
 
 def _unfinished(label: str, seeds: tuple[int, ...], cell: CellResult) -> Iterator[Deviation]:
@@ -203,15 +207,15 @@ def _seen_seeds(
     registered: Content, results: Results, keys: Mapping[str, str], entries: Mapping[int, Entry]
 ) -> Iterator[Deviation]:
     """List seeds that finished and were shown, but are neither registered nor in the file any more."""
-    own = {*registered.seeds, *(trial.seed for cell in results.cells for trial in cell.trials)}
+    own_seeds = {*registered.seeds, *(trial.seed for cell in results.cells for trial in cell.trials)}
     names = {key: label for label, key in keys.items()}
-    found: dict[str, set[int]] = {}
+    left_out: dict[str, set[int]] = {}
     for entry in entries.values():
-        shown = [(cell, one.seeds) for one in entry.asked for cell in one.cells]
+        shown = [(cell, question.seeds) for question in entry.asked for cell in question.cells]
         for cell, seeds in (*shown, *entry.scores.items()):
             if label := names.get(entry.configs.get(cell, cell)):
-                found.setdefault(label, set()).update(set(seeds) - own)
-    for label, seeds in found.items():
+                left_out.setdefault(label, set()).update(set(seeds) - own_seeds)
+    for label, seeds in left_out.items():
         if seeds:
             what = f"seeds {listed(sorted(seeds))} of {label}"
             yield Deviation(what=what, registered="not registered", now="finished, shown, and left out")

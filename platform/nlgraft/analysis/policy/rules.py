@@ -114,7 +114,7 @@ class Declaration:
         """p-values after Holm; a question that is not answered yet counts as 1."""
         adjusted = {}
         for questions in self.families.values():
-            pairs = corrected([self._either(one) for one in questions], 1.0, 1.0)
+            pairs = corrected([self._either(question) for question in questions], 1.0, 1.0)
             adjusted |= dict(zip(questions, pairs, strict=True))
         return adjusted
 
@@ -133,21 +133,21 @@ class Declaration:
     def num_open(self, question: Hypothesis, level: float) -> int:
         """Count the open questions of a question's family; at least 1."""
         family = next(questions for questions in self.families.values() if question in questions)
-        pairs = [self.holm[one] for one in family]
+        pairs = [self.holm[member] for member in family]
         return max(1, sum(p is not None and max(p, equal or 0.0) > level for p, equal in pairs))
 
-    def take(self, question: Hypothesis, asked: Asked) -> None:
+    def take(self, question: Hypothesis, answers: Asked) -> None:
         """Take the answers at looks that were not taken before."""
         self.__dict__.pop("holm", None)
         self.certain.discard(question)  # what never varied may vary with the next seed
-        if asked.is_certain:
+        if answers.is_certain:
             self.certain.add(question)
-        has_margin = asked.equal_margin == self.margins.get(question)
-        for number, look in asked.looks.items():
-            known = self.looks.setdefault(question, {})
-            if number in self.plans[question].looks and number not in known:
-                known[number] = look if has_margin else Look(difference=look.difference, p=look.p)
-        if asked.is_judged:
+        has_margin = answers.equal_margin == self.margins.get(question)
+        for number, look in answers.looks.items():
+            taken_looks = self.looks.setdefault(question, {})
+            if number in self.plans[question].looks and number not in taken_looks:
+                taken_looks[number] = look if has_margin else Look(difference=look.difference, p=look.p)
+        if answers.is_judged:
             self.unjudged.discard(question)
         else:
             self.unjudged.add(question)
@@ -171,9 +171,9 @@ class Rules:
         for entry in entries:
             self.add(entry)
 
-    def plan(self, cells: Sequence[str], own: Plan) -> Plan:
+    def plan(self, cells: Sequence[str], own_plan: Plan) -> Plan:
         """Say when a question is answered: with the seeds and looks by which one of its cells was seen."""
-        return next((self.seen[cell] for cell in cells if cell in self.seen), own)
+        return next((self.seen[cell] for cell in cells if cell in self.seen), own_plan)
 
     def add(self, entry: Entry) -> None:
         """Take the next entry into account."""
@@ -186,45 +186,47 @@ class Rules:
             return
         declared = self._declare(entry, entry.plan)
         if entry.baseline not in self.seen:
-            self._baselines[entry.baseline] = {entry.metrics[0], *(str(one[0]) for one in declared)}
-        for one in entry.asked:
-            if (index := self._declared.get(one.hypothesis)) is not None and not self._is_other(one):
-                self.declarations[index].take(one.hypothesis, one)
-            if one.signature is not None:
-                self._signatures.setdefault(one.metric, one.signature)
+            self._baselines[entry.baseline] = {entry.metrics[0], *(str(question[0]) for question in declared)}
+        for question in entry.asked:
+            if (index := self._declared.get(question.hypothesis)) is not None and not self._is_other(
+                question
+            ):
+                self.declarations[index].take(question.hypothesis, question)
+            if question.signature is not None:
+                self._signatures.setdefault(question.metric, question.signature)
         plan = self.plan([entry.baseline], entry.plan)
         for cell in entry.cells:
             self.seen.setdefault(cell, plan)
         self._metrics.update(entry.metrics)
 
-    def answer(self, entry: Entry, asked: Asked) -> Answer:
+    def answer(self, entry: Entry, question: Asked) -> Answer:
         """Judge a question of an entry that has been added."""
-        index = self._declared.get(asked.hypothesis)
-        if self._is_other(asked):
-            return Answer("exploratory", reason=f"{asked.metric} was computed in another way before")
+        index = self._declared.get(question.hypothesis)
+        if self._is_other(question):
+            return Answer("exploratory", reason=f"{question.metric} was computed in another way before")
         if index is None:
-            return Answer("exploratory", reason=self._why_exploratory(asked))
+            return Answer("exploratory", reason=self._why_exploratory(question))
         declaration = self.declarations[index]
         basis: Basis = "declared later" if index else "declared"
         number, level = index + 1, self.levels[index]
         share = level / entry.alpha
-        open_level = level / declaration.num_open(asked.hypothesis, level)
-        if asked.hypothesis in declaration.certain:
+        open_level = level / declaration.num_open(question.hypothesis, level)
+        if question.hypothesis in declaration.certain:
             return Answer(basis, 0.0, None, open_level, share, number)
-        looks = declaration.looks.get(asked.hypothesis, {})
-        if not looks or not asked.looks:
-            plan = declaration.plans[asked.hypothesis]
+        looks = declaration.looks.get(question.hypothesis, {})
+        if not looks or not question.looks:
+            plan = declaration.plans[question.hypothesis]
             reason = f"{plan.looks[0]} seeds were declared, and not all have finished in its cells"
             return Answer(basis, None, None, open_level, share, number, reason)
-        if looks[max(looks)].difference * asked.looks[max(asked.looks)].difference < 0:
+        if looks[max(looks)].difference * question.looks[max(question.looks)].difference < 0:
             reason = "a look with more seeds has the other sign"
             return Answer(basis, None, None, open_level, share, number, reason)
-        p, p_equal = declaration.holm[asked.hypothesis]
-        reason, margin = "", declaration.margins.get(asked.hypothesis, math.inf)
-        if asked.equal_margin is not None and margin > asked.equal_margin:
+        p, p_equal = declaration.holm[question.hypothesis]
+        reason, margin = "", declaration.margins.get(question.hypothesis, math.inf)
+        if question.equal_margin is not None and margin > question.equal_margin:
             # What is within the declared margin is within a wider one, not within a narrower.
             p_equal, reason = None, "the margin was not declared before results were seen"
-        scaled = [None if one is None else min(1.0, one / share) for one in (p, p_equal)]
+        scaled = [None if p_value is None else min(1.0, p_value / share) for p_value in (p, p_equal)]
         return Answer(basis, scaled[0], scaled[1], open_level, share, number, reason)
 
     @property
@@ -241,18 +243,18 @@ class Rules:
             passed_on = budget if declaration.is_decided(self._levels[-1]) else 0.0
         return self._levels
 
-    def _declare(self, entry: Entry, own: Plan) -> Collection[Hypothesis]:
+    def _declare(self, entry: Entry, own_plan: Plan) -> Collection[Hypothesis]:
         """Declare the questions of an entry that are fresh, and return them."""
         families: dict[str, list[Hypothesis]] = {}
         plans: dict[Hypothesis, Plan] = {}
         margins: dict[Hypothesis, float] = {}
-        for one in self.fresh(entry):
-            question = one.hypothesis
-            if question not in plans:
-                families.setdefault(one.family or "", []).append(question)
-                plans[question] = self.plan(one.cells, own)
-                if one.equal_margin is not None:
-                    margins[question] = one.equal_margin
+        for question in self.fresh(entry):
+            hypothesis = question.hypothesis
+            if hypothesis not in plans:
+                families.setdefault(question.family or "", []).append(hypothesis)
+                plans[hypothesis] = self.plan(question.cells, own_plan)
+                if question.equal_margin is not None:
+                    margins[hypothesis] = question.equal_margin
         if families:
             self._declared |= dict.fromkeys(plans, len(self.declarations))
             self.declarations.append(Declaration(entry, families, plans, margins))
@@ -261,56 +263,62 @@ class Rules:
     def fresh(self, entry: Entry) -> list[Asked]:
         """List the questions of an entry that may be declared now: nothing of them has been seen."""
         pairs: dict[str, set[tuple[str, ...]]] = {}
-        for one in entry.asked:
-            pairs.setdefault(one.metric, set()).add(tuple(sorted(one.cells)))
+        for question in entry.asked:
+            pairs.setdefault(question.metric, set()).add(tuple(sorted(question.cells)))
         return [
-            one
-            for one in entry.asked
-            if one.family is not None and one.hypothesis not in self._declared
-            if not self.seen or self._is_fresh(one, pairs[one.metric])
+            question
+            for question in entry.asked
+            if question.family is not None and question.hypothesis not in self._declared
+            if not self.seen or self._is_fresh(question, pairs[question.metric])
         ]
 
-    def _is_fresh(self, asked: Asked, pairs: set[tuple[str, ...]]) -> bool:
+    def _is_fresh(self, question: Asked, pairs: set[tuple[str, ...]]) -> bool:
         """True if nothing that was seen can have led to the question."""
-        seen = {cell for cell in asked.cells if cell in self.seen}
-        if self._is_other(asked):
+        seen = {cell for cell in question.cells if cell in self.seen}
+        if self._is_other(question):
             return False
         if not seen:
             return True
-        if asked.metric not in self._metrics:
+        if question.metric not in self._metrics:
             # A metric that nobody has seen, of all pairs that a declaration asked about.
-            return any(pairs >= self._pairs(one) for one in self.declarations if one.families)
+            return any(
+                pairs >= self._pairs(declaration) for declaration in self.declarations if declaration.families
+            )
         # One arm that nobody has seen, against a baseline that was declared before anything was.
-        return len(seen) == 1 and not asked.is_effect and asked.metric in self._baselines.get(seen.pop(), ())
+        return (
+            len(seen) == 1
+            and not question.is_effect
+            and question.metric in self._baselines.get(seen.pop(), ())
+        )
 
     @staticmethod
     def _pairs(declaration: Declaration) -> set[tuple[str, ...]]:
         metric = declaration.entry.metrics[0]
         return {tuple(sorted(question[4])) for question in declaration.plans if question[0] == metric}
 
-    def _why_exploratory(self, asked: Asked) -> str:
-        if asked.family is None:
+    def _why_exploratory(self, question: Asked) -> str:
+        if question.family is None:
             return "the study does not declare it"
         return "scores of its cells had been seen when it was first asked"
 
-    def _is_other(self, asked: Asked) -> bool:
+    def _is_other(self, question: Asked) -> bool:
         """True if the metric is computed in another way than when it was first seen."""
-        return asked.signature not in (None, self._signatures.get(asked.metric, asked.signature))
+        return question.signature not in (None, self._signatures.get(question.metric, question.signature))
 
 
 def answered(entry: Entry, past: Iterable[Entry]) -> Entry:
     """Put the answers by the rules into an entry."""
     rules = Rules([*past, entry])
-    asked = []
-    for one in entry.asked:
-        answer = rules.answer(entry, one)
+    questions = []
+    for question in entry.asked:
+        answer = rules.answer(entry, question)
         decided = {"p_ledger": answer.p, "p_equal_ledger": answer.p_equal, "basis": answer.basis}
-        asked.append(replace(one, **decided, verdict=_verdict(entry, one, answer)))
-    return replace(entry, asked=tuple(asked))
+        questions.append(replace(question, **decided, verdict=_verdict(entry, question, answer)))
+    return replace(entry, asked=tuple(questions))
 
 
-def _verdict(entry: Entry, asked: Asked, answer: Answer) -> Literal["significant", "equal", "open"]:
-    if asked.is_judged and answer.p is not None and answer.p <= entry.alpha:
+def _verdict(entry: Entry, question: Asked, answer: Answer) -> Literal["significant", "equal", "open"]:
+    if question.is_judged and answer.p is not None and answer.p <= entry.alpha:
         return "significant"
-    is_equal = asked.is_judged and answer.p_equal is not None and answer.p_equal <= entry.alpha
-    return "equal" if is_equal and asked.equal_margin is not None else "open"
+    is_equal = question.is_judged and answer.p_equal is not None and answer.p_equal <= entry.alpha
+    return "equal" if is_equal and question.equal_margin is not None else "open"

@@ -30,9 +30,9 @@ def enter_seen(pair: Study, variant: str, gain: Gain, store: ArtifactStore) -> N
     kept, proposal = cells(pair)
     objective = pair.objectives[0]
     metrics = load_system(pair.system).metrics
-    scored = [name for name, one in metrics.items() if name.startswith("dev/") and not one.is_time]
+    scored = [name for name, metric in metrics.items() if name.startswith("dev/") and not metric.is_time]
     keys = {cell.label: cell_digest(pair, cell) for cell in (kept, proposal)}
-    asked = Asked(
+    question = Asked(
         metric=objective.metric,
         cells=(keys[proposal.label], keys[kept.label]),
         labels=(proposal.label, "kept"),
@@ -53,7 +53,7 @@ def enter_seen(pair: Study, variant: str, gain: Gain, store: ArtifactStore) -> N
         metrics=tuple(dict.fromkeys([objective.metric, *scored])),
         plan=Plan(seeds=gain.seeds, looks=()),
         alpha=pair.analysis.alpha,
-        asked=(asked,),
+        asked=(question,),
         configs={keys[cell.label]: cell_key(pair, cell, {}) for cell in (kept, proposal)},
     )
     record(store, entry, history(store, lines.segments))

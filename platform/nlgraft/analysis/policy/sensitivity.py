@@ -110,10 +110,12 @@ def sensitivities(result: ComparedResults) -> Sensitivities:
     if not without_seeds:
         missing.append(f"Seeds are left out from {_FEW_SEEDS} common seeds on.")
     base = result.baseline.measured(main)
-    judged = {one.cell.label for one in result.cells[1:] if base.keys() & one.measured(main).keys()}
-    stands: Standings = {label: own for label, own in _standings(result, main).items() if label in judged}
+    judged = {cell.cell.label for cell in result.cells[1:] if base.keys() & cell.measured(main).keys()}
+    stands: Standings = {
+        label: standing for label, standing in _standings(result, main).items() if label in judged
+    }
     unadjusted = _standings(alone, main)
-    withheld = [label for label, own in stands.items() if own != unadjusted[label]]
+    withheld = [label for label, standing in stands.items() if standing != unadjusted[label]]
     if withheld:
         missing.append(f"The ledger withholds a verdict, so that nothing hangs on it: {', '.join(withheld)}.")
     rows = [
@@ -121,7 +123,7 @@ def sensitivities(result: ComparedResults) -> Sensitivities:
             label,
             standing,
             choice,
-            {name: _as_asked(result, name, standing, found[label]) for name, found in others.items()},
+            {name: _as_asked(result, name, standing, standings[label]) for name, standings in others.items()},
         )
         for label, standing in stands.items()
         for choice, others in by_choice.items()
@@ -173,14 +175,14 @@ def _with_scores(
         for trial in cell.trials:
             if trial.record is None or trial.measured(result.main_metric) is None:
                 continue
-            found = score(trial)
-            if found is None:
+            measured = score(trial)
+            if measured is None:
                 return None
-            fixed = [name for name, known in result.system.metrics.items() if known.is_fixed]
+            fixed = [name for name, definition in result.system.metrics.items() if definition.is_fixed]
             metrics = {name: trial.record.metrics[name] for name in fixed if name in trial.record.metrics}
-            signatures = {} if found.signature is None else {metric: found.signature}
-            record = replace(trial.record, metrics={**metrics, metric: found.value}, signatures=signatures)
-            segments = {} if found.segments is None else {metric: found.segments}
+            signatures = {} if measured.signature is None else {metric: measured.signature}
+            record = replace(trial.record, metrics={**metrics, metric: measured.value}, signatures=signatures)
+            segments = {} if measured.segments is None else {metric: measured.segments}
             trials.append(replace(trial, record=record, segments=segments, derived={}, _measured={}))
         cells.append(replace(cell, trials=tuple(trials)))
     return replace(result, cells=tuple(cells), store=None)
@@ -223,10 +225,10 @@ def _alternatives(result: ComparedResults) -> dict[str, RowsFunction]:
         if part.startswith("tok:")
     }
     fitting: tuple[BleuTokenizer, ...] = ("char",) if used & set(_UNSPACED) else _TOKENIZERS
-    found = {f"with tok:{name}": bleu_rows(name) for name in fitting if name not in used}
+    alternatives = {f"with tok:{name}": bleu_rows(name) for name in fitting if name not in used}
     # a chrF that was scored is among the other metrics; one that the system does not know has no direction
     is_new = f"{split}/chrf" in result.system.metrics and f"{split}/chrf" not in result.metrics
-    return found | {_ON_CHRF: chrf_rows(0)} if is_new else found
+    return alternatives | {_ON_CHRF: chrf_rows(0)} if is_new else alternatives
 
 
 def _at_checkpoints(result: ComparedResults, missing: list[str]) -> Iterator[tuple[str, Standings]]:
@@ -259,7 +261,7 @@ def _without_each_seed(result: ComparedResults) -> Iterator[WithoutSeeds]:
     main = result.main_metric
     base = result.baseline.measured(main)
     for cell in result.cells[1:]:
-        gaps = [one.value - base[seed].value for seed, one in cell.measured(main).items() if seed in base]
+        gaps = [score.value - base[seed].value for seed, score in cell.measured(main).items() if seed in base]
         if len(gaps) >= _FEW_SEEDS:
             means = [(sum(gaps) - gap) / (len(gaps) - 1) for gap in gaps]
             yield WithoutSeeds(cell.cell.label, min(means), max(means))

@@ -39,7 +39,9 @@ class SequentialResults(RecordedResults):
         # A run with --next-look may have granted more.
         granted = {cell.cell.label: read_granted(study, store).get(cell.cell.key, 0) for cell in result.cells}
         stops |= {
-            label: Stop(granted[label], "") for label, one in stops.items() if granted[label] > one.num_seeds
+            label: Stop(granted[label], "")
+            for label, stop in stops.items()
+            if granted[label] > stop.num_seeds
         }
         result = result._up_to({label: stop.num_seeds for label, stop in stops.items()}, has_finished=True)
         result.stops = stops
@@ -103,14 +105,14 @@ class SequentialResults(RecordedResults):
         """Leave out replicates beyond the granted ones; with ``has_finished`` only unfinished ones."""
         cells = tuple(
             replace(
-                found,
+                cell,
                 trials=tuple(
                     trial
-                    for index, trial in enumerate(found.trials)
-                    if index < granted[found.cell.label] or (has_finished and trial.state == "finished")
+                    for index, trial in enumerate(cell.trials)
+                    if index < granted[cell.cell.label] or (has_finished and trial.state == "finished")
                 ),
             )
-            for found in self.cells
+            for cell in self.cells
         )
         # The study's own p-values decide who gets more seeds.
         view = self if has_finished else replace(self, store=None)
@@ -123,19 +125,25 @@ class SequentialResults(RecordedResults):
         last, alpha = self.run_looks[-1], self.study.analysis.alpha
         chances = {}
         for question in self._asked:
-            found = self._declared(question)
+            comparison = self._declared(question)
             chances[question] = 0.0
-            if self.standing(found) == "equal" or found.is_significant(alpha, is_corrected=self.is_corrected):
+            if self.standing(comparison) == "equal" or comparison.is_significant(
+                alpha, is_corrected=self.is_corrected
+            ):
                 chances[question] = -1.0  # decided; 0 is open, but not to be decided by seeds
-            elif not found.open_because and found.difference is not None and found.seed_variance is not None:
+            elif (
+                not comparison.open_because
+                and comparison.difference is not None
+                and comparison.seed_variance is not None
+            ):
                 power = predictive_power(
-                    found.difference - found.null,
-                    found.seed_variance,
-                    found.segment_variance,
-                    found.num_seeds,
+                    comparison.difference - comparison.null,
+                    comparison.seed_variance,
+                    comparison.segment_variance,
+                    comparison.num_seeds,
                     last,
-                    found.later_levels.get(last, found.level),
-                    found.margin,
+                    comparison.later_levels.get(last, comparison.level),
+                    comparison.margin,
                 )
                 chances[question] = float(power)
         return chances
@@ -146,7 +154,7 @@ class SequentialResults(RecordedResults):
         claimed = [self._question(claim) for claim in self._claims if claim.is_ordering]
         if self.study.analysis.family == "all_cells" and self.main_metric in self.metrics:
             base = self.baseline.cell.label
-            claimed += [Question(self.main_metric, (found.cell.label, base)) for found in self.cells[1:]]
+            claimed += [Question(self.main_metric, (cell.cell.label, base)) for cell in self.cells[1:]]
         return list({question.key: question for question in claimed}.values())
 
 

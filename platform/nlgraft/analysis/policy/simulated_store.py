@@ -129,7 +129,7 @@ class SimulatedStore:
         seeds: Iterable[int],
         *,
         run: Collection[str] | None = None,
-        lost: Iterable[tuple[str, int]] = (),
+        lost_trials: Iterable[tuple[str, int]] = (),
         segments: Segments = _SEGMENTS,
     ) -> list[Comparison]:
         """Show a report; return the comparisons of the file's questions before any correction.
@@ -138,30 +138,32 @@ class SimulatedStore:
             file: What the study declares.
             seeds: Seeds that are finished.
             run: Cells that were run; all if None.
-            lost: Cells and seeds that crashed.
+            lost_trials: Cells and seeds that crashed.
             segments: The test segments.
         """
-        seeds, lost = tuple(seeds), set(lost)
-        own = file.plan(seeds)
-        past = Rules(one for one in self._entries if one.segments.overlaps(segments))
+        seeds, lost_trials = tuple(seeds), set(lost_trials)
+        own_plan = file.plan(seeds)
+        past = Rules(past_entry for past_entry in self._entries if past_entry.segments.overlaps(segments))
         shown: list[Comparison] = []
-        asked: list[Asked] = []
+        questions: list[Asked] = []
         for cells in file.questions:
-            finished = [one for one in seeds if not {(cell, one) for cell in cells} & lost]
+            finished = [seed for seed in seeds if not {(cell, seed) for cell in cells} & lost_trials]
             if run is not None and not set(cells) <= set(run):
                 finished = []
             is_even = len(finished) == len(seeds) or not finished
-            shown.append(self._over_looks(file, cells, finished, own))
-            plan = past.plan(cells, own)
-            by_rules = shown[-1] if plan == own else self._over_looks(file, cells, finished, plan)
-            asked.append(self._asked(file, cells, by_rules, is_even))
+            shown.append(self._over_looks(file, cells, finished, own_plan))
+            plan = past.plan(cells, own_plan)
+            by_rules = shown[-1] if plan == own_plan else self._over_looks(file, cells, finished, plan)
+            questions.append(self._asked(file, cells, by_rules, is_even))
         self._note("file", file, self._by_file(file, shown))
-        entry = self._entry(file, seeds, segments, tuple(asked), own)
+        entry = self._entry(file, seeds, segments, tuple(questions), own_plan)
         past.add(entry)
-        answers = [past.answer(entry, one) for one in asked]
+        answers = [past.answer(entry, question) for question in questions]
         self._entries.append(entry)
-        judged = zip(asked, answers, strict=True)
-        pairs = [(answer.p, answer.p_equal) if one.is_judged else (None, None) for one, answer in judged]
+        judged = zip(questions, answers, strict=True)
+        pairs = [
+            (answer.p, answer.p_equal) if question.is_judged else (None, None) for question, answer in judged
+        ]
         self._note("ledger", file, pairs)
         return shown
 
@@ -176,8 +178,10 @@ class SimulatedStore:
 
     def has_erred(self, judge: Judge) -> bool:
         """True if any report had a verdict without a true difference, or called a large one equal."""
-        is_unequal = [abs(self._difference(one)) >= margin for one, margin in self.equalities.get(judge, ())]
-        return any(is_unequal) or any(self._difference(one) == 0 for one in self.verdicts.get(judge, ()))
+        is_unequal = [
+            abs(self._difference(cells)) >= margin for cells, margin in self.equalities.get(judge, ())
+        ]
+        return any(is_unequal) or any(self._difference(cells) == 0 for cells in self.verdicts.get(judge, ()))
 
     def has_found(self, judge: Judge, cells: tuple[str, ...]) -> bool:
         """True if any report, also one of a variant, had a verdict on these cells."""
@@ -187,13 +191,13 @@ class SimulatedStore:
         self, file: StudyFile, cells: tuple[str, ...], finished: Sequence[int], plan: Plan
     ) -> Comparison:
         def test(seeds: Sequence[int] | None) -> Comparison:
-            some = finished if seeds is None else [one for one in finished if one in seeds]
+            some = finished if seeds is None else [seed for seed in finished if seed in seeds]
             return self._compare(file.metric, cells, some)
 
         return over_looks(plan, test, file.margin, float)
 
     def _by_file(self, file: StudyFile, shown: Sequence[Comparison]) -> list[Either]:
-        pairs = [one.either for one in shown]
+        pairs = [comparison.either for comparison in shown]
         return corrected(pairs, FIRST * file.alpha, file.alpha) if file.is_corrected else pairs
 
     @staticmethod
@@ -215,7 +219,7 @@ class SimulatedStore:
         file: StudyFile,
         seeds: Sequence[int],
         segments: Segments,
-        asked: tuple[Asked, ...],
+        questions: tuple[Asked, ...],
         plan: Plan,
     ) -> Entry:
         further = self.metrics if file.metrics is None else file.metrics
@@ -231,7 +235,7 @@ class SimulatedStore:
             metrics=tuple(dict.fromkeys([file.metric, *further])),
             plan=plan,
             alpha=file.alpha,
-            asked=asked,
+            asked=questions,
             scores={file.baseline: {seed: self.score(file.baseline, seed, file.metric) for seed in seeds}},
         )
 
@@ -252,7 +256,7 @@ class SimulatedStore:
     def _compare(self, metric: str, cells: tuple[str, ...], seeds: Sequence[int]) -> Comparison:
         key = (metric, cells, *map(self._mean, cells), *sorted(seeds))
         if key not in self._compared:
-            sides = [{one: self._measured(cell, one)[metric] for one in seeds} for cell in cells]
+            sides = [{seed: self._measured(cell, seed)[metric] for seed in seeds} for cell in cells]
             if len(cells) == _FEW:
                 compared = self._comparer.compare(metric, cells[0], sides[0], cells[1], sides[1])
             else:
@@ -278,18 +282,18 @@ class SimulatedStore:
                 else np.full_like(noise, -self.trouble.fall)
             )
             self._scores[cell, seed] = {
-                name: Measured(float(one)) for name, one in zip(self.metrics, values, strict=True)
+                name: Measured(float(value)) for name, value in zip(self.metrics, values, strict=True)
             }
         return self._scores[cell, seed]
 
     def _noise(self, cell: str, seed: int) -> Array:
         """Draw the errors of a trial's scores, shape (metrics,); NaN where the training collapses."""
         if (cell, seed) not in self._drawn:
-            common, own = self.rng.standard_normal(), self.rng.standard_normal(len(self.metrics))
+            common, own_errors = self.rng.standard_normal(), self.rng.standard_normal(len(self.metrics))
             if cell not in self._offsets:
                 shared = self.segment_variance + self.trouble.pretraining
                 self._offsets[cell] = self.rng.standard_normal() * math.sqrt(shared)
-            values = math.sqrt(self.correlation) * common + math.sqrt(1 - self.correlation) * own
+            values = math.sqrt(self.correlation) * common + math.sqrt(1 - self.correlation) * own_errors
             values = values * math.sqrt(self.seed_variance) + self._offsets[cell]
             is_collapsed = self.rng.random() < self.trouble.collapse
             self._drawn[cell, seed] = np.full_like(values, math.nan) if is_collapsed else values

@@ -107,7 +107,7 @@ class Validity:
             ],
             "detectable": self.detectable,
             "mean_seeds": self.mean_seeds,
-            "outcomes": [one.to_json() for one in self.outcomes],
+            "outcomes": [outcome.to_json() for outcome in self.outcomes],
             "notes": self.notes,
         }
 
@@ -116,9 +116,13 @@ def design_of(result: ComparedResults) -> Design:
     """Read the design of a study and, where two seeds have finished, its variances on the main metric."""
     study = result.study
     metric = result.main_metric
-    found = [result.compare(cell.cell, metric=metric) for cell in result.cells[1:] if result.metrics]
-    known = [(one.seed_variance, one.segment_variance) for one in found if one.seed_variance is not None]
-    seed_variance, segment_variance = np.mean(known, axis=0) if known else (1.0, 0.0)
+    comparisons = [result.compare(cell.cell, metric=metric) for cell in result.cells[1:] if result.metrics]
+    variances = [
+        (comparison.seed_variance, comparison.segment_variance)
+        for comparison in comparisons
+        if comparison.seed_variance is not None
+    ]
+    seed_variance, segment_variance = np.mean(variances, axis=0) if variances else (1.0, 0.0)
     return Design(
         weights=_weights(result),
         looks=study.looks,
@@ -127,8 +131,8 @@ def design_of(result: ComparedResults) -> Design:
         is_corrected=result.is_corrected,
         seed_variance=float(seed_variance),
         segment_variance=float(segment_variance),
-        is_assumed=not known,
-        fall=_fall(result) if known else _FALL,
+        is_assumed=not variances,
+        fall=_fall(result) if variances else _FALL,
         has_margin=bool(study.analysis.margin),
     )
 
@@ -184,10 +188,10 @@ def _fall(result: ComparedResults) -> float:
 
 def _weights(result: ComparedResults) -> Array:
     """Weights of the cells in the comparisons of the main family."""
-    labels = [found.cell.label for found in result.cells]
-    asked = _asked(result, result.study, labels)
-    weights = np.zeros((len(asked), len(labels)))
-    for row, cells in zip(weights, asked, strict=True):
+    labels = [cell.cell.label for cell in result.cells]
+    comparisons = _asked(result, result.study, labels)
+    weights = np.zeros((len(comparisons), len(labels)))
+    for row, cells in zip(weights, comparisons, strict=True):
         for sign, label in zip(SIGNS, cells, strict=False):
             row[labels.index(label)] += sign
     return weights
@@ -201,5 +205,5 @@ def _asked(result: ComparedResults, study: Study, labels: Sequence[str]) -> list
         for claim in claims_of(study)
         if claim.is_ordering and claim.worse_metric is None
     ]
-    found = [*pairs, *claimed]
-    return list({frozenset(cells) if len(cells) == _FEW else cells: cells for cells in found}.values())
+    comparisons = [*pairs, *claimed]
+    return list({frozenset(cells) if len(cells) == _FEW else cells: cells for cells in comparisons}.values())
