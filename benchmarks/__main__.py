@@ -74,8 +74,8 @@ def _processor() -> str:
     path = Path("/proc/cpuinfo")
     lines = path.read_text().split("\n\n")[0].splitlines() if path.exists() else []
     facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
-    known = [facts[name] for name in ("vendor_id", "cpu family", "model") if name in facts]
-    return f"{' '.join(known) or platform.processor()}, {torch.backends.cpu.get_cpu_capability()}"
+    values = [facts[name] for name in ("vendor_id", "cpu family", "model") if name in facts]
+    return f"{' '.join(values) or platform.processor()}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def main() -> int:

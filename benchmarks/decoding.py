@@ -96,7 +96,7 @@ def _few_sentences(material: Material, directory: Path) -> Path:
 
 def _hugging_face(model: Any, chunks: Sequence[Tokens], beam: int) -> Callable[[], list[list[int]]]:
     def work() -> list[list[int]]:
-        found: list[list[int]] = []
+        outputs: list[list[int]] = []
         for chunk in chunks:
             with torch.inference_mode():
                 ids = model.generate(
@@ -107,8 +107,8 @@ def _hugging_face(model: Any, chunks: Sequence[Tokens], beam: int) -> Callable[[
                     max_new_tokens=NUM_STEPS,
                     do_sample=False,
                 )
-            found += ids[:, 1:].tolist()
-        return found
+            outputs += ids[:, 1:].tolist()
+        return outputs
 
     return work
 
@@ -126,7 +126,7 @@ def _ctranslate2(
     number = {name: token for token, name in enumerate(names)}
 
     def work() -> list[list[int]]:
-        found: list[list[int]] = []
+        outputs: list[list[int]] = []
         for text in texts:
             results = translator.translate_batch(
                 text,
@@ -135,8 +135,8 @@ def _ctranslate2(
                 max_decoding_length=NUM_STEPS,
                 max_batch_size=0,
             )
-            found += [[number[name] for name in result.hypotheses[0]] for result in results]
-        return found
+            outputs += [[number[name] for name in result.hypotheses[0]] for result in results]
+        return outputs
 
     return work
 

@@ -119,16 +119,16 @@ def measure(material: Material) -> Fusion:
 
 def report() -> list[str]:
     """Write what was measured."""
-    found = measure(load_material())
-    slower, low, high = found.rates.ratio(PLAIN, STORED)
-    live, *_ = found.rates.ratio(PLAIN, LIVE)
+    measured = measure(load_material())
+    slower, low, high = measured.rates.ratio(PLAIN, STORED)
+    live, *_ = measured.rates.ratio(PLAIN, LIVE)
     return [
         f"## Fusion with a frozen encoder of {ENCODER_LAYERS} layers, {BATCH_TOKENS} tokens a batch",
         "",
-        *table(found.rates, PLAIN),
+        *table(measured.rates, PLAIN),
         "",
         f"A step with stored states takes {slower:.2f} ({low:.2f}-{high:.2f}) times the plain one, with live "
-        f"states {live:.2f} times. With the branches a step has {found.flops:.2f} times the plain model's "
+        f"states {live:.2f} times. With the branches a step has {measured.flops:.2f} times the plain model's "
         f"arithmetic, which is the aim. States are computed once, "
-        f"{found.states_per_s:.0f} sentences per CPU-s.",
+        f"{measured.states_per_s:.0f} sentences per CPU-s.",
     ]

@@ -33,8 +33,8 @@ def measure(material: Material) -> Rates:
         model = Seq2Seq(config, size, size).eval()
 
         def work(model: Seq2Seq = model, count: int = config.num_sources) -> float:
-            found = [beam_search(model, [chunk] * count, config=fixed_length()) for chunk in chunks]
-            return float(sum(map(len, found)))
+            hypotheses = [beam_search(model, [chunk] * count, config=fixed_length()) for chunk in chunks]
+            return float(sum(map(len, hypotheses)))
 
         contestants[name] = work
     return interleave("sentences", contestants, NUM_ROUNDS)
@@ -43,14 +43,14 @@ def measure(material: Material) -> Rates:
 def report() -> list[str]:
     """Write what was measured."""
     rates = measure(load_material())
-    one, *two = FAMILIES
+    one_source, *two_sources = FAMILIES
     lines = [
         f"## Decoding with two sources, beam {BEAM}, {NUM_STEPS} decoder steps",
         "",
-        *table(rates, one),
+        *table(rates, one_source),
         "",
     ]
-    for name in two:
-        ratio, low, high = rates.ratio(name, one)
+    for name in two_sources:
+        ratio, low, high = rates.ratio(name, one_source)
         lines.append(f"- {name}: {ratio:.2f} ({low:.2f}-{high:.2f} over rounds) of one source's, aim {AIM}")
     return lines

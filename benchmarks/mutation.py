@@ -229,7 +229,7 @@ def places_of(path: Path) -> dict[tuple[int, int], list[Mutant]]:
     """Every place of a file that an operator changes, with the faults possible there."""
     source = path.read_text()
     idle = annotations(source)
-    found: dict[tuple[int, int], list[Mutant]] = defaultdict(list)
+    places: dict[tuple[int, int], list[Mutant]] = defaultdict(list)
     provider = OperatorProvider()
     for name in provider:
         if provider[name].arguments():
@@ -240,8 +240,8 @@ def places_of(path: Path) -> dict[tuple[int, int], list[Mutant]]:
         ]
         for occurrence, start in enumerate(positions):
             if start not in idle:
-                found[start].append(Mutant(str(path.relative_to(ROOT)), start[0], name, occurrence))
-    return found
+                places[start].append(Mutant(str(path.relative_to(ROOT)), start[0], name, occurrence))
+    return places
 
 
 def draw(room: str, num: int, seed: int) -> list[Mutant]:
@@ -272,19 +272,19 @@ def mutate(mutant: Mutant) -> str | None:
 
 def lines_around(source: str, line: int) -> range | None:
     """The lines of the innermost statement, without the statements inside it; None for what imports run."""
-    found: tuple[ast.stmt, bool] | None = None
+    innermost: tuple[ast.stmt, bool] | None = None
 
     def look(parent: ast.AST, is_inside: bool) -> None:
-        nonlocal found
+        nonlocal innermost
         for node in ast.iter_child_nodes(parent):
             if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
-                found = (node, is_inside)
+                innermost = (node, is_inside)
             look(node, is_inside or isinstance(node, ast.FunctionDef | ast.Lambda))
 
     look(ast.parse(source), False)
-    if found is None or not found[1]:
+    if innermost is None or not innermost[1]:
         return None
-    statement = found[0]
+    statement = innermost[0]
     body = getattr(statement, "body", None)
     end = body[0].lineno if body else (statement.end_lineno or line) + 1
     return range(statement.lineno, max(end, statement.lineno + 1))
@@ -343,21 +343,21 @@ def main() -> None:
     parser.add_argument("room", choices=ROOMS)
     parser.add_argument("--num", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "tree"
         shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", ".venv", "__pycache__", "runs"))
-        baseline = measure(copy, given.room)
+        baseline = measure(copy, options.room)
         for name in baseline.libraries:
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
         tried = []
-        for mutant in draw(given.room, given.num, given.seed):
+        for mutant in draw(options.room, options.num, options.seed):
             tried.append(try_out(copy, mutant, baseline))
             sys.stdout.write(json.dumps(asdict(tried[-1])) + "\n")
             sys.stdout.flush()
     num_killed = sum(mutant.outcome == "killed" for mutant in tried)
-    sys.stdout.write(f"| {given.room} | {len(tried)} | {num_killed} | {num_killed / len(tried):.0%} |\n")
+    sys.stdout.write(f"| {options.room} | {len(tried)} | {num_killed} | {num_killed / len(tried):.0%} |\n")
 
 
 if __name__ == "__main__":

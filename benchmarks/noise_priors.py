@@ -131,9 +131,11 @@ class Setting:
             fits = np.ones(num, bool)
             if self.level:
                 df_of_study = StudyVariance.of(seen[0]).df
-                studies = [StudyVariance(one / scale, df_of_study) for one in variances.mean(axis=1)]
+                studies = [StudyVariance(pooled / scale, df_of_study) for pooled in variances.mean(axis=1)]
                 pairs = zip(priors, studies, strict=True)
-                fits = np.array([prior is not None and prior.fits(one, self.level) for prior, one in pairs])
+                fits = np.array(
+                    [prior is not None and prior.fits(study, self.level) for prior, study in pairs]
+                )
             weight = (df * fits)[:, None]
             total = weight + look - 1
             moderated = (weight * scale * variance[:, None] + (look - 1) * variances) / total

@@ -72,8 +72,8 @@ def _figures(lines: list[str]) -> Iterator[tuple[Place, Figure]]:
 
 def _figure(column: str, cell: str) -> Figure | None:
     if column.startswith("ratio to"):
-        found = _RANGED.match(cell)
-        return None if found is None else Figure(*map(float, found.groups()), is_ratio=True)
+        numbers = _RANGED.match(cell)
+        return None if numbers is None else Figure(*map(float, numbers.groups()), is_ratio=True)
     if column.endswith("CPU-s") and not column.endswith("per CPU-s") and re.match(r"[\d.]+", cell):
         value = float(cell.split()[0])
         return Figure(value, value, value, is_ratio=False)
@@ -81,20 +81,20 @@ def _figure(column: str, cell: str) -> Figure | None:
 
 
 def _processor(text: str) -> str | None:
-    found = _CPU.search(text)
-    return found and found[0]
+    cpu = _CPU.search(text)
+    return cpu and cpu[0]
 
 
 def _last_figures(text: str, folder: Path, before: str) -> dict[Place, tuple[str, Figure]]:
     """Find the newest earlier figure of every place, with its date; old results name no processor."""
-    found: dict[Place, tuple[str, Figure]] = {}
+    newest: dict[Place, tuple[str, Figure]] = {}
     for path in sorted(folder.iterdir()):
         if not _DATED.fullmatch(path.name) or path.stem >= before:
             continue
         earlier = path.read_text("utf-8")
         if _processor(earlier) in (None, _processor(text)):
-            found |= {place: (path.stem, figure) for place, figure in figures(earlier).items()}
-    return found
+            newest |= {place: (path.stem, figure) for place, figure in figures(earlier).items()}
+    return newest
 
 
 def regressions(text: str, folder: Path, *, before: str) -> list[str]:

@@ -44,8 +44,8 @@ class _MemoryBackend:
         self.runs: dict[RunKey, RunEntry] = {}
 
     def write(self, entry: RunEntry) -> None:
-        known = self.runs.get(entry.key)
-        self.runs[entry.key] = known.merge(entry) if known else entry
+        earlier = self.runs.get(entry.key)
+        self.runs[entry.key] = earlier.merge(entry) if earlier else entry
 
     def end_orphans(self, active: Iterable[RunKey]) -> int:
         return 0
@@ -160,9 +160,9 @@ class _Sweep:
 
     def _timed(self, part: str, function: Callable[..., Any], *arguments: Any) -> Any:
         self._since_s = time.thread_time()
-        found = self.meter.call(part, function, *arguments)
+        returned = self.meter.call(part, function, *arguments)
         self.now_s, self._since_s = self._clock(), time.thread_time()
-        return found
+        return returned
 
 
 def _no_search(cell: Any) -> Any:
@@ -194,11 +194,11 @@ def simulate(num_trials: int, num_nodes: int, trial_s: float) -> Simulation:
 
 def report() -> list[str]:
     """Write what was measured, and what follows."""
-    found = simulate(NUM_TRIALS, NUM_NODES, TRIAL_S)
+    sweep = simulate(NUM_TRIALS, NUM_NODES, TRIAL_S)
     short = simulate(NUM_TRIALS // 10, NUM_NODES, SHORT_S)
-    num = found.num_trials
-    each_ms = {part: 1000 * seconds / num for part, seconds in found.seconds.items()}
-    each_ms |= {"thread that writes": 1000 * found.writer_s / num}
+    num = sweep.num_trials
+    each_ms = {part: 1000 * seconds / num for part, seconds in sweep.seconds.items()}
+    each_ms |= {"thread that writes": 1000 * sweep.writer_s / num}
     each_ms |= {part: 1000 * seconds for part, seconds in ELSEWHERE_S.items()}
     slowest = max(each_ms, key=lambda part: each_ms[part])
     each_ms["together"] = sum(each_ms.values())
@@ -212,8 +212,8 @@ def report() -> list[str]:
         "*: measured in a real sweep (`benchmarks/results/2026-11-24.md`), not simulated.",
         "",
         f"- The slowest part is {slowest}; the nodes end {NUM_NODES / TRIAL_S:.1f} trials a second.",
-        f"- The sweep takes {found.makespan_s:,.0f} s, {found.makespan_s / found.shortest_s:.3f} times as "
+        f"- The sweep takes {sweep.makespan_s:,.0f} s, {sweep.makespan_s / sweep.shortest_s:.3f} times as "
         f"long as if its driver needed no time; {short.num_trials:,} trials of {SHORT_S:g} s take "
         f"{short.makespan_s / short.shortest_s:.2f} times as long.",
-        f"- The second half of the trials costs the queue {found.second_half:.2f} times the first.",
+        f"- The second half of the trials costs the queue {sweep.second_half:.2f} times the first.",
     ]

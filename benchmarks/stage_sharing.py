@@ -145,7 +145,7 @@ def measure() -> Sharing:
 
 def report() -> list[str]:
     """Write what was measured."""
-    found = measure()
+    measured = measure()
     durations = ", ".join(f"{name} {seconds:.0f} s" for name, seconds in DURATIONS_S.items())
     return [
         f"## Stage sharing: {NUM_TRIALS} trials by TPE and {len(SEEDS)} replicates on {NUM_WORKERS} workers",
@@ -153,8 +153,8 @@ def report() -> list[str]:
         f"Stages that wait ({durations}); the search draws one of three language models and a rate. Load "
         f"average at the end: {os.getloadavg()[0]:.1f}.",
         "",
-        f"- {found.num_runs} stages ran, {found.num_distinct} are distinct.",
-        f"- {found.measured_s:.0f} s; {found.alone_s:.0f} s if nothing were shared or cost anything; "
-        f"{found.bound_s:.0f} s at least for these trials in this order: "
-        f"{100 * found.bound_s / found.measured_s:.0f} % of the bound, aim {100 * AIM:.0f} %.",
+        f"- {measured.num_runs} stages ran, {measured.num_distinct} are distinct.",
+        f"- {measured.measured_s:.0f} s; {measured.alone_s:.0f} s if nothing were shared or cost anything; "
+        f"{measured.bound_s:.0f} s at least for these trials in this order: "
+        f"{100 * measured.bound_s / measured.measured_s:.0f} % of the bound, aim {100 * AIM:.0f} %.",
     ]

@@ -158,14 +158,14 @@ def report(num_streams: int) -> list[str]:
         "|---|---|---|---|---|---|---|",
     ]
     for name, setting in settings.items():
-        found = simulate(setting, num_streams)
-        share = found.false_share
-        power = found.kept[found.is_real].mean() if found.is_real.any() else float("nan")
-        errors = [(one - found.truth)[found.kept] for one in (found.first, found.second)]
+        streams = simulate(setting, num_streams)
+        share = streams.false_share
+        power = streams.kept[streams.is_real].mean() if streams.is_real.any() else float("nan")
+        errors = [(estimates - streams.truth)[streams.kept] for estimates in (streams.first, streams.second)]
         bias = [error.mean() if len(error) else float("nan") for error in errors]
         lines.append(
             f"| {name} | {share[:, -1].mean():.4f} | {share.max(axis=1).mean():.4f} | {power:.2f} "
-            f"| {found.seeds.mean():.1f} | {bias[0]:+.2f} | {bias[1]:+.2f} |"
+            f"| {streams.seeds.mean():.1f} | {bias[0]:+.2f} | {bias[1]:+.2f} |"
         )
     return lines
 

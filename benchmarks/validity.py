@@ -105,7 +105,7 @@ def _uncorrected(store: SimulatedStore) -> None:
 
 def _best_claim(store: SimulatedStore) -> None:
     shown = store.report(_file(*_arms(4)), range(3))
-    store.report(_file(_arms(4)[int(np.argmin([one.p for one in shown]))]), range(3))
+    store.report(_file(_arms(4)[int(np.argmin([comparison.p for comparison in shown]))]), range(3))
 
 
 def _worst_baseline(store: SimulatedStore) -> None:
@@ -124,7 +124,7 @@ def _best_objective(store: SimulatedStore) -> None:
 
 def _looks_again(store: SimulatedStore) -> None:
     for last in (5, 10, 15, 20):
-        looks = tuple(one for one in (3, 5, 10, 15, 20) if one <= last)
+        looks = tuple(look for look in (3, 5, 10, 15, 20) if look <= last)
         for look in looks:
             store.report(_file("arm", looks=looks), range(look))
 
@@ -165,7 +165,7 @@ def _seeds_by_baseline(store: SimulatedStore) -> None:
 def _metric_added(store: SimulatedStore) -> None:
     """Metrics that were not scored before are added to a finished study, for its best arm and for all."""
     shown = store.report(_metric_file(0, *_arms(4)), range(3))
-    best = _arms(4)[int(np.argmin([one.p for one in shown]))]
+    best = _arms(4)[int(np.argmin([comparison.p for comparison in shown]))]
     for number in (1, 2, 3):
         store.report(_metric_file(number, best), range(3))
         store.report(_metric_file(number, *_arms(4)), range(3))
@@ -178,7 +178,7 @@ def _metric_file(number: int, *arms: str) -> StudyFile:
 def _other_baseline_and_arm(store: SimulatedStore) -> None:
     """The worst of the seen cells becomes the baseline of arms that nobody has seen."""
     store.report(_file(*_arms(4)), range(3))
-    means = {cell: np.mean([store.score(cell, one, METRICS[0]) for one in range(3)]) for cell in _arms(4)}
+    means = {cell: np.mean([store.score(cell, seed, METRICS[0]) for seed in range(3)]) for cell in _arms(4)}
     worst = min(means, key=means.__getitem__)
     for arm in ("new0", "new1"):
         store.report(_file(arm, baseline=worst), range(3))
@@ -203,7 +203,7 @@ def _trials_and_file(store: SimulatedStore) -> None:
 
 def _crash(store: SimulatedStore) -> None:
     worst = min(range(3), key=lambda seed: store.score("arm", seed, METRICS[0]))
-    store.report(_file("arm"), range(3), lost=[("arm", worst)])
+    store.report(_file("arm"), range(3), lost_trials=[("arm", worst)])
 
 
 def _line_dropped(store: SimulatedStore) -> None:
@@ -230,7 +230,7 @@ def _anything(store: SimulatedStore) -> None:
     for num in (3, 5, 8):
         pairs = itertools.combinations(["base", *_arms(2)], 2)
         choices = itertools.product(pairs, METRICS)
-        (a, b), name = min(choices, key=lambda one: store.p(one[1], one[0], range(num)))
+        (a, b), name = min(choices, key=lambda choice: store.p(choice[1], choice[0], range(num)))
         store.report(_file(a, baseline=b, metric=name), range(num))
     store.report(_file(*_arms(4)), range(3))
 

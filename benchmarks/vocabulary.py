@@ -62,14 +62,14 @@ def make_tokens(count: int, rng: random.Random) -> list[str]:
     ]
     spelling.shuffle(syllables)
     weights = [1 / (rank + 10) for rank in range(len(syllables))]
-    found: dict[str, None] = dict.fromkeys("▁abcdefghijklmnopqrstuvwxyz")
-    while len(found) < count:
+    tokens: dict[str, None] = dict.fromkeys("▁abcdefghijklmnopqrstuvwxyz")
+    while len(tokens) < count:
         lengths = rng.choices([1, 2, 3, 4, 5], [2, 9, 4, 1, 0.5], k=count)
         flat = iter(rng.choices(syllables, weights, k=sum(lengths)))
         for length in lengths:
             text = "".join(itertools.islice(flat, length))[:LONGEST_CHARACTERS]
-            found.setdefault(f"▁{text}" if rng.random() < 0.6 else text)
-    return [*found][:count]
+            tokens.setdefault(f"▁{text}" if rng.random() < 0.6 else text)
+    return [*tokens][:count]
 
 
 def make_unigram(tokens: list[str]) -> Vocabulary:
@@ -127,15 +127,15 @@ def _listed(core: str, pieces: dict[str, int]) -> list[list[str]]:
 
 def _by_listing(surface: str, old: Vocabulary) -> dict[int, float]:
     """Weights of VIPI from the list of all partitions."""
-    every = _listed(surface, old.ids_by_surface)
-    fewest = min(map(len, every))
-    every = [pieces for pieces in every if len(pieces) == fewest]
-    longest = max(len(piece) for pieces in every for piece in pieces)
-    every = [pieces for pieces in every if max(map(len, pieces)) == longest]
+    partitions = _listed(surface, old.ids_by_surface)
+    fewest = min(map(len, partitions))
+    partitions = [pieces for pieces in partitions if len(pieces) == fewest]
+    longest = max(len(piece) for pieces in partitions for piece in pieces)
+    partitions = [pieces for pieces in partitions if max(map(len, pieces)) == longest]
     weights: dict[int, float] = {}
-    for piece in itertools.chain.from_iterable(every):
+    for piece in itertools.chain.from_iterable(partitions):
         identity = old.ids_by_surface[piece]
-        weights[identity] = weights.get(identity, 0.0) + 1 / (len(every) * fewest)
+        weights[identity] = weights.get(identity, 0.0) + 1 / (len(partitions) * fewest)
     return weights
 
 
@@ -151,9 +151,9 @@ def _partition_lines(old: Vocabulary, new: Vocabulary) -> list[str]:
 
     def listed() -> float:
         for row in sample:
-            found = plan.matrix[row]
+            planned_row = plan.matrix[row]
             expected = _by_listing(new.surfaces[row], old)
-            weights = dict(zip(found.indices.tolist(), found.data.tolist(), strict=True))
+            weights = dict(zip(planned_row.indices.tolist(), planned_row.data.tolist(), strict=True))
             assert weights.keys() == expected.keys()
             assert all(math.isclose(weights[i], expected[i], rel_tol=1e-6) for i in expected)
         return len(sample)
@@ -180,9 +180,9 @@ def _similar_rates(old: Vocabulary, queries: list[Tok]) -> tuple[Rates, int]:
     def defined() -> float:
         for i in sample:
             expected = _hyperwords_by_definition(queries[i], old)
-            found = [pair for pair in similar.of(i) if pair[1] >= Relation.HYP_PREFIX]
-            assert found == expected[: len(found)]
-            assert len(found) == len(expected) or len(similar.of(i)) >= DEFAULT_CAP
+            hyperwords = [pair for pair in similar.of(i) if pair[1] >= Relation.HYP_PREFIX]
+            assert hyperwords == expected[: len(hyperwords)]
+            assert len(hyperwords) == len(expected) or len(similar.of(i)) >= DEFAULT_CAP
         return len(sample)
 
     rates = interleave("tokens", {"similar tokens": searched, DEFINITION: defined}, NUM_ROUNDS)

@@ -169,11 +169,11 @@ def _memory_mib(field: str) -> float:
 def _line(method: str, world: World) -> str:
     peer = PEERS[method]
     try:
-        theirs = peer(world)
+        peer_rows = peer(world)
     except ImportError as error:
         return f"| {method} | {peer.__name__} | not installed: {error} | | | |"
-    mine = ours(world, method)
-    differences = np.abs(mine - theirs).max(axis=1) / np.abs(theirs).max()
+    own_rows = ours(world, method)
+    differences = np.abs(own_rows - peer_rows).max(axis=1) / np.abs(peer_rows).max()
     is_equal = differences <= TOLERANCE
 
     def rate(run: Callable[[], Array]) -> Callable[[], float]:
