@@ -112,14 +112,14 @@ def score(context):
         guesses = [
             " ".join(w if noise.random() > wrong else noise.choice(WORDS) for w in line) for line in lines
         ]
-        found = evaluate_text(guesses, [" ".join(line) for line in lines], metrics=("bleu",))
+        evaluation = evaluate_text(guesses, [" ".join(line) for line in lines], metrics=("bleu",))
         lengths = np.array([[1.7 * len(line) * LENGTH[config["arm"]], 1.0] for line in lines])
         right = np.array(
             [[line[0] == guess.split()[0], 1.0] for line, guess in zip(lines, guesses, strict=True)]
         )
         for name, rows in (("reference_length", lengths), ("accuracy", right)):
-            found |= Evaluation({name: score_statistics(name, rows, "made up")}, {name: rows})
-        write_evaluation(context.directory, split, guesses, [" ".join(line) for line in lines], found)
+            evaluation |= Evaluation({name: score_statistics(name, rows, "made up")}, {name: rows})
+        write_evaluation(context.directory, split, guesses, [" ".join(line) for line in lines], evaluation)
     saved = Score("length_saved", 1 - LENGTH[config["arm"]], config["segments"], "maximize", "pieces")
     write_metrics(context.directory, {"test/length_saved": saved})
     speed = Score("speed", 40 + quality.random(), config["segments"], "maximize", "beam:5")
@@ -222,7 +222,7 @@ def search(study, store, cell):
 def scored_result(study, scores):
     """A result whose finished replicates have these scores: by label and metric, one per seed."""
     system = load_system(study.system)
-    found = []
+    cell_results = []
     for cell in cells(study):
         trials = []
         for index, seed in enumerate(study.seeds):
@@ -237,8 +237,8 @@ def scored_result(study, scores):
                 signatures=dict.fromkeys(metrics, "case:mixed|tok:13a"),
             )
             trials.append(TrialResult("replicate", cell, seed, fingerprint, "finished", record=record))
-        found.append(CellResult(cell, tuple(trials)))
-    return StudyResult(study, system, tuple(found), Provenance())
+        cell_results.append(CellResult(cell, tuple(trials)))
+    return StudyResult(study, system, tuple(cell_results), Provenance())
 
 
 @pytest.fixture(scope="session")
@@ -283,7 +283,7 @@ def _registered_system():
     from tests.unit.analysis import registered
 
     module = types.ModuleType(registered.SYSTEM)
-    module.__dict__.update({one.__name__: one for one in registered.PARTS})
+    module.__dict__.update({part.__name__: part for part in registered.PARTS})
     module.VERSION, module.DESCRIPTION, module.PAPER = 1, "Guesses", "Nobody (2026)"
     module.METRICS = {
         f"{split}/{name}": Metric(direction="maximize", unit="points", split=split)

@@ -63,8 +63,8 @@ def score(context):
         rng = np.random.default_rng([seed, len(config["arm"])])
         right = RIGHT[config["arm"]] + 0.01 * config["steps"]
         guesses = [" ".join(w if rng.random() < right else "?" for w in line.split()) for line in references]
-        found = evaluate_text(guesses, references, metrics=("bleu", "chrf"))
-        write_evaluation(context.directory, split, guesses, references, found)
+        evaluation = evaluate_text(guesses, references, metrics=("bleu", "chrf"))
+        write_evaluation(context.directory, split, guesses, references, evaluation)
 
 
 PARTS = (Config, stage_graph, train, score)
@@ -144,7 +144,7 @@ class Workplace:
         return nlgraft.load(self.study(*overrides, text=text)).registration
 
     def deviations(self, *overrides, text=None):
-        return [one.text for one in self.registration(*overrides, text=text).deviations]
+        return [deviation.text for deviation in self.registration(*overrides, text=text).deviations]
 
 
 def put(path, value):

@@ -14,8 +14,8 @@ ENTERED = Step(kind="proposed", stream="s", level=0.02)
 
 
 def test_gains_decide_where_nothing_is_lost() -> None:
-    found = judge(Pairs(GOOD), ENTERED, (), is_last=False)
-    assert (found.decision, found.reason, found.gain.mean) == ("KEEP", "", pytest.approx(6.4 / 6))
+    answer = judge(Pairs(GOOD), ENTERED, (), is_last=False)
+    assert (answer.decision, answer.reason, answer.gain.mean) == ("KEEP", "", pytest.approx(6.4 / 6))
     worse = {seed: -gain for seed, gain in GOOD.items()}
     assert judge(Pairs(worse), ENTERED, (), is_last=False).decision == "DISCARD"
     unclear = {1: 1.0, 2: -0.6, 3: 0.7}
@@ -53,13 +53,13 @@ def test_a_seed_that_what_is_kept_loses_is_left_out() -> None:
 
 
 def test_nothing_is_decided_before_all_granted_seeds_have_ended() -> None:
-    found = judge(Pairs(GOOD, open=frozenset({7})), ENTERED, (), is_last=False)
-    assert (found.decision, found.lost) == ("MORE", ())
+    answer = judge(Pairs(GOOD, open=frozenset({7})), ENTERED, (), is_last=False)
+    assert (answer.decision, answer.lost) == ("MORE", ())
 
 
 def test_values_that_cannot_be_compared_keep_nothing() -> None:
-    found = judge(Pairs(GOOD, why_not="another tokenizer"), ENTERED, (), is_last=False)
-    assert (found.decision, found.reason) == ("DISCARD", "another tokenizer")
+    answer = judge(Pairs(GOOD, why_not="another tokenizer"), ENTERED, (), is_last=False)
+    assert (answer.decision, answer.reason) == ("DISCARD", "another tokenizer")
 
 
 def test_the_interval_of_a_gain_is_that_of_a_t_test() -> None:

@@ -21,9 +21,9 @@ def comparison(difference, p, seeds=(1, 2, 3), **more):
     )
 
 
-def judge(found, direction="maximize", claim=ORDERING, **more):
+def judge(compared, direction="maximize", claim=ORDERING, **more):
     settings = {"alpha": 0.05, "is_corrected": True, "other_data": "", "why_not": "", **more}
-    return claims.judge(claim, found, (2.0, 1.0), direction=direction, **settings)
+    return claims.judge(claim, compared, (2.0, 1.0), direction=direction, **settings)
 
 
 def test_significant_in_the_claimed_direction_is_supported():
@@ -36,8 +36,8 @@ def test_significant_in_the_other_direction_is_contradicted():
 
 
 def test_an_exact_difference_needs_no_p():
-    found = judge(comparison(-127e6, None, is_exact=True), "minimize")
-    assert (found.verdict, found.explanation) == (
+    answer = judge(comparison(-127e6, None, is_exact=True), "minimize")
+    assert (answer.verdict, answer.explanation) == (
         "supported", "in the claimed direction, identical for every seed",
     )  # fmt: skip
     assert judge(comparison(1.0, None, is_exact=True), "minimize").verdict == "contradicted"
@@ -45,34 +45,34 @@ def test_an_exact_difference_needs_no_p():
 
 def test_undecided_says_how_many_seeds_more():
     looks = {6: 0.01, 12: 0.01}
-    found = comparison(4.0, 0.06, seed_variance=0.03, later_levels=looks)
-    assert judge(found).seeds_more == 3, "the first look that probably decides"
-    assert judge(found).text == "undecided (3 seeds more)"
+    compared = comparison(4.0, 0.06, seed_variance=0.03, later_levels=looks)
+    assert judge(compared).seeds_more == 3, "the first look that probably decides"
+    assert judge(compared).text == "undecided (3 seeds more)"
     seen = {3: Look(difference=0.01, p=0.06)}
-    assert judge(replace(found, difference=0.01, looks=seen)).seeds_more is None, "none of its looks does"
-    assert found.seeds_needed < replace(found, level=0.05 / 70).seeds_needed
+    assert judge(replace(compared, difference=0.01, looks=seen)).seeds_more is None, "none of its looks does"
+    assert compared.seeds_needed < replace(compared, level=0.05 / 70).seeds_needed
 
 
 def test_too_small_a_difference_asks_for_segments_and_not_for_seeds():
-    found = judge(comparison(0.01, 0.9))
-    assert (found.verdict, found.seeds_more) == ("undecided", None)
-    assert "1,000 seeds" in found.explanation
+    answer = judge(comparison(0.01, 0.9))
+    assert (answer.verdict, answer.seeds_more) == ("undecided", None)
+    assert "1,000 seeds" in answer.explanation
 
 
 def test_one_seed_decides_nothing():
-    found = judge(comparison(5.0, 0.001, seeds=(1,)))
-    assert (found.verdict, found.seeds_more) == ("undecided", 1)
+    answer = judge(comparison(5.0, 0.001, seeds=(1,)))
+    assert (answer.verdict, answer.seeds_more) == ("undecided", 1)
 
 
 def test_a_missing_difference_gives_its_reason():
     missing = Comparison(metric="test/bleu", a="patt", b="avg", notes=("no seed finished in both cells",))
-    found = judge(missing)
-    assert (found.verdict, found.explanation) == ("undecided", "no seed finished in both cells")
+    answer = judge(missing)
+    assert (answer.verdict, answer.explanation) == ("undecided", "no seed finished in both cells")
 
 
 def test_without_correction_the_raw_p_decides():
-    found = comparison(1.0, 0.01)
-    uncorrected = Comparison(**{**vars(found), "p_holm": None})
+    corrected = comparison(1.0, 0.01)
+    uncorrected = Comparison(**{**vars(corrected), "p_holm": None})
     assert judge(uncorrected).verdict == "undecided"
     assert judge(uncorrected, is_corrected=False).verdict == "supported"
 
@@ -93,12 +93,12 @@ def test_a_figure_is_ours_within_a_margin(direction, difference, p, verdict):
 
 
 def test_a_figure_needs_two_seeds_and_a_comparable_metric():
-    one = judge(comparison(0.3, None, seeds=(1,)), claim=FIGURE)
-    assert (one.verdict, one.seeds_more) == ("undecided", 1)
+    one_seed = judge(comparison(0.3, None, seeds=(1,)), claim=FIGURE)
+    assert (one_seed.verdict, one_seed.seeds_more) == ("undecided", 1)
     refused = Comparison(metric="test/bleu", a="patt", b="published", notes=("cannot be compared: why",))
-    found = judge(refused, claim=FIGURE, why_not="why")
-    assert (found.verdict, found.explanation) == ("undecided", "cannot be compared: why")
-    assert found.figures == ()
+    answer = judge(refused, claim=FIGURE, why_not="why")
+    assert (answer.verdict, answer.explanation) == ("undecided", "cannot be compared: why")
+    assert answer.figures == ()
 
 
 def test_no_worse_is_an_ordering_from_the_margin_on():
@@ -111,7 +111,7 @@ def test_no_worse_is_an_ordering_from_the_margin_on():
 
 
 @pytest.mark.parametrize(
-    ("published", "ours", "reason"),
+    ("published", "computed", "reason"),
     [
         (OURS.replace("2.6.0", "1.5.1"), OURS, ""),
         ("tok:13a|case:mixed", OURS, ""),
@@ -124,8 +124,8 @@ def test_no_worse_is_an_ordering_from_the_margin_on():
         ("tok:13a", None, "our metric has no signature"),
     ],
 )
-def test_figures_are_compared_only_when_signatures_are(published, ours, reason):
-    assert signatures_differ(published, ours) == reason
+def test_figures_are_compared_only_when_signatures_are(published, computed, reason):
+    assert signatures_differ(published, computed) == reason
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,8 @@ def test_figures_are_compared_only_when_signatures_are(published, ours, reason):
     ],
 )
 def test_other_data_neither_support_nor_contradict(difference, p, verdict, text):
-    found = comparison(difference, p, seed_variance=0.03, later_levels={6: 0.01})
-    answer = judge(found, other_data="downstream.test is b", why_not="other data: downstream.test is b")
+    compared = comparison(difference, p, seed_variance=0.03, later_levels={6: 0.01})
+    answer = judge(compared, other_data="downstream.test is b", why_not="other data: downstream.test is b")
     assert (answer.verdict, answer.text) == (verdict, text)
     assert answer.figures == ()
     document = answer.to_json()

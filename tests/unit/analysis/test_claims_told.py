@@ -66,34 +66,34 @@ def test_a_claim_within_a_cell_is_paired_by_seed_and_segment(make_study, store, 
         {"better": "patt_eg", "worse": "random_init", "metric": "test/bleu", "worse_metric": "dev/bleu"},
     ]
     claims = [claim | {"source": "ours", "data": {"upstream.domain": "a"}} for claim in claims]
-    found = run(make_study(claims=claims, published=[], analysis={"family": "claims"}), store)
-    patt, start = found.cell("patt_eg"), found.cell("random_init")
-    within, across = found.claims
+    analysis = run(make_study(claims=claims, published=[], analysis={"family": "claims"}), store)
+    patt, start = analysis.cell("patt_eg"), analysis.cell("random_init")
+    within, across = analysis.claims
     test, dev = patt.mean("test/bleu"), patt.mean("dev/bleu")
     assert within.ours == (test, dev)
     assert within.comparison.difference == pytest.approx(test - dev)
     assert within.comparison.scope == "seeds and segments"
     assert across.ours == (test, start.mean("dev/bleu"))
-    smallest = min(within.comparison, across.comparison, key=lambda found: found.p)
+    smallest = min(within.comparison, across.comparison, key=lambda comparison: comparison.p)
     assert smallest.p_holm == pytest.approx(2 * smallest.p / FIRST)
-    assert "patt_eg's test/bleu better than patt_eg's dev/bleu" in found.render("md")
+    assert "patt_eg's test/bleu better than patt_eg's dev/bleu" in analysis.render("md")
 
 
 def test_no_format_sets_a_figure_beside_other_data(make_study, scored, crossed):
     study = make_study(**{**crossed.study.to_dict(), "data": {"corpus": "conlang"}})
     scores = {
-        cell.cell.label: {"test/bleu": [one.value for one in cell.measured("test/bleu").values()]}
+        cell.cell.label: {"test/bleu": [score.value for score in cell.measured("test/bleu").values()]}
         for cell in crossed.cells
     }
-    found = scored(study, scores)
-    assert [answer.verdict for answer in found.claims] == ["same direction"] * 4 + ["undecided"] * 2
-    assert all("supported" not in claim["answer"] for claim in found.to_json()["claims"])
-    assert all(claim["figures"] == [] for claim in found.to_json()["claims"])
-    assert "36.00 against 30.00; 31.00 against 30.00" not in found.render("md")
+    analysis = scored(study, scores)
+    assert [answer.verdict for answer in analysis.claims] == ["same direction"] * 4 + ["undecided"] * 2
+    assert all("supported" not in claim["answer"] for claim in analysis.to_json()["claims"])
+    assert all(claim["figures"] == [] for claim in analysis.to_json()["claims"])
+    assert "36.00 against 30.00; 31.00 against 30.00" not in analysis.render("md")
     for kind in ("md", "html", "latex"):
-        assert "same direction, other data" in found.render(kind)
-    assert "same direction, other data" in found.note()
-    assert "other data: corpus is conlang, the paper's is files" in found.render("md")
+        assert "same direction, other data" in analysis.render(kind)
+    assert "same direction, other data" in analysis.note()
+    assert "other data: corpus is conlang, the paper's is files" in analysis.render("md")
 
 
 def test_claims_of_every_kind_are_told_in_every_format(crossed):

@@ -31,17 +31,17 @@ def compare(a, b, **settings):
 
 
 def test_two_seeds_and_segments():
-    found = compare({1: noise(1, 1.0), 2: noise(2, 1.2)}, {1: noise(3), 2: noise(4)})
-    assert found.scope == "seeds and segments"
-    assert found.num_seeds == 2
-    assert found.num_segments == 50
-    assert found.ci is not None
-    assert found.ci[0] < found.difference < found.ci[1]
-    assert found.p == found.p_bootstrap
-    assert 1 / 1001 <= found.p_randomisation <= 1
-    assert found.smallest_detectable > 0
-    assert found.seeds_needed >= 2
-    assert found.notes == ()
+    comparison = compare({1: noise(1, 1.0), 2: noise(2, 1.2)}, {1: noise(3), 2: noise(4)})
+    assert comparison.scope == "seeds and segments"
+    assert comparison.num_seeds == 2
+    assert comparison.num_segments == 50
+    assert comparison.ci is not None
+    assert comparison.ci[0] < comparison.difference < comparison.ci[1]
+    assert comparison.p == comparison.p_bootstrap
+    assert 1 / 1001 <= comparison.p_randomisation <= 1
+    assert comparison.smallest_detectable > 0
+    assert comparison.seeds_needed >= 2
+    assert comparison.notes == ()
 
 
 def test_the_difference_is_the_difference_of_the_means():
@@ -59,122 +59,126 @@ def test_the_test_of_the_study_decides_which_p_comes_first():
 
 
 def test_one_seed_speaks_of_segments_only():
-    found = compare({1: noise(1, 1.0)}, {1: noise(2)})
-    assert found.scope == "segments"
-    assert found.p is not None
-    assert found.p == found.p_segments
-    assert found.smallest_detectable is None
-    assert found.seeds_needed is None
-    assert not found.is_significant(0.05, is_corrected=False)
-    assert "one seed" in found.notes[0]
+    comparison = compare({1: noise(1, 1.0)}, {1: noise(2)})
+    assert comparison.scope == "segments"
+    assert comparison.p is not None
+    assert comparison.p == comparison.p_segments
+    assert comparison.smallest_detectable is None
+    assert comparison.seeds_needed is None
+    assert not comparison.is_significant(0.05, is_corrected=False)
+    assert "one seed" in comparison.notes[0]
 
 
 def test_one_seed_without_segments_has_a_difference_and_no_more():
-    found = compare({1: Measured(3.0)}, {1: Measured(1.0)})
-    assert found.difference == 2.0
-    assert (found.ci, found.p, found.scope) == (None, None, "nothing")
-    assert "one seed" in found.notes[-1]
+    comparison = compare({1: Measured(3.0)}, {1: Measured(1.0)})
+    assert comparison.difference == 2.0
+    assert (comparison.ci, comparison.p, comparison.scope) == (None, None, "nothing")
+    assert "one seed" in comparison.notes[-1]
 
 
 def test_seeds_only_is_the_paired_t_test():
-    ours = [30.1, 30.9, 31.4, 30.2]
-    theirs = [29.0, 30.0, 30.1, 29.9]
-    found = compare(
-        {seed: Measured(value) for seed, value in enumerate(ours)},
-        {seed: Measured(value) for seed, value in enumerate(theirs)},
+    scores_a = [30.1, 30.9, 31.4, 30.2]
+    scores_b = [29.0, 30.0, 30.1, 29.9]
+    comparison = compare(
+        {seed: Measured(value) for seed, value in enumerate(scores_a)},
+        {seed: Measured(value) for seed, value in enumerate(scores_b)},
         samples=20_000,
     )
-    expected = stats.ttest_rel(ours, theirs)
+    expected = stats.ttest_rel(scores_a, scores_b)
     low, high = expected.confidence_interval()
-    assert found.scope == "seeds"
-    assert found.p == pytest.approx(expected.pvalue, abs=2e-4)
-    assert found.ci == pytest.approx((low, high), rel=3e-3)
-    assert "no per-segment statistics" in found.notes[0]
+    assert comparison.scope == "seeds"
+    assert comparison.p == pytest.approx(expected.pvalue, abs=2e-4)
+    assert comparison.ci == pytest.approx((low, high), rel=3e-3)
+    assert "no per-segment statistics" in comparison.notes[0]
 
 
 def test_identical_systems_have_p_one_and_an_interval_of_zero():
     a = {1: noise(1), 2: noise(2), 3: noise(3)}
-    found = compare(a, dict(a))
-    assert found.difference == 0.0
-    assert found.ci == (0.0, 0.0)
-    assert found.p == found.p_randomisation == found.p_segments == 1.0
-    assert found.smallest_detectable is None
+    comparison = compare(a, dict(a))
+    assert comparison.difference == 0.0
+    assert comparison.ci == (0.0, 0.0)
+    assert comparison.p == comparison.p_randomisation == comparison.p_segments == 1.0
+    assert comparison.smallest_detectable is None
     assert compare({1: noise(1)}, {1: noise(1)}).p == 1.0
 
 
 def test_a_constant_quantity_has_an_exact_difference_and_no_p():
-    found = compare({1: Measured(10.0), 2: Measured(10.0)}, {1: Measured(8.0), 2: Measured(8.0)})
-    assert found.difference == 2.0
-    assert found.ci == (2.0, 2.0)
-    assert found.p is None
-    assert "identical for every seed" in found.notes[-1]
-    assert found.is_exact
-    assert found.is_significant(0.05, is_corrected=True)
-    assert found.to_json()["is_exact"]
+    comparison = compare({1: Measured(10.0), 2: Measured(10.0)}, {1: Measured(8.0), 2: Measured(8.0)})
+    assert comparison.difference == 2.0
+    assert comparison.ci == (2.0, 2.0)
+    assert comparison.p is None
+    assert "identical for every seed" in comparison.notes[-1]
+    assert comparison.is_exact
+    assert comparison.is_significant(0.05, is_corrected=True)
+    assert comparison.to_json()["is_exact"]
 
 
 def test_one_seed_or_a_varying_cell_is_not_exact():
-    one = compare({1: Measured(10.0)}, {1: Measured(8.0)})
+    one_seed = compare({1: Measured(10.0)}, {1: Measured(8.0)})
     varying = compare({1: Measured(10.0), 2: Measured(11.0)}, {1: Measured(8.0), 2: Measured(9.0)})
-    for found in (one, varying):
-        assert not found.is_exact
-        assert not found.is_significant(0.05, is_corrected=False)
+    for comparison in (one_seed, varying):
+        assert not comparison.is_exact
+        assert not comparison.is_significant(0.05, is_corrected=False)
 
 
 def test_a_tie_of_a_constant_quantity_has_p_one():
-    found = compare({1: Measured(8.0), 2: Measured(8.0)}, {1: Measured(8.0), 2: Measured(8.0)})
-    assert (found.difference, found.p) == (0.0, 1.0)
+    comparison = compare({1: Measured(8.0), 2: Measured(8.0)}, {1: Measured(8.0), 2: Measured(8.0)})
+    assert (comparison.difference, comparison.p) == (0.0, 1.0)
 
 
 def test_missing_seeds_are_left_out_on_both_sides():
     a = {1: Measured(1.0), 2: Measured(2.0), 3: Measured(9.0)}
     b = {2: Measured(1.0), 3: Measured(8.5), 4: Measured(0.0)}
-    found = compare(a, b)
-    assert found.seeds == (2, 3)
-    assert found.difference == 0.75
-    assert found.notes[0] == "seeds 1, 4 finished in only one of the two cells"
+    comparison = compare(a, b)
+    assert comparison.seeds == (2, 3)
+    assert comparison.difference == 0.75
+    assert comparison.notes[0] == "seeds 1, 4 finished in only one of the two cells"
 
 
 def test_no_common_seed_has_no_difference():
-    found = compare({1: Measured(1.0)}, {2: Measured(1.0)})
-    assert found.difference is None
-    assert found.notes == ("no seed finished in both cells",)
-    assert found.to_json()["difference"] is None
+    comparison = compare({1: Measured(1.0)}, {2: Measured(1.0)})
+    assert comparison.difference is None
+    assert comparison.notes == ("no seed finished in both cells",)
+    assert comparison.to_json()["difference"] is None
 
 
 def test_a_score_that_is_no_number_counts_as_missing():
-    found = compare({1: Measured(math.nan), 2: Measured(1.0)}, {1: Measured(1.0), 2: Measured(0.5)})
-    assert found.seeds == (2,)
+    comparison = compare({1: Measured(math.nan), 2: Measured(1.0)}, {1: Measured(1.0), 2: Measured(0.5)})
+    assert comparison.seeds == (2,)
 
 
 def test_different_signatures_are_not_compared():
-    found = compare({1: Measured(1.0, None, "tok:13a")}, {1: Measured(2.0, None, "tok:zh")})
-    assert found.difference is None
-    assert found.notes[-1] == "the metric was computed in different ways: tok:13a, tok:zh"
+    comparison = compare({1: Measured(1.0, None, "tok:13a")}, {1: Measured(2.0, None, "tok:zh")})
+    assert comparison.difference is None
+    assert comparison.notes[-1] == "the metric was computed in different ways: tok:13a, tok:zh"
 
 
 def test_different_segments_leave_the_seeds():
-    found = compare({1: noise(1), 2: noise(2)}, {1: noise(3, num_segments=20), 2: noise(4, num_segments=20)})
-    assert found.scope == "seeds"
-    assert "different segments" in found.notes[0]
+    comparison = compare(
+        {1: noise(1), 2: noise(2)}, {1: noise(3, num_segments=20), 2: noise(4, num_segments=20)}
+    )
+    assert comparison.scope == "seeds"
+    assert "different segments" in comparison.notes[0]
 
 
 def test_constant_segments_give_a_certain_difference():
-    found = compare({1: trial([2, 2, 2]), 2: trial([2, 2, 2])}, {1: trial([1, 1, 1]), 2: trial([1, 1, 1])})
-    assert found.ci == (1.0, 1.0)
-    assert found.p_bootstrap == 1 / 1001
-    assert found.smallest_detectable is None
-    assert "no variation" in found.notes[0]
+    comparison = compare(
+        {1: trial([2, 2, 2]), 2: trial([2, 2, 2])}, {1: trial([1, 1, 1]), 2: trial([1, 1, 1])}
+    )
+    assert comparison.ci == (1.0, 1.0)
+    assert comparison.p_bootstrap == 1 / 1001
+    assert comparison.smallest_detectable is None
+    assert "no variation" in comparison.notes[0]
 
 
 def test_a_seed_can_decide_nothing_that_one_seed_of_three_contradicts():
     shifts = {1: 1.0, 2: 1.1, 3: -0.9}
-    found = compare(
+    comparison = compare(
         {seed: noise(seed, shift, 400) for seed, shift in shifts.items()},
         {seed: noise(seed + 10, 0.0, 400) for seed in shifts},
     )
-    assert found.p_segments < 0.01  # the three models differ
-    assert found.p > 0.2  # the recipes need not
+    assert comparison.p_segments < 0.01  # the three models differ
+    assert comparison.p > 0.2  # the recipes need not
 
 
 def test_the_order_of_sides_only_turns_the_sign():
@@ -198,15 +202,15 @@ def against(values, published, margin):
 
 
 def test_a_published_figure_is_predicted_as_a_single_run():
-    found = against([5.0, 6.0, 7.0], 5.5, margin=20.0)
+    comparison = against([5.0, 6.0, 7.0], 5.5, margin=20.0)
     # 6 - 5.5 with t(.975, 2 df) * sd 1 * sqrt(1 + 1/3) = 4.30265 * 1.1547
-    assert found.difference == 0.5
-    assert found.ci == pytest.approx((0.5 - 4.9683, 0.5 + 4.9683), abs=1e-3)
+    assert comparison.difference == 0.5
+    assert comparison.ci == pytest.approx((0.5 - 4.9683, 0.5 + 4.9683), abs=1e-3)
     # within: P(T(2) > (20 - .5) / 1.1547), a t of 16.888
-    assert found.p == pytest.approx(stats.t.sf(16.8875, 2), rel=1e-3)
+    assert comparison.p == pytest.approx(stats.t.sf(16.8875, 2), rel=1e-3)
     beyond = against([5.0, 6.0, 7.0], 50.0, margin=1.0)
     assert beyond.p == pytest.approx(2 * stats.t.sf((44 - 1) / 1.1547, 2), rel=1e-3)
-    assert found.seeds_needed is None
+    assert comparison.seeds_needed is None
 
 
 def test_a_published_figure_needs_two_runs_and_constants_are_exact():
@@ -218,10 +222,10 @@ def test_a_published_figure_needs_two_runs_and_constants_are_exact():
 def test_a_margin_shifts_the_null_hypothesis():
     values = [30.1, 30.9, 31.4, 30.2], [30.3, 31.0, 31.1, 30.9]
     a, b = ({seed: Measured(value) for seed, value in enumerate(side)} for side in values)
-    found = Comparer(samples=20_000).compare("test/loss", "a", a, "b", b, null=-1.0)
+    comparison = Comparer(samples=20_000).compare("test/loss", "a", a, "b", b, null=-1.0)
     expected = stats.ttest_rel(values[0], np.array(values[1]) - 1.0)
-    assert found.p == pytest.approx(expected.pvalue, abs=2e-4)
-    assert found.difference == pytest.approx(np.mean(values[0]) - np.mean(values[1]))
+    assert comparison.p == pytest.approx(expected.pvalue, abs=2e-4)
+    assert comparison.difference == pytest.approx(np.mean(values[0]) - np.mean(values[1]))
     constant = {1: Measured(3.0), 2: Measured(3.0)}
     assert Comparer().compare("test/loss", "a", constant, "b", constant, null=-0.5).is_exact
 
@@ -240,9 +244,9 @@ def test_small_p_values_are_not_those_of_the_number_of_resamples():
     """In a family of seven, 1 / 1001 times seven would be .007 at best, and a count of five says little."""
     base = np.array([20.0, 20.2, 19.9, 20.1])
     gaps = 1.0 + 0.02 * np.array([1.0, -0.5, 0.2, -0.7])
-    found = Comparer(samples=1000).compare("test/ter", "a", trials_of(base + gaps), "b", trials_of(base))
-    assert found.p == pytest.approx(stats.ttest_1samp(gaps, 0.0).pvalue, rel=1e-6)
-    assert found.p < 1e-5
+    comparison = Comparer(samples=1000).compare("test/ter", "a", trials_of(base + gaps), "b", trials_of(base))
+    assert comparison.p == pytest.approx(stats.ttest_1samp(gaps, 0.0).pvalue, rel=1e-6)
+    assert comparison.p < 1e-5
 
 
 def test_the_tail_of_both_noises_is_that_of_many_more_resamples():
@@ -267,7 +271,7 @@ def test_the_tail_of_both_noises_is_that_of_many_more_resamples():
 def test_a_p_value_that_resamples_reach_is_theirs_to_the_digit():
     rng = np.random.default_rng(5)
     base, gaps = 20 + rng.standard_normal(5), 0.5 + rng.standard_normal(5)
-    found = Comparer(samples=1000).compare("test/ter", "a", trials_of(base + gaps), "b", trials_of(base))
+    comparison = Comparer(samples=1000).compare("test/ter", "a", trials_of(base + gaps), "b", trials_of(base))
     noise = resampling.spread(gaps, None, 1000)
-    assert found.p == resampling.p_value(float(np.mean(gaps)), noise.draws)
-    assert found.p > 0.02
+    assert comparison.p == resampling.p_value(float(np.mean(gaps)), noise.draws)
+    assert comparison.p > 0.02

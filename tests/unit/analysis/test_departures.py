@@ -56,10 +56,10 @@ class RealStore:
         result = replace(self.scored(study, rows), store=self.store)
         ran = {labels[cell] for cell in (file.cells if run is None else run)}
         result.cells = tuple(
-            one
-            if one.cell.label in ran
-            else replace(one, trials=tuple(replace(t, state="planned", record=None) for t in one.trials))
-            for one in result.cells
+            cell
+            if cell.cell.label in ran
+            else replace(cell, trials=tuple(replace(t, state="planned", record=None) for t in cell.trials))
+            for cell in result.cells
         )
         for cells in file.questions:
             label = labels[cells[0]]
@@ -80,7 +80,7 @@ def test_a_simulated_store_decides_as_a_real_one(name, plan, make_study, scored,
         return
     (walk,) = walks
     rng = np.random.default_rng(3)
-    found = 0
+    num_verdicts = 0
     for number in range(3):
         # each arm may have its effect: some large, some small, in both directions
         effects = {f"cell{arm}": size for arm, size in enumerate((3.0, 1.0, -1.5), 1)}
@@ -89,8 +89,8 @@ def test_a_simulated_store_decides_as_a_real_one(name, plan, make_study, scored,
         real = RealStore(simulated, ArtifactStore.open(tmp_path / str(number)), make_study, scored)
         walk(real, file, 5)
         assert real.verdicts == {judge: simulated.verdicts[judge] for judge in real.verdicts}
-        found += len(real.verdicts["file"])
-    assert found, "nothing was decided, so nothing was compared"
+        num_verdicts += len(real.verdicts["file"])
+    assert num_verdicts, "nothing was decided, so nothing was compared"
 
 
 @pytest.mark.parametrize(("num_seeds", "expected"), [(3, 0.164), (5, 0.321)])
@@ -99,9 +99,9 @@ def test_one_pretraining_errs_as_often_as_theory_says(num_seeds, expected):
     limit = stats.t.isf(0.025, num_seeds - 1) / np.sqrt(1 + num_seeds)
     assert 2 * stats.t.sf(limit, num_seeds - 1) == pytest.approx(expected, abs=0.001)
     limit = stats.t.isf(0.02, num_seeds - 1) / np.sqrt(1 + num_seeds)
-    found = simulated(design(looks=(num_seeds,)), 1000, trouble=Trouble(pretraining=0.5))
-    assert found.single == pytest.approx(2 * stats.t.sf(limit, num_seeds - 1), abs=0.04)
-    assert found.outcome.coverage.value == pytest.approx(1 - expected, abs=0.04)
+    validity = simulated(design(looks=(num_seeds,)), 1000, trouble=Trouble(pretraining=0.5))
+    assert validity.single == pytest.approx(2 * stats.t.sf(limit, num_seeds - 1), abs=0.04)
+    assert validity.outcome.coverage.value == pytest.approx(1 - expected, abs=0.04)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.3])
@@ -114,26 +114,28 @@ def test_collapsed_seeds_hide_effects_as_t_tests_of_such_scores_do(share):
     differences = scores[0] - scores[1]
     differences = differences[differences.std(axis=1) > 0]
     power = (stats.ttest_1samp(differences, 0.0, axis=1).pvalue <= 0.04).sum() / num
-    found = simulated(design(looks=(5,)), 1000, size, Trouble(collapse=share))
-    assert found.power[size] == pytest.approx(power, abs=0.05)
-    assert found.single <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 1000)
+    validity = simulated(design(looks=(5,)), 1000, size, Trouble(collapse=share))
+    assert validity.power[size] == pytest.approx(power, abs=0.05)
+    assert validity.single <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 1000)
 
 
 def test_settings_take_effect():
-    one = {o.course.name: o for o in outcomes(design(), 200, 5.0, Departure(0.1, 1.0, 2))}
+    single_arm = {o.course.name: o for o in outcomes(design(), 200, 5.0, Departure(0.1, 1.0, 2))}
     other = {o.course.name: o for o in outcomes(design(), 200, 5.0, Departure(0.4, 9.0, 5))}
-    assert other["collapse"].finds["file"].value < one["collapse"].finds["file"].value - 0.2
-    assert other["one pretraining"].errs["file"].value > one["one pretraining"].errs["file"].value + 0.15
-    assert other["variants"].errs["file"].value > one["variants"].errs["file"].value + 0.04
+    assert other["collapse"].finds["file"].value < single_arm["collapse"].finds["file"].value - 0.2
+    assert (
+        other["one pretraining"].errs["file"].value > single_arm["one pretraining"].errs["file"].value + 0.15
+    )
+    assert other["variants"].errs["file"].value > single_arm["variants"].errs["file"].value + 0.04
     assert other["more seeds"].course.description.endswith("4, 5, 6, 7, 8")
-    assert "only" not in one, "a study of one arm has no parts"
+    assert "only" not in single_arm, "a study of one arm has no parts"
 
 
 def test_the_ledger_holds_the_level_where_files_do_not():
-    found = {o.course.name: o for o in outcomes(design(2), 300, 5.0, Departure(tries=4))}
+    by_course = {o.course.name: o for o in outcomes(design(2), 300, 5.0, Departure(tries=4))}
     for name in ("more seeds", "variants"):
-        assert found[name].errs["file"].value > 0.065
-    for outcome in found.values():
+        assert by_course[name].errs["file"].value > 0.065
+    for outcome in by_course.values():
         if outcome.course.name != "one pretraining":
             assert outcome.errs["ledger"].value <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 300)
 
@@ -175,27 +177,29 @@ def test_the_command_says_what_would_happen(study_file):
     assert "seeds added after looking, beside the looks: 4, 5, 6, 7" in " ".join(ran.output.split())
     assert "4 variants" in ran.output
     assert "False verdict: no cell differs" in " ".join(ran.output.split())
-    found = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).output)
-    names = [one["name"] for one in found["outcomes"]]
+    document = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).output)
+    names = [outcome["name"] for outcome in document["outcomes"]]
     assert names == ["as declared", "next looks", "more seeds", "variants", "collapse", "one pretraining"]
-    for one in found["outcomes"]:
+    for outcome in document["outcomes"]:
         for kind in ("false_verdicts", "effect_found"):
-            assert set(one[kind]) == {"file", "ledger"}
-            assert all(0 <= rate["rate"] <= 1 and rate["error"] > 0 for rate in one[kind].values())
+            assert set(outcome[kind]) == {"file", "ledger"}
+            assert all(0 <= rate["rate"] <= 1 and rate["error"] > 0 for rate in outcome[kind].values())
 
 
 def test_command_and_api_have_the_same_defaults():
     expected = asdict(Departure())
-    options = {one.name: one.default for one in main.commands["validity"].params}
-    parameters = {name: one.default for name, one in inspect.signature(api.validity).parameters.items()}
+    options = {option.name: option.default for option in main.commands["validity"].params}
+    parameters = {
+        name: parameter.default for name, parameter in inspect.signature(api.validity).parameters.items()
+    }
     assert {name: options[name] for name in expected} == expected
     assert {name: parameters[name] for name in expected} == expected
 
 
 def test_a_margin_is_said_not_to_be_simulated(study_file):
     arguments = ["validity", study_file, "--simulations", "100", "--json"]
-    found = json.loads(CliRunner().invoke(main, [*arguments, "analysis.margin={test/bleu: 0.5}"]).output)
-    assert [note for note in found["notes"] if "the margin is not simulated" in note]
+    document = json.loads(CliRunner().invoke(main, [*arguments, "analysis.margin={test/bleu: 0.5}"]).output)
+    assert [note for note in document["notes"] if "the margin is not simulated" in note]
     assert json.loads(CliRunner().invoke(main, arguments).output)["notes"] == []
 
 

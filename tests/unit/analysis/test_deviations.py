@@ -137,11 +137,11 @@ FOLLOWS = {
 def test_an_edit_after_the_fact_is_shown_by_name_and_nothing_else(finished, name):
     edit, expected = EDITS[name]
     edit(finished)
-    found = [
-        one for one in finished.deviations() if not one.startswith(("trials of", "seed 4 of", "seed 9 of"))
+    deviations = [
+        text for text in finished.deviations() if not text.startswith(("trials of", "seed 4 of", "seed 9 of"))
     ]
-    assert [one for one in found if expected in one], found
-    assert len(found) == 1 + FOLLOWS.get(name, 0), found
+    assert [text for text in deviations if expected in text], deviations
+    assert len(deviations) == 1 + FOLLOWS.get(name, 0), deviations
 
 
 @pytest.mark.parametrize(
@@ -169,9 +169,9 @@ def test_an_edited_search_is_shown(here, path, value, expected):
     ],
 )
 def test_a_variant_does_not_escape(finished, overrides, expected):
-    found = finished.registration(*overrides)
-    assert expected in [one.text for one in found.deviations]
-    assert "Registered as guesses (" in str(found)
+    standing = finished.registration(*overrides)
+    assert expected in [deviation.text for deviation in standing.deviations]
+    assert "Registered as guesses (" in str(standing)
 
 
 def test_another_version_of_the_system_is_shown(finished, monkeypatch):
@@ -243,9 +243,9 @@ def test_what_changes_nothing_is_no_deviation(finished, name):
     edited = HARMLESS[name](STUDY)
     assert edited != STUDY
     before = finished.registration()
-    found = finished.registration(text=edited)
-    assert found.is_as_registered, found.deviations
-    assert found.registration.digest == before.registration.digest
+    standing = finished.registration(text=edited)
+    assert standing.is_as_registered, standing.deviations
+    assert standing.registration.digest == before.registration.digest
 
 
 def test_another_store_and_moved_files_are_no_deviation(finished, tmp_path):
@@ -263,6 +263,8 @@ def test_another_store_and_moved_files_are_no_deviation(finished, tmp_path):
 
 def test_text_that_is_only_stored_otherwise_is_the_same_text(finished):
     finished.write("test.de", [f"{line}\r" for line in finished.lines("test.de")])
-    found = finished.deviations()
-    assert not [one for one in found if one.startswith("data.")], found
-    assert [one for one in found if "what stage text_corpus reads" in one], "yet the trials are others"
+    deviations = finished.deviations()
+    assert not [text for text in deviations if text.startswith("data.")], deviations
+    assert [text for text in deviations if "what stage text_corpus reads" in text], (
+        "yet the trials are others"
+    )

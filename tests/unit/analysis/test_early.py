@@ -23,8 +23,8 @@ def test_steps_to_a_loss_lie_between_two_evaluations():
 
 
 def test_a_cell_that_learns_sooner_has_fewer_steps_to_the_baselines_best(make_small_study, run, store):
-    found = run(make_small_study(claims=[]), store)
-    base, arm = found.baseline, found.cell("patt_eg")
+    analysis = run(make_small_study(claims=[]), store)
+    base, arm = analysis.baseline, analysis.cell("patt_eg")
     for trial, other in zip(base.trials, arm.trials, strict=True):
         points = np.array(trial.record.curves["dev/loss"])[:, :2]
         goal, step = points[:, 1].min(), points[points[:, 1].argmin(), 0]
@@ -32,16 +32,16 @@ def test_a_cell_that_learns_sooner_has_fewer_steps_to_the_baselines_best(make_sm
         assert other.metrics["dev/loss.steps_to_baseline"] < step
         assert trial.metrics["dev/loss.auc"] == pytest.approx(mean_height(points, 0, 500))
         assert goal < trial.metrics["dev/loss.auc"]
-    compared = found.compare("patt_eg", metric="dev/loss.steps_to_baseline")
+    compared = analysis.compare("patt_eg", metric="dev/loss.steps_to_baseline")
     assert compared.difference < 0
     assert compared.ci is not None
-    assert found.standing(compared) == "open", "not declared: a description"
+    assert analysis.standing(compared) == "open", "not declared: a description"
     assert (
-        found.alone().standing(compared := found.alone().compare(compared.a, metric=compared.metric))
+        analysis.alone().standing(compared := analysis.alone().compare(compared.a, metric=compared.metric))
         == "better"
     )
-    assert "dev/loss.auc against the baseline" in found.render("md")
-    assert set(found.to_json()["cells"][1]["comparison"]) >= {"dev/loss.auc", "dev/loss.steps_to_baseline"}
+    assert "dev/loss.auc against the baseline" in analysis.render("md")
+    assert set(analysis.to_json()["cells"][1]["comparison"]) >= {"dev/loss.auc", "dev/loss.steps_to_baseline"}
 
 
 def test_claims_can_name_them_and_searches_cannot(make_small_study, run, store):

@@ -19,8 +19,8 @@ CROSSED = {"factors": {"arm": ARM, "lr": LR}, "design": {"kind": "full"}, "publi
 
 def weights_of(study):
     axes = axes_of(study)
-    found = contrasts(axes, axes.cells())
-    return {one.label: {cell.label: weight for weight, cell in one.terms} for one in found}
+    effects = contrasts(axes, axes.cells())
+    return {effect.label: {cell.label: weight for weight, cell in effect.terms} for effect in effects}
 
 
 def test_two_by_three_by_hand(make_study):
@@ -85,14 +85,14 @@ def measured(*values):
 def test_an_interaction_is_the_difference_of_differences():
     y00, y10, y01, y11 = measured(10, 12), measured(14, 15), measured(11, 13), measured(20, 22)
     terms = [(1.0, y11), (-1.0, y10), (-1.0, y01), (1.0, y00)]
-    found = Comparer().contrast("test/bleu", "a × b", "both", terms)
+    effect = Comparer().contrast("test/bleu", "a × b", "both", terms)
     # seed 0: (20 - 11) - (14 - 10) = 5; seed 1: (22 - 13) - (15 - 12) = 6
-    assert found.difference == 5.5
-    assert found.num_seeds == 2
-    assert found.scope == "seeds"
+    assert effect.difference == 5.5
+    assert effect.num_seeds == 2
+    assert effect.scope == "seeds"
     half_width = 12.706 * np.sqrt(0.5 / 2)  # t with one degree of freedom, variance of 5 and 6 is 0.5
-    assert found.ci is not None
-    assert (found.ci[1] - found.ci[0]) / 2 == pytest.approx(half_width, rel=0.03)
+    assert effect.ci is not None
+    assert (effect.ci[1] - effect.ci[0]) / 2 == pytest.approx(half_width, rel=0.03)
 
 
 def test_constants_have_exact_effects_and_exact_ties():
@@ -100,8 +100,8 @@ def test_constants_have_exact_effects_and_exact_ties():
     tie = Comparer().contrast("parameters/total", "a", "b", thirds)
     assert (tie.difference, tie.p, tie.is_exact) == (0.0, 1.0, False)
     terms = [(1.0, measured(9, 9)), (-1.0, measured(7, 7)), (-1.0, measured(6, 6)), (1.0, measured(5, 5))]
-    found = Comparer().contrast("parameters/total", "a", "b", terms)
-    assert (found.difference, found.ci, found.is_exact) == (1.0, (1.0, 1.0), True)
+    effect = Comparer().contrast("parameters/total", "a", "b", terms)
+    assert (effect.difference, effect.ci, effect.is_exact) == (1.0, (1.0, 1.0), True)
 
 
 def test_two_cells_are_the_plain_comparison():
@@ -125,24 +125,24 @@ def test_two_cells_are_the_plain_comparison():
 
 def test_seeds_that_some_cell_lacks_are_left_out_and_told():
     terms = [(1.0, measured(1, 2, 3)), (-0.5, measured(1, 1, 1)), (-0.5, measured(0, 0))]
-    found = Comparer().contrast("test/bleu", "a", "b", terms)
-    assert found.seeds == (0, 1)
-    assert found.difference == pytest.approx((0.5 + 1.5) / 2)
-    assert found.notes[0] == "seed 2 did not finish in all of the 3 cells"
+    effect = Comparer().contrast("test/bleu", "a", "b", terms)
+    assert effect.seeds == (0, 1)
+    assert effect.difference == pytest.approx((0.5 + 1.5) / 2)
+    assert effect.notes[0] == "seed 2 did not finish in all of the 3 cells"
 
 
 def test_a_crossed_study_reports_its_effects(make_study, run, store):
     crossed = run(make_study(**CROSSED), store)
     effects = crossed.effects()
     assert [effect.is_interaction for effect in effects] == [False, False, False, True, True]
-    means = {found.cell.label: found.mean("test/bleu") for found in crossed.cells}
+    means = {cell.cell.label: cell.mean("test/bleu") for cell in crossed.cells}
     average = (means["arm=avg_eg"] - means["baseline"] + means["arm=avg_eg, lr=0.01"] - means["lr=0.01"]) / 2
     assert effects[0].comparison.difference == pytest.approx(average)
     assert effects[0].comparison.num_segments == 40
     adjusted = [min(1.0, p / FIRST) for p in holm([effect.comparison.p for effect in effects])]
     assert [effect.comparison.p_holm for effect in effects] == pytest.approx(adjusted)
     document = json.loads(crossed.render("json"))
-    assert [one["effect"] for one in document["effects"]] == [effect.contrast.label for effect in effects]
+    assert [entry["effect"] for entry in document["effects"]] == [effect.contrast.label for effect in effects]
     assert document["effects"][3]["levels"] == {"arm": "avg_eg", "lr": 0.01}
     assert crossed.effects_on_main_metric().plain()[4][:3] == ["arm=avg_eg × lr=0.01", "interaction", "3"]
     assert "Significant main effects: " in crossed.render("md")
@@ -158,10 +158,10 @@ def test_gains_over_a_factor_by_hand(make_study, run, store):
     study = make_study(**CROSSED | {"analysis": {"gains_over": "lr"}} | left_out)
     crossed = run(study, store)
     (curve,) = crossed.gains()
-    means = {found.cell.label: found.mean("test/bleu") for found in crossed.cells}
+    means = {cell.cell.label: cell.mean("test/bleu") for cell in crossed.cells}
     assert curve.label == "arm=patt_eg"
     assert [level for level, _ in curve.gains] == ["0.001", "0.01"]
-    assert [one.difference for _, one in curve.gains] == [
+    assert [gain.difference for _, gain in curve.gains] == [
         pytest.approx(means["arm=patt_eg"] - means["baseline"]),
         pytest.approx(means["arm=patt_eg, lr=0.01"] - means["lr=0.01"]),
     ]

@@ -39,27 +39,27 @@ def test_without_segments_it_is_two_one_sided_t_tests(shift):
 
 
 def test_noise_of_the_test_set_makes_equality_harder_to_show():
-    found = compared(0.2 * np.random.default_rng(3).standard_normal(7), 1.0)
-    noisy = replace(found, segment_variance=0.3)
-    assert equal_p(found) < 0.01 < equal_p(noisy)
+    comparison = compared(0.2 * np.random.default_rng(3).standard_normal(7), 1.0)
+    noisy = replace(comparison, segment_variance=0.3)
+    assert equal_p(comparison) < 0.01 < equal_p(noisy)
 
 
 def test_a_margin_of_the_interval_is_the_least_that_half_alpha_supports():
     differences = np.random.default_rng(4).standard_normal(6)
-    found = compared(differences, 1.0)
+    comparison = compared(differences, 1.0)
     reach = np.abs(stats.ttest_1samp(differences, 0.0).confidence_interval(0.95)).max()
-    assert equal_p(replace(found, margin=reach)) == pytest.approx(0.025)
+    assert equal_p(replace(comparison, margin=reach)) == pytest.approx(0.025)
 
 
 def closed_test(pairs):
     """Adjust by the definition: the largest Bonferroni p-value of all sets with one hypothesis a question."""
-    sides = [[0] if one[1] is None else [0, 1] for one in pairs]
+    sides = [[0] if pair[1] is None else [0, 1] for pair in pairs]
     adjusted = [[0.0, 0.0] for _ in pairs]
     for size in range(1, len(pairs) + 1):
-        for asked in itertools.combinations(range(len(pairs)), size):
-            for chosen in itertools.product(*(sides[index] for index in asked)):
-                values = [pairs[index][side] for index, side in zip(asked, chosen, strict=True)]
-                for index, side in zip(asked, chosen, strict=True):
+        for indices in itertools.combinations(range(len(pairs)), size):
+            for chosen in itertools.product(*(sides[index] for index in indices)):
+                values = [pairs[index][side] for index, side in zip(indices, chosen, strict=True)]
+                for index, side in zip(indices, chosen, strict=True):
                     adjusted[index][side] = max(adjusted[index][side], min(1.0, size * min(values)))
     return adjusted
 
@@ -67,7 +67,7 @@ def closed_test(pairs):
 def test_the_correction_is_the_closed_test_of_hypotheses_that_exclude_each_other():
     rng = np.random.default_rng(7)
     for _ in range(60):
-        pairs = [tuple(one) if rng.random() < 0.7 else (one[0], None) for one in rng.random((4, 2)) ** 3]
+        pairs = [tuple(pair) if rng.random() < 0.7 else (pair[0], None) for pair in rng.random((4, 2)) ** 3]
         for (p, p_equal), want in zip(holm_either(pairs), closed_test(pairs), strict=True):
             assert p == pytest.approx(want[0])
             assert p_equal is None or p_equal == pytest.approx(want[1])
@@ -87,8 +87,8 @@ def test_the_power_to_decide_either_way_is_what_simulated_tests_show():
     mean, error = differences.mean(axis=1), differences.std(axis=1, ddof=1) / np.sqrt(8)
     t = stats.t(7)
     decided = (np.abs(mean) > t.ppf(0.975) * error) | (np.abs(mean) < 1.3 - t.ppf(0.95) * error)
-    found = power(0.2, np.array(1.0), 0.0, 8, 0.05, 1.3)
-    assert found == pytest.approx(decided.mean(), abs=0.01)
+    predicted = power(0.2, np.array(1.0), 0.0, 8, 0.05, 1.3)
+    assert predicted == pytest.approx(decided.mean(), abs=0.01)
     assert power(0.2, np.array(1.0), 0.0, 8, 0.05) < 0.1
 
 
@@ -127,17 +127,17 @@ def verdicts(make_study, scored):
 
 
 def test_there_are_three_verdicts(verdicts):
-    found = {cell.cell.label: verdicts.compare(cell.cell) for cell in verdicts.cells[1:]}
-    assert {label: one.standing for label, one in found.items()} == {
+    comparisons = {cell.cell.label: verdicts.compare(cell.cell) for cell in verdicts.cells[1:]}
+    assert {label: comparison.standing for label, comparison in comparisons.items()} == {
         "arm=single_run": "equal",
         "arm=avg_eg": "better",
         "arm=att_eg": "open",
         "arm=patt_eg": "better",
     }
-    assert found["arm=single_run"].verdict == "equal within 0.5 BLEU points"
-    assert found["arm=patt_eg"].verdict == "better, by less than the margin"
-    assert found["arm=att_eg"].verdict == "not known yet (its looks will hardly decide it)"
-    assert "p of a difference of 0.5 BLEU points" in repr(found["arm=single_run"])
+    assert comparisons["arm=single_run"].verdict == "equal within 0.5 BLEU points"
+    assert comparisons["arm=patt_eg"].verdict == "better, by less than the margin"
+    assert comparisons["arm=att_eg"].verdict == "not known yet (its looks will hardly decide it)"
+    assert "p of a difference of 0.5 BLEU points" in repr(comparisons["arm=single_run"])
 
 
 def test_every_format_shows_them(verdicts):
@@ -203,8 +203,8 @@ def test_one_seed_and_lost_seeds_leave_equality_open(make_study, scored):
     assert single.compare("arm=single_run").verdict == "not known yet (1 seed more)"
     study = make_study(seeds=[1, 2, 3, 4, 5], analysis={"margin": {METRIC: 50.0}})
     values = {**SCORES, "arm=avg_eg": [23.0, 23.7, np.nan, 23.3, 23.4]}
-    lost = scored(study, {label: {METRIC: one} for label, one in values.items()})
-    assert lost.compare("arm=avg_eg").verdict == "not known yet (seeds lost)"
+    with_losses = scored(study, {label: {METRIC: scores} for label, scores in values.items()})
+    assert with_losses.compare("arm=avg_eg").verdict == "not known yet (seeds lost)"
 
 
 def test_a_margin_of_a_metric_that_decides_nothing_is_warned_of(make_study):
@@ -228,8 +228,8 @@ def test_a_metric_without_a_margin_is_no_objection_to_equality(make_study, score
         label: {METRIC: values, "test/accuracy": noisy.get(label, noisy["other"])}
         for label, values in SCORES.items()
     }
-    found = sensitivities(scored(study, scores)).rows
-    row = next(one for one in found if one.label == "arm=single_run" and one.choice == "metric")
+    rows = sensitivities(scored(study, scores)).rows
+    row = next(row for row in rows if row.label == "arm=single_run" and row.choice == "metric")
     assert row.standing == "equal"
     assert row.changes == changes
 

@@ -15,15 +15,15 @@ from nlgraft.pipeline.trial import TrialRecord
 
 def test_the_expectation_is_that_of_the_best_of_n_draws():
     # 1, 2, 4: weights 1/3 each; 1/9, 3/9, 5/9; 1/27, 7/27, 19/27
-    found = expected_maximum(np.array([4.0, 1.0, 2.0]))
-    assert found == pytest.approx([7 / 3, 27 / 9, 91 / 27])
+    expectations = expected_maximum(np.array([4.0, 1.0, 2.0]))
+    assert expectations == pytest.approx([7 / 3, 27 / 9, 91 / 27])
 
 
 def test_it_equals_the_mean_over_all_draws():
     values = [3.0, -1.0, 3.0, 0.5]
-    for number, found in enumerate(expected_maximum(np.array(values)), 1):
+    for number, expectation in enumerate(expected_maximum(np.array(values)), 1):
         draws = [max(drawn) for drawn in product(values, repeat=number)]
-        assert found == pytest.approx(float(sum(map(Fraction, draws)) / len(draws)))
+        assert expectation == pytest.approx(float(sum(map(Fraction, draws)) / len(draws)))
 
 
 @pytest.fixture
@@ -63,29 +63,29 @@ def searched(make_small_study, scored):
 
 def test_a_cell_has_its_curve_with_a_band_and_the_cost_of_a_trial(searched):
     result = searched([1.0, 2.0, 4.0])
-    found = expected_best(result, result.cells[0])
-    assert found.mean == pytest.approx([7 / 3, 3, 91 / 27])
-    assert (found.low < found.mean).all()
-    assert (found.mean < found.high).all()
-    assert found.high.max() <= 4.0
-    assert found.steps_per_trial == 100.0  # of the trial's own training
-    assert found.worker_s_per_trial == 20.0  # two workers
-    assert found.on_new_seeds == pytest.approx(expected_maximum(on_new_seeds(np.array([1.0, 2.0, 4.0]), 1.0)))
+    curve = expected_best(result, result.cells[0])
+    assert curve.mean == pytest.approx([7 / 3, 3, 91 / 27])
+    assert (curve.low < curve.mean).all()
+    assert (curve.mean < curve.high).all()
+    assert curve.high.max() <= 4.0
+    assert curve.steps_per_trial == 100.0  # of the trial's own training
+    assert curve.worker_s_per_trial == 20.0  # two workers
+    assert curve.on_new_seeds == pytest.approx(expected_maximum(on_new_seeds(np.array([1.0, 2.0, 4.0]), 1.0)))
     assert expected_best(result, result.cells[1]) is None
 
 
 def test_the_best_loss_is_the_lowest(searched):
     result = searched([1.0, 2.0, 4.0], "minimize")
-    found = expected_best(result, result.cells[0])
-    assert found.mean == pytest.approx([7 / 3, 15 / 9, 37 / 27])
-    assert (found.low <= found.high).all()
+    curve = expected_best(result, result.cells[0])
+    assert curve.mean == pytest.approx([7 / 3, 15 / 9, 37 / 27])
+    assert (curve.low <= curve.high).all()
 
 
 def test_trials_that_failed_are_draws_of_the_worst_value(searched):
     result = searched([2.0, None, 4.0])
-    found = expected_best(result, result.cells[0])
-    assert found.mean == pytest.approx([8 / 3, (2 * 4 + 4 * 5) / 9, (2 * 8 + 4 * 19) / 27])
-    assert found.num_without_value == 1
+    curve = expected_best(result, result.cells[0])
+    assert curve.mean == pytest.approx([8 / 3, (2 * 4 + 4 * 5) / 9, (2 * 8 + 4 * 19) / 27])
+    assert curve.num_without_value == 1
     assert expected_best(result, searched([2.0, None]).cells[0]) is None
 
 

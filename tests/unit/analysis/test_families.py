@@ -16,12 +16,12 @@ def test_holm_goes_over_all_cells_and_claims_of_a_metric(result):
     family = [result.compare(arm) for arm in ARMS[1:]]
     family.append(result.compare("patt_eg", "att_eg"))  # claimed, hence one of them
     family.append(result.claims[-1].comparison)  # against a published figure
-    smallest = min(family, key=lambda one: one.p)
+    smallest = min(family, key=lambda comparison: comparison.p)
     assert smallest.p_holm == pytest.approx(min(1, 6 * smallest.p / FIRST))
-    assert all(one.p_holm >= one.p for one in family)
-    num_open = sum(one.p_holm > 0.05 for one in family)
+    assert all(comparison.p_holm >= comparison.p for comparison in family)
+    num_open = sum(comparison.p_holm > 0.05 for comparison in family)
     # .8 of alpha for the first declaration, .8 of that for its first look
-    assert [one.level for one in family] == pytest.approx([0.032 / num_open] * 6)
+    assert [comparison.level for comparison in family] == pytest.approx([0.032 / num_open] * 6)
     outside = result.compare("avg_eg", "att_eg")
     assert outside.basis == "exploratory"
     assert any("the study does not declare it" in note for note in outside.notes)
@@ -49,11 +49,11 @@ def test_samples_grow_with_the_family(make_study, scored):
     rng = np.random.default_rng(0)
     scores = {cell.label: {"test/bleu": 30 + 0.1 * rng.standard_normal(5)} for cell in cells(study)}
     scores["arm=a7"]["test/bleu"] += 20
-    found = scored(study, scores)
-    assert found.samples == 10 * 60 / 0.05
-    assert found.standing(found.compare("a7")) == "better"
-    assert f"{found.samples:,} times" in " ".join(prose.method(found))
-    assert found.to_json()["analysis"]["samples"] == found.samples
+    analysis = scored(study, scores)
+    assert analysis.samples == 10 * 60 / 0.05
+    assert analysis.standing(analysis.compare("a7")) == "better"
+    assert f"{analysis.samples:,} times" in " ".join(prose.method(analysis))
+    assert analysis.to_json()["analysis"]["samples"] == analysis.samples
 
 
 def test_without_correction_p_decides(make_study, result):
@@ -83,15 +83,15 @@ def family(make_study, scored):
     }  # fmt: skip
 
     def build(ran=tuple(gaps), state="planned"):
-        found = scored(study, {label: {"test/bleu": base + gap} for label, gap in gaps.items()})
+        analysis = scored(study, {label: {"test/bleu": base + gap} for label, gap in gaps.items()})
         changed = [
             cell if cell.cell.label in ran
             else replace(cell, trials=tuple(
-                replace(one, state=state, record=None, _measured={}) for one in cell.trials
+                replace(trial, state=state, record=None, _measured={}) for trial in cell.trials
             ))
-            for cell in found.cells
+            for cell in analysis.cells
         ]  # fmt: skip
-        return replace(found, cells=tuple(changed))
+        return replace(analysis, cells=tuple(changed))
 
     return build
 
@@ -119,8 +119,8 @@ def test_a_claim_about_cells_that_did_not_run_says_so(family):
 
 
 def test_a_metric_that_a_finished_cell_does_not_have_asks_nothing_of_it(family):
-    found = family()
-    for trial in found.cells[1].trials:
+    analysis = family()
+    for trial in analysis.cells[1].trials:
         trial.record.metrics["test/accuracy"] = 1.0 + trial.seed
         del trial.record.metrics["test/bleu"]
-    assert found.compare("patt_eg", metric="test/bleu").family == (4, 4)
+    assert analysis.compare("patt_eg", metric="test/bleu").family == (4, 4)

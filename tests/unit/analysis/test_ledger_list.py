@@ -7,7 +7,7 @@ from nlgraft.commands.terminal import ledger_list
 
 
 def entry(metrics, difference):
-    asked = [
+    questions = [
         Asked(
             metric=f"test/{metric}",
             cells=("a", "b"),
@@ -22,7 +22,8 @@ def entry(metrics, difference):
     ]
     return Entry(
         time="2026-11-24T13:26:38Z", study="s", variant="s", system="x", segments=Segments.of(["a"]),
-        baseline="b", cells=("a", "b"), metrics=("test/bleu",), plan="seeds", alpha=0.05, asked=tuple(asked),
+        baseline="b", cells=("a", "b"), metrics=("test/bleu",),
+        plan="seeds", alpha=0.05, asked=tuple(questions),
     )  # fmt: skip
 
 

@@ -72,21 +72,21 @@ def test_replicates_that_are_left_go_to_what_is_likeliest_to_be_decided(make_pla
 
 
 def test_a_look_waits_for_all_of_its_replicates(make_planned, scored):
-    found = result_of(make_planned(), scored, GAPS)
-    for cell in found.cells:
+    analysis = result_of(make_planned(), scored, GAPS)
+    for cell in analysis.cells:
         for trial in cell.trials[2:]:
             object.__setattr__(trial, "state", "planned")
-    assert {stop.num_seeds for stop in found.replay().values()} == {3}
-    assert found.compare("arm=avg_eg", metric="test/accuracy").p_holm is None
+    assert {stop.num_seeds for stop in analysis.replay().values()} == {3}
+    assert analysis.compare("arm=avg_eg", metric="test/accuracy").p_holm is None
     assert (
         "looks taken: none, the first is at 3 seeds"
-        in found.compare("arm=avg_eg", metric="test/accuracy").notes
+        in analysis.compare("arm=avg_eg", metric="test/accuracy").notes
     )
 
 
 def test_p_is_the_overall_level_of_the_looks_taken(make_planned, scored):
-    found = result_of(make_planned(), scored, GAPS)
-    compared = found.compare("arm=att_eg", metric="test/accuracy")
+    analysis = result_of(make_planned(), scored, GAPS)
+    compared = analysis.compare("arm=att_eg", metric="test/accuracy")
     p_values = {look: stats.ttest_1samp(UNCLEAR[:look], 0.0).pvalue for look in (3, 5, 10)}
     assert compared.p == pytest.approx(p_over_looks(p_values, (3, 5, 10)), rel=1e-6)
     assert compared.p_holm >= compared.p
@@ -95,21 +95,21 @@ def test_p_is_the_overall_level_of_the_looks_taken(make_planned, scored):
 
 def test_an_early_decision_stands_beside_later_seeds_of_the_same_sign(make_planned, scored):
     gaps = {"avg_eg": np.array([5.0, 5.01, 5.02, 5.0, 5.01, -9, 14, -7, 13, 3])}
-    found = result_of(make_planned(), scored, gaps)
-    assert found.standing(found.compare("arm=avg_eg", metric="test/accuracy")) == "better"
+    analysis = result_of(make_planned(), scored, gaps)
+    assert analysis.standing(analysis.compare("arm=avg_eg", metric="test/accuracy")) == "better"
 
 
 def test_reports_say_what_was_planned_and_where_cells_stopped(make_planned, scored):
-    found = result_of(make_planned(), scored, GAPS)
-    found.stops = found.replay()
-    rows = tables.looks_table(found).plain()
+    analysis = result_of(make_planned(), scored, GAPS)
+    analysis.stops = analysis.replay()
+    rows = tables.looks_table(analysis).plain()
     assert ["arm=avg_eg", "3", "decided"] in rows
-    text = " ".join(prose.method(found))
+    text = " ".join(prose.method(analysis))
     assert "tested at 3, 5, 10 seeds" in text
     assert "0.032, 0.0062, 0.0062" in text
-    assert found.to_json()["looks"]["arm=avg_eg"] == {"num_seeds": 3, "stopped_because": "decided"}
+    assert analysis.to_json()["looks"]["arm=avg_eg"] == {"num_seeds": 3, "stopped_because": "decided"}
     for kind in ("md", "html"):
-        assert "decided" in found.render(kind)
+        assert "decided" in analysis.render(kind)
 
 
 def test_granted_seeds_are_those_of_the_study(make_study, make_planned, store):
@@ -131,8 +131,8 @@ def test_studies_with_one_baseline_keep_their_own_granted_seeds(make_planned, st
 def test_a_whole_study_reads_only_what_looks_grant(make_planned, run, store):
     study = make_planned(looks=(3, 4), arms=ARMS[:2])
     skipped = [(cell.label, 3) for cell in cells(study)]
-    found = run(study, store, skip=skipped)
-    assert isinstance(found, StudyResult)
-    counts = {cell.cell.label: len(cell.trials) for cell in found.cells}
-    assert counts == {label: stop.num_seeds for label, stop in found.stops.items()}
-    assert found.granted == {cell.key: found.stops[cell.label].num_seeds for cell in cells(study)}
+    analysis = run(study, store, skip=skipped)
+    assert isinstance(analysis, StudyResult)
+    counts = {cell.cell.label: len(cell.trials) for cell in analysis.cells}
+    assert counts == {label: stop.num_seeds for label, stop in analysis.stops.items()}
+    assert analysis.granted == {cell.key: analysis.stops[cell.label].num_seeds for cell in cells(study)}

@@ -33,34 +33,34 @@ def pretrained(make_study, run, store, **base):
 
 
 def test_one_pretraining_decides_nothing_between_cells_that_do_not_share_it(make_study, run, store):
-    found = pretrained(make_study, run, store, upstream_seed=0)
-    same, other = found.compare("a"), found.compare("b")
+    analysis = pretrained(make_study, run, store, upstream_seed=0)
+    same, other = analysis.compare("a"), analysis.compare("b")
     assert (same.trained_once, same.open_because) == (("upstream",), "")
-    assert (found.standing(same), found.claims[0].verdict) == ("better", "supported")
-    assert found.claims[0].text == "supported for this one pretraining (upstream)"
-    assert "On test/bleu, for this one pretraining (upstream): 1 cell better" in found.note()
-    assert "On test/bleu, for this one pretraining (upstream): 1 cell better" in found.render("md")
+    assert (analysis.standing(same), analysis.claims[0].verdict) == ("better", "supported")
+    assert analysis.claims[0].text == "supported for this one pretraining (upstream)"
+    assert "On test/bleu, for this one pretraining (upstream): 1 cell better" in analysis.note()
+    assert "On test/bleu, for this one pretraining (upstream): 1 cell better" in analysis.render("md")
     assert other.p <= 0.05
-    assert (found.standing(other), other.open_because) == ("open", "one pretraining only")
-    speed = found.compare("b", metric="test/sentences_per_s")
+    assert (analysis.standing(other), other.open_because) == ("open", "one pretraining only")
+    speed = analysis.compare("b", metric="test/sentences_per_s")
     assert speed.open_because != "one pretraining only", "weights change no speed"
-    answer = found.claims[1]
+    answer = analysis.claims[1]
     assert (answer.verdict, answer.seeds_more) == ("undecided", None)
     assert answer.text == "undecided: one pretraining only"
     # what no training changes is decided all the same
-    assert found.standing(found.compare("b", metric="test/length_saved")) == "better"
-    text = found.render("md")
+    assert analysis.standing(analysis.compare("b", metric="test/length_saved")) == "better"
+    text = analysis.render("md")
     assert "arm=b: undecided, one pretraining only: upstream trained once for all seeds." in text
     assert "arm=a: the interval covers variation over seeds and segments; not covered: upstream" in text
-    assert found.to_json()["cells"][1]["comparison"]["test/bleu"]["open_because"] == "one pretraining only"
+    assert analysis.to_json()["cells"][1]["comparison"]["test/bleu"]["open_because"] == "one pretraining only"
 
 
 def test_a_pretraining_per_seed_is_in_the_interval(make_study, run, store):
-    found = pretrained(make_study, run, store, is_per_seed=True)
-    assert found.compare("b").trained_once == ()
-    assert found.standing(found.compare("b")) == "better"
-    assert "Intervals cover variation over seeds and segments." in found.render("md")
-    assert "one pretraining" not in found.render("md")
+    analysis = pretrained(make_study, run, store, is_per_seed=True)
+    assert analysis.compare("b").trained_once == ()
+    assert analysis.standing(analysis.compare("b")) == "better"
+    assert "Intervals cover variation over seeds and segments." in analysis.render("md")
+    assert "one pretraining" not in analysis.render("md")
 
 
 def test_a_published_figure_is_not_predicted_from_one_pretraining(make_study, run, store):
@@ -82,7 +82,7 @@ def stage_of(fingerprint, host, started_at, duration_s):
 
 
 def test_stages_that_overlap_on_one_machine_are_crowded():
-    found = crowded_stages(
+    crowded = crowded_stages(
         [
             stage_of("long", "a", 0.0, 100.0),
             stage_of("inside", "a", 10.0, 5.0),
@@ -91,7 +91,7 @@ def test_stages_that_overlap_on_one_machine_are_crowded():
             stage_of("touching", "a", 105.0, 5.0),
         ]
     )
-    assert found == {"long", "inside"}
+    assert crowded == {"long", "inside"}
 
 
 @pytest.mark.parametrize("metric", ["dev/loss", "dev/loss.auc", "test/ter"])
@@ -106,13 +106,13 @@ def test_losses_per_token_of_different_vocabularies_get_no_verdict(make_small_st
             label: {metric: losses[arm], "dev/reference_length": [lengths[arm]] * 3}
             for label, arm in arms.items()
         }
-        found = scored(study, values)
-        for trial in found.cells[1].trials[:num_lost]:  # means over two and over three seeds round unlike
+        analysis = scored(study, values)
+        for trial in analysis.cells[1].trials[:num_lost]:  # means over two and over three seeds round unlike
             del trial.record.metrics["dev/reference_length"]
-        metrics = found.system.metrics
+        metrics = analysis.system.metrics
         counted = {"dev/loss": replace(metrics["dev/loss"], counted_by="dev/reference_length")}
-        found.system = replace(found.system, metrics={**metrics, **counted, **early_metrics(counted)})
-        return found.standing(found.compare("patt_eg", metric=metric))
+        analysis.system = replace(analysis.system, metrics={**metrics, **counted, **early_metrics(counted)})
+        return analysis.standing(analysis.compare("patt_eg", metric=metric))
 
     assert verdict(dict.fromkeys(lengths, 14.9)) == "better"
     assert verdict(dict.fromkeys(lengths, 0.1), num_lost=1) == "better"
@@ -123,17 +123,17 @@ def test_losses_per_token_of_different_vocabularies_get_no_verdict(make_small_st
 def test_speeds_of_trials_that_ran_beside_others_get_no_verdict(make_small_study, scored, is_crowded):
     study = make_small_study(claims=[])
     speeds = {"random_init": [1.0, 1.1, 0.95], "patt_eg": [9.0, 9.2, 8.8]}
-    found = scored(
+    analysis = scored(
         study,
         {cell.label: {"test/sentences_per_s": speeds[cell.levels["arm"]]} for cell in cells(study)},
     )
-    for cell in found.cells:
+    for cell in analysis.cells:
         for trial in cell.trials:
             trial.record.stages = [{"fingerprint": trial.fingerprint}]
     if is_crowded:
-        found.provenance = Provenance(crowded=frozenset({found.cells[1].trials[0].fingerprint}))
-    compared = found.compare("patt_eg", metric="test/sentences_per_s")
-    assert found.standing(compared) == ("open" if is_crowded else "better")
+        analysis.provenance = Provenance(crowded=frozenset({analysis.cells[1].trials[0].fingerprint}))
+    compared = analysis.compare("patt_eg", metric="test/sentences_per_s")
+    assert analysis.standing(compared) == ("open" if is_crowded else "better")
     assert any("timed beside other stages" in note for note in compared.notes) == is_crowded
 
 
@@ -144,7 +144,7 @@ def test_seeds_whose_differences_tie_by_chance_get_no_verdict(make_small_study, 
 
     def judged(values):
         result = scored(study, {label: {"test/accuracy": each} for label, each in values.items()})
-        for trial in (one for cell in result.cells for one in cell.trials):
+        for trial in (trial for cell in result.cells for trial in cell.trials):
             trial.segments["test/accuracy"] = rows * [trial.metrics["test/accuracy"] / 50, 1.0]
         return result.compare("arm=patt_eg", metric="test/accuracy")
 

@@ -61,7 +61,7 @@ def test_few_seeds_and_noisy_segments_do_not_err(ratio: float) -> None:
 def test_degrees_of_freedom_of_arms_with_a_common_baseline(num_arms: int) -> None:
     """A pooled variance with f degrees of freedom varies by 2 / f around its square."""
     scores = np.random.default_rng(SEED).standard_normal((6000, num_arms + 1, 4))
-    studies = [StudyVariance.of(list(one[1:] - one[0])) for one in scores]
+    studies = [StudyVariance.of(list(study_scores[1:] - study_scores[0])) for study_scores in scores]
     variances = np.array([study.variance for study in studies])
     assert studies[0].df == pytest.approx(4 * num_arms / (num_arms + 3) * 3)
     assert 2 * variances.mean() ** 2 / variances.var() == pytest.approx(studies[0].df, rel=0.1)

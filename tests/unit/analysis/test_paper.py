@@ -109,7 +109,7 @@ def test_another_parser_reads_it(paper):
         text = paper[1][name]
         nodes, _, length = walker.LatexWalker(text, tolerant_parsing=False).get_latex_nodes()
         assert length == len(text)
-        environments = [one for one in nodes if one.isNodeType(walker.LatexEnvironmentNode)]
+        environments = [node for node in nodes if node.isNodeType(walker.LatexEnvironmentNode)]
         assert len(environments) == len(re.findall(r"^\\begin\{(?!tabular)", text, flags=re.MULTILINE))
 
 
@@ -122,8 +122,8 @@ def test_numbers_are_those_of_the_result(result, paper):
         assert float(numbers[f"{key}.mean"]) == pytest.approx(cell.mean("test/bleu"), abs=0.006)
         assert numbers[f"{key}.n"] == "3"
         assert numbers[f"{key}.mean"] in texts["tables.tex"]
-    found = result.compare("patt_eg")
-    assert numbers["made-up-table2.arm-patt-eg.test-bleu.verdict"] == escape_latex(found.verdict)
+    comparison = result.compare("patt_eg")
+    assert numbers["made-up-table2.arm-patt-eg.test-bleu.verdict"] == escape_latex(comparison.verdict)
     assert numbers["made-up-table2.trials"] == "15"
 
 
@@ -162,10 +162,10 @@ def test_the_checklist_answers_what_a_study_can(result, paper):
 def test_failed_and_searched_trials_count(make_small_study, store, run, tmp_path):
     space = {"lr": {"type": "float", "low": 1e-4, "high": 1e-1, "log": True}}
     study = make_small_study(search={"space": space, "trials": 3}, seeds=[1, 2], base={"fails_with_seed": 2})
-    found = run(study, store)
-    texts = written(found, tmp_path / "paper")
+    analysis = run(study, store)
+    texts = written(analysis, tmp_path / "paper")
     assert_sound(texts)
-    failed = [trial for trial in found.trials if trial.state == "failed"]
+    failed = [trial for trial in analysis.trials if trial.state == "failed"]
     assert failed
     answers = texts["checklist.md"]
     assert "of trials that failed or were stopped" in answers
@@ -199,7 +199,7 @@ def test_one_changed_score_changes_text_and_figure(result, paper, tmp_path):
 
 
 def test_examples_are_the_segments_that_differ_most(result, paper):
-    examples = next(one for one in examples_of(result) if one.label == "arm=patt_eg")
+    examples = next(examples for examples in examples_of(result) if examples.label == "arm=patt_eg")
     assert len(examples.found) == 10
     mine, references = result.cell("patt_eg").trials[0].read_texts("test")
     base, _ = result.baseline.trials[0].read_texts("test")
@@ -207,7 +207,7 @@ def test_examples_are_the_segments_that_differ_most(result, paper):
         abs(sacrebleu.corpus_bleu([a], [[r]]).score - sacrebleu.corpus_bleu([b], [[r]]).score)
         for a, b, r in zip(mine, base, references, strict=True)
     ]
-    chosen = [one.number - 1 for one in examples.found]
+    chosen = [example.number - 1 for example in examples.found]
     assert [apart[index] for index in chosen] == pytest.approx(sorted(apart, reverse=True)[:10])
     assert examples.found[0].outputs == (mine[chosen[0]], base[chosen[0]])
     assert escape_latex(mine[chosen[0]]) in paper[1]["examples.tex"]

@@ -19,10 +19,10 @@ from nlgraft.analysis.estimates.resampling import normal_p
 @pytest.mark.parametrize("level", [0.05, 0.05 / 14])
 def test_seed_noise_alone_is_the_paired_t_test(num_seeds, level):
     shift = 1.7
-    found = power(shift, np.array(1.0), 0.0, num_seeds, level)
+    estimate = power(shift, np.array(1.0), 0.0, num_seeds, level)
     limit = stats.t.ppf(1 - level / 2, num_seeds - 1)
     exact = stats.nct.sf(limit, num_seeds - 1, shift * np.sqrt(num_seeds))
-    assert found == pytest.approx(exact, abs=0.012)
+    assert estimate == pytest.approx(exact, abs=0.012)
 
 
 def test_segment_noise_alone_is_the_normal_test():
@@ -32,8 +32,8 @@ def test_segment_noise_alone_is_the_normal_test():
 
 
 def test_the_smallest_detectable_difference_has_the_power():
-    found = smallest_detectable(3.0, 1.0, 4, 0.01)
-    assert power(found, np.array(3.0), 1.0, 4, 0.01) == pytest.approx(0.8, abs=1e-6)
+    detectable = smallest_detectable(3.0, 1.0, 4, 0.01)
+    assert power(detectable, np.array(3.0), 1.0, 4, 0.01) == pytest.approx(0.8, abs=1e-6)
 
 
 def test_few_seeds_know_the_detectable_difference_badly():
@@ -48,21 +48,21 @@ def test_few_seeds_know_the_detectable_difference_badly():
 @pytest.mark.parametrize("difference", [0.0, 1.0, -1.0])
 def test_predictive_power_is_students_t_around_what_was_seen(difference):
     """Three of six seeds and V = 6: the mean moves by t(2) * sqrt(6 (1/3 - 1/6)) = t(2); the limit is z."""
-    found = predictive_power(difference, 6.0, 0.0, 3, 6, 0.05)
+    predicted = predictive_power(difference, 6.0, 0.0, 3, 6, 0.05)
 
     def below(x):  # the distribution function of t with two degrees of freedom
         return 0.5 + x / (2 * np.sqrt(2 + x**2))
 
-    assert found == pytest.approx(below(difference - 1.959964) + below(-difference - 1.959964), abs=1e-6)
+    assert predicted == pytest.approx(below(difference - 1.959964) + below(-difference - 1.959964), abs=1e-6)
 
 
 def test_seeds_needed_is_the_first_number_that_is_enough():
-    known = seeds_needed(1.0, 1.0, 0.0, 100_000, 0.05)
-    assert known == 10  # a paired t-test of one standard deviation at power .8 needs 10
+    num_seeds = seeds_needed(1.0, 1.0, 0.0, 100_000, 0.05)
+    assert num_seeds == 10  # a paired t-test of one standard deviation at power .8 needs 10
     # a variance that three seeds estimated may as well be larger
-    assert seeds_needed(1.0, 1.0, 0.0, 3, 0.05) > seeds_needed(1.0, 1.0, 0.0, 5, 0.05) > known
+    assert seeds_needed(1.0, 1.0, 0.0, 3, 0.05) > seeds_needed(1.0, 1.0, 0.0, 5, 0.05) > num_seeds
     assert seeds_needed(1.0, 1.0, 0.0, 100_000, 0.05 / 14) == 19
-    assert seeds_needed(-1.0, 1.0, 0.0, 100_000, 0.05) == known
+    assert seeds_needed(-1.0, 1.0, 0.0, 100_000, 0.05) == num_seeds
 
 
 def test_no_number_of_seeds_helps_a_small_test_set():
@@ -89,8 +89,8 @@ def test_predictive_power_by_simulation():
     t = rng.standard_t(4, size)
     later = now + t * deviation * np.sqrt(1 / 5 - 1 / 10)
     limit = stats.norm.isf(0.025) * deviation / np.sqrt(10)
-    found = predictive_power(now, deviation**2, 0.0, 5, 10, 0.05)
-    assert found == pytest.approx(np.mean(np.abs(later) >= limit), abs=0.005)
+    predicted = predictive_power(now, deviation**2, 0.0, 5, 10, 0.05)
+    assert predicted == pytest.approx(np.mean(np.abs(later) >= limit), abs=0.005)
 
 
 def test_no_number_of_seeds_decides_against_the_noise_of_segments():

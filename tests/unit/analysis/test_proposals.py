@@ -49,8 +49,8 @@ def test_where_nothing_is_gained_no_more_is_kept_than_the_level(level: float) ->
 def test_only_what_is_decided_says_something_about_noise() -> None:
     undecided = Proposal(replace(STEP, kind="proposed"))
     assert noise_of([undecided]) is None
-    one = noise_of([undecided, Proposal(STEP, replace(STEP, gains=(1.0, 3.0, 2.0)))])
-    assert one is not None
+    noise = noise_of([undecided, Proposal(STEP, replace(STEP, gains=(1.0, 3.0, 2.0)))])
+    assert noise is not None
 
 
 def test_decisions() -> None:

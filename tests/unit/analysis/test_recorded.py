@@ -73,14 +73,14 @@ def test_the_first_analysis_keeps_its_p_values_to_the_digit(shown):
         {"better": "att_eg", "worse": "avg_eg", **BLEU},
     ]
     result = shown(range(1, 9), factors(*ARMS), claims=claims)
-    own = alone(result)
+    without_ledger = alone(result)
     for cell in result.cells[1:]:
-        ours, theirs = result.compare(cell.cell), own.compare(cell.cell)
-        assert (ours.p, ours.p_holm, ours.ci) == (theirs.p, theirs.p_holm, theirs.ci)
-        assert ours.p_holm is not None
-        assert result.standing(ours) == own.standing(theirs)
+        comparison, expected = result.compare(cell.cell), without_ledger.compare(cell.cell)
+        assert (comparison.p, comparison.p_holm, comparison.ci) == (expected.p, expected.p_holm, expected.ci)
+        assert comparison.p_holm is not None
+        assert result.standing(comparison) == without_ledger.standing(expected)
     assert [(c.verdict, c.comparison.p_holm) for c in result.claims] == [
-        (c.verdict, c.comparison.p_holm) for c in own.claims
+        (c.verdict, c.comparison.p_holm) for c in without_ledger.claims
     ]
     assert "better" in verdicts(result).values()
 
@@ -149,7 +149,7 @@ def test_an_undecided_study_goes_on_with_its_next_look(make_study, run, store):
     before.render("md")
     granted = before.next_look()
     open_ones = [cell for cell in before.cells[1:] if verdicts(before)[cell.cell.label] == "open"]
-    assert granted == dict.fromkeys([one.cell.key for one in (before.baseline, *open_ones)], 6)
+    assert granted == dict.fromkeys([cell.cell.key for cell in (before.baseline, *open_ones)], 6)
     record_granted(study, store, granted)
     run(make_study(seeds=[1, 2, 3, 4, 5, 6], **fixed), store)
     after = StudyResult.read(study, store)
@@ -254,8 +254,8 @@ def test_a_ledger_of_an_earlier_version_counts_as_declared(shown, store):
     path = Path(store.uri) / "ledger/entries/000000/00000001.json"
     document = json.loads(path.read_text())
     old = {"version": 1, "plan": "seeds [1, 2, 3, 4, 5], paired_bootstrap", "alone": {}}
-    for asked in document["asked"]:
-        asked |= {"basis": "described", "p_anytime": 0.3, "is_complete": True, "looks": {}}
+    for question in document["asked"]:
+        question |= {"basis": "described", "p_anytime": 0.3, "is_complete": True, "looks": {}}
     path.write_text(json.dumps({**document, **old}))
     result = shown(factors=UNCLEAR)
     assert of(result, "avg_eg").basis == "declared later"
@@ -281,10 +281,10 @@ def test_planned_looks_keep_their_p_values(shown):
 def test_effects_of_crossed_factors_belong_to_the_first_analysis(shown):
     crossed = CLEAR | {"upstream": {"target": "upstream", "levels": ["a", "b"], "baseline": "a"}}
     result = shown(factors=crossed, design={"kind": "full"})
-    own = [one.comparison.p_holm for one in alone(result).effects()]
-    assert [one.comparison.p_holm for one in result.effects()] == own
+    p_values = [effect.comparison.p_holm for effect in alone(result).effects()]
+    assert [effect.comparison.p_holm for effect in result.effects()] == p_values
     again = shown([1, 2, 3, 4], factors=crossed, design={"kind": "full"})
-    assert {result.standing(one.comparison) for one in again.effects()} == {"open"}
+    assert {result.standing(effect.comparison) for effect in again.effects()} == {"open"}
     assert "Significant main effects: none" in prose.headline(again)
 
 
@@ -316,11 +316,11 @@ def test_loading_and_comparing_enters_once_and_reports_agree(make_study, run, st
     run(study, store)
     api.validity(study, 100)
     assert not entries(store), "a design was examined, nothing was compared"
-    found = api.load(study).compare("patt_eg")
+    comparison = api.load(study).compare("patt_eg")
     api.load(study).report(tmp_path, formats=["json"])
     written = json.loads((tmp_path / "result.json").read_text())
-    assert written["cells"][1]["comparison"]["test/bleu"]["p_holm"] == found.to_json()["p_holm"]
-    assert [one.verdict for one in entries(store)[1].asked] == ["significant"]
+    assert written["cells"][1]["comparison"]["test/bleu"]["p_holm"] == comparison.to_json()["p_holm"]
+    assert [question.verdict for question in entries(store)[1].asked] == ["significant"]
     assert len(entries(store)) == 1
 
 
@@ -331,9 +331,9 @@ def test_the_command_lists_analyses(shown, store):
     assert listed.exit_code == 0, listed.output
     assert [line.split()[0] for line in listed.output.splitlines() if line[:1].isdigit()] == ["1", "2"]
     assert "arm=patt_eg against" not in listed.output, "the level that was left decided nothing"
-    found = json.loads(CliRunner().invoke(main, ["ledger", "--json", "--storage", store.uri]).output)
-    assert [one["number"] for one in found["analyses"]] == [1, 2]
-    assert found["analyses"][1]["asked"][0]["basis"] == "declared later"
+    listing = json.loads(CliRunner().invoke(main, ["ledger", "--json", "--storage", store.uri]).output)
+    assert [analysis["number"] for analysis in listing["analyses"]] == [1, 2]
+    assert listing["analyses"][1]["asked"][0]["basis"] == "declared later"
 
 
 def test_a_store_that_takes_no_entry_is_reported_nevertheless(make_study, run, store, monkeypatch):
@@ -352,19 +352,19 @@ def test_a_store_that_takes_no_entry_is_reported_nevertheless(make_study, run, s
 def test_a_margin_counts_if_it_was_set_before_results_were_seen(shown, store):
     margin = {"margin": {"test/bleu": 14.0}}
     first = shown(range(1, 7), UNCLEAR, analysis=margin)
-    found = of(first, "avg_eg")
-    assert found.verdict == f"equal within 14 {found.unit}"
-    assert [one.verdict for one in entries(store)[1].asked] == ["equal"]
+    comparison = of(first, "avg_eg")
+    assert comparison.verdict == f"equal within 14 {comparison.unit}"
+    assert [question.verdict for question in entries(store)[1].asked] == ["equal"]
     again = shown(range(1, 7), UNCLEAR, analysis={"margin": {"test/bleu": 20.0}})
     assert of(again, "avg_eg").standing == "equal", "what is within 14 is within 20"
     fresh = shown(range(1, 7), UNCLEAR, analysis={"margin": {"test/bleu": 13.9}})
     narrowed = of(fresh, "avg_eg")
     assert narrowed.standing == "open"
-    assert narrowed.p_holm == found.p_holm, "the difference keeps its answer"
+    assert narrowed.p_holm == comparison.p_holm, "the difference keeps its answer"
     assert any("the margin was not declared before results were seen" in note for note in narrowed.notes)
 
 
 def test_one_pretraining_is_a_condition_of_equality_too(shown):
     result = shown(range(1, 7), UNCLEAR, analysis={"margin": {"test/bleu": 14.0}}, base={"upstream_seed": 1})
-    found = of(result, "avg_eg")
-    assert found.verdict == f"equal within 14 {found.unit} for this one pretraining (upstream)"
+    comparison = of(result, "avg_eg")
+    assert comparison.verdict == f"equal within 14 {comparison.unit} for this one pretraining (upstream)"

@@ -27,8 +27,8 @@ def test_registering_the_same_again_keeps_date_and_digest(here):
 def test_drivers_that_register_at_once_agree(here):
     study = here.study()
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: nlgraft.register(study), range(4)))
-    assert len({one.time for one in found}) == 1
+        registrations = list(pool.map(lambda _: nlgraft.register(study), range(4)))
+    assert len({registration.time for registration in registrations}) == 1
     store = ArtifactStore.open(str(here.root / "store"))
     assert len(open_registrations(store).read().documents) == 1
 
@@ -65,11 +65,11 @@ def test_a_study_that_nobody_registered_says_nothing(here):
 
 
 def test_a_renamed_study_is_told_of_the_registration_of_its_cells(here):
-    found = nlgraft.register(here.study())
+    entry = nlgraft.register(here.study())
     here.document["name"] = "anew"
     standing = here.registration()
     assert not standing.is_as_registered
-    assert str(standing) == f"Not registered; 4 of its cells are registered as study guesses ({found.name})."
+    assert str(standing) == f"Not registered; 4 of its cells are registered as study guesses ({entry.name})."
 
 
 def test_what_had_been_seen_is_said(here):
@@ -103,11 +103,13 @@ def test_cells_left_out_by_only_and_failed_seeds_are_shown(here):
     nlgraft.register(here.study())
     assert here.deviations() == [], "nothing has run yet"
     here.run(skip=["arm=att", ("arm=avg", 2)])
-    found = here.deviations()
-    assert "trials of arm=att: 3 seeds → not run" in found
-    assert "seed 2 of arm=avg: to be finished → not run" in found
-    assert any("seed 13 of arm=avg: to be finished → failed: " in one and "no luck" in one for one in found)
-    assert len(found) == 5
+    deviations = here.deviations()
+    assert "trials of arm=att: 3 seeds → not run" in deviations
+    assert "seed 2 of arm=avg: to be finished → not run" in deviations
+    assert any(
+        "seed 13 of arm=avg: to be finished → failed: " in text and "no luck" in text for text in deviations
+    )
+    assert len(deviations) == 5
 
 
 def test_seeds_that_finished_beyond_the_registered_ones_are_shown_for_ever(here):
@@ -116,9 +118,9 @@ def test_seeds_that_finished_beyond_the_registered_ones_are_shown_for_ever(here)
     here.run().render("md")
     assert here.deviations() == ["seeds: 1, 2, 3 → 1, 2, 3, 4, 5 (4, 5 added)"]
     put("seeds", [1, 2, 3])(here)
-    found = here.deviations()
-    assert len(found) == 4
-    assert "seeds 4, 5 of arm=avg: not registered → finished, shown, and left out" in found
+    deviations = here.deviations()
+    assert len(deviations) == 4
+    assert "seeds 4, 5 of arm=avg: not registered → finished, shown, and left out" in deviations
 
 
 def test_planned_looks_that_stop_a_cell_are_as_registered(here):
@@ -131,7 +133,11 @@ def test_planned_looks_that_stop_a_cell_are_as_registered(here):
     result = here.run(skip=[("arm=att", 4), ("baseline", 4), ("arm=avg", 4), ("without schooling", 4)])
     stopped = [label for label, stop in result.stops.items() if stop.num_seeds == 3]
     assert stopped
-    assert not [one for one in result.registration.deviations if any(label in one.what for label in stopped)]
+    assert not [
+        deviation
+        for deviation in result.registration.deviations
+        if any(label in deviation.what for label in stopped)
+    ]
 
 
 def test_a_registration_needs_its_text(here):
@@ -227,8 +233,8 @@ def test_the_command_registers_once_and_shows(here):
     assert "no analyses of its test segments; 0 of 12 replicates finished" in shown
     call(main, ["register", study, "steps=20", *store])
     listed = json.loads(call(main, ["register", study, "--show", "--json", *store]).output)
-    assert [one["variant"].partition("@")[0] for one in listed] == ["guesses", "guesses"]
-    assert [one["content"]["cells"][0]["settings"]["steps"] for one in listed] == [10, 20]
+    assert [registration["variant"].partition("@")[0] for registration in listed] == ["guesses", "guesses"]
+    assert [registration["content"]["cells"][0]["settings"]["steps"] for registration in listed] == [10, 20]
 
 
 def test_results_without_a_store_have_no_registration(finished):

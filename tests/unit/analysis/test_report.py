@@ -117,8 +117,8 @@ def test_nothing_in_a_study_can_break_out_of_the_page(make_small_study, store, r
     study = make_small_study(
         description="<script>alert(1)</script> & | _under_ 100 %", base={"fails_with_seed": 2}, seeds=[1, 2]
     )
-    found = run(study, store)
-    html = found.render("html")
+    analysis = run(study, store)
+    html = analysis.render("html")
     assert "<script>alert" not in html
     assert "&lt;script&gt;" in html
     assert parse(html)
@@ -130,8 +130,8 @@ def test_nothing_in_a_study_can_break_out_of_the_page(make_small_study, store, r
 def test_no_html_of_a_study_stands_in_markdown(make_small_study, store, run):
     hostile = r"\\<script>alert(1)</script> ![pixel](http://example.org/x) p < 0.05"
     study = make_small_study(description=hostile, base={"fails_with_seed": 2}, seeds=[1, 2])
-    found = run(study, store)
-    report = found.render("md")
+    analysis = run(study, store)
+    report = analysis.render("md")
     assert not re.search(r"<[a-z/!?]|!\[", report)
     assert "&#60;script>alert(1)&#60;/script>" in report
     assert "p < 0.05" in report
@@ -171,9 +171,9 @@ def test_csv_has_a_line_per_cell_and_metric(result):
     rows = list(csv.DictReader(io.StringIO(result.render("csv"))))
     assert len(rows) == 5 * len(result.metrics)
     row = next(row for row in rows if (row["arm"], row["metric"]) == ("patt_eg", "test/bleu"))
-    found = result.compare("patt_eg")
-    assert float(row["difference"]) == pytest.approx(found.difference)
-    assert float(row["ci_high"]) == pytest.approx(found.ci[1])
+    comparison = result.compare("patt_eg")
+    assert float(row["difference"]) == pytest.approx(comparison.difference)
+    assert float(row["ci_high"]) == pytest.approx(comparison.ci[1])
     assert row["n"] == "3"
 
 
@@ -181,14 +181,14 @@ def test_no_csv_cell_is_a_formula(make_small_study, store, run):
     levels = ["random_init", "=1+1", "@sum", "-cmd", "-5", "patt_eg"]
     factors = {"arm": {"target": "arm", "levels": levels, "baseline": "random_init"}}
     study = make_small_study(factors=factors, claims=[])
-    found = StudyResult.read(study, store)
-    run_only = {(cell.cell.label, seed) for cell in found.cells[1:-1] for seed in study.seeds}
-    found = run(study, store, skip=run_only)
-    rows = list(csv.DictReader(io.StringIO(found.render("csv"))))
+    analysis = StudyResult.read(study, store)
+    run_only = {(cell.cell.label, seed) for cell in analysis.cells[1:-1] for seed in study.seeds}
+    analysis = run(study, store, skip=run_only)
+    rows = list(csv.DictReader(io.StringIO(analysis.render("csv"))))
     assert list(dict.fromkeys(row["arm"] for row in rows)) == [
         "random_init", "'=1+1", "'@sum", "'-cmd", "-5", "patt_eg",
     ]  # fmt: skip
-    trials = found.report(store.uri + "-report", formats=["csv"])[1].read_text(encoding="utf-8")
+    trials = analysis.report(store.uri + "-report", formats=["csv"])[1].read_text(encoding="utf-8")
     assert ",'=1+1," in trials
     assert ",=1+1," not in trials
 
@@ -232,12 +232,12 @@ def test_search_and_pareto_are_reported(make_small_study, store, run):
             {"metric": "dev/reference_length", "direction": "minimize"},
         ],
     )
-    found = run(study, store)
-    text = found.render("md")
+    analysis = run(study, store)
+    text = analysis.render("md")
     assert "## Search" in text
     assert "| 3 + 0 + 0 | 3 |" in text
     assert "3 seeds and 3 search trials" in text
-    assert all(cell["search"]["distinct"] == 3 for cell in found.to_json()["cells"])
+    assert all(cell["search"]["distinct"] == 3 for cell in analysis.to_json()["cells"])
     assert "Pareto-optimal trials on dev/bleu and dev/reference_length: " in text
 
 
@@ -245,30 +245,32 @@ def test_a_cell_with_fewer_distinct_trials_than_its_budget_is_named(make_small_s
     study = make_small_study(
         search={"space": {"lr": {"type": "float", "low": 1e-4, "high": 1e-1}}, "trials": 2}, claims=[]
     )
-    found = scored(study, {cell.label: {} for cell in cells(study)})
-    same = [dataclasses.replace(found.cells[0].trials[0], kind="search", number=number) for number in (0, 1)]
+    analysis = scored(study, {cell.label: {} for cell in cells(study)})
+    same = [
+        dataclasses.replace(analysis.cells[0].trials[0], kind="search", number=number) for number in (0, 1)
+    ]
     record = same[0].record
-    other = [dataclasses.replace(one, fingerprint=f"other {one.number}", record=record) for one in same]
-    found.cells = tuple(
+    other = [dataclasses.replace(trial, fingerprint=f"other {trial.number}", record=record) for trial in same]
+    analysis.cells = tuple(
         dataclasses.replace(cell, search=tuple(search))
-        for cell, search in zip(found.cells, (same, other), strict=True)
+        for cell, search in zip(analysis.cells, (same, other), strict=True)
     )
-    assert "baseline has only 1 distinct of 2 search trials" in prose.fairness(found)
-    assert "arm=patt_eg" not in prose.fairness(found)
+    assert "baseline has only 1 distinct of 2 search trials" in prose.fairness(analysis)
+    assert "arm=patt_eg" not in prose.fairness(analysis)
 
 
 @pytest.mark.parametrize(
-    ("examples", "said"),
+    ("examples", "sentence"),
     [
         ((6300, 6310), "Every training saw 6,310 examples."),
         ((8228, 4490), "from 4,490 (arm=patt_eg) to 8,228 (baseline"),
     ],
 )
-def test_examples_seen_are_said_to_be_equal_or_not(make_small_study, scored, examples, said):
+def test_examples_seen_are_said_to_be_equal_or_not(make_small_study, scored, examples, sentence):
     study = make_small_study(claims=[])
     labels = [cell.label for cell in cells(study)]
     scores = {label: {"train_examples": [count] * 3} for label, count in zip(labels, examples, strict=True)}
-    assert said in prose.fairness(scored(study, scores))
+    assert sentence in prose.fairness(scored(study, scores))
 
 
 def test_headline_counts_only_what_is_decided(result):
@@ -291,10 +293,10 @@ def test_headline_leaves_out_what_the_family_of_claims_does(make_study, result):
 
 
 def test_one_seed_is_said_to_decide_nothing(make_small_study, store, run):
-    found = run(make_small_study(seeds=[1]), store)
-    assert "One seed says nothing about training noise" in prose.headline(found)
-    assert prose.fairness(found) == "Every cell had the same budget: 1 seed."
-    assert "† one seed: the interval and p cover test-set sampling only" in found.render("md")
+    analysis = run(make_small_study(seeds=[1]), store)
+    assert "One seed says nothing about training noise" in prose.headline(analysis)
+    assert prose.fairness(analysis) == "Every cell had the same budget: 1 seed."
+    assert "† one seed: the interval and p cover test-set sampling only" in analysis.render("md")
 
 
 def test_constructed_data_is_found_wherever_it_stands():

@@ -111,20 +111,20 @@ def test_holm_by_hand():
 
 def test_spread_without_segments_is_students_t():
     differences = np.array([1.0, 2.0, 3.0])
-    found = spread(differences, None, 20_000)
-    assert found.seed_variance == pytest.approx(1.0)
-    assert found.segment_variance == 0.0
+    variation = spread(differences, None, 20_000)
+    assert variation.seed_variance == pytest.approx(1.0)
+    assert variation.segment_variance == 0.0
     # 2 +- t(.975, 2 df) * 1 / sqrt(3) = 2 +- 4.3027 * 0.5774
-    assert interval(2.0, found.draws, 0.05) == pytest.approx((-0.4841, 4.4841), abs=0.01)
+    assert interval(2.0, variation.draws, 0.05) == pytest.approx((-0.4841, 4.4841), abs=0.01)
     # paired t-test: t = 2 / .5774 = 3.4641, p = 0.0742
-    assert p_value(2.0, found.draws) == pytest.approx(0.0742, abs=2e-4)
+    assert p_value(2.0, variation.draws) == pytest.approx(0.0742, abs=2e-4)
 
 
 def test_spread_of_one_seed_is_the_segment_draws():
     draws = np.array([[1.0, 2.0, 6.0]])
-    found = spread(np.array([3.0]), draws, 3)
-    assert found.draws == pytest.approx([-2.0, -1.0, 3.0])
-    assert found.seed_variance is None
+    variation = spread(np.array([3.0]), draws, 3)
+    assert variation.draws == pytest.approx([-2.0, -1.0, 3.0])
+    assert variation.seed_variance is None
 
 
 def test_interaction_of_seed_and_segment_is_not_counted_twice():
@@ -133,10 +133,10 @@ def test_interaction_of_seed_and_segment_is_not_counted_twice():
     cells = rng.standard_normal((seeds, segments, 1))
     with_count = np.concatenate([cells, np.ones_like(cells)], axis=2)
     draws = bootstrap_scores(list(with_count), mean_score, 2000)
-    found = spread(cells.mean(axis=(1, 2)), draws, 2000)
+    variation = spread(cells.mean(axis=(1, 2)), draws, 2000)
     # no segment effect was put in: everything is interaction and shows between the seeds
-    assert found.seed_variance == pytest.approx(1 / segments, rel=0.4)
-    assert found.segment_variance < 0.2 / (seeds * segments) + 1e-4
+    assert variation.seed_variance == pytest.approx(1 / segments, rel=0.4)
+    assert variation.segment_variance < 0.2 / (seeds * segments) + 1e-4
 
 
 @pytest.mark.parametrize("noises", [(0.30, 0.33), (0.30, 0.31), (0.3, 0.5)])
@@ -147,17 +147,17 @@ def test_randomisation_agrees_with_sacrebleu(name, noises):
     _, scores = PairedTest(
         [("base", b), ("ours", a)], {"M": metric}, [references], test_type="ar", n_samples=500
     )()
-    theirs = next(row for key, row in scores.items() if key != "System")[1]
+    expected = next(row for key, row in scores.items() if key != "System")[1]
     stats_a, stats_b = (segment_statistics(name, side, references)[None] for side in (a, b))
 
     def score(sums):
         return aggregate(name, sums)
 
     difference = float(score(stats_a[0].sum(0)) - score(stats_b[0].sum(0)))
-    ours = randomised_differences(stats_a, stats_b, score, 500)
-    p = p_value(difference, ours[0])
-    assert theirs.score == pytest.approx(float(score(stats_a[0].sum(0))), abs=1e-9)
-    assert p == pytest.approx(theirs.p_value, abs=2 / 501)
+    randomised = randomised_differences(stats_a, stats_b, score, 500)
+    p = p_value(difference, randomised[0])
+    assert expected.score == pytest.approx(float(score(stats_a[0].sum(0))), abs=1e-9)
+    assert p == pytest.approx(expected.p_value, abs=2 / 501)
 
 
 def test_bootstrap_draws_are_those_of_sacrebleu():
@@ -165,21 +165,21 @@ def test_bootstrap_draws_are_those_of_sacrebleu():
     _, scores = PairedTest(
         [("base", b), ("ours", a)], {"M": BLEU()}, [references], test_type="bs", n_samples=500
     )()
-    theirs = scores["BLEU"][1]
+    expected = scores["BLEU"][1]
     statistics = [segment_statistics("bleu", side, references) for side in (a, b)]
     draws = bootstrap_scores(statistics, bleu, 500)
-    assert draws[0].mean() == pytest.approx(theirs.mean, abs=1e-4)
+    assert draws[0].mean() == pytest.approx(expected.mean, abs=1e-4)
     gaps = np.abs(draws[0] - draws[1])
     difference = float(bleu(statistics[0].sum(0)) - bleu(statistics[1].sum(0)))
     recomputed = _compute_p_value(gaps - gaps.mean(), abs(difference))
-    assert recomputed == pytest.approx(theirs.p_value, abs=2 / 501)
+    assert recomputed == pytest.approx(expected.p_value, abs=2 / 501)
     # Theirs counts one tail of |d*| - mean |d*|, ours both tails of d* - mean d*: ours is what sacreBLEU's
     # own two-sided test, approximate randomisation, finds on the same outputs.
     gaps = draws[0] - draws[1]
-    ours = p_value(difference, gaps - gaps.mean())
+    p = p_value(difference, gaps - gaps.mean())
     shuffled = randomised_differences(statistics[0][None], statistics[1][None], bleu, 500)
-    assert ours >= theirs.p_value
-    assert ours == pytest.approx(p_value(difference, shuffled[0]), abs=0.06)
+    assert p >= expected.p_value
+    assert p == pytest.approx(p_value(difference, shuffled[0]), abs=0.06)
 
 
 def test_the_digits_are_the_same_in_another_process_with_other_threads():

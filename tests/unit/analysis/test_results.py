@@ -65,31 +65,31 @@ def test_further_test_sets_and_the_mean_over_all_are_metrics(make_small_study, s
         "source": "ours",
     }
     study = make_small_study(data=further, claims=[on_tests], seeds=[1, 2])
-    found = run(study, store)
-    for trial in found.trials:
+    analysis = run(study, store)
+    for trial in analysis.trials:
         scores = [trial.metrics[f"{split}/bleu"] for split in ("test", "test_2017", "test_18")]
         assert len(set(scores)) == 3, "the made-up system draws other noise for every split's name"
         assert trial.metrics["tests/bleu"] == pytest.approx(sum(scores) / 3)
         assert len(trial.segments["test_2017/bleu"]) == 40
-    assert {answer.claim.metric for answer in found.claims} == {"tests/bleu", "test_18/bleu"}
-    assert "tests/sentences_per_s" not in found.metrics
-    assert "test_2017/sentences_per_s" not in found.metrics, "which this system measures on test alone"
+    assert {answer.claim.metric for answer in analysis.claims} == {"tests/bleu", "test_18/bleu"}
+    assert "tests/sentences_per_s" not in analysis.metrics
+    assert "test_2017/sentences_per_s" not in analysis.metrics, "which this system measures on test alone"
 
 
 def test_the_order_of_cells_changes_no_figure(make_study, result, run, tmp_path):
     """The order of cells does not matter; the trials come from another store."""
     factors = {"arm": {"target": "arm", "levels": ARMS[::-1], "baseline": "random_init"}}
     turned = run(make_study(factors=factors), ArtifactStore.open(tmp_path))
-    ours = {cell["label"]: cell for cell in result.to_json()["cells"]}
-    theirs = {cell["label"]: cell for cell in turned.to_json()["cells"]}
-    for label, cell in ours.items():
-        assert without_times(theirs[label]) == without_times(cell)
+    expected = {cell["label"]: cell for cell in result.to_json()["cells"]}
+    actual = {cell["label"]: cell for cell in turned.to_json()["cells"]}
+    for label, cell in expected.items():
+        assert without_times(actual[label]) == without_times(cell)
 
 
 def without_times(cell):
     drop = {"test/sentences_per_s"}
     return {
-        key: {name: found for name, found in part.items() if name not in drop} if key != "cell" else part
+        key: {name: value for name, value in part.items() if name not in drop} if key != "cell" else part
         for key, part in cell.items()
         if isinstance(part, dict)
     }
@@ -138,40 +138,40 @@ def test_nothing_has_run_yet(make_small_study, store):
 
 
 def test_a_failed_trial_leaves_the_other_seeds(make_small_study, store, run):
-    found = run(make_small_study(base={"fails_with_seed": 2}, seeds=[1, 2, 3]), store)
-    cell = found.cell("patt_eg")
+    analysis = run(make_small_study(base={"fails_with_seed": 2}, seeds=[1, 2, 3]), store)
+    cell = analysis.cell("patt_eg")
     assert cell.state == "failed"
     assert cell.reasons == ["seed 2: finetune: RuntimeError: CUDA out of memory, as it were"]
-    assert found.compare("patt_eg").seeds == (1, 3)
-    document = found.to_json()
+    assert analysis.compare("patt_eg").seeds == (1, 3)
+    document = analysis.to_json()
     assert document["trials"] == {"run": 0, "reused": 4, "failed": 2}
     assert document["cells"][1]["metrics"]["test/bleu"]["seeds"] == [1, 3]
 
 
 def test_trials_that_have_not_run_are_planned(make_small_study, store, run):
-    found = run(make_small_study(), store, skip={("arm=patt_eg", 2), ("arm=patt_eg", 3)})
-    assert found.cell("patt_eg").state == "planned"
-    one = found.compare("patt_eg")
-    assert one.scope == "segments"
-    assert one.num_seeds == 1
-    assert one.notes[0] == "seeds 2, 3 finished in only one of the two cells"
-    assert found.claims[0].text == "undecided (1 seed more)"
+    analysis = run(make_small_study(), store, skip={("arm=patt_eg", 2), ("arm=patt_eg", 3)})
+    assert analysis.cell("patt_eg").state == "planned"
+    comparison = analysis.compare("patt_eg")
+    assert comparison.scope == "segments"
+    assert comparison.num_seeds == 1
+    assert comparison.notes[0] == "seeds 2, 3 finished in only one of the two cells"
+    assert analysis.claims[0].text == "undecided (1 seed more)"
 
 
 def test_a_trial_whose_stage_is_being_computed_is_running(make_small_study, store):
-    found = StudyResult.read(make_small_study(), store)
-    upstream = found.system.stage_graph(
-        found.system.config_type(), seed=1, splits=("dev", "test")
+    analysis = StudyResult.read(make_small_study(), store)
+    upstream = analysis.system.stage_graph(
+        analysis.system.config_type(), seed=1, splits=("dev", "test")
     ).find("upstream")  # fmt: skip
     with store.leases.acquire(upstream.fingerprint):
         assert {trial.state for trial in StudyResult.read(make_small_study(), store).trials} == {"running"}
 
 
 def test_one_seed_is_compared_over_segments_only(make_small_study, store, run):
-    found = run(make_small_study(seeds=[1]), store)
-    assert found.compare("patt_eg").scope == "segments"
-    assert found.to_json()["cells"][0]["metrics"]["test/bleu"]["std"] is None
-    assert all(claim.verdict == "undecided" for claim in found.claims)
+    analysis = run(make_small_study(seeds=[1]), store)
+    assert analysis.compare("patt_eg").scope == "segments"
+    assert analysis.to_json()["cells"][0]["metrics"]["test/bleu"]["std"] is None
+    assert all(claim.verdict == "undecided" for claim in analysis.claims)
 
 
 def test_records_without_artifacts_still_have_their_scores(make_small_study, store, run):
@@ -250,9 +250,11 @@ def test_the_pareto_set_of_two_objectives(searched):
 
 def test_lines_of_one_document_are_drawn_together(make_small_study, run, store):
     study = make_small_study(base={"lines_per_document": 5}, claims=[], published=[])
-    found = run(study, store)
+    analysis = run(study, store)
     plain = run(make_small_study(claims=[], published=[]), store)
-    by_line, by_document = (one.compare("patt_eg", metric="test/accuracy") for one in (plain, found))
+    by_line, by_document = (
+        grouping.compare("patt_eg", metric="test/accuracy") for grouping in (plain, analysis)
+    )
     assert (by_line.num_segments, by_document.num_segments) == (40, 8)
     assert by_document.difference == by_line.difference
     # by hand: each document is one unit of the bootstrap
@@ -260,10 +262,10 @@ def test_lines_of_one_document_are_drawn_together(make_small_study, run, store):
         plain.cell(name).trials[0].segments["test/accuracy"].reshape(8, 5, 2).sum(axis=1)
         for name in ("patt_eg", "baseline")
     ]
-    own = found.cell("patt_eg").trials[0].segments["test/accuracy"]
-    assert np.array_equal(own, rows[0])
-    assert "resampled by document (8 documents)" in found.render("md")
+    segments = analysis.cell("patt_eg").trials[0].segments["test/accuracy"]
+    assert np.array_equal(segments, rows[0])
+    assert "resampled by document (8 documents)" in analysis.render("md")
     assert "by document" not in plain.render("md")
     # other scores of the same texts are resampled in the same way
-    others = {one.choice: one for one in sensitivities(found).rows}
+    others = {row.choice: row for row in sensitivities(analysis).rows}
     assert set(others["tokenizer"].others) == {"with tok:intl", "with tok:char", "with tok:none"}

@@ -14,16 +14,16 @@ SIGNIFICANT, OPEN = 1e-4, 0.4
 
 def question(arm, p=None, base="base", metric="bleu", num=3, margin=None, p_equal=None, **changes):
     looks = {} if p is None else {num: Look(difference=1.0, p=p, p_equal=p_equal)}
-    given = {"seeds": PLAN.seeds[:num], "looks": looks, "difference": None if p is None else 1.0}
-    return Asked(metric=metric, cells=(arm, base), family=metric, equal_margin=margin, **given | changes)
+    defaults = {"seeds": PLAN.seeds[:num], "looks": looks, "difference": None if p is None else 1.0}
+    return Asked(metric=metric, cells=(arm, base), family=metric, equal_margin=margin, **defaults | changes)
 
 
-def entry(*asked, base="base", metrics=("bleu",), plan=PLAN, **changes):
-    cells = dict.fromkeys([base, *(cell for one in asked for cell in one.cells)])
-    given = {"time": "", "study": "s", "variant": "s", "system": "s", "segments": SEGMENTS, "alpha": 0.05}
+def entry(*questions, base="base", metrics=("bleu",), plan=PLAN, **changes):
+    cells = dict.fromkeys([base, *(cell for question in questions for cell in question.cells)])
+    defaults = {"time": "", "study": "s", "variant": "s", "system": "s", "segments": SEGMENTS, "alpha": 0.05}
     scores = {base: {seed: float(seed) for seed in plan.seeds[:3]}}
-    fixed = {"baseline": base, "cells": tuple(cells), "metrics": metrics, "plan": plan, "asked": asked}
-    return Entry(version=VERSION, scores=scores, **given | fixed | changes)
+    fixed = {"baseline": base, "cells": tuple(cells), "metrics": metrics, "plan": plan, "asked": questions}
+    return Entry(version=VERSION, scores=scores, **defaults | fixed | changes)
 
 
 def last_answer(*entries, index=0):
@@ -141,10 +141,10 @@ def test_a_look_on_the_other_side_takes_a_verdict_back():
 
 
 def test_an_arm_gets_its_answers_with_the_seeds_of_its_baseline():
-    own = Plan(seeds=(7, 8, 9, 10), looks=(2, 4))
+    own_plan = Plan(seeds=(7, 8, 9, 10), looks=(2, 4))
     rules = Rules([FIRST])
-    assert rules.plan(("c", "base"), own) == PLAN
-    assert rules.plan(("x", "other"), own) == own
+    assert rules.plan(("c", "base"), own_plan) == PLAN
+    assert rules.plan(("x", "other"), own_plan) == own_plan
 
 
 def test_a_baseline_that_was_run_alone_has_declared_the_study():

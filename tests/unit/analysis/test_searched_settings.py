@@ -58,21 +58,21 @@ FEW = [
 
 
 def test_levels_are_means_and_bests_of_the_trials_that_finished(searched):
-    (found,) = searched(FEW).searched_settings
+    (cell,) = searched(FEW).searched_settings
     levels = {
-        one.path: [(level.name, level.num_trials, level.mean, level.best) for level in one.levels]
-        for one in found.settings
+        setting.path: [(level.name, level.num_trials, level.mean, level.best) for level in setting.levels]
+        for setting in cell.settings
     }
     assert levels == {
         "lr": [("0.001", 1, 10.0, 10.0), ("0.01", 2, 15.0, 16.0)],
         "upstream": [("a", 2, 12.0, 14.0), ("b", 1, 16.0, 16.0)],
         "segments": [("20", 1, 16.0, 16.0)],
     }
-    assert (found.num_trials, found.num_left_out) == (3, 3)
-    assert {one.path: one.num_without for one in found.settings}["segments"] == 2
-    assert [one.share for one in found.settings] == [None] * 3
-    assert found.caveats[0] == "3 finished trials are too few for importances"
-    assert "left out" in found.caveats[1]
+    assert (cell.num_trials, cell.num_left_out) == (3, 3)
+    assert {setting.path: setting.num_without for setting in cell.settings}["segments"] == 2
+    assert [setting.share for setting in cell.settings] == [None] * 3
+    assert cell.caveats[0] == "3 finished trials are too few for importances"
+    assert "left out" in cell.caveats[1]
 
 
 def test_few_trials_say_nothing(searched):
@@ -81,53 +81,53 @@ def test_few_trials_say_nothing(searched):
 
 
 def test_a_configuration_that_was_proposed_again_counts_once(searched):
-    (found,) = searched([*FEW, *FEW[:2]]).searched_settings
-    assert found.num_trials == 3
-    assert "2 trials repeat the values of another one and are not counted" in found.caveats
+    (cell,) = searched([*FEW, *FEW[:2]]).searched_settings
+    assert cell.num_trials == 3
+    assert "2 trials repeat the values of another one and are not counted" in cell.caveats
 
 
 def test_the_best_loss_is_the_lowest(searched):
     objective = {"metric": "dev/loss", "direction": "minimize"}
-    (found,) = searched(FEW, objective=objective).searched_settings
-    assert found.settings[0].levels[1].best == 14.0
+    (cell,) = searched(FEW, objective=objective).searched_settings
+    assert cell.settings[0].levels[1].best == 14.0
 
 
 def test_many_numbers_are_cut_into_four_intervals(searched):
     tried = [({"lr": 10 ** (-4 + index / 4), "upstream": "a"}, float(index)) for index in range(12)]
-    (found,) = searched(tried).searched_settings
-    levels = next(one.levels for one in found.settings if one.path == "lr")
-    assert [one.num_trials for one in levels] == [3, 3, 3, 3]
-    assert [one.mean for one in levels] == [1.0, 4.0, 7.0, 10.0]
+    (cell,) = searched(tried).searched_settings
+    levels = next(setting.levels for setting in cell.settings if setting.path == "lr")
+    assert [level.num_trials for level in levels] == [3, 3, 3, 3]
+    assert [level.mean for level in levels] == [1.0, 4.0, 7.0, 10.0]
     assert levels[0].name == "0.0001 to 0.0003162"
 
 
 def drawn(objective, num=40, seed=2):
     rng = np.random.default_rng(seed)
-    found = []
+    trials = []
     for _ in range(num):
         params = {"lr": float(10 ** rng.uniform(-4, -1)), "upstream": ["a", "b"][rng.integers(2)]}
         if params["upstream"] == "b":
             params["segments"] = int(rng.integers(10, 41))
-        found.append((params, float(objective(params, rng))))
-    return found
+        trials.append((params, float(objective(params, rng))))
+    return trials
 
 
 def test_what_decides_stands_out_beyond_chance(searched):
-    result = searched(drawn(lambda one, rng: 40 - 5 * abs(np.log10(one["lr"]) + 2) + rng.normal()))
-    (found,) = result.searched_settings
-    assert found.settings[0].path == "lr"
-    assert [one.path for one in found.settings if one.stands_out] == ["lr"]
-    assert sum(one.share for one in found.settings) == pytest.approx(1.0)
+    result = searched(drawn(lambda params, rng: 40 - 5 * abs(np.log10(params["lr"]) + 2) + rng.normal()))
+    (cell,) = result.searched_settings
+    assert cell.settings[0].path == "lr"
+    assert [setting.path for setting in cell.settings if setting.stands_out] == ["lr"]
+    assert sum(setting.share for setting in cell.settings) == pytest.approx(1.0)
     text = settings_tables.which_setting(result)
     assert text.startswith("Which setting mattered for dev/bleu (a description of the trials, not a test): ")
     assert "baseline: lr (0." in text
 
 
 def test_noise_seldom_stands_out(searched):
-    found = [
+    cells = [
         searched(drawn(lambda _, rng: rng.normal(), seed=seed)).searched_settings[0] for seed in range(15)
     ]
-    shares = [one.stands_out for cell in found for one in cell.settings]
+    shares = [setting.stands_out for cell in cells for setting in cell.settings]
     assert np.mean(shares) < 0.15
     assert "none more than by chance" in settings_tables.which_setting(
         searched(drawn(lambda _, rng: rng.normal(), seed=3))
@@ -135,7 +135,7 @@ def test_noise_seldom_stands_out(searched):
 
 
 def test_every_format_shows_it(searched):
-    result = searched(drawn(lambda one, rng: 5 * np.log10(one["lr"]) + rng.normal()), "tpe")
+    result = searched(drawn(lambda params, rng: 5 * np.log10(params["lr"]) + rng.normal()), "tpe")
     for kind in ("md", "html", "latex"):
         assert "not a test" in result.render(kind)
     text = result.render("md")

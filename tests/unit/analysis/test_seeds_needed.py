@@ -41,7 +41,7 @@ def test_one_more_seed_is_one_more_observation() -> None:
     now = moderated(with_moments(1.0, 1.0))
     rng = np.random.default_rng(1)
     further = 1.0 + rng.standard_t(2, 4000) * math.sqrt(1 + 1 / 3)
-    rejects = [stats.ttest_1samp([0.0, 1.0, 2.0, one], 0).pvalue <= 0.1 for one in further]
+    rejects = [stats.ttest_1samp([0.0, 1.0, 2.0, difference], 0).pvalue <= 0.1 for difference in further]
     assert decided_by(now, 4, 0.1) == pytest.approx(np.mean(rejects), abs=0.03)
 
 

@@ -29,11 +29,11 @@ def shown(make_study, scored, store):
 
     def show(scores, *, factors=None, num=None, metric=BLEU, **changes):
         seeds = changes.pop("seeds", [1, 2, 3, 4, 5])
-        given = {"factors": factors or {"arm": ARM}, "claims": [], "published": [], **changes}
-        study = make_study(seeds=list(seeds), **given)
+        settings = {"factors": factors or {"arm": ARM}, "claims": [], "published": [], **changes}
+        study = make_study(seeds=list(seeds), **settings)
         blank = np.zeros(len(seeds))
         values = {
-            one.label: {metric: scores.get(one.label, blank), "dev/bleu": blank} for one in cells(study)
+            cell.label: {metric: scores.get(cell.label, blank), "dev/bleu": blank} for cell in cells(study)
         }
         result = replace(scored(study, values), store=store)
         for cell in result.cells:
@@ -60,7 +60,7 @@ def test_a_claim_on_an_interaction_does_not_get_the_answer_of_a_main_effect(show
     (answer,) = result.claims
     assert answer.verdict == "undecided"
     assert answer.comparison.p_holm == result.alone().claims[0].comparison.p_holm
-    (main,) = [one for one in result.effects() if one.contrast.label == "sides=b"]
+    (main,) = [effect for effect in result.effects() if effect.contrast.label == "sides=b"]
     assert main.comparison.p_holm < 0.01
 
 
@@ -73,10 +73,10 @@ def test_an_effect_of_one_block_leaves_the_comparison_of_its_cells_alone(shown):
     scores = {label: 30 + (label != "baseline") * 0.6 + 0.4 * rng.standard_normal(5) for label in labels}
     claims = [{"better": "patt_eg", "worse": arm, "metric": BLEU, "source": "ours"} for arm in arms[1:3]]
     result = shown(scores, factors=factors, design={"kind": "full"}, exclude=exclude, claims=claims)
-    own = result.alone()
-    assert "arm=avg_eg" in [one.contrast.label for one in result.effects()]
+    alone = result.alone()
+    assert "arm=avg_eg" in [effect.contrast.label for effect in result.effects()]
     for cell in result.cells[1:]:
-        assert result.compare(cell.cell).p_holm == own.compare(cell.cell).p_holm
+        assert result.compare(cell.cell).p_holm == alone.compare(cell.cell).p_holm
 
 
 @pytest.mark.parametrize("sequential", [{"looks": [3, 5]}, None])
@@ -84,14 +84,14 @@ def test_a_figure_that_was_shown_too_early_is_not_certain_for_ever(shown, sequen
     scores = {"baseline": 36.33 + np.array([1.4, -0.5, 2.2, 0.1, 1.6]), "arm=patt_eg": 36 + NOISE}
     if sequential is None:  # two seeds that happen to tie
         scores["baseline"][1] = scores["baseline"][0]
-    given = {"claims": [{"cell": "random_init", "margin": 1.0}], "published": [FIGURE]}
+    settings = {"claims": [{"cell": "random_init", "margin": 1.0}], "published": [FIGURE]}
     for num in (2, 3, 5):
-        result = shown(scores, num=num, sequential=sequential, **given)
+        result = shown(scores, num=num, sequential=sequential, **settings)
         assert result.claims[0].verdict == "undecided"
         assert result.claims[0].comparison.p_holm != 0
         assert "nothing to test" not in result.claims[0].text
     for entry in open_ledger(result.store).read().documents.values():
-        assert {one.verdict for one in entry.asked if len(one.cells) == 1} == {"open"}
+        assert {question.verdict for question in entry.asked if len(question.cells) == 1} == {"open"}
 
 
 def test_a_metric_is_shown_though_the_main_one_has_no_difference(shown, make_study, scored, store):
@@ -112,17 +112,17 @@ def test_seeds_chosen_by_the_baseline_alone_decide_nothing(shown, store, has_arm
     assert len(open_ledger(store).read().documents) == 1
     assert "0, 1, 2, 3" in to_markdown(ledger_table(open_ledger(store).read().documents))
     lowest = sorted(int(seed) for seed in np.argsort(base)[:5])
-    found = shown({"baseline": base[lowest], "arm=patt_eg": arm[lowest] + 3}, seeds=lowest).compare(
+    comparison = shown({"baseline": base[lowest], "arm=patt_eg": arm[lowest] + 3}, seeds=lowest).compare(
         "arm=patt_eg"
     )
-    assert (found.p_holm, found.standing) == (None, "open")
-    assert any("20 seeds were declared" in note for note in found.notes)
+    assert (comparison.p_holm, comparison.standing) == (None, "open")
+    assert any("20 seeds were declared" in note for note in comparison.notes)
 
 
 def test_a_baseline_seen_with_the_seeds_of_the_plan_costs_nothing(shown):
     shown({"baseline": 30 + NOISE})
-    found = shown({"baseline": 30 + NOISE, "arm=patt_eg": 34 - NOISE}).compare("arm=patt_eg")
-    assert (found.basis, found.standing) == ("declared", "better")
+    comparison = shown({"baseline": 30 + NOISE, "arm=patt_eg": 34 - NOISE}).compare("arm=patt_eg")
+    assert (comparison.basis, comparison.standing) == ("declared", "better")
 
 
 def test_what_has_not_run_did_not_come_too_late(shown):
@@ -132,9 +132,9 @@ def test_what_has_not_run_did_not_come_too_late(shown):
 def test_a_claim_with_a_margin_is_told_in_its_own_words(shown):
     claim = {"better": "patt_eg", "worse": "random_init", "metric": BLEU, "source": "T", "margin": 2.0}
     scores = {"baseline": 30 + NOISE, "arm=patt_eg": 29.6 - NOISE}
-    (found,) = shown(scores, claims=[{**claim, "data": {"upstream.domain": "a"}}]).claims
-    assert (found.verdict, found.explanation.partition(",")[0]) == ("supported", "not worse by more than 2")
-    assert (found.comparison.standing, found.comparison.verdict) == (None, "judged as a claim")
+    (answer,) = shown(scores, claims=[{**claim, "data": {"upstream.domain": "a"}}]).claims
+    assert (answer.verdict, answer.explanation.partition(",")[0]) == ("supported", "not worse by more than 2")
+    assert (answer.comparison.standing, answer.comparison.verdict) == (None, "judged as a claim")
     (other,) = shown(scores, claims=[{**claim, "data": {"upstream.domain": "b"}}]).claims
     assert other.text == "no worse by more than 2, other data"
 

@@ -39,14 +39,14 @@ def found(make_study, scored):
 
 
 def by_choice(result, label):
-    return {one.choice: one for one in sensitivities(result).rows if one.label == label}
+    return {row.choice: row for row in sensitivities(result).rows if row.label == label}
 
 
 def test_a_verdict_may_hang_on_the_metric(found):
     first, second = (by_choice(found, label) for label in ("arm=avg_eg", "arm=patt_eg"))
-    assert {one.standing for one in first.values()} == {"better"}
+    assert {row.standing for row in first.values()} == {"better"}
     assert first["metric"].changes == {"on test/accuracy": "worse"}
-    assert {one.standing for one in second.values()} == {"open"}
+    assert {row.standing for row in second.values()} == {"open"}
     assert second["metric"].changes == {"on test/accuracy": "better"}
 
 
@@ -71,7 +71,7 @@ def test_the_report_says_so(found):
 
 
 def test_choices_without_data_have_no_row_and_a_sentence(found):
-    assert {one.choice for one in sensitivities(found).rows} == {"metric"}
+    assert {row.choice for row in sensitivities(found).rows} == {"metric"}
     assert sensitivities(found).missing == (
         "No other tokenizer: the store lacks hypotheses of some replicates.",
         "No other checkpoint: some replicates have no dev curve.",
@@ -83,22 +83,24 @@ def test_a_cell_without_a_common_seed_has_no_verdict_that_could_be_sensitive(fou
     partial = with_trials(
         found, lambda arm, seed, trial: replace(trial, record=None) if arm == "patt_eg" else trial
     )
-    assert {one.label for one in sensitivities(partial).rows} == {"arm=avg_eg"}
+    assert {row.label for row in sensitivities(partial).rows} == {"arm=avg_eg"}
     assert "arm=patt_eg" not in to_markdown(sensitivity_table(partial))
 
 
 def test_two_seeds_leave_none_to_leave_out(make_small_study, scored):
     study = make_small_study(seeds=[1, 2], claims=[])
     rows = {cell.label: {"test/bleu": np.array([1.0, 2.0])} for cell in cells(study)}
-    found = sensitivities(scored(study, rows))
-    assert found.rows == ()
-    assert found.missing[-1] == "Seeds are left out from 3 common seeds on."
+    sensitivity = sensitivities(scored(study, rows))
+    assert sensitivity.rows == ()
+    assert sensitivity.missing[-1] == "Seeds are left out from 3 common seeds on."
 
 
 def with_trials(result, change):
     """A result whose replicates are changed: (arm, seed, trial) -> trial."""
     changed = [
-        replace(cell, trials=tuple(change(cell.cell.levels["arm"], one.seed, one) for one in cell.trials))
+        replace(
+            cell, trials=tuple(change(cell.cell.levels["arm"], trial.seed, trial) for trial in cell.trials)
+        )
         for cell in result.cells
     ]
     return replace(result, cells=tuple(changed))
@@ -137,20 +139,20 @@ def punctuated(make_small_study, scored):
 
 
 def test_a_verdict_may_hang_on_the_tokenizer(punctuated):
-    found = by_choice(punctuated, "arm=patt_eg")["tokenizer"]
-    assert found.standing == "better"
-    assert found.others == {"with tok:intl": "better", "with tok:char": "better", "with tok:none": "worse"}
+    row = by_choice(punctuated, "arm=patt_eg")["tokenizer"]
+    assert row.standing == "better"
+    assert row.others == {"with tok:intl": "better", "with tok:char": "better", "with tok:none": "worse"}
     text = to_markdown(sensitivity_table(punctuated))
     assert "| arm=patt_eg | better | tokenizer | 2 of 3 | worse with tok:none |" in text
     assert "- tokenizer: with tok:intl, with tok:char, with tok:none." in text
 
 
 def test_one_replicate_without_hypotheses_leaves_no_row(punctuated):
-    lost = with_trials(
+    without_texts = with_trials(
         punctuated,
         lambda arm, seed, trial: replace(trial, read_texts=lambda _: None) if seed == 2 else trial,
     )
-    assert "tokenizer" not in by_choice(lost, "arm=patt_eg")
+    assert "tokenizer" not in by_choice(without_texts, "arm=patt_eg")
 
 
 def test_stored_hypotheses_are_scored_as_sacrebleu_does(result):
@@ -164,10 +166,10 @@ def test_stored_hypotheses_are_scored_as_sacrebleu_does(result):
 
 def test_chrf_is_an_alternative_where_the_system_has_it_and_did_not_score_it(punctuated):
     metric = punctuated.system.metrics["test/bleu"]
-    known = {**punctuated.system.metrics, "test/chrf": metric}
-    system = replace(punctuated.system, metrics=known)
-    found = by_choice(replace(punctuated, system=system), "arm=patt_eg")["tokenizer"]
-    assert found.others["on chrF"] == "better"
+    metrics = {**punctuated.system.metrics, "test/chrf": metric}
+    system = replace(punctuated.system, metrics=metrics)
+    row = by_choice(replace(punctuated, system=system), "arm=patt_eg")["tokenizer"]
+    assert row.others["on chrF"] == "better"
 
 
 @pytest.mark.parametrize(
@@ -180,8 +182,8 @@ def test_only_tokenizers_that_fit_the_text_are_tried(punctuated, signature, alte
             trial, record=replace(trial.record, signatures={"test/bleu": f"case:mixed|{signature}"})
         ),
     )
-    found = by_choice(other, "arm=patt_eg")["tokenizer"]
-    assert [name.removeprefix("with tok:") for name in found.others] == [
+    row = by_choice(other, "arm=patt_eg")["tokenizer"]
+    assert [name.removeprefix("with tok:") for name in row.others] == [
         name.removeprefix("with tok:") for name in alternatives
     ]
 
@@ -222,9 +224,9 @@ def per_token(found):
 
     loss = replace(found.system.metrics["dev/loss"], counted_by="dev/tokens")
     counts = replace(found.system.metrics["dev/reference_length"], is_fixed=True)
-    known = {**found.system.metrics, "dev/loss": loss, "dev/tokens": counts}
+    system_metrics = {**found.system.metrics, "dev/loss": loss, "dev/tokens": counts}
     result = with_trials(found, change)
-    return replace(result, system=replace(result.system, metrics=known))
+    return replace(result, system=replace(result.system, metrics=system_metrics))
 
 
 def test_losses_per_token_of_unlike_vocabularies_decide_nothing_anywhere(per_token):
@@ -240,9 +242,9 @@ def test_a_count_of_tokens_that_is_not_on_record_leaves_a_verdict_open(per_token
         metrics = {name: value for name, value in trial.record.metrics.items() if name != "dev/tokens"}
         return replace(trial, record=replace(trial.record, metrics=metrics), _measured={})
 
-    lost = with_trials(per_token, lambda arm, *rest: change(arm, *rest) if arm == "patt_eg" else rest[-1])
-    compared = lost.compare("arm=patt_eg", metric="dev/loss")
-    assert lost.standing(compared) == "open"
+    partial = with_trials(per_token, lambda arm, *rest: change(arm, *rest) if arm == "patt_eg" else rest[-1])
+    compared = partial.compare("arm=patt_eg", metric="dev/loss")
+    assert partial.standing(compared) == "open"
     assert any("dev/tokens is not on record" in note for note in compared.notes)
 
 

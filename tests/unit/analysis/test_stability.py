@@ -25,13 +25,13 @@ def build(make_small_study, scored):
             published=[],
         )
         rows = {"baseline": baseline, "arm=patt_eg": arm}
-        known = {label: {metric: [0.0 if v is None else v for v in row]} for label, row in rows.items()}
-        result = scored(study, known)
+        scores = {label: {metric: [0.0 if v is None else v for v in row]} for label, row in rows.items()}
+        result = scored(study, scores)
         changed = []
         for cell in result.cells:
             trials = [
-                replace(one, state="failed", reason="CUDA error", record=None) if value is None else one
-                for one, value in zip(cell.trials, rows[cell.cell.label], strict=True)
+                replace(trial, state="failed", reason="CUDA error", record=None) if value is None else trial
+                for trial, value in zip(cell.trials, rows[cell.cell.label], strict=True)
             ]
             changed.append(replace(cell, trials=tuple(trials)))
         return replace(result, cells=tuple(changed))
@@ -44,8 +44,8 @@ def test_an_arm_whose_worst_seed_crashed_is_not_called_better(build):
     whole = build(BASE, GOOD)
     assert whole.standing(whole.compare("patt_eg")) == "better"
     crashed = build(BASE, [*GOOD[:4], None])
-    found = crashed.compare("patt_eg")
-    assert (crashed.standing(found), found.open_because) == ("open", "seeds lost")
+    comparison = crashed.compare("patt_eg")
+    assert (crashed.standing(comparison), comparison.open_because) == ("open", "seeds lost")
     assert crashed.claims[0].text == "undecided: seeds lost, other data"
     text = crashed.render("md")
     assert "Unstable: 1 of 5 seeds of arm=patt_eg failed." in text
@@ -54,29 +54,29 @@ def test_an_arm_whose_worst_seed_crashed_is_not_called_better(build):
 
 def test_a_seed_that_both_lost_leaves_the_question_undecided_until_it_has_finished(build):
     both = build([*BASE[:4], None], [*GOOD[:4], None])
-    found = both.compare("patt_eg")
-    assert (both.standing(found), found.open_because) == ("open", "")
-    assert any("the first is at 5 seeds" in note for note in found.notes)
-    one = build([*BASE[:4], None], GOOD)  # the baseline's worst may have crashed, too
-    assert one.standing(one.compare("patt_eg")) == "open"
+    comparison = both.compare("patt_eg")
+    assert (both.standing(comparison), comparison.open_because) == ("open", "")
+    assert any("the first is at 5 seeds" in note for note in comparison.notes)
+    base_lost = build([*BASE[:4], None], GOOD)  # the baseline's worst may have crashed, too
+    assert base_lost.standing(base_lost.compare("patt_eg")) == "open"
 
 
 def test_a_collapsed_seed_is_flagged_and_stands_beside_means_that_it_does_not_move(build):
-    found = build(BASE, [*GOOD[:4], 0.0])
-    assert found.standing(found.compare("patt_eg")) == "open"
-    text = found.render("md")
+    analysis = build(BASE, [*GOOD[:4], 0.0])
+    assert analysis.standing(analysis.compare("patt_eg")) == "open"
+    text = analysis.render("md")
     assert "Unstable: 1 of 5 seeds of arm=patt_eg diverged." in text
     assert "| arm=patt_eg | 5 | 0 % | 20 % (seed 5) | 16.87 | 21.10 | 21.00 |" in text
-    assert found.to_json()["stability"]["arm=patt_eg"]["diverged"] == [5]
-    assert "diverged" in found.render("html")
+    assert analysis.to_json()["stability"]["arm=patt_eg"]["diverged"] == [5]
+    assert "diverged" in analysis.render("html")
 
 
 def test_ordinary_noise_is_no_divergence(build):
     rng = np.random.default_rng(1)
     flagged = 0
     for _ in range(200):
-        found = build(20 + 2 * rng.standard_normal(3), 12 + 1.2 * rng.standard_normal(3))
-        flagged += any(one.diverged or one.lost for one in found.stabilities)
+        analysis = build(20 + 2 * rng.standard_normal(3), 12 + 1.2 * rng.standard_normal(3))
+        flagged += any(stability.diverged or stability.lost for stability in analysis.stabilities)
     assert flagged <= 2
 
 
@@ -90,13 +90,13 @@ def test_ordinary_noise_is_no_divergence(build):
     ],
 )
 def test_the_rule_of_divergence(build, metric, values, diverged):
-    found = build(values, values, metric)
-    study = found.study
+    analysis = build(values, values, metric)
+    study = analysis.study
     objective = study.objectives[0].model_copy(
-        update={"metric": metric, "direction": found.system.metrics[metric].direction}
+        update={"metric": metric, "direction": analysis.system.metrics[metric].direction}
     )
-    found.study = study.model_copy(update={"objective": objective})
-    assert [one.diverged for one in found.stabilities] == [diverged, diverged]
+    analysis.study = study.model_copy(update={"objective": objective})
+    assert [stability.diverged for stability in analysis.stabilities] == [diverged, diverged]
 
 
 def test_the_interquartile_mean_counts_parts():
@@ -124,13 +124,13 @@ def with_texts(result, outputs, sources=SOURCES):
         score = float(segment_score(rows))
         trials = [
             replace(
-                one,
-                record=replace(one.record, metrics={"test/bleu": score + index / 100},
+                trial,
+                record=replace(trial.record, metrics={"test/bleu": score + index / 100},
                                signatures={"test/bleu": signature}),
                 read_texts=lambda _, lines=lines: (lines, REFERENCES),
                 read_stream=lambda _, role: sources if role == "source 0" else None,
             )
-            for index, one in enumerate(cell.trials)
+            for index, trial in enumerate(cell.trials)
         ]  # fmt: skip
         changed.append(replace(cell, trials=tuple(trials)))
     return replace(result, cells=tuple(changed))
@@ -143,29 +143,29 @@ def segment_score(rows):
 def test_nothing_learned_is_said_first_and_nothing_is_decided(build):
     frequent = ["ein hund sieht den alten baum"] * 20
     junk = {"baseline": ["ein ein ein ein"] * 20, "arm=patt_eg": ["hund ein der"] * 20}
-    found = with_texts(build(BASE, GOOD), junk)
+    analysis = with_texts(build(BASE, GOOD), junk)
     trivial = segment_score(segment_rows("bleu", frequent, REFERENCES)[0])
-    assert found.headline().startswith(
+    assert analysis.headline().startswith(
         "No cell has learned: not more than 1 better on test/bleu than a trivial output (the most frequent "
         f"reference for every line), which scores {trivial:.2f}"
     )
-    assert found.standing(found.compare("patt_eg")) == "open"
-    assert found.compare("patt_eg").open_because == "neither cell has learned"
-    row = next(row for row in found.comparison().plain() if row[0] == "arm=patt_eg")
+    assert analysis.standing(analysis.compare("patt_eg")) == "open"
+    assert analysis.compare("patt_eg").open_because == "neither cell has learned"
+    row = next(row for row in analysis.comparison().plain() if row[0] == "arm=patt_eg")
     assert row[-1] == "–", "no number of seeds is advised"
-    assert "seeds more" not in found.claims[0].text
+    assert "seeds more" not in analysis.claims[0].text
 
 
 def test_copying_the_source_is_a_trivial_output(build):
     """A model that edits drafts has learned nothing as long as the drafts are as good."""
     drafts = [line.replace("haus", "maus") for line in REFERENCES]
     worse = [line.replace("baum", "raum") for line in drafts]
-    found = with_texts(build(BASE, GOOD), {"baseline": worse, "arm=patt_eg": REFERENCES}, drafts)
-    assert found.headline().startswith(
+    analysis = with_texts(build(BASE, GOOD), {"baseline": worse, "arm=patt_eg": REFERENCES}, drafts)
+    assert analysis.headline().startswith(
         "Nothing learned in baseline: not more than 1 better on test/bleu than a trivial output (source 0, "
     )
-    assert found.standing(found.compare("patt_eg")) != "worse"
-    assert "has learned" not in found.compare("patt_eg").open_because
+    assert analysis.standing(analysis.compare("patt_eg")) != "worse"
+    assert "has learned" not in analysis.compare("patt_eg").open_because
 
 
 def test_a_classifier_at_chance_has_not_learned(build):
@@ -174,12 +174,12 @@ def test_a_classifier_at_chance_has_not_learned(build):
     result = build([60.0] * 3, [61.0] * 3, "test/accuracy")
     changed = []
     for cell in result.cells:
-        found = evaluate_labels(guesses[cell.cell.label], true, 2)
-        segments = {f"test/{name}": rows for name, rows in found.statistics.items()}
-        value = found.scores["accuracy"].value
+        evaluation = evaluate_labels(guesses[cell.cell.label], true, 2)
+        segments = {f"test/{name}": rows for name, rows in evaluation.statistics.items()}
+        value = evaluation.scores["accuracy"].value
         trials = [
-            replace(one, segments=segments, record=replace(one.record, metrics={"test/accuracy": value}))
-            for one in cell.trials
+            replace(trial, segments=segments, record=replace(trial.record, metrics={"test/accuracy": value}))
+            for trial in cell.trials
         ]
         changed.append(replace(cell, trials=tuple(trials)))
     result = replace(result, cells=tuple(changed))
@@ -209,11 +209,11 @@ def test_a_comparison_prints_as_a_verdict(build):
 
 
 def test_an_undecided_verdict_gives_the_smallest_margin_that_the_data_support(build):
-    found = build(BASE, BASE + NOISE)
-    low, high = found.compare("patt_eg").ci
+    analysis = build(BASE, BASE + NOISE)
+    low, high = analysis.compare("patt_eg").ci
     assert max(-low, high) <= 1.3 <= max(-low, high) + 0.1
-    assert "Undecided, but equal within (BLEU points): arm=patt_eg 1.3." in found.render("md")
-    assert "(equal within 1.3 BLEU points)" in found.claims[0].text
+    assert "Undecided, but equal within (BLEU points): arm=patt_eg 1.3." in analysis.render("md")
+    assert "(equal within 1.3 BLEU points)" in analysis.claims[0].text
 
 
 def test_cells_are_equal_within_the_margin_as_often_as_it_says(build):

@@ -26,7 +26,9 @@ def show(monkeypatch, capsys):
 @pytest.mark.parametrize("width", [160, 120, 80])
 def test_no_number_breaks_at_any_width(show, result, width):
     lines = show(result, width)
-    intervals = [found for line in lines for found in re.findall(r"\[[−+]\d+\.\d+, [−+]\d+\.\d+\]", line)]
+    intervals = [
+        interval for line in lines for interval in re.findall(r"\[[−+]\d+\.\d+, [−+]\d+\.\d+\]", line)
+    ]
     assert len(intervals) == 4
     assert sum(line.count("[") for line in lines) == 4
     assert sum(len(re.findall(r"\d ± \d", line)) for line in lines) >= 10

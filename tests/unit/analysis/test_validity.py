@@ -50,12 +50,14 @@ def test_claims_are_comparisons_too(make_study, scored):
 def test_power_is_simulated_around_the_detectable_difference_and_coverage_counts_segments():
     """Segments are nearly all the noise of two comparisons with one baseline."""
     design = Design(np.array([[-1.0, 1, 0], [-1, 0, 1]]), (3,), 3, 0.05, False, 1e-6, 1.0, False)
-    found = estimate_validity(design, 400)
+    validity = estimate_validity(design, 400)
     detectable = 2.326348 + 0.841621
-    assert list(found.power) == pytest.approx([factor * detectable for factor in (0.5, 1, 1.5, 2)], rel=1e-3)
-    assert list(found.power.values()) == pytest.approx([0.229, 0.8, 0.992, 1.0], abs=0.06)
-    assert found.coverage == pytest.approx(0.95, abs=0.03)
-    assert found.single == pytest.approx(0.02, abs=0.02)
+    assert list(validity.power) == pytest.approx(
+        [factor * detectable for factor in (0.5, 1, 1.5, 2)], rel=1e-3
+    )
+    assert list(validity.power.values()) == pytest.approx([0.229, 0.8, 0.992, 1.0], abs=0.06)
+    assert validity.coverage == pytest.approx(0.95, abs=0.03)
+    assert validity.single == pytest.approx(0.02, abs=0.02)
 
 
 def test_a_design_without_a_comparison_is_refused(make_study, scored):

@@ -17,11 +17,11 @@ TOOL_KEY = "nlgraft"
 
 def paper_key(system: System) -> str:
     """Name the entry of a system's paper: the first author and the year, ``mosin2021``."""
-    found = _PAPER.fullmatch(system.paper)
-    if found is None:
+    match = _PAPER.fullmatch(system.paper)
+    if match is None:
         return re.sub(r"[^a-z0-9]", "", system.name.lower())
-    first = re.split(r", | and ", found["authors"])[0]
-    return re.sub(r"\W", "", first).lower() + found["year"]
+    first = re.split(r", | and ", match["authors"])[0]
+    return re.sub(r"\W", "", first).lower() + match["year"]
 
 
 def bibliography(system: System) -> str:
@@ -29,17 +29,17 @@ def bibliography(system: System) -> str:
 
     A system states its paper with surnames alone: the entry's note asks to complete them.
     """
-    found = _PAPER.fullmatch(system.paper)
-    if found is None:
+    match = _PAPER.fullmatch(system.paper)
+    if match is None:
         return _entry("misc", paper_key(system), {"title": system.paper}) + _tool()
-    authors = re.split(r", | and ", found["authors"])
-    fields = {"author": " and ".join(authors), "title": found["title"], "year": found["year"]}
-    if found["venue"]:
-        fields["booktitle"] = found["venue"]
-    fields["url"] = found["url"]
-    if found["url"].startswith(_ARXIV):
-        fields |= {"eprint": found["url"].removeprefix(_ARXIV), "archiveprefix": "arXiv"}
-    kind = "inproceedings" if found["venue"] else "misc"
+    authors = re.split(r", | and ", match["authors"])
+    fields = {"author": " and ".join(authors), "title": match["title"], "year": match["year"]}
+    if match["venue"]:
+        fields["booktitle"] = match["venue"]
+    fields["url"] = match["url"]
+    if match["url"].startswith(_ARXIV):
+        fields |= {"eprint": match["url"].removeprefix(_ARXIV), "archiveprefix": "arXiv"}
+    kind = "inproceedings" if match["venue"] else "misc"
     note = f"% {paper_key(system)}: surnames as the system states them; add first names before you publish.\n"
     return note + _entry(kind, paper_key(system), fields) + _tool()
 

@@ -15,21 +15,21 @@ FEW_SEEDS = 5
 def comparison_notes(result: ComparedResults, compared: Sequence[tuple[str, Comparison]]) -> list[str]:
     """Explain the marks in a table of comparisons, then list the comparisons' own notes."""
     marks = []
-    if any(result.standing(found) != "open" for _, found in compared):
+    if any(result.standing(comparison) != "open" for _, comparison in compared):
         marks.append(_star(result))
     marks += _margin_note(result, compared)
-    if any(found.scope == "segments" for _, found in compared):
+    if any(comparison.scope == "segments" for _, comparison in compared):
         marks.append(f"† {ONE_SEED}; nothing is decided.")
-    has_margin = any(found.margin is not None for _, found in compared)
-    if any(found.smallest_detectable is not None for _, found in compared):
+    has_margin = any(comparison.margin is not None for _, comparison in compared)
+    if any(comparison.smallest_detectable is not None for _, comparison in compared):
         marks.append(
             "Detectable: the true difference that so many seeds find in four of five such studies; below "
             f"{FEW_SEEDS} seeds only a range is known. Seeds needed: that many, in a study of its own, find "
             f"the observed one{', or that it is within the margin' if has_margin else ''}."
         )
     notes: dict[str, list[str]] = {}
-    for label, found in compared:
-        for note in found.notes:
+    for label, comparison in compared:
+        for note in comparison.notes:
             if note != ONE_SEED:
                 notes.setdefault(note, []).append(label)
     return [
@@ -51,7 +51,9 @@ def _star(result: ComparedResults) -> str:
 
 def _margin_note(result: ComparedResults, compared: Sequence[tuple[str, Comparison]]) -> list[str]:
     """Explain the verdicts where the study sets a margin."""
-    margins = {found.metric: found.margin for _, found in compared if found.margin is not None}
+    margins = {
+        comparison.metric: comparison.margin for _, comparison in compared if comparison.margin is not None
+    }
     return [
         f"Equal: the true difference is smaller than {margin:g} {result.system.metrics[name].unit}, which "
         "the study declares too small to matter; p (equal) is the probability to see so small a difference "
@@ -65,10 +67,10 @@ def _bare_intervals(result: ComparedResults, compared: Sequence[tuple[str, Compa
     """Warn of intervals without zero whose comparison is open: they are not corrected."""
     labels = [
         label
-        for label, found in compared
-        if found.ci is not None and found.ci[0] * found.ci[1] > 0 and found.num_seeds > 1
-        if found.p is not None and result.standing(found) == "open" and not found.open_because
-        if found.basis != "exploratory"
+        for label, comparison in compared
+        if comparison.ci is not None and comparison.ci[0] * comparison.ci[1] > 0 and comparison.num_seeds > 1
+        if comparison.p is not None and result.standing(comparison) == "open" and not comparison.open_because
+        if comparison.basis != "exploratory"
     ]
     if not labels:
         return []
@@ -81,10 +83,10 @@ def _bare_intervals(result: ComparedResults, compared: Sequence[tuple[str, Compa
 def _equal_within(result: ComparedResults, compared: Sequence[tuple[str, Comparison]]) -> list[str]:
     """Say of undecided cells within which margin they are equal: good news where it is small."""
     margins = [
-        f"{label} {found.equal_within:g}"
-        for label, found in compared
-        if found.margin is None and found.equal_within is not None and not found.is_identical
-        if result.standing(found) == "open" and found.basis != "exploratory"
+        f"{label} {comparison.equal_within:g}"
+        for label, comparison in compared
+        if comparison.margin is None and comparison.equal_within is not None and not comparison.is_identical
+        if result.standing(comparison) == "open" and comparison.basis != "exploratory"
     ]
     if not margins:
         return []
@@ -97,7 +99,7 @@ def _equal_within(result: ComparedResults, compared: Sequence[tuple[str, Compari
 
 def _family(compared: Sequence[tuple[str, Comparison]]) -> list[str]:
     """Say how much of the family has been tested, unless all of it has."""
-    sizes = {found.family for _, found in compared if found.family[1] < found.family[0]}
+    sizes = {comparison.family for _, comparison in compared if comparison.family[1] < comparison.family[0]}
     return [
         f"p (Holm) is corrected over the declared family of {count(size, 'question')}, {tested} tested; the "
         "others count as p = 1."
@@ -108,13 +110,15 @@ def _family(compared: Sequence[tuple[str, Comparison]]) -> list[str]:
 def scopes(compared: Sequence[tuple[str, Comparison]]) -> list[str]:
     """State what the intervals cover, for all at once if it is the same."""
     scopes: dict[str, list[str]] = {}
-    for label, found in compared:
-        if found.scope.startswith("seeds") and not found.is_exact:
+    for label, comparison in compared:
+        if comparison.scope.startswith("seeds") and not comparison.is_exact:
             once = (
-                f"; not covered: {', '.join(found.trained_once)}, trained once" if found.trained_once else ""
+                f"; not covered: {', '.join(comparison.trained_once)}, trained once"
+                if comparison.trained_once
+                else ""
             )
-            scopes.setdefault(f"over {found.scope}{once}", []).append(label)
-    if len(scopes) == 1 and all(found.scope != "segments" for _, found in compared):
+            scopes.setdefault(f"over {comparison.scope}{once}", []).append(label)
+    if len(scopes) == 1 and all(comparison.scope != "segments" for _, comparison in compared):
         return [f"Intervals cover variation {scope}." for scope in scopes]
     return [
         f"{', '.join(labels)}: the interval covers variation {scope}." for scope, labels in scopes.items()

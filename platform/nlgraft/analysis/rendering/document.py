@@ -50,7 +50,7 @@ def result_document(result: RecordedResults) -> dict[str, Any]:
         "analysis": {**study.analysis.model_dump(mode="json"), "samples": result.samples},
         "which_setting": which_setting(result),
         "trivial": None if result.trivial is None else vars(result.trivial),
-        "stability": {one.label: one.to_json() for one in result.stabilities},
+        "stability": {stability.label: stability.to_json() for stability in result.stabilities},
         "cells": [_cell(result, cell) for cell in result.cells],
         "effects": _effects(result),
         "gains": _gains(result),
@@ -77,9 +77,9 @@ def _effects(result: RecordedResults) -> list[dict[str, Any]]:
 
 def _gains(result: RecordedResults) -> list[dict[str, Any]]:
     return [
-        {"gain": curve.label, "at": level, "metric": found.metric, **found.to_json()}
+        {"gain": curve.label, "at": level, "metric": comparison.metric, **comparison.to_json()}
         for curve in result.gains()
-        for level, found in curve.gains
+        for level, comparison in curve.gains
     ]
 
 
@@ -102,12 +102,17 @@ def _cell(result: RecordedResults, cell: CellResult) -> dict[str, Any]:
             "pareto": [trial.number for trial in cell.pareto(result.study.objectives)],
             "expected_best": None if expected is None else expected.to_json(),
             "settings": next(
-                (one.to_json() for one in result.searched_settings if one.label == cell.cell.label), None
+                (
+                    settings.to_json()
+                    for settings in result.searched_settings
+                    if settings.label == cell.cell.label
+                ),
+                None,
             ),
         }
     if cell is not result.baseline:
         compared = {name: result.compare(cell.cell, metric=name) for name in metrics}
-        document["comparison"] = {name: found.to_json() for name, found in compared.items()}
+        document["comparison"] = {name: comparison.to_json() for name, comparison in compared.items()}
     return document
 
 

@@ -184,8 +184,8 @@ class Drawings(tuple[Drawing, ...]):
     """Figures, which a notebook shows one below the other."""
 
     def __repr__(self) -> str:
-        return "\n".join(["Figures:", *(f"  {one.title}" for one in self)])
+        return "\n".join(["Figures:", *(f"  {drawing.title}" for drawing in self)])
 
     def _repr_html_(self) -> str:
         """Show the figures in a notebook."""
-        return "\n".join(one.svg() for one in self) or "<p>Nothing to draw yet.</p>"
+        return "\n".join(drawing.svg() for drawing in self) or "<p>Nothing to draw yet.</p>"

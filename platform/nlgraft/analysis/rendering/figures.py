@@ -46,28 +46,30 @@ class Band:
 def forest_plot(result: ComparedResults, metric: str, style: Style = PAGE) -> Drawing | None:
     """Draw every cell's difference from the baseline with its interval; None without any."""
     compared = [result.compare(cell.cell, metric=metric) for cell in result.cells[1:]]
-    found = [(one, one.difference) for one in compared if one.difference is not None]
-    if not found:
+    rows = [
+        (comparison, comparison.difference) for comparison in compared if comparison.difference is not None
+    ]
+    if not rows:
         return None
     with mpl.rc_context(style.settings):
-        figure = Figure(figsize=(style.width, 0.8 + style.row_height * len(found)), layout="constrained")
+        figure = Figure(figsize=(style.width, 0.8 + style.row_height * len(rows)), layout="constrained")
         axes = figure.add_subplot()
-        for row, (one, difference) in enumerate(found):
-            color = style.standing[result.standing(one)]
-            low, high = one.ci if one.ci is not None else (difference, difference)
-            line = ":" if one.scope == "segments" else "-"
+        for row, (comparison, difference) in enumerate(rows):
+            color = style.standing[result.standing(comparison)]
+            low, high = comparison.ci if comparison.ci is not None else (difference, difference)
+            line = ":" if comparison.scope == "segments" else "-"
             axes.plot([low, high], [row, row], line, color=color, linewidth=2.4, solid_capstyle="round")
             axes.plot([difference], [row], marker="o", markersize=6.5, color=color)
         axes.axvline(0, color=style.soft, linewidth=1)
         if (margin := result.margin(metric)) is not None:
             axes.axvspan(-margin, margin, color=style.standing["equal"], alpha=0.15, linewidth=0)
-        axes.set_yticks(range(len(found)), [one.a for one, _ in found], color=style.ink)
-        axes.set_ylim(len(found) - 0.5, -0.5)
+        axes.set_yticks(range(len(rows)), [comparison.a for comparison, _ in rows], color=style.ink)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
         unit = result.system.metrics[metric].unit
         band = "" if margin is None else f"; band: margin of {margin:g}"
-        if any(one.scope == "segments" for one, _ in found):
+        if any(comparison.scope == "segments" for comparison, _ in rows):
             band += "; dotted: one seed, nothing is decided"
         axes.set_xlabel(f"{metric} minus that of {result.baseline.cell.label} ({unit}){band}")
         return Drawing(f"Differences from the baseline on {metric}", figure, style)
@@ -79,9 +81,9 @@ def gain_curves(result: ComparedResults, metric: str, style: Style = PAGE) -> Dr
     levels = list(map(level_text, axes_of(result.study).levels[over])) if over is not None else []
     curves = {
         curve.label: [
-            (levels.index(level), one.difference, *(one.ci or (one.difference, one.difference)))
-            for level, one in curve.gains
-            if one.difference is not None
+            (levels.index(level), gain.difference, *(gain.ci or (gain.difference, gain.difference)))
+            for level, gain in curve.gains
+            if gain.difference is not None
         ]
         for curve in result.gains(metric)
     }
@@ -126,7 +128,7 @@ def learning_curves(result: ComparedResults, style: Style = PAGE) -> list[tuple[
 def _unlike_units(result: ComparedResults, curve: str) -> str:
     """Mark the curves of a mean over tokens, of train as of dev, where the cells' tokens differ."""
     metric = result.system.metrics.get(f"dev/{curve.rpartition('/')[2]}") if curve.count("/") == 1 else None
-    means = [one.mean(metric.counted_by) for one in result.cells] if metric and metric.counted_by else []
+    means = [cell.mean(metric.counted_by) for cell in result.cells] if metric and metric.counted_by else []
     if len({round(mean, 9) for mean in means if mean is not None}) < 2:
         return ""
     return ": tokens of different vocabularies, curves of cells cannot be compared"
@@ -134,24 +136,24 @@ def _unlike_units(result: ComparedResults, curve: str) -> str:
 
 def expected_best_curves(result: ComparedResults, style: Style = PAGE) -> list[tuple[str, Drawing]]:
     """Draw the expected best of a search by trials, steps and worker seconds, by title."""
-    found = [one for cell in result.cells if (one := expected_best(result, cell)) is not None]
+    curves = [curve for cell in result.cells if (curve := expected_best(result, cell)) is not None]
     units = {
-        "search trials": [1.0 for _ in found],
-        "training steps": [one.steps_per_trial for one in found],
-        "worker seconds": [one.worker_s_per_trial for one in found],
+        "search trials": [1.0 for _ in curves],
+        "training steps": [curve.steps_per_trial for curve in curves],
+        "worker seconds": [curve.worker_s_per_trial for curve in curves],
     }
     drawn = []
     for unit, costs in units.items():
         bands = [
             Band(
-                (one.label,),
-                cost * np.arange(1, len(one.mean) + 1),
-                one.mean,
-                one.low,
-                one.high,
-                len(one.mean),
+                (curve.label,),
+                cost * np.arange(1, len(curve.mean) + 1),
+                curve.mean,
+                curve.low,
+                curve.high,
+                len(curve.mean),
             )
-            for one, cost in zip(found, costs, strict=True)
+            for curve, cost in zip(curves, costs, strict=True)
             if cost is not None
         ]
         if bands:
@@ -178,9 +180,9 @@ def make_band(cell: CellResult, name: str) -> Band | None:
     return Band(
         (cell.cell.label,),
         np.array(kept, dtype=float),
-        np.array([one.mean() for one in values]),
-        np.array([one.min() for one in values]),
-        np.array([one.max() for one in values]),
+        np.array([at_step.mean() for at_step in values]),
+        np.array([at_step.min() for at_step in values]),
+        np.array([at_step.max() for at_step in values]),
         num_seeds,
     )
 

@@ -34,11 +34,13 @@ def _sentence(metric: str, analysis: Analysis) -> str:
     earlier = analysis.earlier
     text = f"Analysis {len(earlier) + 1} of {what} in this store ({metric})"
     if earlier:
-        names = list(dict.fromkeys(one.variant for one in reversed(earlier.values())))
+        names = list(dict.fromkeys(entry.variant for entry in reversed(earlier.values())))
         more = ", ..." if len(names) > _NUM_NAMED else ""
         text += f"; {len(earlier)} earlier: {', '.join(names[:_NUM_NAMED])}{more}"
     bases = [
-        one.basis for one in analysis.entry.asked if one.family is not None and one.difference is not None
+        question.basis
+        for question in analysis.entry.asked
+        if question.family is not None and question.difference is not None
     ]
     text += "."
     if later := bases.count("declared later"):
@@ -72,18 +74,18 @@ def ledger_table(entries: Mapping[int, Entry]) -> Table:
     """Tabulate analyses by number."""
     header = ["analysis", "day", "study", "metric", "asked", "seeds", "segments", "decided"]
     rows = [_row(*item) for item in entries.items()]
-    if any(one.registration for one in entries.values()):
+    if any(entry.registration for entry in entries.values()):
         header.append("registration")
-        rows = [[*row, registered_entry(one)] for row, one in zip(rows, entries.values(), strict=True)]
+        rows = [[*row, registered_entry(entry)] for row, entry in zip(rows, entries.values(), strict=True)]
     return make_table(header, rows, num_text=len(header))
 
 
 def earlier_analyses(result: RecordedResults) -> Table | None:
     """Tabulate the analyses of the same segments before this one; None without any."""
-    found: dict[int, Entry] = {}
+    entries: dict[int, Entry] = {}
     for analysis in result.analyses.values():
-        found |= analysis.earlier
-    return ledger_table(dict(sorted(found.items()))) if found else None
+        entries |= analysis.earlier
+    return ledger_table(dict(sorted(entries.items()))) if entries else None
 
 
 def ledger_document(result: RecordedResults) -> list[dict[str, Any]]:
@@ -93,7 +95,7 @@ def ledger_document(result: RecordedResults) -> list[dict[str, Any]]:
             "metric": metric,
             "segments": analysis.entry.segments.num,
             "analysis": len(analysis.earlier) + 1,
-            "earlier": [one.variant for one in analysis.earlier.values()],
+            "earlier": [entry.variant for entry in analysis.earlier.values()],
             "why_not_entered": analysis.why_not_entered,
         }
         for metric, analysis in result.analyses.items()
@@ -101,26 +103,30 @@ def ledger_document(result: RecordedResults) -> list[dict[str, Any]]:
 
 
 def _row(position: int, entry: Entry) -> list[str]:
-    asked = [one for one in entry.asked if one.family is not None] or list(entry.asked)
+    questions = [question for question in entry.asked if question.family is not None] or list(entry.asked)
     seeds = sorted(
-        {seed for seen in (*(one.seeds for one in asked), *entry.scores.values()) for seed in seen}
+        {
+            seed
+            for seen in (*(question.seeds for question in questions), *entry.scores.values())
+            for seed in seen
+        }
     )
-    decided = [_decided(one) for one in entry.asked if one.verdict != "open"]
+    decided = [_decided(question) for question in entry.asked if question.verdict != "open"]
     return [
         str(position),
         entry.time[:_DAY],
         entry.variant,
         entry.metrics[0],
-        count(len(asked), "question"),
+        count(len(questions), "question"),
         ", ".join(map(str, seeds)) or NOTHING,
         str(entry.segments.num),
         "; ".join(decided) or NOTHING,
     ]
 
 
-def _decided(asked: Asked) -> str:
-    what = f"{' against '.join(asked.labels)} on {asked.metric}"
-    if asked.verdict == "equal":
-        return f"{what}: equal within {asked.equal_margin:g} (p = {probability(asked.p_equal_ledger)})"
-    difference = number(asked.difference, num_decimals([asked.difference]), is_signed=True)
-    return f"{what}: {difference} (p = {probability(asked.p_ledger)})"
+def _decided(question: Asked) -> str:
+    what = f"{' against '.join(question.labels)} on {question.metric}"
+    if question.verdict == "equal":
+        return f"{what}: equal within {question.equal_margin:g} (p = {probability(question.p_equal_ledger)})"
+    difference = number(question.difference, num_decimals([question.difference]), is_signed=True)
+    return f"{what}: {difference} (p = {probability(question.p_ledger)})"

@@ -74,7 +74,7 @@ def write_paper(result: RecordedResults, out: Path) -> list[Path]:
         "numbers.tex": numbers.render(),
         "methods.tex": methods_paragraph(result, facts, numbers, sizes),
         "tables.tex": latex_tables(result, facts),
-        "figures.tex": "\n".join(_include(result, name, said) for name, (_, said) in drawn.items()),
+        "figures.tex": "\n".join(_include(result, name, sentences) for name, (_, sentences) in drawn.items()),
         "examples.tex": examples_appendix(result),
         "references.bib": bibliography(result.system),
         "checklist.md": checklist(result, facts, cost, sizes),
@@ -93,7 +93,7 @@ def write_paper(result: RecordedResults, out: Path) -> list[Path]:
 def _figures(result: RecordedResults) -> dict[str, tuple[Drawing, str]]:
     """Draw the figures, by name and with what their captions say."""
     n, intervals = seeds(result), covered(result)
-    said = {
+    captions = {
         "forest": f"Difference from the baseline on {result.main_metric}, mean of {n}. {intervals}",
         "gains": f"{{title}}, mean of {n}; bands are intervals. {intervals}",
         "curves": "{title} by step: mean of the seeds; bands span their minimum and maximum.",
@@ -101,17 +101,17 @@ def _figures(result: RecordedResults) -> dict[str, tuple[Drawing, str]]:
         "importance": "{title}: search trials on dev.",
     }
     named = {"curves": "curve", "budget": "best", "importance": "setting"}
-    found = {}
+    figures = {}
     for kind, draw in KINDS.items():
         drawn = draw(result, paper_style())
         short = unique_slugs(drawing.title if kind == "importance" else title for title, drawing in drawn)
         for (title, drawing), name in zip(drawn, short.values(), strict=True):
             file = kind if kind in _WIDE else f"{named[kind]}-{name}"
-            found[file] = (drawing, said[kind].replace("{title}", title))
-    return found
+            figures[file] = (drawing, captions[kind].replace("{title}", title))
+    return figures
 
 
-def _include(result: RecordedResults, name: str, said: str) -> str:
+def _include(result: RecordedResults, name: str, sentences: str) -> str:
     environment = "figure*" if name in _WIDE else "figure"
     return "\n".join(
         [
@@ -119,7 +119,7 @@ def _include(result: RecordedResults, name: str, said: str) -> str:
             rf"\begin{{{environment}}}[t]",
             r"\centering",
             rf"\includegraphics[width=\linewidth]{{\nlgraftdir/figures/{name}.pdf}}",
-            rf"\caption{{{escape_latex(caption(result, said))}}}",
+            rf"\caption{{{escape_latex(caption(result, sentences))}}}",
             rf"\label{{fig:{slug(result.study.variant)}-{name}}}",
             rf"\end{{{environment}}}",
             "",

@@ -12,7 +12,7 @@ _MOST_CHARACTERS = 600
 
 def examples_appendix(result: ComparedResults) -> str:
     """Typeset the examples of every cell as LaTeX."""
-    return "\n".join(_compared(result, one) for one in examples_of(result))
+    return "\n".join(_compared(result, examples) for examples in examples_of(result))
 
 
 def _compared(result: ComparedResults, examples: Examples) -> str:
@@ -20,27 +20,27 @@ def _compared(result: ComparedResults, examples: Examples) -> str:
     title = rf"\subsection*{{{escape_latex(f'{examples.label} against {base}')}}}"
     if examples.why_none:
         return f"{title}\n{escape_latex(f'No examples: {examples.why_none}.')}\n"
-    said = (
+    preface = (
         f"The {len(examples.found)} segments whose {metric}, each segment scored alone, differs most between "
         f"the two (at most {NUM_EXAMPLES}), with the outputs of seed {examples.seed}. They are chosen for "
         "their difference and are no sample: they show how the systems differ, not which is better."
     )
-    decimals = num_decimals(score for one in examples.found for score in one.scores)
-    items = [_example(one, (examples.label, base), decimals) for one in examples.found]
-    return "\n".join([title, escape_latex(said), r"\begin{enumerate}", *items, r"\end{enumerate}", ""])
+    decimals = num_decimals(score for example in examples.found for score in example.scores)
+    items = [_example(example, (examples.label, base), decimals) for example in examples.found]
+    return "\n".join([title, escape_latex(preface), r"\begin{enumerate}", *items, r"\end{enumerate}", ""])
 
 
-def _example(one: Example, labels: tuple[str, str], decimals: int) -> str:
-    lines = [("source", one.source)] if one.source else []
-    lines += [("reference", one.reference)]
+def _example(example: Example, labels: tuple[str, str], decimals: int) -> str:
+    lines = [("source", example.source)] if example.source else []
+    lines += [("reference", example.reference)]
     lines += [
         (f"{label} ({number(score, decimals)})", text)
-        for label, score, text in zip(labels, one.scores, one.outputs, strict=True)
+        for label, score, text in zip(labels, example.scores, example.outputs, strict=True)
     ]
     body = r"\\".join(
         rf"\emph{{{escape_latex(name)}:}} {escape_latex(_cut(text))}" + "\n" for name, text in lines
     )
-    return rf"\item[{one.number}.] {body}".rstrip()
+    return rf"\item[{example.number}.] {body}".rstrip()
 
 
 def _cut(text: str) -> str:

@@ -106,17 +106,21 @@ class Numbers:
     def _add_differences(self, result: ComparedResults, metric: str) -> None:
         decimals = num_decimals(cell.mean(metric) for cell in result.cells)
         for cell in result.cells[1:]:
-            found = result.compare(cell.cell, metric=metric)
-            low, high = found.ci or (None, None)
+            comparison = result.compare(cell.cell, metric=metric)
+            low, high = comparison.ci or (None, None)
             key = f"{self._slugs[cell.cell.label]}.{self._metrics[metric]}"
-            for name, value in (("difference", found.difference), ("low", low), ("high", high)):
+            for name, value in (("difference", comparison.difference), ("low", low), ("high", high)):
                 self._add(f"{key}.{name}", number(value, decimals, is_signed=True))
-            for name, p in (("p", found.p), ("p-holm", found.p_holm), ("p-segments", found.p_segments)):
+            for name, p in (
+                ("p", comparison.p),
+                ("p-holm", comparison.p_holm),
+                ("p-segments", comparison.p_segments),
+            ):
                 self._add(f"{key}.{name}", probability(p))
-            self._add(f"{key}.detectable", number(found.smallest_detectable, decimals))
-            needed = found.seeds_needed
+            self._add(f"{key}.detectable", number(comparison.smallest_detectable, decimals))
+            needed = comparison.seeds_needed
             self._add(f"{key}.seeds-needed", NOTHING if needed is None else f"{needed:,}")
-            self._add(f"{key}.verdict", found.verdict)
+            self._add(f"{key}.verdict", comparison.verdict)
 
 
 def numbers_of_seeds(result: ComparedResults) -> str:
@@ -140,9 +144,9 @@ def slug(text: str) -> str:
 
 def unique_slugs(labels: Iterable[str]) -> dict[str, str]:
     """Reduce labels so that no two are alike."""
-    found: dict[str, str] = {}
+    slugs: dict[str, str] = {}
     for label in labels:
-        short, taken = slug(label), set(found.values())
-        suffixes = ["", *(f"-{index}" for index in range(2, len(found) + 2))]
-        found[label] = next(short + suffix for suffix in suffixes if short + suffix not in taken)
-    return found
+        short, taken = slug(label), set(slugs.values())
+        suffixes = ["", *(f"-{index}" for index in range(2, len(slugs) + 2))]
+        slugs[label] = next(short + suffix for suffix in suffixes if short + suffix not in taken)
+    return slugs

@@ -87,23 +87,23 @@ def checklist(result: RecordedResults, facts: Mapping[str, Any], cost: Cost, siz
 def _sizes(sizes: Sizes) -> str:
     if not sizes:
         return "No trial has finished, so no size is known."
-    splits = list(dict.fromkeys(split for found in sizes.values() for split in found))
+    splits = list(dict.fromkeys(split for counts in sizes.values() for split in counts))
     rows = [
-        [corpus, *(f"{found[split]:,}" if split in found else "" for split in splits)]
-        for corpus, found in sizes.items()
+        [corpus, *(f"{counts[split]:,}" if split in counts else "" for split in splits)]
+        for corpus, counts in sizes.items()
     ]
     return to_markdown(make_table(["corpus (examples)", *splits], rows))
 
 
 def _parameters(result: RecordedResults) -> str:
-    known = [name for name in result.metrics if name in _PARAMETERS]
-    if not known:
+    names = [name for name in result.metrics if name in _PARAMETERS]
+    if not names:
         return "Parameters: the system does not report them."
     rows = [
-        [cell.cell.label, *("" if (mean := cell.mean(name)) is None else f"{mean:,.0f}" for name in known)]
+        [cell.cell.label, *("" if (mean := cell.mean(name)) is None else f"{mean:,.0f}" for name in names)]
         for cell in result.cells
     ]
-    return to_markdown(make_table(["cell", *known], rows))
+    return to_markdown(make_table(["cell", *names], rows))
 
 
 def _hours(result: RecordedResults, cost: Cost) -> list[str]:
@@ -136,10 +136,10 @@ def _hours(result: RecordedResults, cost: Cost) -> list[str]:
 
 
 def _hardware(result: RecordedResults) -> str:
-    known = result.provenance.versions
-    named = [", ".join(known[key]) for key in ("processor", "gpu", "system") if key in known]
+    versions = result.provenance.versions
+    named = [", ".join(versions[key]) for key in ("processor", "gpu", "system") if key in versions]
     hosts = ", ".join(result.provenance.hosts)
-    missing = "" if "processor" in known else " The processor is not on record."
+    missing = "" if "processor" in versions else " The processor is not on record."
     return f"Hardware: {'; '.join(named) or 'not on record'}. Hosts: {hosts or 'none yet'}.{missing}"
 
 
@@ -161,7 +161,7 @@ def _search(result: RecordedResults, facts: Mapping[str, Any]) -> list[str]:
 
 def _packages(result: RecordedResults) -> list[str]:
     facts = result.provenance
-    versions = [(name, ", ".join(found)) for name, found in facts.versions.items()]
+    versions = [(name, ", ".join(releases)) for name, releases in facts.versions.items()]
     code = ", ".join(facts.commits)
     return [
         to_markdown(make_table(["package", "version"], versions, num_text=2)) if versions else "None yet.",
@@ -170,5 +170,5 @@ def _packages(result: RecordedResults) -> list[str]:
 
 
 def _signed(signatures: Mapping[str, list[str]]) -> list[str]:
-    rows = [(name, ", ".join(f"`{one}`" for one in found)) for name, found in signatures.items()]
+    rows = [(name, ", ".join(f"`{text}`" for text in distinct)) for name, distinct in signatures.items()]
     return [to_markdown(make_table(["metric", "signature"], rows, num_text=2))] if rows else []

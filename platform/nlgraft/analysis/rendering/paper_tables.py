@@ -20,8 +20,8 @@ def latex_tables(result: RecordedResults, facts: Mapping[str, Any]) -> str:
     lines = [f"{study.variant}, study {study.fingerprint[:12]}. Needs \\usepackage{{booktabs}}."]
     lines += [f"override {text}" for text in study.overrides]
     head = [f"% {' '.join(line.split())}" for line in lines]
-    found = _tables(result, facts).items()
-    parts = (_typeset(result, name, table, caption) for name, (table, caption) in found if table is not None)
+    chosen = _tables(result, facts).items()
+    parts = (_typeset(result, name, table, caption) for name, (table, caption) in chosen if table is not None)
     return "\n".join([*head, *parts])
 
 
@@ -34,12 +34,12 @@ def _tables(result: RecordedResults, facts: Mapping[str, Any]) -> dict[str, tupl
     if facts["registration"]:
         first = replace(first, notes=(*first.notes, facts["registration"]))
     what = f"{f'{objective} beside ' if beside else ''}{main} against the baseline"
-    spread, said = f"Mean ± standard deviation of {seeds(result)}", covered(result)
+    spread, coverage = f"Mean ± standard deviation of {seeds(result)}", covered(result)
     return {
-        "comparison": (first, f"{what}. {spread}. {said}"),
+        "comparison": (first, f"{what}. {spread}. {coverage}"),
         "deviations": (facts["deviations"], "Deviations from the registration"),
-        "effects": (facts["effects"], f"Effects on {main}. {said}"),
-        "gains": (facts["gains"], f"Gains over {study.analysis.gains_over} on {main}. {said}"),
+        "effects": (facts["effects"], f"Effects on {main}. {coverage}"),
+        "gains": (facts["gains"], f"Gains over {study.analysis.gains_over} on {main}. {coverage}"),
         "claims": (facts["claims"], "Published claims and what this study says of them"),
         **{
             f"metrics-{title.lower().replace(' ', '-')}": (table, f"All metrics ({title.lower()}). {spread}")
@@ -57,7 +57,7 @@ def _tables(result: RecordedResults, facts: Mapping[str, Any]) -> dict[str, tupl
     }
 
 
-def _typeset(result: RecordedResults, name: str, table: Table, said: str) -> str:
+def _typeset(result: RecordedResults, name: str, table: Table, sentences: str) -> str:
     """Typeset a table, in several parts if it is too wide."""
     # Columns of text become paragraphs, which share the width; numbers do not wrap.
     parts = [table] if table.num_text == len(table.header) else table.parts(LINE)
@@ -65,7 +65,7 @@ def _typeset(result: RecordedResults, name: str, table: Table, said: str) -> str
     for index, part in enumerate(parts, start=1):
         label = f"tab:{slug(result.study.variant)}-{name}{f'-{index}' if index > 1 else ''}"
         more = f" (part {index} of {len(parts)})" if len(parts) > 1 else ""
-        texts.append(to_latex(part, caption(result, f"{said.rstrip('. ')}{more}."), label))
+        texts.append(to_latex(part, caption(result, f"{sentences.rstrip('. ')}{more}."), label))
     return "\n".join(texts)
 
 
@@ -96,12 +96,12 @@ def covered(result: RecordedResults) -> str:
     if main not in result.metrics:
         return ""
     compared = [
-        (cell.cell.label, found)
+        (cell.cell.label, comparison)
         for cell in result.cells[1:]
-        if (found := result.compare(cell.cell, metric=main)).ci is not None
+        if (comparison := result.compare(cell.cell, metric=main)).ci is not None
     ]
-    said = [f"Intervals have {100 * (1 - result.study.analysis.alpha):g} % confidence.", *scopes(compared)]
-    if one_seed := [label for label, found in compared if found.scope == "segments"]:
-        who = "Intervals cover" if len(one_seed) == len(compared) else f"{', '.join(one_seed)}: it covers"
-        said.append(f"{who} the test segments alone, not training.")
-    return " ".join(said) if compared else ""
+    texts = [f"Intervals have {100 * (1 - result.study.analysis.alpha):g} % confidence.", *scopes(compared)]
+    if one_seed := [label for label, comparison in compared if comparison.scope == "segments"]:
+        subject = "Intervals cover" if len(one_seed) == len(compared) else f"{', '.join(one_seed)}: it covers"
+        texts.append(f"{subject} the test segments alone, not training.")
+    return " ".join(texts) if compared else ""

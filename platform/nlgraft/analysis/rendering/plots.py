@@ -26,8 +26,8 @@ def plot(result: ComparedResults, kind: str) -> Drawings:
 def _on_main_metric(draw: Callable[[ComparedResults, str, Style], Drawing | None]) -> Draw:
     def drawn(result: ComparedResults, style: Style) -> list[tuple[str, Drawing]]:
         main = result.main_metric
-        found = draw(result, main, style) if main in result.metrics else None
-        return [] if found is None else [(found.title, found)]
+        drawing = draw(result, main, style) if main in result.metrics else None
+        return [] if drawing is None else [(drawing.title, drawing)]
 
     return drawn
 

@@ -38,23 +38,23 @@ def headline(result: ComparedResults) -> str:
     """
     main = result.main_metric
     compared = [result.compare(cell.cell, metric=main) for cell in result.cells[1:]]
-    known = [found for found in compared if found.difference is not None]
-    if not known:
+    measured = [comparison for comparison in compared if comparison.difference is not None]
+    if not measured:
         return f"No cell can be compared with the baseline on {main} yet."
     by_kind: dict[str, list[str]] = {kind: [] for kind in _STANDINGS}
-    for found in known:
-        if found.p is None or found.family[0] or not result.is_corrected:
-            kind = "exploratory" if found.basis == "exploratory" else result.standing(found)
-            by_kind[kind].append(found.a)
+    for comparison in measured:
+        if comparison.p is None or comparison.family[0] or not result.is_corrected:
+            kind = "exploratory" if comparison.basis == "exploratory" else result.standing(comparison)
+            by_kind[kind].append(comparison.a)
     parts = [
         f"{count(len(labels), 'cell')} {_standing(result, kind)} ({_named(labels)})"
         for kind, labels in by_kind.items()
         if labels
     ]
-    text = f"On {main}{_condition(known)}: {', '.join(parts) or 'no cell is compared with the baseline'}."
-    if max(found.num_seeds for found in known) < 2:
+    text = f"On {main}{_condition(measured)}: {', '.join(parts) or 'no cell is compared with the baseline'}."
+    if max(comparison.num_seeds for comparison in measured) < 2:
         text += " One seed says nothing about training noise, so nothing is decided."
-    if unknown := [found.a for found in compared if found.difference is None]:
+    if unknown := [comparison.a for comparison in compared if comparison.difference is None]:
         text += f" Without results so far: {_named(unknown)}."
     warnings = _unlearned(result) + _unstable(result)
     return warnings + text + _effects_headline(result) + _claims_headline(result)
@@ -83,10 +83,10 @@ def _unlearned(result: ComparedResults) -> str:
     blind = [cell.cell.label for cell in scored if result.unlearned(cell)]
     if trivial is None or not blind:
         return ""
-    who = "No cell has learned" if len(blind) == len(scored) else f"Nothing learned in {'; '.join(blind)}"
+    subject = "No cell has learned" if len(blind) == len(scored) else f"Nothing learned in {'; '.join(blind)}"
     value = number(trivial.value, num_decimals([trivial.value]))
     return (
-        f"{who}: not more than {NEAR:g} better on {main} than a trivial output ({trivial.output}), which "
+        f"{subject}: not more than {NEAR:g} better on {main} than a trivial output ({trivial.output}), which "
         f"scores {value}. "
     )
 
@@ -94,16 +94,16 @@ def _unlearned(result: ComparedResults) -> str:
 def _unstable(result: ComparedResults) -> str:
     """Name the cells that lost seeds or whose seeds diverged."""
     parts = []
-    for one in result.stabilities:
-        for seeds, word in ((one.diverged, "diverged"), (one.lost, "failed")):
+    for cell in result.stabilities:
+        for seeds, word in ((cell.diverged, "diverged"), (cell.lost, "failed")):
             if seeds:
-                parts.append(f"{len(seeds)} of {count(one.num_seeds, 'seed')} of {one.label} {word}")
+                parts.append(f"{len(seeds)} of {count(cell.num_seeds, 'seed')} of {cell.label} {word}")
     return f"Unstable: {'; '.join(parts)}. " if parts else ""
 
 
-def _condition(known: Sequence[Comparison]) -> str:
+def _condition(comparisons: Sequence[Comparison]) -> str:
     """Name the pretrainings that all seeds share: verdicts hold for these only, whatever the seeds."""
-    once = sorted({stage for found in known for stage in found.trained_once})
+    once = sorted({stage for comparison in comparisons for stage in comparison.trained_once})
     return f", for this one pretraining ({', '.join(once)})" if once else ""
 
 
@@ -122,7 +122,7 @@ def _effects_headline(result: ComparedResults) -> str:
     shown = [effect for effect in effects if result.standing(effect.comparison) in ("better", "worse")]
     parts = []
     for title, is_interaction in {"main effects": False, "interactions": True}.items():
-        labels = [one.contrast.label for one in shown if one.is_interaction == is_interaction]
+        labels = [effect.contrast.label for effect in shown if effect.is_interaction == is_interaction]
         parts.append(f"{title}: {'; '.join(labels) or 'none'}")
     return f" Significant {', '.join(parts)}."
 

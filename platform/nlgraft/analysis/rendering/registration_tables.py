@@ -20,10 +20,10 @@ def registration_sentence(result: RecordedResults) -> str:
 
 def deviations_table(result: RecordedResults) -> Table | None:
     """Tabulate the deviations from the registration; None without any."""
-    own = result.registration
-    if own is None or not own.deviations:
+    registration = result.registration
+    if registration is None or not registration.deviations:
         return None
-    rows = [[one.what, one.registered, one.now] for one in own.deviations]
+    rows = [[deviation.what, deviation.registered, deviation.now] for deviation in registration.deviations]
     return make_table(["what", "registered", "now"], rows, num_text=3)
 
 

@@ -83,7 +83,7 @@ def write_report(result: RecordedResults, out: Path, formats: Sequence[str]) -> 
 def describe(result: RecordedResults) -> dict[str, Any]:
     """Gather the tables and sentences of a report by their names in the templates."""
     main = result.main_metric
-    known = result.metrics
+    metrics = result.metrics
     return {
         **_metrics_beside(result),
         "result": result,
@@ -96,8 +96,8 @@ def describe(result: RecordedResults) -> dict[str, Any]:
         "deviations": registration_tables.deviations_table(result),
         "earlier": ledger_tables.earlier_analyses(result),
         "comparison": tables.comparison_table(result, main),
-        "effects": tables.effects_table(result, main) if main in known else None,
-        "gains": tables.gains_table(result, main) if main in known else None,
+        "effects": tables.effects_table(result, main) if main in metrics else None,
+        "gains": tables.gains_table(result, main) if main in metrics else None,
         "claims": tables.claims_table(result) if result.claims else None,
         "search": search_tables.search_table(result) if result.study.search else None,
         "expected_best": search_tables.expected_best_table(result) if result.study.search else None,
@@ -121,17 +121,17 @@ def describe(result: RecordedResults) -> dict[str, Any]:
 
 def _metrics_beside(result: RecordedResults) -> dict[str, Any]:
     """Gather the tables of metrics beside the main one."""
-    main, known = result.main_metric, result.metrics
-    lengths = [name for name in known if "length" in name.rpartition("/")[2]]
-    on_test = [name for name in lengths if known[name].split == "test"]
-    split = known[main].split if main in known else "test"
+    main, metrics = result.main_metric, result.metrics
+    lengths = [name for name in metrics if "length" in name.rpartition("/")[2]]
+    on_test = [name for name in lengths if metrics[name].split == "test"]
+    split = metrics[main].split if main in metrics else "test"
     beside = [
         name
-        for name, metric in known.items()
+        for name, metric in metrics.items()
         if metric.is_derived or (metric.split == split and not metric.is_time)
     ]
     groups = {
-        title: [name for name, metric in known.items() if metric.split == split]
+        title: [name for name, metric in metrics.items() if metric.split == split]
         for title, split in (("Test", "test"), ("Dev", "dev"), ("Without a split", None))
     }
     return {
@@ -167,9 +167,9 @@ def comparison_rows(result: RecordedResults) -> list[list[Any]]:
             values = [rounded(cell.mean(name)), rounded(cell.std(name)), len(cell.measured(name))]
             compared: list[Any] = [None] * (len(_COMPARED) + 1)
             if cell is not result.baseline:
-                found = result.compare(cell.cell, metric=name).to_json()
-                found["ci_low"], found["ci_high"] = found["ci"] or (None, None)
-                compared = [found[key] for key in (*_COMPARED, "seeds_needed")]
+                comparison = result.compare(cell.cell, metric=name).to_json()
+                comparison["ci_low"], comparison["ci_high"] = comparison["ci"] or (None, None)
+                compared = [comparison[key] for key in (*_COMPARED, "seeds_needed")]
             rows.append([cell.cell.label, *levels, cell.state, name, *values, *compared])
     return rows
 
@@ -205,7 +205,7 @@ def _html(result: RecordedResults, described: _Facts) -> str:
 
     facts = dict(described())
     for kind, draw in plots.KINDS.items():
-        facts[f"{kind}_figures"] = [(title, one.inline()) for title, one in draw(result, drawing.PAGE)]
+        facts[f"{kind}_figures"] = [(title, figure.inline()) for title, figure in draw(result, drawing.PAGE)]
     facts["legend"] = [(tables.cell_name(cell), index) for index, cell in enumerate(result.cells)]
     facts["num_series"] = drawing.NUM_SERIES
     return _environment_of(is_html=True).get_template("report.html.j2").render(facts)
@@ -216,12 +216,12 @@ def _json(result: RecordedResults, _: _Facts) -> str:
 
 
 def _signatures(result: RecordedResults) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    signatures: dict[str, list[str]] = {}
     for name in result.metrics:
         seen = {trial.signature for cell in result.cells for trial in cell.measured(name).values()}
         if seen - {None}:
-            found[name] = sorted(signature for signature in seen if signature)
-    return found
+            signatures[name] = sorted(signature for signature in seen if signature)
+    return signatures
 
 
 def _counts(result: RecordedResults) -> dict[str, int]:

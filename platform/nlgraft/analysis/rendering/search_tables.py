@@ -60,28 +60,28 @@ def search_table(result: ComparedResults) -> Table:
 
 def expected_best_table(result: ComparedResults) -> Table | None:
     """Tabulate the expected best of several numbers of search trials; None where no cell has two values."""
-    found = [one for cell in result.cells if (one := expected_best(result, cell)) is not None]
-    if not found:
+    curves = [curve for cell in result.cells if (curve := expected_best(result, cell)) is not None]
+    if not curves:
         return None
-    most = max(len(one.mean) for one in found)
+    most = max(len(curve.mean) for curve in curves)
     budgets = [*(2**power for power in range(most.bit_length()) if 2**power < most), most]
-    decimals = num_decimals(value for one in found for value in one.mean)
+    decimals = num_decimals(value for curve in curves for value in curve.mean)
     rows = []
-    for one in found:
-        row = [one.label, number(one.steps_per_trial, 0), number(one.worker_s_per_trial, 1)]
+    for curve in curves:
+        row = [curve.label, number(curve.steps_per_trial, 0), number(curve.worker_s_per_trial, 1)]
         for budget in budgets:
             index = budget - 1
-            is_known = budget <= len(one.mean)
-            ends = (float(one.low[index]), float(one.high[index])) if is_known else None
+            is_known = budget <= len(curve.mean)
+            ends = (float(curve.low[index]), float(curve.high[index])) if is_known else None
             band = f"{NO_BREAK}{interval(ends, decimals, is_signed=False)}" if is_known else ""
-            row.append(number(float(one.mean[index]) if is_known else None, decimals) + band)
+            row.append(number(float(curve.mean[index]) if is_known else None, decimals) + band)
         rows.append(row)
-        if one.on_new_seeds is not None:
-            reached = [number(float(value), decimals) for value in one.on_new_seeds]
+        if curve.on_new_seeds is not None:
+            reached = [number(float(value), decimals) for value in curve.on_new_seeds]
             cells = [reached[n - 1] if n <= len(reached) else NOTHING for n in budgets]
-            rows.append([f"{one.label}, on new seeds", "", "", *cells])
+            rows.append([f"{curve.label}, on new seeds", "", "", *cells])
     header = ["cell", "steps of a trial", "worker seconds of a trial", *(f"best of {n}" for n in budgets)]
-    lacking = [f"{one.label} {one.num_without_value}" for one in found if one.num_without_value]
+    lacking = [f"{curve.label} {curve.num_without_value}" for curve in curves if curve.num_without_value]
     counted = (
         f" Trials without a value count as the worst finished one: {', '.join(lacking)}." if lacking else ""
     )

@@ -36,7 +36,7 @@ def setting_plots(result: ComparedResults, style: Style = PAGE) -> list[tuple[st
     bars = _bars(result, style)
     drawn = [("Importance, a description (line: exceeded by one of twenty shuffles)", bars)] if bars else []
     largest = {
-        path: max((one.share or 0.0 for one in _of(result, path).values()), default=-1.0)
+        path: max((setting.share or 0.0 for setting in _of(result, path).values()), default=-1.0)
         for path in search.space
     }
     paths = sorted((path for path in largest if largest[path] >= 0), key=lambda path: -largest[path])
@@ -48,9 +48,9 @@ def _of(result: ComparedResults, path: str) -> dict[int, SearchedSetting]:
     """A setting of each cell that has it, by the cell's place in the result."""
     labels = [cell.cell.label for cell in result.cells]
     return {
-        labels.index(one.label): setting
-        for one in result.searched_settings
-        for setting in one.settings
+        labels.index(settings.label): setting
+        for settings in result.searched_settings
+        for setting in settings.settings
         if setting.path == path
     }
 
@@ -59,8 +59,8 @@ def _bars(result: ComparedResults, style: Style) -> Drawing | None:
     """Draw the importances, one group of bars per setting; None where there are none."""
     assert result.study.search is not None
     paths = list(result.study.search.space)
-    known = {path: _of(result, path) for path in paths}
-    if not any(one.share is not None for found in known.values() for one in found.values()):
+    by_path = {path: _of(result, path) for path in paths}
+    if not any(setting.share is not None for by_cell in by_path.values() for setting in by_cell.values()):
         return None
     height = _BAR / len(result.cells)
     labels = [cell.cell.label for cell in result.cells]
@@ -68,14 +68,14 @@ def _bars(result: ComparedResults, style: Style) -> Drawing | None:
         width, least = style.panel
         figure = Figure(figsize=(width, max(least, 0.3 * len(paths) + 1)), layout="constrained")
         axes = figure.add_subplot()
-        for row, found in enumerate(known.values()):
-            for index, one in found.items():
+        for row, by_cell in enumerate(by_path.values()):
+            for index, setting in by_cell.items():
                 at = row + (index - (len(result.cells) - 1) / 2) * height
                 color = style.series[index % NUM_SERIES]
-                axes.barh(at, one.share or 0.0, height * 0.9, color=color, label=labels[index])
-                if one.by_chance is not None:
+                axes.barh(at, setting.share or 0.0, height * 0.9, color=color, label=labels[index])
+                if setting.by_chance is not None:
                     ends = [at - height * 0.45, at + height * 0.45]
-                    axes.plot([one.by_chance] * 2, ends, color=style.soft, linewidth=1.6)
+                    axes.plot([setting.by_chance] * 2, ends, color=style.soft, linewidth=1.6)
         axes.set_yticks(range(len(paths)), paths)
         axes.set_ylim(len(paths) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
@@ -92,10 +92,10 @@ def _points(result: ComparedResults, path: str, style: Style) -> Drawing:
     with mpl.rc_context(style.settings):
         figure = Figure(figsize=style.panel, layout="constrained")
         axes = figure.add_subplot()
-        for index, one in _of(result, path).items():
-            places = _places(domain, [value for value, _ in one.points], index, len(result.cells))
+        for index, setting in _of(result, path).items():
+            places = _places(domain, [value for value, _ in setting.points], index, len(result.cells))
             mark = _MARKS[index // NUM_SERIES % len(_MARKS)]
-            values = [value for _, value in one.points]
+            values = [value for _, value in setting.points]
             drawn: dict[str, Any] = {"color": style.series[index % NUM_SERIES], "markersize": 5, "alpha": 0.7}
             axes.plot(places, values, mark, label=result.cells[index].cell.label, **drawn)
         _set_axis(axes, domain)
@@ -121,8 +121,8 @@ def short_names(choices: Sequence[Any]) -> list[str]:
     for choice in choices:
         name = choice if isinstance(choice, str) else json.dumps(choice)
         if isinstance(choice, Mapping):
-            own = [key for key in choice if any(other.get(key) != choice[key] for other in mappings)]
-            name = ", ".join(f"{key} {choice[key]}" for key in own) or name
+            keys = [key for key in choice if any(other.get(key) != choice[key] for other in mappings)]
+            name = ", ".join(f"{key} {choice[key]}" for key in keys) or name
         names.append(name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 1]}…")
     return names
 

@@ -25,12 +25,12 @@ _NOTE = (
 
 def which_setting(result: ComparedResults) -> str:
     """Say in one sentence which searched setting mattered in which cell; empty without a search."""
-    found = result.searched_settings
-    if not found:
+    cells = result.searched_settings
+    if not cells:
         return ""
-    shown = [f"{one.label}: {_leading(one)}" for one in found[:_NUM_NAMED]]
+    shown = [f"{cell.label}: {_leading(cell)}" for cell in cells[:_NUM_NAMED]]
     more = (
-        f"; {count(len(found) - _NUM_NAMED, 'further cell')} in the report" if len(found) > _NUM_NAMED else ""
+        f"; {count(len(cells) - _NUM_NAMED, 'further cell')} in the report" if len(cells) > _NUM_NAMED else ""
     )
     objective = result.study.objectives[0].metric
     return (
@@ -39,33 +39,33 @@ def which_setting(result: ComparedResults) -> str:
     )
 
 
-def _leading(one: CellSettings) -> str:
+def _leading(cell: CellSettings) -> str:
     """Name the settings of a cell that stand out, or say why none does."""
-    if all(setting.share is None for setting in one.settings):
-        return f"nothing to be said from {count(one.num_trials, 'finished trial')}"
+    if all(setting.share is None for setting in cell.settings):
+        return f"nothing to be said from {count(cell.num_trials, 'finished trial')}"
     leading = [
-        f"{setting.path} ({number(setting.share, 2)})" for setting in one.settings if setting.stands_out
+        f"{setting.path} ({number(setting.share, 2)})" for setting in cell.settings if setting.stands_out
     ]
     return ", ".join(leading) or "none more than by chance"
 
 
 def importance_table(result: ComparedResults) -> Table | None:
     """Tabulate the importances side by side, one row per cell; None without a search."""
-    found, search = result.searched_settings, result.study.search
-    if not found or search is None:
+    cells, search = result.searched_settings, result.study.search
+    if not cells or search is None:
         return None
     rows: list[list[Entry | str]] = []
-    for one in found:
-        settings = {setting.path: setting for setting in one.settings}
+    for cell in cells:
+        settings = {setting.path: setting for setting in cell.settings}
         shares = [_share(settings.get(path)) for path in search.space]
-        rows.append([one.label, str(one.num_trials), *shares])
+        rows.append([cell.label, str(cell.num_trials), *shares])
     caveats: dict[str, list[str]] = {}
-    for one in found:
-        for caveat in one.caveats:
-            caveats.setdefault(caveat, []).append(one.label)
-    every = len(found)
+    for cell in cells:
+        for caveat in cell.caveats:
+            caveats.setdefault(caveat, []).append(cell.label)
+    num_cells = len(cells)
     notes = [
-        f"{'Every cell' if len(labels) == every else ', '.join(labels)}: {caveat}."
+        f"{'Every cell' if len(labels) == num_cells else ', '.join(labels)}: {caveat}."
         for caveat, labels in caveats.items()
     ]
     return make_table(["cell", "finished trials", *search.space], rows, notes=[_NOTE, *notes])
@@ -80,11 +80,14 @@ def _share(setting: SearchedSetting | None) -> str:
 
 def levels_table(result: ComparedResults) -> Table | None:
     """Tabulate the objective by level of each searched setting; None without a search."""
-    found = result.searched_settings
-    if not found:
+    cells = result.searched_settings
+    if not cells:
         return None
     levels = [
-        (one.label, setting, level) for one in found for setting in one.settings for level in setting.levels
+        (cell.label, setting, level)
+        for cell in cells
+        for setting in cell.settings
+        for level in setting.levels
     ]
     decimals = num_decimals(level.best for _, _, level in levels)
     rows = [
@@ -93,10 +96,10 @@ def levels_table(result: ComparedResults) -> Table | None:
         for label, setting, level in levels
     ]
     without = [
-        f"{one.label}: {setting.path} was searched in {one.num_trials - setting.num_without} of "
-        f"{one.num_trials} trials, where its condition holds."
-        for one in found
-        for setting in one.settings
+        f"{cell.label}: {setting.path} was searched in {cell.num_trials - setting.num_without} of "
+        f"{cell.num_trials} trials, where its condition holds."
+        for cell in cells
+        for setting in cell.settings
         if setting.num_without
     ]
     objective = result.study.objectives[0].metric

@@ -31,13 +31,13 @@ def stream_table(stream: Stream) -> Table:
         "gain",
         "gain again",
     ]
-    metric = next((one.entered.metric for one in stream.proposals.values()), "")
+    metric = next((proposal.entered.metric for proposal in stream.proposals.values()), "")
     note = (
         f"{count(len(stream.proposals), 'proposal')} on {metric}, {stream.num_kept} kept, "
         f"levels so far add up to {stream.spent:.3g}. Gains again are those of fresh seeds, with 95 % "
         "intervals; the first gain of what was kept flatters it."
     )
-    rows = [_row(stream, number, one) for number, one in stream.proposals.items()]
+    rows = [_row(stream, number, proposal) for number, proposal in stream.proposals.items()]
     return make_table(header, rows, num_text=6, notes=[note])
 
 
@@ -51,9 +51,9 @@ def streams_document(streams: Mapping[str, Stream]) -> list[dict[str, Any]]:
             "proposals": [
                 {
                     "number": number,
-                    **{name: asdict(step) if step else None for name, step in _steps(one).items()},
+                    **{name: asdict(step) if step else None for name, step in _steps(proposal).items()},
                 }
-                for number, one in stream.proposals.items()
+                for number, proposal in stream.proposals.items()
             ],
         }
         for key, stream in streams.items()
@@ -67,7 +67,7 @@ def _steps(proposal: Proposal) -> dict[str, Any]:
 def _row(stream: Stream, at: int, proposal: Proposal) -> list[str]:
     entered, decided = proposal.entered, proposal.decided
     before = stream.proposals.get(entered.against)
-    known = [] if before is None else before.entered.texts
+    texts_before = [] if before is None else before.entered.texts
     again = gain_again(proposal.measured, _ALPHA)
     gain = first_gain(proposal)
     measured = NOTHING
@@ -78,7 +78,7 @@ def _row(stream: Stream, at: int, proposal: Proposal) -> list[str]:
         str(at),
         entered.time[:_DAY],
         entered.study,
-        " ".join(text for text in entered.texts if text not in known),
+        " ".join(text for text in entered.texts if text not in texts_before),
         "baseline" if entered.against == BASELINE else str(entered.against),
         "open" if decided is None else str(decided.decision),
         str(len(gain.seeds)) if decided is not None else NOTHING,

@@ -55,33 +55,33 @@ def comparison_table(result: ComparedResults, metric: str, beside: Sequence[str]
         if cell is result.baseline or metric not in result.metrics:
             rows.append([*row, *[NOTHING] * (len(header) - len(row))])
             continue
-        found = result.compare(cell.cell, metric=metric)
-        rows.append([*row, *_comparison_entries(result, found, decimals)])
-        compared.append((cell.cell.label, found))
+        comparison = result.compare(cell.cell, metric=metric)
+        rows.append([*row, *_comparison_entries(result, comparison, decimals)])
+        compared.append((cell.cell.label, comparison))
     return make_table(header, rows, notes=[*comparison_notes(result, compared), *_state_notes(result)])
 
 
 def effects_table(result: ComparedResults, metric: str) -> Table | None:
     """Tabulate main effects and interactions; None where the design crosses no factors."""
-    found = [
+    rows = [
         (
-            one.contrast.label,
-            (one.contrast.label, "interaction" if one.is_interaction else "on average"),
-            one.comparison,
+            effect.contrast.label,
+            (effect.contrast.label, "interaction" if effect.is_interaction else "on average"),
+            effect.comparison,
         )
-        for one in result.effects(metric)
+        for effect in result.effects(metric)
     ]
-    return _differences_table(result, metric, ("effect", "kind"), found)
+    return _differences_table(result, metric, ("effect", "kind"), rows)
 
 
 def gains_table(result: ComparedResults, metric: str) -> Table | None:
     """Tabulate the gains at each level of ``analysis.gains_over``; None where the study names no factor."""
-    found = [
+    rows = [
         (f"{curve.label} at {level}", (curve.label, level), comparison)
         for curve in result.gains(metric)
         for level, comparison in curve.gains
     ]
-    return _differences_table(result, metric, ("gain of", f"at {result.study.analysis.gains_over}"), found)
+    return _differences_table(result, metric, ("gain of", f"at {result.study.analysis.gains_over}"), rows)
 
 
 def metrics_table(result: ComparedResults, metrics: Sequence[str]) -> Table:
@@ -125,9 +125,9 @@ def claims_table(result: ComparedResults) -> Table:
     rows: list[list[Entry | str]] = []
     notes: dict[str, list[str]] = {}
     for claim in result.claims:
-        ours, theirs = _claim_figures(claim)
+        measured, published = _claim_figures(claim)
         answer = Entry(claim.text, claim.verdict)
-        rows.append([claim.claim.text, claim.claim.source, answer, claim.explanation, ours, theirs])
+        rows.append([claim.claim.text, claim.claim.source, answer, claim.explanation, measured, published])
         if claim.why_not_comparable and claim.claim.published:
             notes.setdefault(claim.why_not_comparable, []).append(claim.claim.text)
     return make_table(
@@ -143,16 +143,16 @@ def claims_table(result: ComparedResults) -> Table:
 
 def stability_table(result: ComparedResults) -> Table | None:
     """Tabulate lost and diverged seeds, and means robust to them; None before a seed has finished."""
-    decimals = num_decimals(one.mean for one in result.stabilities)
+    decimals = num_decimals(cell.mean for cell in result.stabilities)
     rows = [
         [
-            one.label,
-            str(one.num_seeds),
-            _share(one.lost, one.num_seeds),
-            _share(one.diverged, one.num_seeds),
-            *(number(value, decimals) for value in (one.mean, one.median, one.interquartile_mean)),
+            cell.label,
+            str(cell.num_seeds),
+            _share(cell.lost, cell.num_seeds),
+            _share(cell.diverged, cell.num_seeds),
+            *(number(value, decimals) for value in (cell.mean, cell.median, cell.interquartile_mean)),
         ]
-        for one in result.stabilities
+        for cell in result.stabilities
     ]
     header = ["cell", "seeds ended", "lost", "diverged", "mean", "median", "interquartile mean"]
     return make_table(header, rows) if rows else None
@@ -173,21 +173,21 @@ def looks_table(result: ComparedResults) -> Table:
 
 def sensitivity_table(result: ComparedResults) -> Table | None:
     """Tabulate by cell and choice which alternatives change the verdict; None without alternatives."""
-    found = sensitivities(result)
-    if not found.rows and not found.without_seeds:
+    sensitivity = sensitivities(result)
+    if not sensitivity.rows and not sensitivity.without_seeds:
         return None
     rows: list[list[Entry | str]] = []
-    for one in found.rows:
-        changes = "; ".join(f"{_WORDS[other]} {name}" for name, other in one.changes.items())
-        stands = f"{len(one.others) - len(one.changes)} of {len(one.others)}"
-        verdict = Entry(_WORDS[one.standing], one.standing)
-        rows.append([one.label, verdict, one.choice, stands, changes or NOTHING])
-    rows += [_without_seeds(result, one) for one in found.without_seeds]
+    for row in sensitivity.rows:
+        changes = "; ".join(f"{_WORDS[other]} {name}" for name, other in row.changes.items())
+        stands = f"{len(row.others) - len(row.changes)} of {len(row.others)}"
+        verdict = Entry(_WORDS[row.standing], row.standing)
+        rows.append([row.label, verdict, row.choice, stands, changes or NOTHING])
+    rows += [_without_seeds(result, span) for span in sensitivity.without_seeds]
     rows = _named_once(rows)
-    alternatives = {one.choice: ", ".join(one.others) for one in found.rows}
+    alternatives = {row.choice: ", ".join(row.others) for row in sensitivity.rows}
     notes = [f"{choice}: {names}." for choice, names in alternatives.items()]
     header = ["cell", "verdict", "choice", "stands in", "otherwise"]
-    return make_table(header, rows, num_text=5, notes=[*notes, *found.missing])
+    return make_table(header, rows, num_text=5, notes=[*notes, *sensitivity.missing])
 
 
 def _named_once(rows: Sequence[list[Entry | str]]) -> list[list[Entry | str]]:
@@ -200,13 +200,13 @@ def _named_once(rows: Sequence[list[Entry | str]]) -> list[list[Entry | str]]:
     ]
 
 
-def _without_seeds(result: ComparedResults, one: WithoutSeeds) -> list[Entry | str]:
+def _without_seeds(result: ComparedResults, span: WithoutSeeds) -> list[Entry | str]:
     """Say in a row whether the difference keeps its sign without each seed, and how far it moves."""
-    kind = result.standing(result.compare(one.label))
+    kind = result.standing(result.compare(span.label))
     decimals = num_decimals(cell.mean(result.main_metric) for cell in result.cells)
-    low, high = (number(end, decimals, is_signed=True) for end in (one.low, one.high))
-    sign = "same sign" if one.has_one_sign else "no difference" if one.low == one.high else "sign changes"
-    return [one.label, Entry(_WORDS[kind], kind), "seeds", sign, f"{low} to {high} without one seed"]
+    low, high = (number(end, decimals, is_signed=True) for end in (span.low, span.high))
+    sign = "same sign" if span.has_one_sign else "no difference" if span.low == span.high else "sign changes"
+    return [span.label, Entry(_WORDS[kind], kind), "seeds", sign, f"{low} to {high} without one seed"]
 
 
 def trials_table(result: ComparedResults) -> Table:
@@ -243,11 +243,11 @@ def _differences_table(
         return None
     decimals = num_decimals(cell.mean(metric) for cell in result.cells)
     rows: list[list[Entry | str]] = [
-        [*words, str(found.num_seeds), *_comparison_entries(result, found, decimals)]
-        for _, words, found in differences
+        [*words, str(comparison.num_seeds), *_comparison_entries(result, comparison, decimals)]
+        for _, words, comparison in differences
     ]
     header = [*titles, "seeds", *_comparison_header(result, metric)]
-    notes = comparison_notes(result, [(name, found) for name, _, found in differences])
+    notes = comparison_notes(result, [(name, comparison) for name, _, comparison in differences])
     return make_table(header, rows, num_text=2, notes=notes)
 
 
@@ -259,41 +259,45 @@ def _comparison_header(result: ComparedResults, metric: str) -> list[str]:
     return [*verdict, *tests, "detectable", "seeds needed"]
 
 
-def _comparison_entries(result: ComparedResults, found: Comparison, decimals: int) -> list[Entry | str]:
-    kind = result.standing(found)
+def _comparison_entries(result: ComparedResults, comparison: Comparison, decimals: int) -> list[Entry | str]:
+    kind = result.standing(comparison)
     star = f"{NO_BREAK}*" if kind in ("better", "worse") else ""
-    dagger = "†" if found.scope == "segments" else ""
-    hint = f"variation over {found.scope}; over segments alone: p = {probability(found.p_segments)}"
-    difference = number(found.difference, decimals, is_signed=True)
-    has_margin = result.margin(found.metric) is not None
-    entries: list[Entry | str] = [Entry(found.verdict, kind)] if has_margin else []
-    entries += [Entry(difference, kind), interval(found.ci, decimals) + dagger]
-    entries.append(Entry(probability(found.p) + dagger + ("" if result.is_corrected else star), "", hint))
+    dagger = "†" if comparison.scope == "segments" else ""
+    hint = f"variation over {comparison.scope}; over segments alone: p = {probability(comparison.p_segments)}"
+    difference = number(comparison.difference, decimals, is_signed=True)
+    has_margin = result.margin(comparison.metric) is not None
+    entries: list[Entry | str] = [Entry(comparison.verdict, kind)] if has_margin else []
+    entries += [Entry(difference, kind), interval(comparison.ci, decimals) + dagger]
+    entries.append(
+        Entry(probability(comparison.p) + dagger + ("" if result.is_corrected else star), "", hint)
+    )
     if result.is_corrected:
-        entries.append(Entry(probability(found.p_holm) + star, kind))
+        entries.append(Entry(probability(comparison.p_holm) + star, kind))
     if has_margin:
-        entries.append(_equal_entry(result, found))
-    return [*entries, *_power_entries(found, decimals)]
+        entries.append(_equal_entry(result, comparison))
+    return [*entries, *_power_entries(comparison, decimals)]
 
 
-def _equal_entry(result: ComparedResults, found: Comparison) -> Entry:
+def _equal_entry(result: ComparedResults, comparison: Comparison) -> Entry:
     """Show the p-value of a difference of at least the margin, corrected where the study corrects."""
-    star = f"{NO_BREAK}*" if found.is_within_margin else ""
-    shown = found.p_equal_holm if result.is_corrected or found.basis is not None else found.p_equal
-    return Entry(probability(shown) + star, "", f"not corrected: p = {probability(found.p_equal)}")
+    star = f"{NO_BREAK}*" if comparison.is_within_margin else ""
+    shown = (
+        comparison.p_equal_holm if result.is_corrected or comparison.basis is not None else comparison.p_equal
+    )
+    return Entry(probability(shown) + star, "", f"not corrected: p = {probability(comparison.p_equal)}")
 
 
-def _power_entries(found: Comparison, decimals: int) -> list[Entry | str]:
-    if found.smallest_detectable is None or found.detectable_ci is None:
+def _power_entries(comparison: Comparison, decimals: int) -> list[Entry | str]:
+    if comparison.smallest_detectable is None or comparison.detectable_ci is None:
         return [NOTHING, NOTHING]
-    detectable = number(found.smallest_detectable, decimals)
-    if found.num_seeds < FEW_SEEDS:
-        low, high = (number(end, decimals) for end in found.detectable_ci)
+    detectable = number(comparison.smallest_detectable, decimals)
+    if comparison.num_seeds < FEW_SEEDS:
+        low, high = (number(end, decimals) for end in comparison.detectable_ci)
         detectable = f"{low}{NO_BREAK}to{NO_BREAK}{high}"
-    if found.open_because:  # more seeds would not decide it
+    if comparison.open_because:  # more seeds would not decide it
         return [detectable, NOTHING]
-    is_known = found.seeds_needed is not None
-    return [detectable, str(found.seeds_needed) if is_known else f">{NO_BREAK}{MAX_SEEDS:,}"]
+    is_known = comparison.seeds_needed is not None
+    return [detectable, str(comparison.seeds_needed) if is_known else f">{NO_BREAK}{MAX_SEEDS:,}"]
 
 
 def _state_notes(result: ComparedResults) -> list[str]:
@@ -303,15 +307,15 @@ def _state_notes(result: ComparedResults) -> list[str]:
 def _claim_figures(claim: ClaimResult) -> tuple[str, str]:
     """Format our means with their difference, and the published figures with theirs."""
     decimals = num_decimals([*claim.ours, *claim.figures])
-    found = claim.comparison
-    ours = _against(claim.ours, decimals)
-    if found.difference is not None:
-        ends = f" {interval(found.ci, decimals)}" if found.ci is not None else ""
-        ours += f" ({number(found.difference, decimals, is_signed=True)}{ends})"
-    theirs = _against(claim.figures, decimals) if claim.figures else NOTHING
+    comparison = claim.comparison
+    measured = _against(claim.ours, decimals)
+    if comparison.difference is not None:
+        ends = f" {interval(comparison.ci, decimals)}" if comparison.ci is not None else ""
+        measured += f" ({number(comparison.difference, decimals, is_signed=True)}{ends})"
+    published = _against(claim.figures, decimals) if claim.figures else NOTHING
     if len(claim.figures) > 1:
-        theirs += f" ({number(gain(claim.figures), decimals, is_signed=True)})"
-    return ours, theirs
+        published += f" ({number(gain(claim.figures), decimals, is_signed=True)})"
+    return measured, published
 
 
 def _against(values: Sequence[float | None], decimals: int) -> str:

@@ -100,9 +100,9 @@ class Table:
         headers = [tuple(self.header[index] for index in group) for group in groups]
         return [
             Table(
-                header, tuple(found), min(self.num_text, len(header)), self.notes if found is rows[-1] else ()
+                header, tuple(body), min(self.num_text, len(header)), self.notes if body is rows[-1] else ()
             )
-            for header, found in zip(headers, rows, strict=True)
+            for header, body in zip(headers, rows, strict=True)
         ]
 
     def frame(self) -> pd.DataFrame:
@@ -122,7 +122,7 @@ def make_table(
     header: Sequence[str], rows: Iterable[Sequence[Entry | str]], num_text: int = 1, notes: Sequence[str] = ()
 ) -> Table:
     """Build a table from entries and plain texts."""
-    full = tuple(tuple(one if isinstance(one, Entry) else Entry(one) for one in row) for row in rows)
+    full = tuple(tuple(cell if isinstance(cell, Entry) else Entry(cell) for cell in row) for row in rows)
     return Table(tuple(header), full, num_text, tuple(notes))
 
 
@@ -189,8 +189,8 @@ def _columns(table: Table) -> str:
     lengths = [max(map(len, column)) for column in zip(*table.plain(), strict=True)]
     is_wide = sum(lengths) + _COLUMN_GAP * (len(lengths) - 1) > LINE
     longest = _WORDS if is_wide else _PARAGRAPH
-    free = 1 - (sum(one for one in lengths if one <= longest) + _COLUMN_GAP * len(lengths)) / LINE
-    shared = sum(min(one, _LONGEST) for one in lengths if one > longest)
+    free = 1 - (sum(length for length in lengths if length <= longest) + _COLUMN_GAP * len(lengths)) / LINE
+    shared = sum(min(length, _LONGEST) for length in lengths if length > longest)
     return "".join(
         f"p{{{free * min(length, _LONGEST) / shared:.2f}\\linewidth}}"
         if length > longest
@@ -208,7 +208,7 @@ def _first(text: str) -> str:
 
 def escape_latex(text: str) -> str:
     """Make a text safe for LaTeX, also where it holds control characters; ends of lines become spaces."""
-    printable = "".join(one if one.isprintable() or one == NO_BREAK else " " for one in text)
+    printable = "".join(char if char.isprintable() or char == NO_BREAK else " " for char in text)
     return printable.translate(_LATEX)
 
 

@@ -30,8 +30,8 @@ def fact_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("seeds per comparison, no effect", f"{document['mean_seeds']:.1f}"),
         ("intervals that contain the true difference", _share(document["outcomes"][0]["coverage"])),
         *(
-            (f"a true difference of {one['effect']:.3g} is found", _share({"rate": one["power"], **one}))
-            for one in document["power"]
+            (f"a true difference of {row['effect']:.3g} is found", _share({"rate": row["power"], **row}))
+            for row in document["power"]
         ),
     ]
 
@@ -40,14 +40,14 @@ def outcome_rows(document: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """List the courses of events, with false verdicts and the effect found, by file and over the ledger."""
     places = [(kind, judge) for kind in ("false_verdicts", "effect_found") for judge in ("file", "ledger")]
     return [
-        (one["description"], *(_share(one[kind][judge]) for kind, judge in places))
-        for one in document["outcomes"]
+        (course["description"], *(_share(course[kind][judge]) for kind, judge in places))
+        for course in document["outcomes"]
     ]
 
 
 def explanation(document: Mapping[str, Any]) -> str:
     """Explain the columns."""
-    collapse = next(one for one in document["outcomes"] if one["name"] == "collapse")
+    collapse = next(course for course in document["outcomes"] if course["name"] == "collapse")
     return (
         "False verdict: no cell differs, and some report calls one better or worse; the study allows "
         f"{100 * document['alpha']:g} %. Effect found: one cell differs by {document['detectable']:.3g}, and "
@@ -60,9 +60,9 @@ def explanation(document: Mapping[str, Any]) -> str:
 
 def advice(document: Mapping[str, Any]) -> list[str]:
     """Say what to do about each course of events, and what the design cannot decide."""
-    said = [f"{one['name']}: {one['advice']}" for one in document["outcomes"] if one["advice"]]
-    return [*said, *document["notes"]]
+    texts = [f"{course['name']}: {course['advice']}" for course in document["outcomes"] if course["advice"]]
+    return [*texts, *document["notes"]]
 
 
-def _share(one: Mapping[str, float]) -> str:
-    return f"{100 * one['rate']:.1f} ± {100 * one['error']:.1f} %"
+def _share(estimate: Mapping[str, float]) -> str:
+    return f"{100 * estimate['rate']:.1f} ± {100 * estimate['error']:.1f} %"
