@@ -17,7 +17,7 @@ WORDS = [f"wort{index}" for index in range(80)]
 
 
 @pytest.fixture
-def found(make_study, scored):
+def study_result(make_study, scored):
     study = make_study(
         factors={"arm": {"target": "arm", "levels": ["random_init", "avg_eg", "patt_eg"],
                          "baseline": "random_init"}},
@@ -42,8 +42,8 @@ def by_choice(result, label):
     return {row.choice: row for row in sensitivities(result).rows if row.label == label}
 
 
-def test_a_verdict_may_hang_on_the_metric(found):
-    first, second = (by_choice(found, label) for label in ("arm=avg_eg", "arm=patt_eg"))
+def test_a_verdict_may_hang_on_the_metric(study_result):
+    first, second = (by_choice(study_result, label) for label in ("arm=avg_eg", "arm=patt_eg"))
     assert {row.standing for row in first.values()} == {"better"}
     assert first["metric"].changes == {"on test/accuracy": "worse"}
     assert {row.standing for row in second.values()} == {"open"}
@@ -62,26 +62,26 @@ def test_a_true_effect_of_three_seeds_is_not_called_fragile(make_small_study, sc
     assert "undecided without seed" not in text
 
 
-def test_the_report_says_so(found):
-    text = found.render("md")
+def test_the_report_says_so(study_result):
+    text = study_result.render("md")
     assert "## Sensitivity of the verdicts" in text
     assert "| arm=avg_eg | better | metric | 0 of 1 | worse on test/accuracy |" in text
     assert "|  |  | seeds | same sign | +4.96 to +5.05 without one seed |" in text
     assert "|  |  | seeds | same sign | +0.99 to +2.01 without one seed |" in text
 
 
-def test_choices_without_data_have_no_row_and_a_sentence(found):
-    assert {row.choice for row in sensitivities(found).rows} == {"metric"}
-    assert sensitivities(found).missing == (
+def test_choices_without_data_have_no_row_and_a_sentence(study_result):
+    assert {row.choice for row in sensitivities(study_result).rows} == {"metric"}
+    assert sensitivities(study_result).missing == (
         "No other tokenizer: the store lacks hypotheses of some replicates.",
         "No other checkpoint: some replicates have no dev curve.",
     )
-    assert "- No other tokenizer: the store lacks" in to_markdown(sensitivity_table(found))
+    assert "- No other tokenizer: the store lacks" in to_markdown(sensitivity_table(study_result))
 
 
-def test_a_cell_without_a_common_seed_has_no_verdict_that_could_be_sensitive(found):
+def test_a_cell_without_a_common_seed_has_no_verdict_that_could_be_sensitive(study_result):
     partial = with_trials(
-        found, lambda arm, seed, trial: replace(trial, record=None) if arm == "patt_eg" else trial
+        study_result, lambda arm, seed, trial: replace(trial, record=None) if arm == "patt_eg" else trial
     )
     assert {row.label for row in sensitivities(partial).rows} == {"arm=avg_eg"}
     assert "arm=patt_eg" not in to_markdown(sensitivity_table(partial))
@@ -188,7 +188,7 @@ def test_only_tokenizers_that_fit_the_text_are_tried(punctuated, signature, alte
     ]
 
 
-def test_a_verdict_may_hang_on_the_checkpoint(found):
+def test_a_verdict_may_hang_on_the_checkpoint(study_result):
     # avg_eg has the lowest loss on the way, and overfits
     best = {"random_init": 2.0, "avg_eg": 1.5, "patt_eg": 1.6}
     last = {"random_init": 2.1, "avg_eg": 2.6, "patt_eg": 1.7}
@@ -198,7 +198,7 @@ def test_a_verdict_may_hang_on_the_checkpoint(found):
         points = [[0, 9.0, 0], [50, best[arm] + noise, 0], [100, last[arm] + noise / 2, 0]]
         return replace(trial, record=replace(trial.record, curves={"dev/loss": points}))
 
-    curved = with_trials(found, change)
+    curved = with_trials(study_result, change)
     rows = by_choice(curved, "arm=avg_eg")
     assert rows["checkpoint"].others == {
         "on dev/loss at its best": "better",
@@ -212,7 +212,7 @@ COUNTS = {"random_init": 20.0, "avg_eg": 17.0, "patt_eg": 20.0}
 
 
 @pytest.fixture
-def per_token(found):
+def per_token(study_result):
     """An arm whose vocabulary has longer tokens, with curves of the loss of each token."""
 
     def change(arm, seed, trial):
@@ -222,10 +222,10 @@ def per_token(found):
         metrics = {**trial.record.metrics, "dev/loss": end, "dev/tokens": COUNTS[arm]}
         return replace(trial, record=replace(trial.record, metrics=metrics, curves={"dev/loss": points}))
 
-    loss = replace(found.system.metrics["dev/loss"], counted_by="dev/tokens")
-    counts = replace(found.system.metrics["dev/reference_length"], is_fixed=True)
-    system_metrics = {**found.system.metrics, "dev/loss": loss, "dev/tokens": counts}
-    result = with_trials(found, change)
+    loss = replace(study_result.system.metrics["dev/loss"], counted_by="dev/tokens")
+    counts = replace(study_result.system.metrics["dev/reference_length"], is_fixed=True)
+    system_metrics = {**study_result.system.metrics, "dev/loss": loss, "dev/tokens": counts}
+    result = with_trials(study_result, change)
     return replace(result, system=replace(result.system, metrics=system_metrics))
 
 
@@ -248,7 +248,7 @@ def test_a_count_of_tokens_that_is_not_on_record_leaves_a_verdict_open(per_token
     assert any("dev/tokens is not on record" in note for note in compared.notes)
 
 
-def test_learning_curves_of_unlike_vocabularies_are_marked(per_token, found):
+def test_learning_curves_of_unlike_vocabularies_are_marked(per_token, study_result):
     page = per_token.render("html")
     assert "dev/loss: tokens of different vocabularies, curves of cells cannot be compared" in page
     alike = with_trials(
@@ -262,8 +262,8 @@ def test_learning_curves_of_unlike_vocabularies_are_marked(per_token, found):
     assert "cannot be compared" not in alike.render("html")
 
 
-def test_a_cell_is_named_once(found):
-    table = sensitivity_table(found)
+def test_a_cell_is_named_once(study_result):
+    table = sensitivity_table(study_result)
     names = [row[0].text for row in table.rows]
     assert [name for name in names if name] == ["arm=avg_eg", "arm=patt_eg"]
     assert len(names) == 4, "each has a row for each choice"
