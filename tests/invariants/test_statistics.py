@@ -298,7 +298,9 @@ DESIGNS = {
 def check_validity(name, num_simulations):
     validity = estimate_validity(DESIGNS[name], num_simulations)
     assert validity.familywise <= 0.05 + max(0.005, 2 * np.sqrt(0.05 * 0.95 / num_simulations))
-    assert 0.93 <= validity.coverage <= 0.975
+    # The interval at a look has the look's level: .8 of alpha at the first one, far less later.
+    widest = 0.975 if len(DESIGNS[name].looks) == 1 else 0.99
+    assert 0.93 <= validity.coverage <= widest
     detectable = sorted(validity.power)[1]
     assert 0.72 <= validity.power[detectable] <= 0.88
     if len(DESIGNS[name].looks) > 1:
@@ -313,7 +315,7 @@ def test_designs_hold_their_error_rate_coverage_and_power(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DESIGNS)
 def test_designs_hold_their_error_rate_at_four_thousand_studies(name):
-    """Monte-Carlo error .007: family-wise error at most .057, coverage .93 to .975, power .72 to .88."""
+    """Monte-Carlo error .007: family-wise error at most .057, coverage at least .93, power .72 to .88."""
     check_validity(name, 4000)
 
 
@@ -354,7 +356,8 @@ def test_verdicts_of_difference_and_equality_err_together_no_more_often_than_alp
             errors[index] |= low[truth == 0, 0].any() or low[truth != 0, 1].any()
         detected += [low[truth != 0, 0].mean(), low[truth == 0, 1].mean()]
     assert errors.mean() <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / studies)
-    assert (detected / studies > 0.6).all(), "both kinds of truth are found"
+    # The last of three looks has a tenth of the level of the first.
+    assert (detected / studies > 0.5).all(), "both kinds of truth are found"
 
 
 def _pair(values, looks, last, margin):

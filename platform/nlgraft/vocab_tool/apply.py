@@ -33,14 +33,8 @@ from nlgraft.vocab.tokenizers.directories import (
 )
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab_tool.exchange_stored import ExchangedCheckpoint, exchange_stored
-from nlgraft.vocab_tool.stored_checkpoints import (
-    EXCHANGE_RECORD,
-    TOKENIZER_DIRECTORY,
-    has_safetensors,
-    in_safetensors,
-    refuse_used,
-    written_at_once,
-)
+from nlgraft.vocab_tool.outputs import EXCHANGE_RECORD, TOKENIZER_DIRECTORY, refuse_used, written_at_once
+from nlgraft.vocab_tool.stored_checkpoints import has_safetensors, in_safetensors
 from nlgraft.vocab_tool.verify import disagreeing_ids
 
 SENTENCE_ENCODER_FILES = (

@@ -17,8 +17,8 @@ from nlgraft.vocab.tokenizers.encoding import count_tokens, open_tokenizer, self
 from nlgraft.vocab.tokenizers.extension import check_extensible, learn_extension
 from nlgraft.vocab.tokenizers.pruning import prune_tokenizer
 from nlgraft.vocab.tokenizers.tokenizer_json import read_ids, tokens_by_id
+from nlgraft.vocab_tool.outputs import refuse_used, written_at_once
 from nlgraft.vocab_tool.plan_exchange import read_text
-from nlgraft.vocab_tool.stored_checkpoints import refuse_used, written_at_once
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from nlgraft.vocab.tokenizers.legacy import added_token, read_specials
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.tokens import Kind
 from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES, Vocabulary
-from nlgraft.vocab_tool.stored_checkpoints import TOKENIZER_DIRECTORY, refuse_used, written_at_once
+from nlgraft.vocab_tool.outputs import TOKENIZER_DIRECTORY, refuse_used, written_at_once
 
 if TYPE_CHECKING:
     from nlgraft.vocab.methods.token_vectors import VectorOptions

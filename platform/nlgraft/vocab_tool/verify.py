@@ -26,7 +26,8 @@ from nlgraft.vocab.tokenizers.directories import DECODER_DIRECTORY, find_tokeniz
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 from nlgraft.vocab_tool.lazy_models import LazyModel
-from nlgraft.vocab_tool.stored_checkpoints import EXCHANGE_RECORD, in_safetensors
+from nlgraft.vocab_tool.outputs import EXCHANGE_RECORD
+from nlgraft.vocab_tool.stored_checkpoints import in_safetensors
 
 PERMUTATION_TOLERANCE = 1e-4
 """Largest difference of logits that reordered single-precision additions explain, relative to their size."""

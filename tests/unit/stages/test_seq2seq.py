@@ -226,7 +226,9 @@ def test_an_upstream_model_is_scored_apart(store):
     text = texts("translation", 1)
     settings = TrainSettings(train=TRAIN, model=model(), metric_prefix="upstream")
     upstream = pieces.train("upstream", text, settings, seed=1)
-    record, _ = finish(store, StageGraph(pieces.upstream_scores(upstream, text, decode=DECODE)))
+    record, _ = finish(
+        store, StageGraph(pieces.upstream_scores(upstream, text, decode=DECODE, score=ScoreConfig()))
+    )
     assert set(record.metrics) == {"upstream/dev_bleu", *prefixed("upstream", TRAINING)}
 
 
