@@ -48,7 +48,7 @@ EXPERIMENTS: Mapping[str, tuple[Mapping[str, Any], tuple[Any, ...]]] = {
     "patience": (_LATE, (1,)),
     "average_last": (_LATE, (1, 2)),
     "max_tokens": ({}, (3,)),
-    "max_line_chars": ({}, (12,)),
+    "max_line_chars": ({}, (3, 5, 8)),
     "read": ({}, ("second", [1, 0])),
     "smoothing_kind": ({"label_smoothing": 0.1}, ("uniform_others",)),
     "tokenizer.dropout": ({"kind": "bpe"}, (0.5,)),
