@@ -105,7 +105,7 @@ def _without_lost(comparison: Comparison, terms: Sequence[Term]) -> Comparison:
     if not uneven or len(lost_seeds) == 1:
         return comparison
     named = "; ".join(f"{label} lost seed {', '.join(map(str, seeds))}" for label, seeds in uneven.items())
-    return _left_open(comparison, "seeds lost", f"{named}, and what is left flatters it")
+    return _left_open(comparison, "seeds lost", f"{named}, and the remaining seeds may flatter it")
 
 
 def _trained_once(comparison: Comparison, terms: Sequence[Term]) -> Comparison:

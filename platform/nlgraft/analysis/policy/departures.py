@@ -327,7 +327,7 @@ def _ways(design: Design, tries: int) -> Iterator[tuple[Course, Way]]:
         yield (
             Course(
                 "next looks",
-                f"undecided questions gone on with (--next-look): {', '.join(map(str, following))} seeds",
+                f"undecided questions continued (--next-look): {', '.join(map(str, following))} seeds",
                 "what a study should do that is undecided",
             ),
             partial(_next_looks, following),
