@@ -30,9 +30,9 @@ from nlgraft.stages.training_settings import TrainingSettings
 from nlgraft.training.train_config import MaskingConfig, SmoothedTrainConfig, View
 from trainables.embedding_transfer.config import (
     CUT_EDGES,
-    GENERATOR_KINDS,
     NEW_MASK_RATE,
     PRODUCERS,
+    SIMILAR_METHODS,
     STREAMS,
     TRAINED_METHODS,
     VECTOR_METHODS,
@@ -87,19 +87,15 @@ class VocabularyExchange:
         tokenizers = {"encoder": next(iter(self.old.values()))} if is_masked else self.old
         rates = {"encoder": config.encoder_rates, "decoder": config.decoder_rates}
         settings = GeneratorSettings(
-            kind=GENERATOR_KINDS[transfer.method],
+            kind=TRAINED_METHODS[transfer.method],
             rates={
                 side: SegmentationRates(**rates[side].model_dump(), cut_edge=CUT_EDGES[side])
                 for side in tokenizers
             },
             train=config.train_config(self._pretraining),
             cap=transfer.cap,
-            order=transfer.order,
             scale=config.scale,
-            init=config.init,
             distillation_lambda=config.distillation_lambda,
-            distillation_reduction=config.distillation_reduction,
-            distillation_align=config.distillation_align,
             num_dev_sentences=config.num_dev_sentences,
             masked_spans=self.masked_spans,
             masking=self.masking,
@@ -142,14 +138,9 @@ class VocabularyExchange:
     def plans(self) -> Stage:
         """Where each new row comes from."""
         transfer = self.config.transfer
-        has_similar = transfer.method in GENERATOR_KINDS
-        is_counted = has_similar and transfer.order == "frequency"
         settings = PlanSettings(
             method=PRODUCERS.get(transfer.method, transfer.method),
-            norm_match=transfer.norm_match,
-            cap=transfer.cap if has_similar else None,
-            order=transfer.order if has_similar else "id",
-            streams=self.streams if is_counted else {},
+            cap=transfer.cap if transfer.method in SIMILAR_METHODS else None,
         )
         inputs = PlanInputs(
             model=self.model,
@@ -157,7 +148,6 @@ class VocabularyExchange:
             new=self.new,
             new_vectors=self.vectors("new"),
             old_vectors=self.vectors("old"),
-            encoded=self.old_text if is_counted else None,
         )
         if transfer.method in TRAINED_METHODS:
             generated = GeneratedPlanInputs(**vars(inputs), generator=self.generator)
@@ -180,24 +170,21 @@ _STAGES = "trainables.embedding_transfer.stages"
 class GeneratorSettings(TrainingSettings[SmoothedTrainConfig]):
     """Training of the generators; a masked language model has a single side, called ``encoder``."""
 
-    kind: Literal["avg", "att", "patt"]
+    kind: Literal["att", "patt"]
     """Architecture of the generators."""
     rates: Mapping[str, SegmentationRates]
     """Probabilities of splits and merges, by perturbed side."""
     cap: int | None
     """Maximum number of similar tokens of a token."""
-    order: Literal["id", "shortest", "frequency"]
-    """Which containing tokens are preferred under the cap."""
     scale: Literal["none", "inv_size"]
     """Factor on generated rows."""
-    init: Literal["zeros", "normal"]
-    """Initial weights."""
     distillation_lambda: float
     """Weight of L_d."""
-    distillation_reduction: Literal["sum_dim", "mean_dim"]
-    """Sum or mean of squared distances over the width."""
-    distillation_align: Literal["input", "target"]
-    """Decoder states of a word that L_d compares."""
+    # Constants: fingerprints of stored generators hold them.
+    order: Literal["id"] = "id"
+    init: Literal["zeros"] = "zeros"
+    distillation_reduction: Literal["sum_dim"] = "sum_dim"
+    distillation_align: Literal["input"] = "input"
     num_dev_sentences: int
     """Number of upstream dev sentences on which generators are evaluated."""
     masked_spans: MaskedSpansConfig | None = None

@@ -90,21 +90,7 @@ def vocab() -> None:
     callback=_cap,
     help="Limit of similar tokens of a token, or all.",
 )
-@click.option(
-    "--order",
-    type=click.Choice(["id", "shortest", "frequency"]),
-    default="id",
-    show_default=True,
-    help="Longer tokens to prefer under the cap.",
-)
 @click.option("--match-case", is_flag=True, help="Compare text without the old tokenizer's normalisation.")
-@click.option(
-    "--norm-match",
-    type=click.Choice(["none", "median", "class"]),
-    default="none",
-    show_default=True,
-    help="Scale new rows to the median norm of old rows: of all, or of those in the same position in words.",
-)
 @click.option(
     "--noise-std", type=click.FloatRange(min=0, min_open=True), help="Standard deviation of random rows."
 )
@@ -115,7 +101,7 @@ def vocab() -> None:
     "--text",
     type=_FILE,
     multiple=True,
-    help="Text of the task, plain or gzip: for lengths in the report, frequencies, token vectors.",
+    help="Text of the task, plain or gzip: for lengths in the report, token vectors.",
 )
 @click.option(
     "--model", help="The checkpoint, for methods that learn from its rows; adds norms to the report."

@@ -21,8 +21,7 @@ from nlgraft.vocab.tokenizers.directories import find_tokenizer
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.tokens import Kind
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
-from nlgraft.vocab_tool.lazy_models import LazyModel
-from nlgraft.vocab_tool.stored_checkpoints import embedding_rows, in_safetensors
+from nlgraft.vocab_tool.checkpoints import embedding_rows, in_safetensors
 from nlgraft.vocab_tool.verify import (
     Check,
     check_rows,
@@ -46,23 +45,23 @@ def examine_checkpoint(directory: str | Path) -> list[Check]:
         DataError: The checkpoint cannot be loaded at all.
     """
     with in_safetensors(str(directory)) as checkpoint:
-        lazy = LazyModel.of(checkpoint)
-        checks = [check_weights(lazy)]
+        model = checkpoint.model
+        checks = [check_weights(checkpoint)]
         if not checks[0].is_good:  # the others would judge values of a new model
             return checks
-        num_ids = {side: len(input_table(lazy.model, side)) for side in ("encoder", "decoder")}
+        num_ids = {side: len(input_table(model, side)) for side in ("encoder", "decoder")}
         places = tokenizer_places(directory)
         for side, place, name in places:
             vocabulary = load_tokenizer(place)
             if isinstance(vocabulary, Check):
                 checks.append(vocabulary)
                 continue
-            table = TensorRows(lazy.read(input_table(lazy.model, side)))
+            table = TensorRows(input_table(model, side))
             checks += examine_table(table, vocabulary, name)
             if side == "decoder":
-                checks.append(check_special_ids(lazy.model, vocabulary))
+                checks.append(check_special_ids(model, vocabulary))
             num_ids |= {each: min(len(vocabulary), len(table)) for each in (num_ids if not name else [side])}
-        return [*checks, check_rows(lazy, num_ids), check_ties(lazy.model, len(places) == 2)]
+        return [*checks, check_rows(model, num_ids), check_ties(model, len(places) == 2)]
 
 
 def examine_table(table: Rows, vocabulary: Vocabulary, name: str = "") -> Iterator[Check]:

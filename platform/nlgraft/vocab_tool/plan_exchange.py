@@ -8,16 +8,14 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from nlgraft.basics.errors import DataError
 from nlgraft.text.files import read_json, read_lines
 from nlgraft.vocab.methods.building import build_plan, donor_rows
 from nlgraft.vocab.methods.interface import Method, PlanChoices, PlanMaterial, TokenVectors
 from nlgraft.vocab.methods.registry import find_method
-from nlgraft.vocab.methods.similar import DEFAULT_CAP, Order
+from nlgraft.vocab.methods.similar import DEFAULT_CAP
 from nlgraft.vocab.plans.plan_report import PlanReport, SpecialTokens, report_plan
-from nlgraft.vocab.plans.transfer_plan import Array, NormMatch, TransferPlan, norm_report
+from nlgraft.vocab.plans.transfer_plan import Array, TransferPlan, norm_report
 from nlgraft.vocab.surgery.token_ids import LISTS, ONE_ID, flat_ids
 from nlgraft.vocab.tokenizers.directories import (
     CHAT_TEMPLATE,
@@ -172,12 +170,10 @@ class PlanRequest:
         old_codes: Merges of an old vocabulary of subword-nmt.
         new_codes: Merges of a new one.
         cap: Size limit of the set of similar tokens; None for no limit.
-        order: Hyperwords to prefer under the cap.
         is_case_matched: If true, compare text without the old tokenizer's normalisation.
-        norm_match: Scale new rows to the median norm of old rows, of all or of their class.
         noise_std: Standard deviation of rows drawn as a new model's; None for the method's.
         seed: Seed of all random draws.
-        text: Files of text, for lengths in the report, frequencies and token vectors.
+        text: Files of text, for lengths in the report and token vectors.
         model: Checkpoint, for methods that learn from its rows, and for norms in the report.
         donor: Checkpoint that has the new tokens, for methods that compare tokens in its space.
         width: Width of token vectors; None for 100, or the model's where they become rows.
@@ -193,9 +189,7 @@ class PlanRequest:
     old_codes: Path | None = None
     new_codes: Path | None = None
     cap: int | None = DEFAULT_CAP
-    order: Order = "id"
     is_case_matched: bool = False
-    norm_match: NormMatch = "none"
     noise_std: float | None = None
     seed: int = 0
     text: Sequence[Path] = ()
@@ -266,14 +260,11 @@ def plan_transfer(request: PlanRequest, out: Path | None = None) -> Planned:
 def _plan(request: PlanRequest, material: _Material, out: Path | None) -> Planned:
     choices = PlanChoices(
         cap=request.cap,
-        order=request.order,
         is_case_matched=request.is_case_matched,
         noise_std=request.noise_std,
-        norm_match=request.norm_match,
         seed=request.seed,
     )
     learned = PlanMaterial(
-        frequencies=_frequencies(material),
         old_rows=material.rows,
         new_vectors=_vectors(material, 1) if material.method.vectors else None,
         old_vectors=_vectors(material, 0) if material.method.needs_old_vectors else None,
@@ -281,7 +272,7 @@ def _plan(request: PlanRequest, material: _Material, out: Path | None) -> Planne
     )
     plan = build_plan(material.old, material.new, material.method, choices, learned)
     norms = None if material.rows is None else norm_report(plan, material.rows, plan.apply(material.rows))
-    # Encoded at most once: frequencies, vectors and the report share these ids.
+    # Encoded at most once: vectors and the report share these ids.
     encoded = (material.ids(0), material.ids(1)) if material.lines else None
     kept = [entry["content"] for entry in material.lost.kept(request.keep_special)]
     dropped = [text for entry in material.lost.entries if (text := entry["content"]) not in kept]
@@ -319,7 +310,6 @@ def _check_request(request: PlanRequest, method: Method, has_text: bool) -> None
     has_vectors = method.vectors is not None
     is_read = {
         "cap": method.has_similar_tokens,
-        "order": method.has_similar_tokens,
         "noise_std": method.noise.spread == "fixed",
         "width": has_vectors,
         "epochs": has_vectors,
@@ -330,10 +320,8 @@ def _check_request(request: PlanRequest, method: Method, has_text: bool) -> None
     unread = [f"--{name.replace('_', '-')}" for name in changed & is_read.keys() if not is_read[name]]
     if unread:
         raise DataError(f"method '{method.name}' does not read {', '.join(sorted(unread))}; leave that out")
-    wants_text = [f"method '{method.name}'"] if method.vectors else []
-    wants_text += ["order 'frequency'"] if request.order == "frequency" else []
-    if wants_text and not has_text:
-        raise DataError(f"{' and '.join(wants_text)} needs text to learn from; give --text FILE")
+    if method.vectors and not has_text:
+        raise DataError(f"method '{method.name}' needs text to learn from; give --text FILE")
     if method.needs_donor and request.donor is None:
         raise DataError(
             f"method '{method.name}' needs a model with the new tokens; give --donor MODEL, or --like MODEL"
@@ -372,13 +360,6 @@ def _donor(material: _Material) -> TokenVectors | None:
     if donor is None:
         return None
     return donor_rows(material.new, load_vocabulary(find_tokenizer(donor)), _embedding_rows(donor))
-
-
-def _frequencies(material: _Material) -> Sequence[float] | None:
-    if material.request.order != "frequency":
-        return None
-    flat = np.concatenate([np.asarray(row, dtype=np.int64) for row in material.ids(0)])
-    return np.bincount(flat, minlength=len(material.old)).astype(np.float64).tolist()
 
 
 def _vectors(material: _Material, side: int) -> TokenVectors:

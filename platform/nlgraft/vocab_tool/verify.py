@@ -20,14 +20,14 @@ from scipy.sparse import csr_matrix
 from nlgraft.basics.errors import DataError, PaddingError
 from nlgraft.text.files import read_json
 from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
+from nlgraft.vocab.surgery.exchange import exchange_vocabulary
 from nlgraft.vocab.surgery.tensors import find_vocabulary_tensors, input_table, is_encoder_decoder
 from nlgraft.vocab.surgery.token_ids import flat_ids, id_settings, vocabulary_parts
 from nlgraft.vocab.tokenizers.directories import DECODER_DIRECTORY, find_tokenizer
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
-from nlgraft.vocab_tool.lazy_models import LazyModel
+from nlgraft.vocab_tool.checkpoints import SinglePrecision, StoredCheckpoint, in_safetensors
 from nlgraft.vocab_tool.outputs import EXCHANGE_RECORD
-from nlgraft.vocab_tool.stored_checkpoints import in_safetensors
 
 PERMUTATION_TOLERANCE = 1e-4
 """Largest difference of logits that reordered single-precision additions explain, relative to their size."""
@@ -59,9 +59,8 @@ def verify_checkpoint(directory: str | Path) -> list[Check]:
         DataError: The checkpoint cannot be loaded at all.
     """
     with in_safetensors(str(directory)) as checkpoint:
-        lazy = LazyModel.of(checkpoint)
-        model = lazy.model
-        checks = [check_weights(lazy)]
+        model = checkpoint.model
+        checks = [check_weights(checkpoint)]
         if not checks[0].is_good:  # the others would judge values of a new model
             return checks
         record = Path(directory) / EXCHANGE_RECORD
@@ -73,14 +72,14 @@ def verify_checkpoint(directory: str | Path) -> list[Check]:
             if isinstance(vocabulary, Check):
                 checks.append(vocabulary)
                 continue
-            checks += _check_tokenizer(lazy, vocabulary, place, side, name)
+            checks += _check_tokenizer(model, vocabulary, place, side, name)
             if side == "decoder":
                 checks.append(check_special_ids(model, vocabulary, exchange["disagreeing"]))
             # rows beyond the vocabulary belong to no token
             num_ids |= {each: len(vocabulary) for each in (num_ids if not name else [side])}
-        checks += [check_rows(lazy, num_ids), check_ties(model, len(places) == 2), check_permutation(lazy)]
+        checks += [check_rows(model, num_ids), check_ties(model, len(places) == 2), check_permutation(model)]
         if hasattr(model, "generate") and getattr(model, "can_generate", lambda: False)():
-            checks.append(_check_generation(lazy))
+            checks.append(_check_generation(model))
         return [*checks, _check_named_ids(model, exchange["lost"])]
 
 
@@ -102,18 +101,15 @@ def _check_named_ids(model: Any, emptied: Mapping[str, Any]) -> Check:
     return Check("named ids have tokens", not gone, detail if gone else "none was lost in an exchange")
 
 
-def check_weights(lazy: LazyModel) -> Check:
+def check_weights(checkpoint: StoredCheckpoint) -> Check:
     """Name the class of the model and what its files lack; vocabulary tables must not be missing."""
-    name = type(lazy.model).__name__
-    if not lazy.missing:
+    name, missing = type(checkpoint.model).__name__, checkpoint.missing
+    if not missing:
         return Check("weights are stored", True, name)
-    more = f" and {len(lazy.missing) - 1} more" if len(lazy.missing) > 1 else ""
-    tables = find_vocabulary_tensors(lazy.model).all
-    return Check(
-        "weights are stored",
-        tables.isdisjoint(lazy.missing),
-        f"{name}; no weights for {lazy.missing[0]}{more}",
-    )
+    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    tables = find_vocabulary_tensors(checkpoint.model).all
+    detail = f"{name}; no weights for {missing[0]}{more}"
+    return Check("weights are stored", tables.isdisjoint(missing), detail)
 
 
 def tokenizer_places(directory: str | Path) -> list[tuple[str, Path, str]]:
@@ -137,17 +133,17 @@ def load_tokenizer(place: Path) -> Vocabulary | Check:
 
 
 def _check_tokenizer(
-    lazy: LazyModel, vocabulary: Vocabulary, place: Path, side: str, name: str
+    model: Any, vocabulary: Vocabulary, place: Path, side: str, name: str
 ) -> Iterator[Check]:
-    num_rows = _num_rows(lazy.model, side)
+    num_rows = _num_rows(model, side)
     beyond = [surface for surface in vocabulary.surfaces[num_rows:] if surface]
     detail = f"{len(vocabulary)} ids, {num_rows} rows"
     detail = f"{detail}; first id without: {beyond[0]!r}" if beyond else detail
     yield Check(f"{name}ids have rows", not beyond, detail)
-    yield from _check_encoding(lazy, place, num_rows, name)
+    yield from _check_encoding(model, place, num_rows, name)
 
 
-def _check_encoding(lazy: LazyModel, place: Path, num_rows: int, name: str) -> Iterator[Check]:
+def _check_encoding(model: Any, place: Path, num_rows: int, name: str) -> Iterator[Check]:
     """Encode a sentence as ``transformers`` does, alone and in a padded batch."""
     import transformers
 
@@ -162,12 +158,12 @@ def _check_encoding(lazy: LazyModel, place: Path, num_rows: int, name: str) -> I
     is_good = bool(ids) and max(ids) < num_rows
     yield Check(f"{name}tokenizer encodes text", is_good, f"{type(tokenizer).__name__}, ids {ids}")
     if is_good and not name.startswith("decoder"):
-        yield _check_padded_batch(lazy, tokenizer, ids, name)
+        yield _check_padded_batch(model, tokenizer, ids, name)
 
 
-def _check_padded_batch(lazy: LazyModel, tokenizer: Any, ids: list[int], name: str) -> Check:
+def _check_padded_batch(model: Any, tokenizer: Any, ids: list[int], name: str) -> Check:
     """Pad a sentence to the length of a longer one: the model's output for it must not change."""
-    title, model = f"{name}pads a batch", lazy.model
+    title = f"{name}pads a batch"
     if tokenizer.pad_token_id is None:
         if model.can_generate() and not is_encoder_decoder(model):
             return Check(title, True, "no padding token, as usual for decoders; set one before batching")
@@ -181,7 +177,7 @@ def _check_padded_batch(lazy: LazyModel, tokenizer: Any, ids: list[int], name: s
     batch = tokenizer.pad({"input_ids": [ids, [*ids, *ids]]}, return_tensors="pt")
     alone = tokenizer.pad({"input_ids": [ids]}, return_tensors="pt")
     padded, unpadded = (
-        _forward(lazy, inputs["input_ids"], inputs["attention_mask"])[0, : len(ids)]
+        _forward(model, inputs["input_ids"], inputs["attention_mask"])[0, : len(ids)]
         for inputs in (batch, alone)
     )
     difference = float((padded - unpadded).abs().max())
@@ -192,13 +188,13 @@ def _check_padded_batch(lazy: LazyModel, tokenizer: Any, ids: list[int], name: s
     )
 
 
-def _forward(lazy: LazyModel, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+def _forward(model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
     """Logits or last hidden states; the decoder of an encoder-decoder reads fixed tokens."""
     inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
-    if is_encoder_decoder(lazy.model):
-        tokens = torch.arange(NUM_TOKENS).remainder(_num_rows(lazy.model, "decoder"))
+    if is_encoder_decoder(model):
+        tokens = torch.arange(NUM_TOKENS).remainder(_num_rows(model, "decoder"))
         inputs["decoder_input_ids"] = tokens.expand(len(input_ids), NUM_TOKENS)
-    with lazy.computing() as model:
+    with torch.no_grad(), SinglePrecision():
         return model(**inputs)[0]
 
 
@@ -242,14 +238,14 @@ def _num_rows(model: Any, side: str = "decoder") -> int:
     return int(input_table(model, side).shape[0])
 
 
-def check_rows(lazy: LazyModel, num_ids: Mapping[str, int]) -> Check:
+def check_rows(model: Any, num_ids: Mapping[str, int]) -> Check:
     """Look for rows that are not finite, and zero rows but for padding, among the ids of each side."""
-    tensors = find_vocabulary_tensors(lazy.model)
+    tensors = find_vocabulary_tensors(model)
     faults = []
-    for name, tensor in lazy.model.named_parameters():
+    for name, tensor in model.named_parameters():
         if name not in tensors.encoder | tensors.decoder | tensors.output:
             continue
-        rows = lazy.read(tensor)[: num_ids["encoder" if name in tensors.encoder else "decoder"]]
+        rows = tensor.detach()[: num_ids["encoder" if name in tensors.encoder else "decoder"]]
         num_bad = int((~torch.isfinite(rows).all(dim=1)).sum())
         num_zero = int((rows == 0).all(dim=1).sum())
         if num_bad:
@@ -278,17 +274,16 @@ def check_ties(model: Any, has_two_vocabularies: bool) -> Check:
     return Check("ties hold", not broken, "; ".join(broken) or f"{len(expected)} by the configuration")
 
 
-def check_permutation(lazy: LazyModel) -> Check:
+def check_permutation(model: Any) -> Check:
     """Reverse the ids of the vocabulary and compare logits or hidden states.
 
     Where positions are computed from one padding id, that id stays in place.
     """
-    model = lazy.model
     try:
-        other, ids = _reversed(lazy, None)
+        other, ids = _reversed(model, None)
     except PaddingError:
-        other, ids = _reversed(lazy, model.config.pad_token_id)
-    before, after = _outputs(lazy, None), _outputs(other, ids)
+        other, ids = _reversed(model, model.config.pad_token_id)
+    before, after = _outputs(model, None), _outputs(other, ids)
     if before.shape[-1] == _num_rows(model) and model.get_output_embeddings() is not None:
         after = after[..., ids["decoder"]]
     difference = float((before - after).abs().max())
@@ -299,32 +294,32 @@ def check_permutation(lazy: LazyModel) -> Check:
     )
 
 
-def _reversed(lazy: LazyModel, kept: int | None) -> tuple[LazyModel, dict[str, torch.Tensor]]:
+def _reversed(model: Any, kept: int | None) -> tuple[Any, dict[str, torch.Tensor]]:
     """Reverse the ids of a model, and return the new place of each id on either side."""
-    sizes = {side: _num_rows(lazy.model, side) for side in ("encoder", "decoder")}
+    sizes = {side: _num_rows(model, side) for side in ("encoder", "decoder")}
     plans = {side: reversed_plan(size, kept) for side, size in sizes.items()}
     ids = {side: torch.from_numpy(np.argsort(plan.matrix.indices)) for side, plan in plans.items()}
     if sizes["encoder"] == sizes["decoder"]:
-        return lazy.exchanged(plans["decoder"]), ids
-    encoder_side = lazy.exchanged(plans["encoder"], sides="encoder")
+        return exchange_vocabulary(model, plans["decoder"]), ids
+    encoder_side = exchange_vocabulary(model, plans["encoder"], sides="encoder")
     # Two vocabularies of different sizes need a plan each.
-    return encoder_side.exchanged(plans["decoder"], sides="decoder"), ids
+    return exchange_vocabulary(encoder_side, plans["decoder"], sides="decoder"), ids
 
 
-def _outputs(lazy: LazyModel, ids: dict[str, torch.Tensor] | None) -> torch.Tensor:
+def _outputs(model: Any, ids: dict[str, torch.Tensor] | None) -> torch.Tensor:
     """Compute logits, or the last hidden states of a model without a head, on fixed tokens."""
     generator = torch.Generator().manual_seed(0)
 
     def tokens(side: str) -> torch.Tensor:
-        drawn = torch.randint(0, _num_rows(lazy.model, side), (2, NUM_TOKENS), generator=generator)
+        drawn = torch.randint(0, _num_rows(model, side), (2, NUM_TOKENS), generator=generator)
         return drawn if ids is None else ids[side][drawn]
 
-    if is_encoder_decoder(lazy.model):
+    if is_encoder_decoder(model):
         inputs = {"input_ids": tokens("encoder"), "decoder_input_ids": tokens("decoder")}
     else:
         inputs = {"input_ids": tokens("decoder")}
     inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
-    with lazy.computing() as model:
+    with torch.no_grad(), SinglePrecision():
         return model(**inputs)[0]
 
 
@@ -347,8 +342,7 @@ def reversed_plan(size: int, kept: int | None = None) -> TransferPlan:
     )
 
 
-def _check_generation(lazy: LazyModel) -> Check:
-    model = lazy.model
+def _check_generation(model: Any) -> Check:
     ids = torch.arange(1, 5).remainder(_num_rows(model, "encoder"))[None]
     unset = [
         name
@@ -359,7 +353,7 @@ def _check_generation(lazy: LazyModel) -> Check:
     if unset:
         return Check("generates", False, f"ids beyond the vocabulary: {', '.join(unset)}")
     try:
-        with lazy.computing():
+        with torch.no_grad(), SinglePrecision():
             generated = model.generate(
                 ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False
             )

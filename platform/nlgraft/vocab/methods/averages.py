@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from nlgraft.vocab.methods.interface import Request, Rows
-from nlgraft.vocab.methods.similar import SimilarTokens
+from nlgraft.vocab.methods.similar import Relation, Similar
 
 
 def nothing(request: Request) -> Rows:
@@ -25,22 +25,19 @@ def same_ids(request: Request) -> Rows:
     )
 
 
-def weighted_rows(table: SimilarTokens, weights: Sequence[Mapping[int, float]]) -> Rows:
+def weighted_rows(similar: Sequence[Similar], weights: Sequence[Mapping[int, float]]) -> Rows:
     """Turn weights (old id -> weight) of similar tokens into rows with reasons."""
     reasons = []
-    for index in range(len(table)):
-        relations = [relation for _, relation in table.of(index)]
-        # Relations are ordered: the first three are those of subwords.
-        num_subwords = sum(relation < 3 for relation in relations)
-        reasons.append(f"{num_subwords} subwords, {len(relations) - num_subwords} hyperwords")
+    for members in similar:
+        num_subwords = sum(relation < Relation.HYP_PREFIX for _, relation in members)
+        reasons.append(f"{num_subwords} subwords, {len(members) - num_subwords} hyperwords")
     return Rows(weights, reasons)
 
 
 def average(request: Request) -> Rows:
     """Average the similar tokens (AVG-EG, Liu et al. 2021, eq. 1): every weight is 1/|S_m|."""
-    table = request.similar()
-    weights = [{member: 1 / len(table.of(i)) for member, _ in table.of(i)} for i in range(len(table))]
-    return weighted_rows(table, weights)
+    similar = request.similar()
+    return weighted_rows(similar, [{i: 1 / len(members) for i, _ in members} for members in similar])
 
 
 def segmentation(request: Request, *, is_length_weighted: bool) -> Rows:
