@@ -14,8 +14,8 @@ from nlgraft.vocab.tokenizers.vocabulary import Vocabulary, are_compatible
 
 DEFAULT_CAP = 10
 """Most similar tokens of a token (the authors' code; the paper does not say)."""
-GRAM_BYTES = 3
-"""Length of the indexed strings; a shorter text is looked for in all tokens."""
+GRAM_BYTES = (3, 4)
+"""Lengths of the indexed strings; a shorter text is looked for in all tokens."""
 
 
 class Relation(IntEnum):
@@ -64,8 +64,9 @@ class SimilarTokens:
         # Ids by the short strings in their text: a longer text is contained in few of them.
         self._holders: dict[bytes, list[int]] = {}
         for identity, text in self._texts.items():
-            for gram in _grams(text):
-                self._holders.setdefault(gram, []).append(identity)
+            for length in GRAM_BYTES:
+                for gram in _grams(text, length):
+                    self._holders.setdefault(gram, []).append(identity)
 
     def of(self, tok: Tok) -> Similar:
         """Find S_m of a token in any vocabulary's canonical form."""
@@ -91,7 +92,9 @@ class SimilarTokens:
         return list(relations.items())
 
     def _hyperwords(self, tok: Tok) -> Iterator[tuple[int, Relation]]:
-        holders = [self._holders.get(gram, []) for gram in _grams(tok.core)]
+        length = min(len(tok.core), GRAM_BYTES[-1])
+        grams = _grams(tok.core, length) if length in GRAM_BYTES else ()
+        holders = [self._holders.get(gram, []) for gram in grams]
         for identity in min(holders, key=len) if holders else self._texts:
             if tok.core in self._texts[identity]:
                 relation = hyperword_relation(tok, self._old.token(identity))
@@ -99,8 +102,8 @@ class SimilarTokens:
                     yield identity, relation
 
 
-def _grams(text: bytes) -> set[bytes]:
-    return {text[start : start + GRAM_BYTES] for start in range(len(text) - GRAM_BYTES + 1)}
+def _grams(text: bytes, length: int) -> set[bytes]:
+    return {text[start : start + length] for start in range(len(text) - length + 1)}
 
 
 def _is_query(tok: Tok) -> bool:
