@@ -131,15 +131,6 @@ def test_options_reach_the_plan(tmp_path):
     assert different.stderr == "1 rows differ\n"
 
 
-def test_case_is_matched_when_asked(tmp_path):
-    for name, tokens in (("old", ["motor", "##s"]), ("new", ["Motor", "motor"])):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "vocab.txt").write_text("\n".join(["[PAD]", "[CLS]", *tokens]))
-    base = ("plan", "--old", tmp_path / "old", "--new", tmp_path / "new", "--json")
-    assert json.loads(run(*base).stdout)["counts"]["copy"] == 2
-    assert json.loads(run(*base, "--match-case").stdout)["counts"]["copy"] == 1
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from nlgraft.nn.batch import Tokens
-from nlgraft.vocab.methods.averages import weighted_rows
 from nlgraft.vocab.methods.interface import Method, Request, Rows
+from nlgraft.vocab.methods.registry import weighted_rows
 from nlgraft.vocab.methods.similar import NUM_RELATIONS, Relation, Similar
 
 Kind = Literal["att", "patt"]

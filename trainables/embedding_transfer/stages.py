@@ -28,13 +28,6 @@ from nlgraft.training.weights import carry_over, load_model, save_model
 from nlgraft.vocab.methods.interface import Method
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from trainables.embedding_transfer.config import STREAMS
-from trainables.embedding_transfer.exchange_graph import (
-    GENERATED_PLAN,
-    GENERATOR,
-    NEW_LAYERS,
-    GeneratorInputs,
-    GeneratorSettings,
-)
 from trainables.embedding_transfer.generator_data import (
     DEV_EPOCH,
     ChangedData,
@@ -50,6 +43,13 @@ from trainables.embedding_transfer.generator_training import (
     GeneratorObjective,
 )
 from trainables.embedding_transfer.generators import EmbeddingGenerator, generator_method
+from trainables.embedding_transfer.graph import (
+    GENERATED_PLAN,
+    GENERATOR,
+    NEW_LAYERS,
+    GeneratorInputs,
+    GeneratorSettings,
+)
 
 GENERATOR_DESCRIPTION = "generator.json"
 

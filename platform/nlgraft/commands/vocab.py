@@ -90,7 +90,6 @@ def vocab() -> None:
     callback=_cap,
     help="Limit of similar tokens of a token, or all.",
 )
-@click.option("--match-case", is_flag=True, help="Compare text without the old tokenizer's normalisation.")
 @click.option(
     "--noise-std", type=click.FloatRange(min=0, min_open=True), help="Standard deviation of random rows."
 )
@@ -135,7 +134,6 @@ def plan(
     old: str,
     out: Path | None,
     is_reported: bool,
-    match_case: bool,
     text: tuple[Path, ...],
     is_json: bool,
     **options: Any,
@@ -148,7 +146,7 @@ def plan(
         _quieten()
     settings = {name: value for name, value in _transplant(options).items() if value is not None}
     settings["cap"] = options["cap"]  # None here means no limit, not the default
-    request = PlanRequest(old=old, is_case_matched=match_case, text=text, **settings)
+    request = PlanRequest(old=old, text=text, **settings)
     planned = plan_transfer(request, out)
     for warning in planned.report.warnings:
         _echo(f"warning: {warning}", err=True)
@@ -227,7 +225,7 @@ def verify(model: str, is_json: bool) -> None:
     Also fails while a setting that named a token before an exchange has none (vocabulary_exchange.json).
     """
     _quieten()
-    from nlgraft.vocab_tool.verify import verify_checkpoint
+    from nlgraft.vocab_tool.checks import verify_checkpoint
 
     _echo_checks(model, verify_checkpoint(model), is_json)
 
@@ -246,11 +244,11 @@ def verify(model: str, is_json: bool) -> None:
 def doctor(model: str, base: str | None, is_json: bool) -> None:
     """Look for tokens without rows or that no text yields, and for untrained rows; exit 1 if any."""
     _quieten()
-    from nlgraft.vocab_tool.doctor import examine_checkpoint
+    from nlgraft.vocab_tool.checks import examine_checkpoint
 
     checks = [*examine_checkpoint(model)]
     if base is not None:
-        from nlgraft.vocab_tool.doctor import audit_donor
+        from nlgraft.vocab_tool.checks import audit_donor
 
         checks.append(audit_donor(model, base))
     _echo_checks(model, checks, is_json)

@@ -48,8 +48,8 @@ from nlgraft.vocab_tool.checkpoints import (
     in_safetensors,
     open_weights,
 )
+from nlgraft.vocab_tool.checks import disagreeing_ids
 from nlgraft.vocab_tool.outputs import EXCHANGE_RECORD, TOKENIZER_DIRECTORY, refuse_used, written_at_once
-from nlgraft.vocab_tool.verify import disagreeing_ids
 
 SENTENCE_ENCODER_FILES = (
     "modules.json",

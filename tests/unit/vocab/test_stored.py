@@ -24,7 +24,7 @@ from nlgraft.vocab_tool.checkpoints import (
     embedding_rows,
     load_checkpoint,
 )
-from nlgraft.vocab_tool.verify import _outputs, check_permutation
+from nlgraft.vocab_tool.checks import _outputs, check_permutation
 from tests.tiny_architectures import (
     MODELS,
     MORE_MODELS,

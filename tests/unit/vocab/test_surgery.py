@@ -19,7 +19,7 @@ from nlgraft.vocab.surgery.tensors import count_embedding_parameters, find_vocab
 from nlgraft.vocab.surgery.token_ids import id_settings
 from nlgraft.vocab.tokenizers.tokenizer_json import read_tokenizer_json
 from nlgraft.vocab_tool.checkpoints import load_checkpoint
-from nlgraft.vocab_tool.verify import check_permutation
+from nlgraft.vocab_tool.checks import check_permutation
 from tests.tiny_architectures import (
     MODELS,
     MORE_MODELS,

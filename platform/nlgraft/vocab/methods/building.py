@@ -45,9 +45,6 @@ def build_plan(
         DataError: Unknown method, or one that needs rows or vectors that are missing.
     """
     method = find_method(method) if isinstance(method, str) else method
-    if choices.is_case_matched:
-        # Then new tokens are compared as they are, not as the old tokenizer would change them.
-        old = replace(old, normalise=str)
     _check_needs(method, material)
     draft = _Draft(old, new)
     draft.match(method.has_copies)

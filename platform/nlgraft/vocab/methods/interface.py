@@ -47,14 +47,11 @@ class PlanChoices:
 
     Attributes:
         cap: Size limit of the set of similar tokens; None for no limit.
-        is_case_matched: If true, compare text unchanged; otherwise as the old tokenizer normalises it (lower
-            case, NFKC, accents), so that an uncased model knows ``Motor`` by ``motor``.
         noise_std: Standard deviation of a new model's embeddings, for methods that draw with a fixed one.
         seed: Seed of all that is drawn: rows, old tokens, partitions.
     """
 
     cap: int | None = DEFAULT_CAP
-    is_case_matched: bool = False
     noise_std: float | None = None
     seed: int = 0
 

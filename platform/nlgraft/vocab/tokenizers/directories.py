@@ -17,15 +17,16 @@ from typing import Any
 
 from nlgraft.basics.errors import DataError
 from nlgraft.text.files import read_json, refuse_special
-from nlgraft.vocab.tokenizers.legacy import (
+from nlgraft.vocab.tokenizers.loading import (
+    CODES_FILE,
     SPECIAL_FILES,
     byte_level_json,
     is_wordpiece,
+    load_vocabulary,
     read_lines,
     whole_token_json,
     wordpiece_json,
 )
-from nlgraft.vocab.tokenizers.loading import CODES_FILE, load_vocabulary
 from nlgraft.vocab.tokenizers.spm import sentencepiece_json
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 

@@ -11,8 +11,8 @@ from sentencepiece import sentencepiece_model_pb2
 
 from nlgraft.basics.errors import DataError
 from nlgraft.text.files import read_json
-from nlgraft.vocab.tokenizers.legacy import added_token
 from nlgraft.vocab.tokenizers.segmenters import BpeSegmenter, Segmenter, UnigramSegmenter
+from nlgraft.vocab.tokenizers.tokenizer_json import added_token
 from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, SENTENCEPIECE_SUFFIX, Kind
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary, make_vocabulary, role_of
 
