@@ -339,7 +339,12 @@ class _Builder:
         self.is_text = config.upstream.objective != "translation"
         self.is_pretrained = self.method not in UNTRAINED_METHODS
         self.is_exchanged = self.method not in KEPT_METHODS
-        self.sides = _both(config.transfer.sides)
+        sides = config.transfer.sides
+        self.sides = ("encoder", "decoder") if sides == "both" else (sides,)
+        rate = MASK_RATES.get(config.upstream.objective, 0.0)
+        self.masked_spans = None if self.is_masked or not self.is_text else MaskedSpansConfig(rate=rate)
+        # single tokens, as in Devlin et al. (2019)
+        self.masking = MaskingConfig(unit="token", rate=rate) if self.is_masked else None
 
     # --- text -------------------------------------------------------------------------------------------
 
@@ -454,7 +459,7 @@ class _Builder:
         settings = TrainSettings(
             **self._phase("upstream", phase),
             model=self.config.model.transformer(),
-            masked_spans=self._masked_spans,
+            masked_spans=self.masked_spans,
             metric_prefix="upstream",
         )
         return pieces.train("upstream", self.upstream_text, settings, seed=self.upstream_seed)
@@ -465,13 +470,13 @@ class _Builder:
         name, phase = "upstream_masked_lm", self.config.upstream
         if phase.checkpoint is not None:
             return self.released.masked_lm(name, self.old[TARGET])
-        assert self._masking is not None
+        assert self.masking is not None
         settings = TrainMaskedSettings(
             train=phase.train,
             label_smoothing=phase.train.label_smoothing,
             smoothing_kind=phase.train.smoothing_kind,
-            masking=self._masking,
-            scoring=MaskedScoringConfig(unit="token", rate=self._masking.rate),
+            masking=self.masking,
+            scoring=MaskedScoringConfig(unit="token", rate=self.masking.rate),
             encoder=self.config.model.transformer(),
             metric_prefix="upstream",
         )
@@ -488,21 +493,6 @@ class _Builder:
         return released(upstream.checkpoint, upstream.revision, read_as=read_as, max_tokens=max_tokens)
 
     @property
-    def _mask_rate(self) -> float:
-        return MASK_RATES[self.config.upstream.objective]
-
-    @property
-    def _masked_spans(self) -> MaskedSpansConfig | None:
-        if self.config.upstream.objective != "denoising":
-            return None
-        return MaskedSpansConfig(rate=self._mask_rate)
-
-    @property
-    def _masking(self) -> MaskingConfig | None:
-        """Masking of single tokens, as in Devlin et al. (2019)."""
-        return MaskingConfig(unit="token", rate=self._mask_rate) if self.is_masked else None
-
-    @property
     def exchange(self) -> VocabularyExchange:
         """The exchange of the vocabulary on the exchanged sides."""
         streams: dict[str, str] = {"encoder": SOURCE, "decoder": SOURCE if self.is_masked else TARGET}
@@ -516,8 +506,8 @@ class _Builder:
             old_text=self.upstream_text.stage,
             new_text=self.downstream_text.stage,
             streams=streams,
-            masking=self._masking,
-            masked_spans=self._masked_spans,
+            masking=self.masking,
+            masked_spans=self.masked_spans,
             view=self.view if self.languages else None,
         )
 
@@ -585,7 +575,3 @@ class _Builder:
             compared_tokenizer=self.tokenizers("upstream")[TARGET] if self.is_pretrained else None,
             further=further,
         )
-
-
-def _both(sides: str) -> tuple[str, ...]:
-    return ("encoder", "decoder") if sides == "both" else (sides,)

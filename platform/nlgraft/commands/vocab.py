@@ -267,6 +267,13 @@ def _echo_checks(model: str, checks: Sequence[Any], is_json: bool) -> None:
         raise SystemExit(EXIT_FAILED)
 
 
+def _echo_changed(changed: Any, is_json: bool) -> None:
+    if is_json:
+        _echo_json(changed.to_json())
+    else:
+        _echo(changed.to_text())
+
+
 @vocab.command("prune")
 @click.argument("tokenizer", metavar="TOK")
 @click.option("--text", type=_FILE, multiple=True, required=True, help="Text in which tokens are counted.")
@@ -286,11 +293,7 @@ def prune_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bo
     """Write a tokenizer without rare tokens; vocab plan and apply then give a model its rows."""
     from nlgraft.vocab_tool.changed import prune
 
-    pruned = prune(tokenizer, text, out, **options)
-    if is_json:
-        _echo_json(pruned.to_json())
-    else:
-        _echo(pruned.to_text())
+    _echo_changed(prune(tokenizer, text, out, **options), is_json)
 
 
 @vocab.command("extend")
@@ -311,11 +314,7 @@ def extend_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: b
     """
     from nlgraft.vocab_tool.changed import extend
 
-    extended = extend(tokenizer, text, out, **options)
-    if is_json:
-        _echo_json(extended.to_json())
-    else:
-        _echo(extended.to_text())
+    _echo_changed(extend(tokenizer, text, out, **options), is_json)
 
 
 @vocab.command("diff")

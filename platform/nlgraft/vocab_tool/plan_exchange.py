@@ -311,7 +311,7 @@ def read_text(files: Sequence[Path]) -> list[str]:
 
 
 def _embedding_rows(model: str) -> Array:
-    from nlgraft.vocab_tool.stored_checkpoints import embedding_rows  # torch takes seconds to import
+    from nlgraft.vocab_tool.checkpoints import embedding_rows  # torch takes seconds to import
 
     return embedding_rows(model)
 
