@@ -41,13 +41,15 @@ def test_attention_weighs_by_similarity_to_its_vector():
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 10])
 @pytest.mark.parametrize("kind", ["att", "patt"])
-def test_zero_weights_are_the_average(kind, size):
-    """Invariants V1 and V3: with W=0, ATT and PATT are AVG; the literal scale divides it by |S|."""
+def test_zero_weights_are_the_average_exactly(kind, size):
+    """Invariant V3: with W=0, ATT and PATT are AVG bit for bit; the literal scale divides it by |S|."""
     torch.manual_seed(0)
     table = torch.randn(30, 8)
     lookup = (torch.randint(0, 30, (20, size)), torch.randint(0, 6, (20, size)), table)
     average = table[lookup[0]].mean(1)
-    assert torch.allclose(generated(EmbeddingGenerator(kind, 8), *lookup), average, atol=1e-6)
+    made = EmbeddingGenerator(kind, 8)
+    assert torch.equal(made.weights(table[lookup[0]], lookup[1]), torch.ones(20, size) / size)
+    assert torch.allclose(generated(made, *lookup), average, atol=1e-6)
     literal = EmbeddingGenerator(kind, 8, scale="inv_size")
     assert torch.allclose(generated(literal, *lookup), average / size, atol=1e-6)
 
