@@ -94,7 +94,8 @@ def test_plan_run_report_and_the_report_in_a_browser(newcomer: Newcomer) -> None
     assert re.search(r"^upstream_corpus +train +400 ", plan.stdout, re.M)
     ran = newcomer.types("nlgraft", "run", "law.yaml", *OVERRIDES)
     assert ran.stderr.splitlines()[0] == "checking the data"
-    assert len(re.findall(r"^finished  .*test/bleu [\d.]+, dev/bleu", ran.stderr, re.M)) == 6
+    assert len(re.findall(r"^finished  .*: dev/bleu [\d.]+ ", ran.stderr, re.M)) == 6
+    assert "test/bleu" not in ran.stderr
     assert re.search(r"^arm=patt_eg .* \[.*, .*\]", ran.stdout, re.M)
     shown = newcomer.types("nlgraft", "report", "law.yaml", *OVERRIDES)
     assert "| arm=patt_eg |" in shown.stdout
