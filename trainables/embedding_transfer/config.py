@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, ValidationError
 
@@ -204,6 +204,12 @@ class SegmentationRates(RatesConfig):
     """The same where the cut splits off a single character."""
 
 
+def _shared(config: StrictConfig) -> dict[str, Any]:
+    """Select the settings that the training loop has under the same names."""
+    names = type(config).model_fields.keys() & SmoothedTrainConfig.model_fields.keys()
+    return {name: getattr(config, name) for name in names}
+
+
 class GeneratorConfig(OneOfSeveral):
     """Training of ATT-EG and PATT-EG (section 3.3). AVG-EG has no parameters and ignores all of this."""
 
@@ -249,17 +255,9 @@ class GeneratorConfig(OneOfSeveral):
             The training config.
         """
         return SmoothedTrainConfig(
-            max_steps=self.max_steps,
-            max_epochs=self.max_epochs,
-            batch_tokens=self.batch_tokens,
-            peak_lr=self.peak_lr,
-            warmup_steps=self.warmup_steps,
-            lr_schedule=self.lr_schedule,
+            **_shared(self),
+            **{name: getattr(upstream, name) for name in ("label_smoothing", "smoothing_kind", "precision")},
             betas=BETAS,
-            label_smoothing=upstream.label_smoothing,
-            smoothing_kind=upstream.smoothing_kind,
-            precision=upstream.precision,
-            eval_every_steps=self.eval_every_steps,
             is_evaluated_at_start=True,
             best_metric="generator/dev_loss",
         )
@@ -286,11 +284,8 @@ class IndependentConfig(StrictConfig):
 
     def train_config(self, downstream: SmoothedTrainConfig) -> SmoothedTrainConfig:
         """Describe the first phase; batches, optimiser and loss are those of the finetuning."""
-        phase_settings = {
-            name: getattr(self, name) for name in type(self).model_fields if name != "num_layers"
-        }
         plain = {"max_epochs": None, "patience": None, "average_last": None, "best_metric": "dev/loss"}
-        return SmoothedTrainConfig(**{**downstream.model_dump(), **plain, **phase_settings})
+        return SmoothedTrainConfig(**{**downstream.model_dump(), **plain, **_shared(self)})
 
 
 class TransferConfig(StrictConfig):
