@@ -139,7 +139,7 @@ def test_options_reach_the_plan(tmp_path):
         (["plan", "--old", "OLD", "--new", "NEW", "--cap", "0"], "a number from 1, or all"),
         (["plan", "--old", "OLD", "--new", "NEW", "--method", "vipi", "--cap", "3"], "does not read --cap"),
         (["plan", "--old", "OLD", "--new", "NEW", "--out", "OLD"], "not empty"),
-        (["plan", "--old", "OLD", "--new", "NEW", "--order", "frequency"], "--text"),
+        (["plan", "--old", "OLD", "--new", "NEW", "--method", "focus"], "--text"),
         (["plan", "--old", "OLD", "--new", "NEW", "--text", "nothing.txt"], "nothing.txt"),
         (["plan", "--old", "OLD", "--new", "NEW", "--old-codes", "NEW"], "codes"),
         (["plan", "--old", "OLD", "--new", "NEW", "--model", "EMPTY"], "not a checkpoint"),
