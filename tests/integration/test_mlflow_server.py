@@ -12,11 +12,11 @@ import mlflow
 import pytest
 
 import nlgraft
-from nlgraft.execution.events import SweepTrial
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial, trial_record
 from nlgraft.study.data.design import cells
+from nlgraft.study.data.plan import SweepTrial
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system_import import load_system

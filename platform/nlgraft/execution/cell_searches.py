@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from nlgraft.execution.events import CellSearched, SweepTrial
+from nlgraft.execution.events import CellSearched
 from nlgraft.execution.optuna_study import OptunaStudy
 from nlgraft.pipeline.fingerprint import dotted
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import Cell
+from nlgraft.study.data.plan import SweepTrial
 from nlgraft.study.data.study import Search, Study
 from nlgraft.study.data.system import SEARCH_SPLITS
 from nlgraft.study.planning.selection import (

@@ -26,9 +26,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from nlgraft.execution.cluster_watch import Losses, is_any_lost
 from nlgraft.execution.worker_group import LOOKS, StallWatch, WorkerGroup
 from nlgraft.pipeline.execute import THREADS, RecordingReporter, execute_stage
-from nlgraft.pipeline.runner import fault_of_host, is_store_fault, one_line
 from nlgraft.pipeline.stage import KillReason, Reporter, Stage, TrialStopped, Worker
 from nlgraft.pipeline.store import ArtifactStore, StorePlace
+from nlgraft.pipeline.trial import fault_of_host, is_store_fault, one_line
 from nlgraft.study.planning.capacity import num_fitting
 
 _log = logging.getLogger(__name__)

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import median
 
-from nlgraft.execution.events import SweepTrial
 from nlgraft.pipeline.stage import Stage
 from nlgraft.pipeline.store import StageCost
 from nlgraft.pipeline.trial import TrialRecord
+from nlgraft.study.data.plan import SweepTrial
 from nlgraft.study.data.study import Resources
 from nlgraft.study.planning.cost import estimated_cost, measured_cost
 

@@ -32,10 +32,10 @@ from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError
 
 from nlgraft.basics.errors import RUN_AGAIN, Finding, StoreError
-from nlgraft.execution.events import SweepTrial
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import Cell
+from nlgraft.study.data.plan import SweepTrial
 from nlgraft.study.data.space import CategoricalDomain, Domain, IntDomain, holds, same, sampling_order
 from nlgraft.study.data.study import Objective, Search, Study
 from nlgraft.study.planning.selection import search_key

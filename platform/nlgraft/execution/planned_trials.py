@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from nlgraft.basics.errors import RUN_AGAIN, Finding
 from nlgraft.execution.cell_searches import search_trial
-from nlgraft.execution.events import SweepTrial
 from nlgraft.pipeline.stage import Stage
 from nlgraft.pipeline.store import ArtifactStore, Decision
 from nlgraft.pipeline.trial import TrialRecord, finished_record, trial_record
 from nlgraft.study.data.design import Cell
+from nlgraft.study.data.plan import SweepTrial
 from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import REPLICATE_SPLITS
 from nlgraft.study.planning.looks import read_granted

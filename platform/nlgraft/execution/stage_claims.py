@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from nlgraft.execution.events import SweepTrial
 from nlgraft.pipeline.stage import Stage
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord
+from nlgraft.study.data.plan import SweepTrial
 
 LOOK_SHARE = 0.02
 """Share of the driver's time that may go into looking up what the store holds, and into outlooks: each

@@ -21,7 +21,7 @@ from nlgraft.execution.cluster import (
     local_capacity,
 )
 from nlgraft.execution.cluster_watch import MAX_PREEMPTIONS, ClusterWatch, memory_shortage, places_of_driver
-from nlgraft.execution.events import Driver, Event, Notice, SweepTrial, TrialEnded
+from nlgraft.execution.events import Driver, Event, Notice, TrialEnded
 from nlgraft.execution.interruption import Interrupted, raising_interrupted
 from nlgraft.execution.optuna_study import OptunaStudy, database_url, optuna_name
 from nlgraft.execution.stage_claims import LOOK_SHARE
@@ -32,6 +32,7 @@ from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import one_line
 from nlgraft.study.data.design import Cell
+from nlgraft.study.data.plan import SweepTrial
 from nlgraft.study.data.study import Study, TrialScheduler
 from nlgraft.study.reading.system_import import load_system
 

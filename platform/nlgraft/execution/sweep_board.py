@@ -11,8 +11,8 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from nlgraft.execution.events import SweepTrial
 from nlgraft.execution.scheduling import OUTCOME
+from nlgraft.study.data.plan import SweepTrial
 
 LEFT_OUT_S = 60.0
 """How long no trial is computed on a host whose disk is full."""

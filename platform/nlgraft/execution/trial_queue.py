@@ -7,10 +7,11 @@ running trial is computing waits here and so occupies no worker; a trial whose s
 from __future__ import annotations
 
 import math
+import socket
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from nlgraft.basics.errors import StoreError
@@ -21,7 +22,6 @@ from nlgraft.execution.events import (
     Notice,
     Outlook,
     SweepStarted,
-    SweepTrial,
     TrialEnded,
     TrialProgress,
     TrialStarted,
@@ -33,8 +33,9 @@ from nlgraft.execution.stage_claims import LOOK_SHARE, StageClaims
 from nlgraft.execution.sweep_board import LEFT_OUT_S
 from nlgraft.pipeline.stage import Work
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import TrialRecord, finished_record, trial_record, write_end
+from nlgraft.pipeline.trial import TrialRecord, TrialState, finished_record, trial_record, write_end
 from nlgraft.study.data.design import Cell
+from nlgraft.study.data.plan import SweepTrial
 from nlgraft.study.data.study import Study
 
 
@@ -282,7 +283,7 @@ class TrialQueue:
             record = trial_record(self._store, trial.fingerprint)
         self._release(trial)
         if record is None or (record.state, record.reason) != ("killed", reason):
-            record = trial.record_of_end("killed", reason)
+            record = _record_of_end(trial, "killed", reason)
             with suppress(StoreError):
                 self._store_record(trial, record)
         self._driver.observe(TrialEnded(trial, record))
@@ -292,7 +293,7 @@ class TrialQueue:
         finished = finished_record(trial.graph, self._store)
         if finished is not None:
             return finished
-        record = replace(trial.record_of_end("failed", reason), stages=list(stages))
+        record = _record_of_end(trial, "failed", reason, stages)
         self._store_record(trial, record)
         return record
 
@@ -373,6 +374,24 @@ class TrialQueue:
                 f"{self.num_failed} of {ended} ended trials failed, "
                 f"more than budget.max_failed_fraction = {limit:g}"
             )
+
+
+def _record_of_end(
+    trial: SweepTrial, state: TrialState, reason: str, stages: Sequence[dict[str, Any]] = ()
+) -> TrialRecord:
+    """Make the record of an end that the trial's own process has not recorded."""
+    now = time.time()
+    return TrialRecord(
+        fingerprint=trial.fingerprint,
+        config=dict(trial.config),
+        seed=trial.seed,
+        state=state,
+        reason=reason,
+        stages=list(stages),
+        started_at=now,
+        ended_at=now,
+        host=socket.gethostname(),
+    )
 
 
 # Trials that found one of their stages being computed by another sweep, and are tried again.

@@ -14,7 +14,6 @@ from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
 from nlgraft.execution.cluster_watch import PROCESS_DIED
-from nlgraft.execution.events import SweepTrial
 from nlgraft.execution.scheduling import (
     KEY,
     LEFT_OUT,
@@ -34,6 +33,7 @@ from nlgraft.execution.trial_queue import BATCH_S, TrialQueue
 from nlgraft.pipeline.stage import KillReason
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import trial_record
+from nlgraft.study.data.plan import SweepTrial
 
 _LATE_S = 4 * BATCH_S
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from nlgraft.basics.errors import StoreError
 from nlgraft.pipeline.integrity import ArtifactDamaged
 from nlgraft.pipeline.leases import PlaceClock
-from nlgraft.pipeline.local_files import Files
 from nlgraft.pipeline.manifest import MANIFEST, Manifest
+from nlgraft.pipeline.object_files import Files
 
 # A writer that has added no file for so long is taken to be dead.
 _ABANDONED_AFTER_S = 3600.0

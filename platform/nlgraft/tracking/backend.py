@@ -29,18 +29,23 @@ from mlflow.entities import (
 )
 
 from nlgraft.pipeline.manifest import git
-from nlgraft.tracking.entries import PREDICTOR, BestModel, Point, RunEntry, RunKey, TrackedDataset
-from nlgraft.tracking.layout import now_ms, pretty
-from nlgraft.tracking.naming import (
+from nlgraft.tracking.entries import (
     CELL,
     DIGEST,
     END_REASON,
     FINGERPRINT,
     KIND,
+    PREDICTOR,
     STATE,
     STORE,
     STUDY_FINGERPRINT,
+    BestModel,
+    Point,
+    RunEntry,
+    RunKey,
+    TrackedDataset,
 )
+from nlgraft.tracking.layout import now_ms, pretty
 
 _log = logging.getLogger("nlgraft.tracking")
 

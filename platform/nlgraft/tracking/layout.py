@@ -24,20 +24,10 @@ from pydantic import TypeAdapter, ValidationError
 from nlgraft.basics.errors import DataError
 from nlgraft.basics.wording import inert_markdown
 from nlgraft.pipeline.fingerprint import fingerprint
+from nlgraft.study.data.design import Cell
+from nlgraft.study.data.plan import SweepTrial
 from nlgraft.text.corpus_config import SPLITS, ConlangConfig, CorpusConfig, digest, further_tests
 from nlgraft.tracking.entries import (
-    BestModel,
-    CellLike,
-    Fill,
-    IsRead,
-    Point,
-    RunEntry,
-    RunKey,
-    Status,
-    TrackedDataset,
-    TrialLike,
-)
-from nlgraft.tracking.naming import (
     ANALYSES,
     CELL,
     END_REASON,
@@ -50,6 +40,14 @@ from nlgraft.tracking.naming import (
     STUDY,
     STUDY_FINGERPRINT,
     VERDICT,
+    BestModel,
+    Fill,
+    IsRead,
+    Point,
+    RunEntry,
+    RunKey,
+    Status,
+    TrackedDataset,
     distinct_levels,
     flatten,
     metric_name,
@@ -90,7 +88,7 @@ class StudyLayout:
         self,
         study: Study,
         fingerprint: str,
-        cells: Sequence[CellLike],
+        cells: Sequence[Cell],
         is_read: IsRead,
         prefix: str = "",
     ) -> None:
@@ -141,16 +139,16 @@ class StudyLayout:
             cell.started_ms = study.started_ms + number
         return [study, *cells]
 
-    def add_cell(self, cell: CellLike) -> RunEntry:
+    def add_cell(self, cell: Cell) -> RunEntry:
         """Add a cell that `start` did not know; return its entry, state RUNNING."""
         self._cells[cell.label] = cell
         return self._cell_start(cell)
 
-    def cell_key(self, cell: CellLike) -> RunKey:
+    def cell_key(self, cell: Cell) -> RunKey:
         """Return the key of a cell's run."""
         return RunKey("cell", cell.label, cell.key)
 
-    def find_cell(self, cell: str | Mapping[str, Any]) -> CellLike | None:
+    def find_cell(self, cell: str | Mapping[str, Any]) -> Cell | None:
         """Find a cell by its label, ``"generator=att"``, or its levels, ``{"generator": "att"}``."""
         if isinstance(cell, str):
             return self._cells.get(cell)
@@ -159,7 +157,7 @@ class StudyLayout:
             (candidate for candidate in self._cells.values() if flatten(candidate.levels) == levels), None
         )
 
-    def trial_start(self, trial: TrialLike) -> RunEntry:
+    def trial_start(self, trial: SweepTrial) -> RunEntry:
         """Build the entry of a trial that was handed to a worker, state RUNNING."""
         started_ms = now_ms()
         return RunEntry(
@@ -169,7 +167,7 @@ class StudyLayout:
             build=partial(self._started, trial, started_ms),
         )
 
-    def trial_end(self, trial: TrialLike, record: TrialRecord, files: Fill | None = None) -> RunEntry:
+    def trial_end(self, trial: SweepTrial, record: TrialRecord, files: Fill | None = None) -> RunEntry:
         """Build the final entry of a trial; it holds everything, also what was sent while the trial ran.
 
         Args:
@@ -184,11 +182,11 @@ class StudyLayout:
             build=partial(self._ended, trial, record, files),
         )
 
-    def _trial_name(self, trial: TrialLike) -> str:
+    def _trial_name(self, trial: SweepTrial) -> str:
         tail = f"seed {trial.seed}" if trial.number is None else f"search {trial.number}"
         return f"{self._prefix}{trial.cell.label}, {tail}"
 
-    def _trial_digest(self, trial: TrialLike, record: TrialRecord) -> str:
+    def _trial_digest(self, trial: SweepTrial, record: TrialRecord) -> str:
         """Digest what a trial's content depends on; of the record, what sets it apart from earlier ones."""
         content = [
             _CONTENT_VERSION,
@@ -205,7 +203,7 @@ class StudyLayout:
         text = json.dumps(content, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
-    def _started(self, trial: TrialLike, started_ms: int) -> RunEntry:
+    def _started(self, trial: SweepTrial, started_ms: int) -> RunEntry:
         key = _trial_key(trial)
         tags = self._tags(key) | self._factor_tags(trial.cell)
         tags |= {"nlgraft.trial_kind": trial.kind, "nlgraft.seed": str(trial.seed)}
@@ -228,7 +226,7 @@ class StudyLayout:
             texts=texts,
         )
 
-    def _ended(self, trial: TrialLike, record: TrialRecord, files: Fill | None) -> RunEntry:
+    def _ended(self, trial: SweepTrial, record: TrialRecord, files: Fill | None) -> RunEntry:
         started = self._started(trial, round(record.started_at * 1000))
         ended_ms = round(record.ended_at * 1000)
         curve = [
@@ -266,7 +264,7 @@ class StudyLayout:
             files=files,
         )
 
-    def cell_end(self, cell: CellLike, result: Mapping[str, Any], main_metric: str = "") -> RunEntry:
+    def cell_end(self, cell: Cell, result: Mapping[str, Any], main_metric: str = "") -> RunEntry:
         """Build the final entry of a cell: mean, std, n and the comparison with the baseline as metrics.
 
         Args:
@@ -327,7 +325,7 @@ class StudyLayout:
             experiment_tags=described | cells_view(result.get("main_metric", "")),
         )
 
-    def _cell_start(self, cell: CellLike) -> RunEntry:
+    def _cell_start(self, cell: Cell) -> RunEntry:
         key = self.cell_key(cell)
         params, texts = split_params(self._factor_params(cell))
         return RunEntry(
@@ -364,13 +362,13 @@ class StudyLayout:
             if text != "null" and self._is_read(path, config)
         }
 
-    def _factor_tags(self, cell: CellLike) -> dict[str, str]:
+    def _factor_tags(self, cell: Cell) -> dict[str, str]:
         return {
             metric_name(f"nlgraft.factor.{factor}"): tag_value(value_text(level))
             for factor, level in cell.levels.items()
         }
 
-    def _factor_params(self, cell: CellLike) -> dict[str, str]:
+    def _factor_params(self, cell: Cell) -> dict[str, str]:
         """Format the levels as parameters; ``_`` makes them sort before those of the config."""
         return {
             f"_factor.{factor}": self._shown.get(factor, {}).get(value_text(level), value_text(level))
@@ -378,7 +376,7 @@ class StudyLayout:
         }
 
 
-def _trial_key(trial: TrialLike) -> RunKey:
+def _trial_key(trial: SweepTrial) -> RunKey:
     return RunKey("trial", trial.cell.label, trial.fingerprint)
 
 

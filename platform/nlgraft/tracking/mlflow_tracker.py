@@ -16,32 +16,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nlgraft.basics.errors import StudyError
+from nlgraft.study.data.design import Cell
+from nlgraft.study.data.plan import SweepTrial
 from nlgraft.tracking.entries import (
+    END_REASON,
+    STATE,
     BestModel,
-    CellLike,
     IsRead,
     Point,
     RunEntry,
     RunKey,
-    TrialLike,
     copy_scored_files,
     find_model,
+    metric_name,
+    upstream_trainings,
 )
 from nlgraft.tracking.layout import StudyLayout, now_ms
-from nlgraft.tracking.naming import END_REASON, STATE, metric_name, upstream_trainings
 from nlgraft.tracking.uri import check_uri, is_database, public_text
-from nlgraft.tracking.writer import Backend, Writer
+from nlgraft.tracking.writer import Writer
 
 if TYPE_CHECKING:
     from nlgraft.pipeline.store import ArtifactStore
     from nlgraft.pipeline.trial import TrialRecord
     from nlgraft.study.data.study import Objective
     from nlgraft.study.public import Study
+    from nlgraft.tracking.backend import MlflowBackend
 
 
 _log = logging.getLogger("nlgraft.tracking")
 
-Connect: TypeAlias = Callable[[str, str, str, dict[str, str]], Backend]
+Connect: TypeAlias = Callable[[str, str, str, dict[str, str]], "MlflowBackend"]
 """Opens a store, given tracking URI, experiment, study fingerprint and tags of a new experiment."""
 
 _CLOSE_S = 30.0
@@ -112,7 +116,7 @@ class MlflowTracker:
         self,
         study: Study,
         fingerprint: str,
-        cells: Sequence[CellLike],
+        cells: Sequence[Cell],
         may_write: Callable[[], bool] = lambda: True,
         is_read: IsRead = lambda path, config: True,
     ) -> None:
@@ -149,7 +153,7 @@ class MlflowTracker:
             self._writer = None
             raise
 
-    def trial_started(self, trial: TrialLike) -> None:
+    def trial_started(self, trial: SweepTrial) -> None:
         """Report that a trial was handed to a worker."""
         self._put_earlier()
         self._upstream[trial.fingerprint] = upstream_trainings(trial.graph)
@@ -176,7 +180,7 @@ class MlflowTracker:
 
     def trial_ended(
         self,
-        trial: TrialLike,
+        trial: SweepTrial,
         record: TrialRecord,
         store: ArtifactStore | None = None,
         *,
@@ -267,7 +271,9 @@ class MlflowTracker:
             timeout_s = _INTERRUPTED_CLOSE_S if self._is_interrupted else _CLOSE_S
         return self._writer.close(timeout_s)
 
-    def _connect_mlflow(self, uri: str, experiment: str, fingerprint: str, tags: dict[str, str]) -> Backend:
+    def _connect_mlflow(
+        self, uri: str, experiment: str, fingerprint: str, tags: dict[str, str]
+    ) -> MlflowBackend:
         prepare_mlflow()
         from nlgraft.tracking.connection import connect
 
@@ -278,7 +284,7 @@ class MlflowTracker:
         _log.debug("connected to %s in %.1f s", public_text(uri), time.monotonic() - began_s)
         return backend
 
-    def _layout_of(self, trial: TrialLike) -> StudyLayout:
+    def _layout_of(self, trial: SweepTrial) -> StudyLayout:
         """Return the layout, adding the trial's cell if it lacks it."""
         layout = self._require_layout()
         if layout.find_cell(trial.cell.label) is None:
@@ -317,7 +323,7 @@ class MlflowTracker:
 
 
 def layout_of(
-    study: Study, experiment: str, fingerprint: str, cells: Sequence[CellLike], is_read: IsRead
+    study: Study, experiment: str, fingerprint: str, cells: Sequence[Cell], is_read: IsRead
 ) -> StudyLayout:
     """Lay out a study; where the experiment holds others, its runs carry its name."""
     prefix = "" if experiment == study.variant else f"{study.variant}: "
@@ -342,7 +348,7 @@ class BestTrial:
         self._value = -math.inf
         self.model: BestModel | None = None
 
-    def consider(self, trial: TrialLike, record: TrialRecord, store: ArtifactStore) -> None:
+    def consider(self, trial: SweepTrial, record: TrialRecord, store: ArtifactStore) -> None:
         """Compare a trial that has ended with the best so far."""
         if trial.kind != "replicate" or record.state != "finished":
             return

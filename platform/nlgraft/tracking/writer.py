@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from multiprocessing.pool import ThreadPool
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from nlgraft.basics.errors import StudyError
 from nlgraft.tracking.entries import RunEntry, RunKey
 from nlgraft.tracking.uri import public_text
+
+if TYPE_CHECKING:
+    from nlgraft.tracking.backend import MlflowBackend
 
 _log = logging.getLogger("nlgraft.tracking")
 
@@ -20,34 +23,6 @@ _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
 _MAX_ATTEMPTS = 3
 _LIVE_PAUSE_S = 2.0
-
-
-class Backend(Protocol):
-    """The operations of a tracking store that the writer thread needs."""
-
-    def write(self, entry: RunEntry) -> None:
-        """Make a run hold the content of its entry; writing it twice changes nothing."""
-        ...
-
-    def end_orphans(self, active: Iterable[RunKey]) -> int:
-        """Mark every run of the study that is RUNNING and not active as KILLED; return their number."""
-        ...
-
-    def holds(self, entries: Sequence[RunEntry]) -> bool:
-        """Tell if the store is known to hold these ended trials in full."""
-        ...
-
-    def note_held(self) -> None:
-        """Note which ended trials the store holds; called when all entries are written."""
-        ...
-
-    def is_reachable(self) -> bool:
-        """Tell if the store responds at all."""
-        ...
-
-    def forget(self) -> None:
-        """Read the runs again before the next write: a call failed and may still have been carried out."""
-        ...
 
 
 class Writer:
@@ -77,7 +52,7 @@ class Writer:
 
     def __init__(
         self,
-        connect: Callable[[], Backend],
+        connect: Callable[[], MlflowBackend],
         active: Callable[[], set[RunKey]],
         name: str,
         may_write: Callable[[], bool] = lambda: True,
@@ -93,7 +68,7 @@ class Writer:
         self._live_pause_s = live_pause_s
         self._num_at_once = num_at_once
         self._due_s: dict[RunKey, float] = {}
-        self._backend: Backend | None = None
+        self._backend: MlflowBackend | None = None
         self._refusal: StudyError | None = None
         self._changed = threading.Condition()
         self._pending: dict[RunKey, RunEntry] = {}
@@ -302,7 +277,7 @@ class Writer:
             return error
         return None
 
-    def _open(self) -> Backend:
+    def _open(self) -> MlflowBackend:
         if self._backend is not None:
             return self._backend
         try:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from nlgraft.execution.events import SweepTrial
 from nlgraft.execution.forecast import Forecast
 from nlgraft.pipeline.stage import Stage, StageGraph, Work
 from nlgraft.pipeline.store import StageCost
 from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import Cell
+from nlgraft.study.data.plan import SweepTrial
 
 SECONDS = {"up": 100, "tune": 10, "score": 1}
 COSTS = {name: StageCost(seconds, 1.0, 1) for name, seconds in SECONDS.items()}

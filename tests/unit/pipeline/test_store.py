@@ -185,7 +185,7 @@ def test_a_place_that_refuses_is_named_with_a_remedy(
         monkeypatch.setattr(Path, name, refuse)
     for use in (
         lambda: store.write_record("trials", "x", {}),
-        lambda: store.lock_study("x"),
+        lambda: store.leases.lock_study("x"),
         lambda: store.new_scratch(number(2)),
         lambda: store.discard(number(1)),
     ):
@@ -209,7 +209,7 @@ def test_a_lease_is_judged_in_a_place_that_cannot_be_written(
     def refuse(key: str, data: bytes) -> None:
         raise StoreError("read only")
 
-    with store.lock_study("x"):
+    with store.leases.lock_study("x"):
         monkeypatch.setattr(store._files, "write", refuse)
         assert store.leases.is_study_locked("x")
 

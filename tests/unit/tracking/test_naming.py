@@ -3,8 +3,7 @@ import hashlib
 import pytest
 
 from nlgraft.pipeline.stage import Stage, StageGraph
-from nlgraft.tracking.layout import cell_metrics
-from nlgraft.tracking.naming import (
+from nlgraft.tracking.entries import (
     distinct_levels,
     flatten,
     metric_name,
@@ -13,6 +12,7 @@ from nlgraft.tracking.naming import (
     upstream_trainings,
     value_text,
 )
+from nlgraft.tracking.layout import cell_metrics
 
 
 @pytest.mark.parametrize(
