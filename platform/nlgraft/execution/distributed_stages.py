@@ -48,7 +48,7 @@ class _Mailbox:
         self._members: dict[int, tuple[Any, str]] = {}
         self._reports: list[tuple[str, int, dict[str, float]]] = []
         self._stop_reason: str | None = None
-        self._error: bytes | None = None
+        self._error: Any = None
         self._stacks: list[str] = []
 
     def join(self, rank: int, world_size: int, worker: Any, node: str) -> None:
@@ -75,10 +75,10 @@ class _Mailbox:
     def stop_reason(self) -> str | None:
         return self._stop_reason
 
-    def post_error(self, error: bytes) -> None:
+    def post_error(self, error: Any) -> None:
         self._error = self._error or error  # what others raise follows from the first
 
-    def error(self) -> bytes | None:
+    def error(self) -> Any:
         return self._error
 
     def add_stacks(self, stacks: str) -> None:
@@ -126,7 +126,7 @@ def _train_loop(config: dict[str, Any]) -> None:
             lambda: ray.get(mailbox.stacks.remote()), context.get_world_size(), patience_s
         )
         error = ("NoProgress", "\n".join([reason, *all_stacks]))
-        ray.get(mailbox.post_error.remote(pickle.dumps(error)))
+        ray.get(mailbox.post_error.remote(error))
 
     if config["stall_s"] is not None:
         reporter = StallWatch(reporter, config["stall_s"], {stage.fingerprint}, tell_stalled)
@@ -143,11 +143,11 @@ def _train_loop(config: dict[str, Any]) -> None:
         )
     except TrialStopped as stopped:
         if rank == 0:
-            ray.get(mailbox.post_error.remote(pickle.dumps(stopped.reason)))
+            ray.get(mailbox.post_error.remote(stopped.reason))
     except Exception as error:
         # If a worker is lost, the collectives of the others fail as well, in the words of their library.
         if _are_alive(ray.get(mailbox.workers.remote())):
-            ray.get(mailbox.post_error.remote(pickle.dumps(_told(error, config["place"].open()))))
+            ray.get(mailbox.post_error.remote(_told(error, config["place"].open())))
         raise
 
 
@@ -229,9 +229,8 @@ def run_on_workers(
         # Lost workers are counted here and not by Train, which would retry an error of the stage as well.
         trainer = _new_trainer(stage, place, group, mailbox, losses.number, faulty)
         failure = _fit(trainer, reporter, mailbox, report_waiting)
-        posted, nodes = ray.get([mailbox.error.remote(), mailbox.nodes.remote()])
+        error, nodes = ray.get([mailbox.error.remote(), mailbox.nodes.remote()])
         ray.kill(mailbox)  # else one actor of each attempt would stay as long as the driver
-        error: Any = None if posted is None else pickle.loads(posted)
         if isinstance(error, tuple):
             raise WorkerStageError(f"{error[0]}: {error[1]}")
         if isinstance(error, _FaultyHost):
@@ -297,9 +296,7 @@ def _new_trainer(
     losses: int,
     faulty: Collection[str],
 ) -> TorchTrainer:
-    resources = {"CPU": group.cpus_per_worker}
-    if group.gpus_per_worker:
-        resources["GPU"] = group.gpus_per_worker
+    resources = {name: amount for name, amount in group.shape.items() if amount}
     most, least = group.num_workers, group.least_workers or group.num_workers
     return TorchTrainer(
         _train_loop,

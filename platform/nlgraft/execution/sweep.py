@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nlgraft.basics.errors import ClusterError, StageBusy
 from nlgraft.basics.wording import duration
@@ -35,9 +36,6 @@ from nlgraft.study.data.design import Cell
 from nlgraft.study.data.plan import SweepTrial
 from nlgraft.study.data.study import Study, TrialScheduler
 from nlgraft.study.reading.system_import import load_system
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -280,7 +278,7 @@ class _TuneSweep:
         spec = TrialSpec(
             trial.graph, trial.config, self._store.place, batch_id, trial.key, self._group, stage, metric
         )
-        return spec.to_bytes()
+        return pickle.dumps(spec)
 
     def _record_killed(self, reason: str) -> None:
         self._queue.stop(reason)
