@@ -81,7 +81,7 @@ class Told:
         for trial, record in self.ended:
             tracker.trial_started(trial)
             for step in range(1, 4):
-                tracker.trial_metrics(trial.fingerprint, step, {"train/loss": 1 / step}, step, "training")
+                tracker.trial_metrics(trial, step, {"train/loss": 1 / step}, step, "training")
             time.sleep(pause_s)
             tracker.trial_ended(trial, record, self.store)
         tracker.finish_study(self.result(), "| cell | score |")
@@ -157,7 +157,7 @@ def test_faults_in_the_middle_of_a_study(recorded, proxy, fault):
     began = time.monotonic()
     for trial, record in recorded.ended:
         tracker.trial_started(trial)
-        tracker.trial_metrics(trial.fingerprint, 1, {"train/loss": 1.0}, 1)
+        tracker.trial_metrics(trial, 1, {"train/loss": 1.0}, 1)
         tracker.trial_ended(trial, record, recorded.store)
     assert time.monotonic() - began < 10  # only queued
     time.sleep(3)

@@ -95,9 +95,9 @@ class StudyLayout:
         self._study = study
         self._is_read = is_read
         self._prefix = prefix
-        self._fingerprint = fingerprint
+        self.fingerprint = fingerprint
         self._yaml = study.to_yaml(is_public=True)
-        self._cells = {cell.label: cell for cell in cells}
+        self._cells = cells
         # Most trials of a study read the same text.
         self._datasets = lru_cache(_DATASETS_KEPT)(lambda data: tracked_datasets(json.loads(data)))
         self.study_key = RunKey("study", "", fingerprint)
@@ -106,11 +106,6 @@ class StudyLayout:
             factor: distinct_levels(cell.levels[factor] for cell in cells if factor in cell.levels)
             for factor in factors
         }
-
-    @property
-    def fingerprint(self) -> str:
-        """The study's fingerprint."""
-        return self._fingerprint
 
     @property
     def experiment_tags(self) -> dict[str, str]:
@@ -133,35 +128,26 @@ class StudyLayout:
             texts={"study.yaml": self._yaml},
             status="RUNNING",
         )
-        cells = [self._cell_start(cell) for cell in self._cells.values()]
+        cells = [self._cell_start(cell) for cell in self._cells]
         # MLflow lists what began last first: the baseline leads, the study ends the list.
         for number, cell in enumerate(reversed(cells), start=1):
             cell.started_ms = study.started_ms + number
         return [study, *cells]
 
-    def add_cell(self, cell: Cell) -> RunEntry:
-        """Add a cell that `start` did not know; return its entry, state RUNNING."""
-        self._cells[cell.label] = cell
-        return self._cell_start(cell)
-
     def cell_key(self, cell: Cell) -> RunKey:
         """Return the key of a cell's run."""
         return RunKey("cell", cell.label, cell.key)
 
-    def find_cell(self, cell: str | Mapping[str, Any]) -> Cell | None:
-        """Find a cell by its label, ``"generator=att"``, or its levels, ``{"generator": "att"}``."""
-        if isinstance(cell, str):
-            return self._cells.get(cell)
-        levels = flatten(cell)
-        return next(
-            (candidate for candidate in self._cells.values() if flatten(candidate.levels) == levels), None
-        )
+    def find_cell(self, levels: Mapping[str, Any]) -> Cell | None:
+        """Find a cell by its levels, ``{"generator": "att"}``."""
+        texts = flatten(levels)
+        return next((cell for cell in self._cells if flatten(cell.levels) == texts), None)
 
     def trial_start(self, trial: SweepTrial) -> RunEntry:
         """Build the entry of a trial that was handed to a worker, state RUNNING."""
         started_ms = now_ms()
         return RunEntry(
-            key=_trial_key(trial),
+            key=trial_key(trial),
             name=self._trial_name(trial),
             status="RUNNING",
             build=partial(self._started, trial, started_ms),
@@ -174,7 +160,7 @@ class StudyLayout:
             files: Writes hypotheses, references and segment statistics.
         """
         return RunEntry(
-            key=_trial_key(trial),
+            key=trial_key(trial),
             name=self._trial_name(trial),
             status=_STATUS_OF_STATE.get(record.state, "FAILED"),
             ended_ms=round(record.ended_at * 1000),
@@ -204,7 +190,7 @@ class StudyLayout:
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def _started(self, trial: SweepTrial, started_ms: int) -> RunEntry:
-        key = _trial_key(trial)
+        key = trial_key(trial)
         tags = self._tags(key) | self._factor_tags(trial.cell)
         tags |= {"nlgraft.trial_kind": trial.kind, "nlgraft.seed": str(trial.seed)}
         if trial.number is not None:
@@ -350,7 +336,7 @@ class StudyLayout:
             KIND: key.kind,
             FINGERPRINT: key.fingerprint,
             STUDY: self._study.variant,
-            STUDY_FINGERPRINT: self._fingerprint,
+            STUDY_FINGERPRINT: self.fingerprint,
         }
         return tags | ({CELL: key.cell} if key.cell else {})
 
@@ -376,7 +362,8 @@ class StudyLayout:
         }
 
 
-def _trial_key(trial: SweepTrial) -> RunKey:
+def trial_key(trial: SweepTrial) -> RunKey:
+    """Return the key of a trial's run."""
     return RunKey("trial", trial.cell.label, trial.fingerprint)
 
 

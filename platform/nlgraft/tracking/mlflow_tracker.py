@@ -9,11 +9,10 @@ import logging
 import math
 import os
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from nlgraft.basics.errors import StudyError
 from nlgraft.study.data.design import Cell
@@ -31,7 +30,7 @@ from nlgraft.tracking.entries import (
     metric_name,
     upstream_trainings,
 )
-from nlgraft.tracking.layout import StudyLayout, now_ms
+from nlgraft.tracking.layout import StudyLayout, now_ms, trial_key
 from nlgraft.tracking.uri import check_uri, is_database, public_text
 from nlgraft.tracking.writer import Writer
 
@@ -44,9 +43,6 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("nlgraft.tracking")
-
-Connect: TypeAlias = Callable[[str, str, str, dict[str, str]], "MlflowBackend"]
-"""Opens a store, given tracking URI, experiment, study fingerprint and tags of a new experiment."""
 
 _CLOSE_S = 30.0
 _INTERRUPTED_CLOSE_S = 20.0
@@ -93,7 +89,7 @@ class MlflowTracker:
         experiment: str,
         *,
         start_timeout_s: float = 30.0,
-        connect: Connect | None = None,
+        connect: Callable[[StudyLayout], MlflowBackend] | None = None,
         artifact_root: str | None = None,
         store_id: str = "",
     ) -> None:
@@ -109,7 +105,6 @@ class MlflowTracker:
         self._writer: Writer | None = None
         self._running: set[RunKey] = set()
         self._earlier: list[RunEntry] = []
-        self._upstream: dict[str, frozenset[str]] = {}
         self._is_interrupted = False
 
     def start_study(
@@ -138,7 +133,7 @@ class MlflowTracker:
         self._may_write = may_write
         self._best = BestTrial(study.objectives[0])
         self._writer = Writer(
-            lambda: self._connect(self.uri, self.experiment, fingerprint, layout.experiment_tags),
+            lambda: self._connect(layout),
             self._running_now,
             f"MLflow at {public_text(self.uri)}",
             may_write,
@@ -156,27 +151,25 @@ class MlflowTracker:
     def trial_started(self, trial: SweepTrial) -> None:
         """Report that a trial was handed to a worker."""
         self._put_earlier()
-        self._upstream[trial.fingerprint] = upstream_trainings(trial.graph)
-        self._put(self._layout_of(trial).trial_start(trial))
+        self._put(self._require_layout().trial_start(trial))
 
     def trial_metrics(
-        self, fingerprint: str, step: int, metrics: Mapping[str, float], timestamp_ms: int, stage: str = ""
+        self, trial: SweepTrial, step: int, metrics: Mapping[str, float], timestamp_ms: int, stage: str = ""
     ) -> None:
         """Report metrics of a running trial at an optimizer step.
 
         Args:
-            fingerprint: The trial's fingerprint.
             timestamp_ms: Unix milliseconds.
             stage: Name of the reporting stage; the curves of an upstream training are prefixed by it.
         """
-        prefix = f"{stage}/" if stage in self._upstream.get(fingerprint, ()) else ""
+        prefix = f"{stage}/" if stage in upstream_trainings(trial.graph) else ""
         points = [
             Point(metric_name(prefix + name), float(value), timestamp_ms, step)
             for name, value in metrics.items()
         ]
-        for key in self._running_now():
-            if key.kind == "trial" and key.fingerprint == fingerprint:
-                self._put(RunEntry(key=key, curve=list(points)))
+        key = trial_key(trial)
+        if key in self._running_now():
+            self._put(RunEntry(key=key, curve=points))
 
     def trial_ended(
         self,
@@ -196,32 +189,14 @@ class MlflowTracker:
             store: Store of its artifacts: hypotheses, references, scores, and the model if it is the best.
             is_reused: True if an earlier run ended it.
         """
-        self._upstream.pop(trial.fingerprint, None)
         files = None if store is None else partial(copy_scored_files, trial.graph, store)
-        entry = self._layout_of(trial).trial_end(trial, record, files)
+        entry = self._require_layout().trial_end(trial, record, files)
         if is_reused:
             self._earlier.append(entry)
         else:
             self._put(entry)
         if store is not None:
             self._best.consider(trial, record, store)
-
-    def finish_cell(
-        self, cell: str | Mapping[str, Any], result: Mapping[str, Any], main_metric: str = ""
-    ) -> None:
-        """Report the results of a cell.
-
-        Args:
-            cell: Its label or its levels.
-            result: Its element of ``cells`` in the JSON of ``run --json``.
-            main_metric: The metric that is shown in its name.
-        """
-        layout = self._require_layout()
-        study_cell = layout.find_cell(cell)
-        if study_cell is None:
-            _log.warning("the study has no cell %s; its results are not written to MLflow", cell)
-            return
-        self._put(layout.cell_end(study_cell, result, main_metric))
 
     def finish_study(
         self, result: Mapping[str, Any], note: str, report_directory: Path | None = None
@@ -237,9 +212,10 @@ class MlflowTracker:
         """
         layout = self._require_layout()
         self._put_earlier()
-        for cell in result.get("cells", []):
-            if layout.find_cell(cell["cell"]) is not None:
-                self.finish_cell(cell["cell"], cell, result.get("main_metric", ""))
+        for cell_result in result.get("cells", []):
+            cell = layout.find_cell(cell_result["cell"])
+            if cell is not None:
+                self._put(layout.cell_end(cell, cell_result, result.get("main_metric", "")))
         self._end_running("the study ended before it", besides=layout.study_key)
         self._put(layout.study_end(result, note, report_directory, self._best.model))
 
@@ -271,25 +247,19 @@ class MlflowTracker:
             timeout_s = _INTERRUPTED_CLOSE_S if self._is_interrupted else _CLOSE_S
         return self._writer.close(timeout_s)
 
-    def _connect_mlflow(
-        self, uri: str, experiment: str, fingerprint: str, tags: dict[str, str]
-    ) -> MlflowBackend:
+    def _connect_mlflow(self, layout: StudyLayout) -> MlflowBackend:
         prepare_mlflow()
         from nlgraft.tracking.connection import connect
 
-        began_s = time.monotonic()
-        backend = connect(
-            uri, experiment, fingerprint, tags, self._artifact_root, self._may_write, self._store_id
+        return connect(
+            self.uri,
+            self.experiment,
+            layout.fingerprint,
+            layout.experiment_tags,
+            self._artifact_root,
+            self._may_write,
+            self._store_id,
         )
-        _log.debug("connected to %s in %.1f s", public_text(uri), time.monotonic() - began_s)
-        return backend
-
-    def _layout_of(self, trial: SweepTrial) -> StudyLayout:
-        """Return the layout, adding the trial's cell if it lacks it."""
-        layout = self._require_layout()
-        if layout.find_cell(trial.cell.label) is None:
-            self._put(layout.add_cell(trial.cell))
-        return layout
 
     def _put_earlier(self) -> None:
         """Queue the trials of earlier runs that were collected."""

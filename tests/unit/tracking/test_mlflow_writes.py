@@ -211,7 +211,7 @@ def test_a_crash_leaves_orphans_that_the_next_driver_ends_or_continues(open_trac
     first, second = toy.trials[:2]
     for trial in (first, second):
         crashed.trial_started(trial)
-        crashed.trial_metrics(trial.fingerprint, 10, {"train/loss": 2.5}, 1_000_007)
+        crashed.trial_metrics(trial, 10, {"train/loss": 2.5}, 1_000_007)
     wait_until(lambda: len(runs_by_name(client)) == 5)
     crashed._running.clear()  # it dies: nothing is ended
     crashed._writer.close(10)
@@ -240,8 +240,8 @@ def test_what_the_record_says_of_a_step_is_there_even_if_something_else_was_told
     trial = toy.trials[0]
     tracker = open_tracker()
     tracker.trial_started(trial)
-    tracker.trial_metrics(trial.fingerprint, 10, {"train/loss": 9.0}, 1_000_001)
-    tracker.trial_metrics(trial.fingerprint, 20, {"train/loss": 1.5}, 1_000_002)
+    tracker.trial_metrics(trial, 10, {"train/loss": 9.0}, 1_000_001)
+    tracker.trial_metrics(trial, 20, {"train/loss": 1.5}, 1_000_002)
     tracker.trial_ended(trial, toy.record(trial))
     tracker.close()
     run = runs_by_name(client)["baseline, seed 1"]
