@@ -86,17 +86,3 @@ def test_asha_stops_the_lower_half_at_its_first_rung(mode: str, sign: float) -> 
     reports = [("a", 1, 0.0), ("a", 2, 3.0), ("b", 2, 2.0), ("c", 2, 4.0), ("d", 2, 1.0)]
     verdicts = decisions(spec, mode, [(name, step, sign * value) for name, step, value in reports])
     assert verdicts == ["CONTINUE", "CONTINUE", "STOP", "CONTINUE", "STOP"]
-
-
-def test_the_last_rung_stops_nobody_who_is_good_enough() -> None:
-    spec = {"name": "asha", "grace_steps": 1, "reduction_factor": 2, "max_steps": 4}
-    assert decisions(spec, "max", [("a", 1, 1.0), ("a", 4, 1.0), ("a", 9, 1.0)]) == ["CONTINUE"] * 3
-
-
-def test_hyperband_has_three_brackets_and_median_waits_for_its_grace() -> None:
-    hyperband: Any = scheduler_for(
-        TrialScheduler.model_validate({"name": "hyperband", "grace_steps": 1, "reduction_factor": 3}), "max"
-    )
-    assert len(hyperband._brackets) == 3
-    median: Any = scheduler_for(TrialScheduler.model_validate({"name": "median", "grace_steps": 7}), "max")
-    assert (median._grace_period, median._min_time_slice) == (7, 0)

@@ -54,17 +54,6 @@ def test_search_proposes_equally_and_replicates_the_best(search_document: dict[s
     assert not seeds["search"] & seeds["replicate"], "the selected model is not tested"
 
 
-def test_nothing_is_proposed_beyond_the_budget_while_all_proposals_run(
-    search_document: dict[str, Any],
-) -> None:
-    search_document["factors"] = {"noise": {"target": "noise", "levels": [0.0], "baseline": 0.0}}
-    search_document["search"]["space"] = {"upstream": {"type": "int", "low": 0, "high": 1000}}
-    bench = Bench(search_document, max_concurrent=9)
-    assert all(bench.take() is not None for _ in range(3))
-    assert bench.take() is None
-    assert not bench.queue.is_done
-
-
 def test_an_interrupted_search_makes_the_same_proposals(
     search_document: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from nlgraft.basics.errors import StoreError
 from nlgraft.pipeline.integrity import FileEntry
 from nlgraft.pipeline.manifest import Manifest, describe_artifact, explain_miss
 from nlgraft.pipeline.stage import Stage
@@ -27,7 +26,7 @@ def stage(**changes) -> Stage:
 
 def manifest(of: Stage) -> Manifest:
     files = {"x.txt": FileEntry(sha256="0" * 64, bytes=3)}
-    return describe_artifact(of, files, started_at=1.0, duration_s=2.0, reason="missing")
+    return describe_artifact(of, files, {"started_at": 1.0, "duration_s": 2.0, "reason": "missing"})
 
 
 OTHER_LR = {"train": {"peak_lr": 0.002, "steps": 5}, "ids": [1, 2]}
@@ -59,10 +58,6 @@ def test_against_the_nearest():
     near, far = stage(seed=2), stage(seed=3, version=4, config={})
     reason = explain_miss(stage(), [manifest(far), manifest(near)])
     assert reason == f"changed seed (2 -> 1) since {near.fingerprint[:12]}"
-
-
-def test_nothing_to_compare_with():
-    assert explain_miss(stage(), []) == "missing: the store has no artifact of stage 'training'"
 
 
 def test_many_and_long_changes_are_cut():
@@ -105,12 +100,6 @@ def test_code_state_is_recorded_in_a_checkout():
     assert git is not None
     assert git["commit"] == head.stdout.strip()
     assert isinstance(git["is_dirty"], bool)
-
-
-@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'{"files": 1}', b"\xff"])
-def test_garbage_is_refused(data):
-    with pytest.raises(StoreError, match="cannot be read"):
-        Manifest.decode(data)
 
 
 def test_keys_of_a_later_version_are_dropped():

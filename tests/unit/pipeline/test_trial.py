@@ -14,7 +14,6 @@ from nlgraft.basics.errors import ContractError, StageBusy, TrialFailed
 from nlgraft.pipeline.stage import KillReason, NullReporter, Stage, StageGraph, Worker
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import (
-    RecordingReporter,
     TrialRecord,
     TrialStopped,
     execute_stage,
@@ -146,23 +145,6 @@ def test_failures_are_named_and_recorded(store: ArtifactStore, function: str, re
     with pytest.raises(TrialFailed):
         run(graph, store)
     assert stored_record(graph, store).attempt == 2
-
-
-def test_a_failing_input_names_the_input(store: ArtifactStore):
-    broken = Stage(name="broken", run="pipeline_stages:run_raising")
-    graph = StageGraph(Stage(name="total", run="pipeline_stages:run_total", inputs={"a": broken}))
-    with pytest.raises(TrialFailed, match="broken: ValueError: the reason") as failed:
-        run(graph, store)
-    assert failed.value.stage == "broken"
-    assert [stage["decision"] for stage in stored_record(graph, store).stages] == ["failed", "miss"]
-
-
-def test_interruption_is_recorded_as_killed(store: ArtifactStore):
-    graph = alone("interrupted")
-    with pytest.raises(KeyboardInterrupt):
-        run(graph, store)
-    assert stored_record(graph, store).state == "killed"
-    assert store.leases.busy() == set()
 
 
 class StopsAfter(NullReporter):
@@ -302,17 +284,6 @@ def test_names_that_collide_are_prefixed(store: ArtifactStore):
     numbered = [f"stepping-{stage.fingerprint[:8]}/train/loss" for stage in (upstream, other)]
     names = run(StageGraph(both), store).curves.keys()
     assert any(names == {"train/loss", "stepping/train/loss", name} for name in numbered)
-
-
-def test_recorder_of_the_caller_is_used(store: ArtifactStore):
-    recorder = RecordingReporter(NullReporter())
-    graph = StageGraph(number(1, is_distributed=True))
-
-    def distribute(stage: Stage) -> None:
-        recorder.report(stage.name, 4, {"train/loss": 0.25})
-        raise TrialStopped("as asked")
-
-    assert run(graph, store, reporter=recorder, distribute=distribute).metrics == {"train/loss": 0.25}
 
 
 def test_a_full_disk_kills_a_trial_and_does_not_fail_it(store: ArtifactStore):
