@@ -8,10 +8,8 @@ import subprocess
 import sys
 import time
 
-import mlflow
 import pytest
 
-import nlgraft
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial, trial_record
@@ -179,37 +177,6 @@ def test_a_server_that_is_away_from_start_to_end_is_told_by_the_next_run(recorde
     tracker.finish_study(recorded.result(), "")
     assert tracker.close() == 0
     recorded.check(proxy.address)
-
-
-@pytest.mark.usefixtures("ray_cluster")
-def test_the_next_run_of_a_study_writes_what_mlflow_missed(toy_document, proxy):
-    """The product path: launch() with MLflow unreachable, then launch() again with nothing left to run."""
-    study = Study.from_dict(toy_document | {"name": "missed"})
-    proxy.fault = "refuse"
-    first = nlgraft.launch(study, tracking_uri=proxy.address)
-    assert first.invocation.num_run == 4
-    proxy.fault = ""
-    second = nlgraft.launch(study, tracking_uri=proxy.address)
-    assert (second.invocation.num_run, second.invocation.num_reused) == (0, 4)
-    client = mlflow.MlflowClient(proxy.address)
-    experiment = client.get_experiment_by_name("missed").experiment_id
-    runs = client.search_runs([experiment])
-    assert {run.info.status for run in runs} == {"FINISHED"}
-    trials = [run for run in runs if run.data.tags["nlgraft.kind"] == "trial"]
-    assert sorted(run.data.metrics["test/score"] for run in trials) == pytest.approx([3.6, 3.7, 13.6, 13.7])
-    for trial in trials:
-        [point] = client.get_metric_history(trial.info.run_id, "test/score")
-        assert point.value == trial.data.metrics["test/score"]
-
-
-def test_a_server_that_vanishes_before_close_keeps_nobody(recorded, proxy):
-    tracker = recorded.start(proxy.address)
-    proxy.fault = "slow"
-    for trial, record in recorded.ended:
-        tracker.trial_ended(trial, record, recorded.store)
-    began = time.monotonic()
-    assert tracker.close(1.0) > 0
-    assert time.monotonic() - began < 15
 
 
 CREATE = """
