@@ -10,7 +10,6 @@ import json
 import logging
 import math
 import random
-import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,6 +31,7 @@ from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError
 
 from nlgraft.basics.errors import RUN_AGAIN, Finding, StoreError
+from nlgraft.basics.pacing import Pacer
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import Cell
@@ -291,7 +291,7 @@ class OptunaStudy:
         self._numbers: dict[int, int] = {}
         self._live: dict[int, Trial] = {}
         self._unwritten: list[int] = []
-        self._next_flush_s = -math.inf
+        self._flushes = Pacer(_FLUSH_PAUSE_S, _FLUSH_SHARE)
         # In the order of their proposals; `nlgraft verify` tells of one that is there twice.
         for trial in sorted(stored, key=lambda trial: trial.user_attrs.get(_NUMBER, math.inf)):
             if trial.state.is_finished() and number_of(trial) not in self._numbers:
@@ -357,21 +357,18 @@ class OptunaStudy:
     def tell(self, number: int, record: TrialRecord) -> None:
         """Tell how a proposal ended: a non-finite objective is FAIL; telling twice changes nothing."""
         self._tell(number, record)
-        if time.monotonic() >= self._next_flush_s:
+        if self._flushes.is_due:
             self.flush()
 
     @explained()
     def flush(self) -> None:
         """Write the trials that have ended to the database."""
-        began_s = time.monotonic()
         trials = self.trials
-        with _going_on_if_locked():
+        with self._flushes.turn(), _going_on_if_locked():
             while self._database is not None and self._unwritten:
                 self._check()
                 self._database.add_trial(trials[self._unwritten[0]])
                 del self._unwritten[0]  # only now: one that could not be written is tried again
-        took_s = time.monotonic() - began_s
-        self._next_flush_s = time.monotonic() + max(_FLUSH_PAUSE_S, took_s / _FLUSH_SHARE)
 
     def _tell(self, number: int, record: TrialRecord) -> None:
         index = self._numbers.get(number)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nlgraft.basics.errors import ClusterError, StageBusy
+from nlgraft.basics.pacing import Pacer
 from nlgraft.basics.wording import duration
 from nlgraft.execution.cluster import (
     DRIVER_SHARE,
@@ -25,8 +26,7 @@ from nlgraft.execution.cluster_watch import MAX_PREEMPTIONS, ClusterWatch, memor
 from nlgraft.execution.events import Driver, Event, Notice, TrialEnded
 from nlgraft.execution.interruption import Interrupted, raising_interrupted
 from nlgraft.execution.optuna_study import OptunaStudy, database_url, optuna_name
-from nlgraft.execution.stage_claims import LOOK_SHARE
-from nlgraft.execution.trial_queue import TrialQueue
+from nlgraft.execution.trial_queue import LOOK_SHARE, TrialQueue
 from nlgraft.execution.waiting import Wait, place_text, unplaced
 from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.stage import Stage, StageGraph
@@ -147,7 +147,7 @@ class _TuneSweep:
         )
         self._wait = Wait(lambda line: driver.observe(Notice(line)))
         self._wait_timeout_s = driver.wait_timeout_s
-        self._next_look_s = 0.0
+        self._looks = Pacer(_LOOK_PAUSE_S, LOOK_SHARE)
         self._board = DriverBoard(self._encode)
         self._watch = ClusterWatch(places_of_driver(), address)
         self._check_signals: Callable[[], None] = lambda: None
@@ -186,11 +186,9 @@ class _TuneSweep:
         """Raise if the sweep cannot go on; see `TuneSearcher`."""
         self._check_signals()
         self._watch.check(is_suspect=is_suspect)
-        began_s = time.monotonic()
-        if began_s >= self._next_look_s:
-            self._look_for_places()
-            took_s = time.monotonic() - began_s
-            self._next_look_s = time.monotonic() + max(_LOOK_PAUSE_S, took_s / LOOK_SHARE)
+        if self._looks.is_due:
+            with self._looks.turn():
+                self._look_for_places()
 
     def _look_for_places(self) -> None:
         """Report what keeps trials from running, and end the sweep if none has run for too long."""

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from nlgraft.basics.errors import StoreError
+from nlgraft.basics.pacing import Pacer
 from nlgraft.execution.cell_searches import CellSearches, KnownTrial
 from nlgraft.execution.events import (
     Driver,
@@ -29,15 +30,18 @@ from nlgraft.execution.events import (
 from nlgraft.execution.forecast import Forecast
 from nlgraft.execution.optuna_study import OptunaStudy
 from nlgraft.execution.planned_trials import Replicates
-from nlgraft.execution.stage_claims import LOOK_SHARE, StageClaims
 from nlgraft.execution.sweep_board import LEFT_OUT_S
-from nlgraft.pipeline.stage import Work
+from nlgraft.pipeline.stage import Stage, Work
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord, TrialState, finished_record, trial_record, write_end
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.plan import SweepTrial
 from nlgraft.study.data.study import Study
 
+LOOK_SHARE = 0.02
+"""Share of the driver's time that may go into looking up what the store holds, and into outlooks: each
+goes through every trial that is left."""
+_LOOK_PAUSE_S = 0.5
 _OUTLOOK_PAUSE_S = 2.0
 
 
@@ -82,7 +86,7 @@ class TrialQueue:
         # In an object store each manifest that durations are read from is a request.
         self._forecast = Forecast(max_concurrent, store.durations() if store.is_local else {})
         self._stages = StageClaims(store, driver.clock)
-        self._next_outlook_s = -math.inf
+        self._outlooks = Pacer(_OUTLOOK_PAUSE_S, LOOK_SHARE, driver.clock)
         self._searches = CellSearches(study, store, cells, open_optuna)
         self._deadline_s = (
             None if study.budget.wall_clock_s is None else self._clock() + study.budget.wall_clock_s
@@ -319,16 +323,14 @@ class TrialQueue:
 
     def _tell_outlook(self) -> None:
         """Tell the observer, as often as its cost allows, what waits for what and how long it all takes."""
-        now_s = self._clock()
-        if now_s < self._next_outlook_s:
+        if not self._outlooks.is_due:
             return
-        left_s = self._forecast.left(
-            self.running, self._waiting, self._stages.present, self._searches.num_unproposed
-        )
-        awaited_stages = [self._stages.awaited(trial) for trial in self._waiting]
-        held_back = Counter(stage.name for stage in awaited_stages if stage is not None)
-        took_s = self._clock() - now_s
-        self._next_outlook_s = self._clock() + max(_OUTLOOK_PAUSE_S, took_s / LOOK_SHARE)
+        with self._outlooks.turn():
+            left_s = self._forecast.left(
+                self.running, self._waiting, self._stages.present, self._searches.num_unproposed
+            )
+            awaited_stages = [self._stages.awaited(trial) for trial in self._waiting]
+            held_back = Counter(stage.name for stage in awaited_stages if stage is not None)
         self._driver.observe(Outlook(len(self._running), held_back, left_s))
 
     def _start(self, trial: SweepTrial) -> SweepTrial:
@@ -380,6 +382,78 @@ def _record_of_end(
         ended_at=now,
         host=socket.gethostname(),
     )
+
+
+# Which stages are stored, being computed by a running trial, or failed.
+
+
+class StageClaims:
+    """Tracks which stages of a sweep are stored, being computed, or failed.
+
+    Attributes:
+        present: Fingerprints of the stages that the store is known to hold.
+
+    Args:
+        store: The artifact store.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, store: ArtifactStore, clock: Callable[[], float]) -> None:
+        self.present: set[str] = set()
+        self._store = store
+        self._looks = Pacer(_LOOK_PAUSE_S, LOOK_SHARE, clock)
+        self._claimed: dict[str, str] = {}
+        self._released: list[Stage] = []
+        self._failed: dict[str, str] = {}
+
+    def claim(self, trial: SweepTrial) -> None:
+        """Note that a trial starts and computes its missing stages."""
+        for stage in trial.graph.stages:
+            if stage.fingerprint not in self.present:
+                self._claimed[stage.fingerprint] = trial.key
+
+    def release(self, trial: SweepTrial) -> None:
+        """Note that a trial has ended; what it published is seen by the next look."""
+        for stage in trial.graph.stages:
+            if self._claimed.get(stage.fingerprint) == trial.key:
+                del self._claimed[stage.fingerprint]
+                self._released.append(stage)
+
+    def awaited(self, trial: SweepTrial) -> Stage | None:
+        """Return the first stage of a trial that a running one is computing."""
+        for stage in trial.graph.stages:
+            if stage.fingerprint in self._claimed and stage.fingerprint not in self.present:
+                return stage
+        return None
+
+    def look(self, waiting: Iterable[SweepTrial]) -> None:
+        """Look up which claimed or wanted stages have been published since the last look."""
+        # What a trial that has ended published is seen at once, everything else after a pause.
+        self.present |= {stage.fingerprint for stage in self._released if self._store.has(stage)}
+        self._released.clear()
+        if self._looks.is_due:
+            with self._looks.turn():
+                fingerprints = {stage.fingerprint for trial in waiting for stage in trial.graph.stages}
+                fingerprints |= set(self._claimed)
+                self.present |= self._store.finished(fingerprints - self.present)
+
+    def remember_failed(self, record: TrialRecord) -> None:
+        """Keep the stage that failed: every trial that needs it would fail in the same way."""
+        for stage in record.stages:
+            if stage["decision"] == "failed":
+                self._failed[stage["fingerprint"]] = record.reason
+
+    @property
+    def has_failed(self) -> bool:
+        """True if a stage has failed."""
+        return bool(self._failed)
+
+    def doom(self, trial: SweepTrial) -> str | None:
+        """Return why a trial is bound to fail; None if it may succeed, or while a stage of it is computed."""
+        stages = [stage.fingerprint for stage in trial.graph.stages]
+        doomed = [key for key in stages if key in self._failed]
+        is_busy = any(key in self._claimed for key in stages)
+        return self._failed[doomed[0]] if doomed and not is_busy else None
 
 
 # Trials that found one of their stages being computed by another sweep, and are tried again.

@@ -214,10 +214,9 @@ class ArtifactStore:
         self._files.delete(f"{key}/{MANIFEST}")
         self._files.delete_tree(key)
 
-    def has(self, stage: Stage | str) -> bool:
-        """Return True if the artifact of a stage or fingerprint is published; its bytes are not looked at."""
-        fingerprint = _fingerprint(stage)
-        return bool(self._files.existing(manifest_key(name, fingerprint) for name in self._candidates(stage)))
+    def has(self, stage: Stage) -> bool:
+        """Return True if the artifact of a stage is published; its bytes are not looked at."""
+        return bool(self._files.existing([manifest_key(stage.name, stage.fingerprint)]))
 
     def finished(self, fingerprints: Iterable[str]) -> set[str]:
         """Select the fingerprints whose artifacts are published."""

@@ -10,7 +10,7 @@ import socket
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -80,7 +80,7 @@ def run_trial(
     except StageBusy:
         raise
     except Exception as error:
-        end = _end_of(error, runner.current, store)
+        end = end_of(error, runner.current, store)
         if isinstance(end, TrialStopped):
             is_kill = isinstance(end.reason, KillReason)
             return attempt.record_end("killed" if is_kill else "stopped", end.reason)
@@ -282,8 +282,8 @@ def fault_of_host(error: BaseException, store: ArtifactStore) -> HostFault | Non
     return host_fault(cause, store.scratch_root)
 
 
-def _end_of(error: Exception, stage: str, store: ArtifactStore) -> HostFault | TrialStopped | TrialFailed:
-    """Return which end of a trial an error is, of a stage or of the store."""
+def end_of(error: Exception, stage: str, store: ArtifactStore) -> HostFault | TrialStopped | TrialFailed:
+    """Return which end of a trial an error of a stage or of the store is."""
     if isinstance(error, TrialStopped | TrialFailed):
         return error
     if fault := fault_of_host(error, store):
@@ -299,6 +299,7 @@ def _is_disk_full(error: BaseException) -> bool:
     return is_full or os.strerror(errno.ENOSPC) in str(error)
 
 
+@dataclass
 class StageRunner:
     """Runs the stages that are not stored, and records each cache decision.
 
@@ -313,30 +314,22 @@ class StageRunner:
         current: Name of the current stage, for messages.
     """
 
-    def __init__(
-        self,
-        store: ArtifactStore,
-        reporter: RecordingReporter,
-        *,
-        is_waiting: bool,
-        distribute: Callable[[Stage], None] | None,
-        device: str,
-    ) -> None:
-        self.current = "trial"
-        self._store = store
-        self._reporter = reporter
-        self._is_waiting = is_waiting
-        self._distribute = distribute
-        self._device = device
-        self._entries: dict[str, dict[str, Any]] = {}
-        self._stored: set[str] = set()
+    store: ArtifactStore
+    reporter: RecordingReporter
+    _: KW_ONLY
+    is_waiting: bool
+    distribute: Callable[[Stage], None] | None
+    device: str
+    current: str = "trial"
+    _entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _stored: set[str] = field(default_factory=set)
 
     def entry(self, stage: Stage) -> dict[str, Any]:
         """Return the decision about a stage of the trial as `TrialRecord.stages` has it."""
         if stage.fingerprint in self._entries:
             return self._entries[stage.fingerprint]
         # Either all that reads it is stored, or the trial ended before its turn came.
-        if self._store.has(stage):
+        if self.store.has(stage):
             return _entry(stage, Verdict(Decision.HIT, "stored; not read"), 0.0)
         return _entry(stage, Verdict(Decision.MISS, "not run"), 0.0)
 
@@ -353,7 +346,7 @@ class StageRunner:
         owner = ""
         while stage.fingerprint not in self._stored:
             self.current = stage.name
-            verdict = self._store.verify(stage)
+            verdict = self.store.verify(stage)
             if verdict.decision is Decision.HIT:
                 if owner:
                     verdict = Verdict(Decision.WAIT, f"computed by {owner}")
@@ -364,9 +357,9 @@ class StageRunner:
                 self.ensure(upstream)
             self.current = stage.name
             try:
-                lease = self._store.leases.acquire(stage.fingerprint)
+                lease = self.store.leases.acquire(stage.fingerprint)
             except StageBusy as busy:
-                if not self._is_waiting:
+                if not self.is_waiting:
                     raise
                 if not owner:
                     logger.info("stage %s %s: waits for %s", stage.name, stage.fingerprint[:12], busy.owner)
@@ -376,16 +369,16 @@ class StageRunner:
                 continue
             with lease:
                 # Its last owner may have published it between the look above and the lease.
-                if verdict.decision is not Decision.MISS or self._store.has(stage):
-                    verdict = self._store.verify(stage)
+                if verdict.decision is not Decision.MISS or self.store.has(stage):
+                    verdict = self.store.verify(stage)
                 if verdict.decision is not Decision.HIT:
                     self._make(stage, verdict)
 
     def _make(self, stage: Stage, verdict: Verdict) -> None:
         if verdict.decision is Decision.CORRUPT:
-            self._store.discard(stage)
+            self.store.discard(stage)
         else:
-            step = self._store.checkpoints(stage).newest_step()
+            step = self.store.checkpoints(stage).newest_step()
             if step is None:
                 verdict = Verdict(Decision.RUN, verdict.reason)
             else:
@@ -401,8 +394,8 @@ class StageRunner:
         except (Exception, SystemExit) as error:
             if hasattr(error, "ray_terminate_msg"):
                 raise  # Ray ends its processes by SystemExit; the stage did not fail
-            end = _end_of(error, stage.name, self._store)
-            if not isinstance(end, TrialFailed) or not self._store.has(stage):
+            end = end_of(error, stage.name, self.store)
+            if not isinstance(end, TrialFailed) or not self.store.has(stage):
                 self._note_end(stage, end, verdict, started)
                 raise end from error.__cause__ if end is error else error
             # Another owner took this lease over, was quicker and has cleared the checkpoints.
@@ -410,32 +403,30 @@ class StageRunner:
         self._note(stage, verdict, time.monotonic() - started)
 
     def _run(self, stage: Stage, reason: str) -> None:
-        if stage.is_distributed and self._distribute is not None:
-            self._distribute(stage)
-            if not self._store.has(stage):
+        if stage.is_distributed and self.distribute is not None:
+            self.distribute(stage)
+            if not self.store.has(stage):
                 raise ContractError("its workers ended without an error and without an artifact")
             return
         inputs = {name: self._fetch(upstream) for name, upstream in stage.inputs.items()}
         self.current = stage.name
-        worker = Worker(device=self._device)
-        execute_stage(
-            stage, self._store, reporter=self._reporter, worker=worker, inputs=inputs, reason=reason
-        )
+        worker = Worker(device=self.device)
+        execute_stage(stage, self.store, reporter=self.reporter, worker=worker, inputs=inputs, reason=reason)
 
     def _fetch(self, stage: Stage) -> Path:
         """Fetch an input; one whose bytes are damaged is made again first."""
         for _ in range(_NUM_FETCHES - 1):
             try:
-                return self._store.fetch(stage)
+                return self.store.fetch(stage)
             except ArtifactDamaged as error:
                 logger.warning("stage %s is made again: %s", stage.name, error)
-                self._store.discard(stage)
+                self.store.discard(stage)
                 self._stored.discard(stage.fingerprint)
                 self.ensure(stage)
-        return self._store.fetch(stage)
+        return self.store.fetch(stage)
 
     def _wait(self, pause_s: float) -> None:
-        reason = self._reporter.should_stop()
+        reason = self.reporter.should_stop()
         if reason is not None:
             raise TrialStopped(reason)
         time.sleep(pause_s)

@@ -35,7 +35,7 @@ class Writer:
 
     **Failure.** When a write fails, the store is probed. If it does not respond, everything waits, with
     pauses that double up to half a minute. If it does, the entry is at fault: it moves behind the others, and
-    after three attempts it is set aside until the end, when it is tried once more.
+    after three attempts it is set aside until there is more to write of its run.
 
     **Speed.** A server takes some 30 ms for a trial that has ended, most of it spent waiting for its nine
     responses; several such trials are written at a time.
@@ -78,7 +78,6 @@ class Writer:
         self._attempts: dict[RunKey, int] = {}
         self._num_outages = 0
         self._is_warned = False
-        self._is_last_round = False
         self._is_closing = threading.Event()
         self._has_tried = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nlgraft-tracking", daemon=True)
@@ -215,11 +214,7 @@ class Writer:
                 if self._earlier:
                     return []
                 if self._is_closing.is_set():
-                    if not self._set_aside or self._is_last_round:
-                        return []
-                    self._is_last_round = True
-                    self._pending, self._set_aside = self._set_aside, {}
-                    continue
+                    return []
                 self._changed.wait(self._live_pause_s if self._pending else None)
             # Noted under the lock: `close` counts a run as missing while it is being written.
             num = self._num_at_once if self._backend is not None and self._is_ended_trial(key) else 1
@@ -314,9 +309,8 @@ class Writer:
             self._pending[entry.key] = entry
             return
         self._set_aside[entry.key] = entry
-        if attempts == _MAX_ATTEMPTS:
-            run = f"{entry.key.kind} run {entry.name or entry.key.fingerprint[:12]}"
-            _log.warning("%s rejects the %s: %s", self._name, run, public_text(str(error)))
+        run = f"{entry.key.kind} run {entry.name or entry.key.fingerprint[:12]}"
+        _log.warning("%s rejects the %s: %s", self._name, run, public_text(str(error)))
 
     def _pause_for_outage(self, error: Exception) -> None:
         self._num_outages += 1

@@ -299,7 +299,7 @@ def test_what_is_left_out_by_default_can_be_sent_by_name(project):
 
 
 def test_more_than_ray_takes_is_refused_with_the_largest_parts(project, monkeypatch):
-    monkeypatch.setattr(job, "MAX_BYTES", 30)
+    monkeypatch.setattr(job, "MAX_BYTES", 20)
     with pytest.raises(NlgraftError, match=r"Ray takes 0\.0 MB; the largest parts are my_.*excludes"):
         submit_run(request(), None, print)
 

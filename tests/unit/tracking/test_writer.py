@@ -171,19 +171,6 @@ def test_a_trial_that_ends_soon_is_written_once_and_then_forgotten(store):
     assert not writer._due_s
 
 
-def test_what_was_given_up_gets_a_last_chance_with_what_came_since(store, writer, caplog):
-    store.refused = {"a"}
-    writer.put(entry("a", curve=[point(1)], status="RUNNING"))
-    writer.start(60)
-    wait_until(lambda: "rejects" in caplog.text)
-    writer.put(entry("a", curve=[point(2)], status="FINISHED"))
-    store.refused = set()
-    assert writer.close(60) == 0
-    (run,) = store.runs.values()
-    assert [p.step for p in run.curve] == [1, 2]
-    assert run.status == "FINISHED"
-
-
 def test_a_slow_store_delays_no_caller_and_close_keeps_its_time(store, writer):
     """A server that takes 10 s for each answer."""
     store.delay_s = 60.0
