@@ -106,21 +106,6 @@ def test_optuna_hears_how_each_proposal_ended() -> None:
     assert trials[3].user_attrs["nlgraft.reason"] == "no memory"
 
 
-def test_a_proposal_whose_record_is_lost_is_the_same_again() -> None:
-    """Else Optuna would hold a result more than the study has trials."""
-    study = open_study(seed=1)
-    proposals = {number: study.propose(number, {}) for number in range(3)}
-    ended = {number: finished(float(number)) for number in range(3)}
-    for number, record in ended.items():
-        study.tell(number, record)
-    proposal = proposals.pop(1)
-    study.reconcile(proposals, {0: ended[0], 2: ended[2]})
-    assert study.propose(1, {}) == proposal
-    study.tell(1, ended[1])
-    assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 3
-    assert [trial.value for trial in study.trials] == [0.0, 1.0, 2.0]
-
-
 def test_a_damaged_database_is_named_and_made_again_from_the_proposals(tmp_path: Path) -> None:
     database = tmp_path / "optuna.db"
     url = f"sqlite:///{database}"

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from nlgraft.execution.scheduling import STEP, VALUE, CooperativeScheduler, scheduler_for
-from nlgraft.study.data.study import TrialScheduler
+from nlgraft.execution.scheduling import STEP, VALUE, CooperativeScheduler
 
 
 class Inner:
@@ -67,22 +66,3 @@ def test_every_cell_has_a_scheduler_of_its_own_and_replicates_have_none(parts: A
     assert inner[0].told == [(name, trial) for trial in ("a1", "a2") for name in names]
     assert inner[1].told == [(name, "b1") for name in names]
     assert (len(inner), requests) == (2, [])
-
-
-def decisions(spec: dict[str, Any], mode: str, reports: list[tuple[str, int, float]]) -> list[str]:
-    scheduler: Any = scheduler_for(TrialScheduler.model_validate(spec), mode)
-    trials = {name: SimpleNamespace(trial_id=name) for name, _, _ in reports}
-    for trial in trials.values():
-        scheduler.on_trial_add(None, trial)
-    return [
-        scheduler.on_trial_result(None, trials[name], {STEP: step, VALUE: value})
-        for name, step, value in reports
-    ]
-
-
-@pytest.mark.parametrize("mode, sign", [("max", 1.0), ("min", -1.0)])
-def test_asha_stops_the_lower_half_at_its_first_rung(mode: str, sign: float) -> None:
-    spec = {"name": "asha", "grace_steps": 2, "reduction_factor": 2}
-    reports = [("a", 1, 0.0), ("a", 2, 3.0), ("b", 2, 2.0), ("c", 2, 4.0), ("d", 2, 1.0)]
-    verdicts = decisions(spec, mode, [(name, step, sign * value) for name, step, value in reports])
-    assert verdicts == ["CONTINUE", "CONTINUE", "STOP", "CONTINUE", "STOP"]

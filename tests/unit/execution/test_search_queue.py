@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from nlgraft.execution.events import CellSearched
 from nlgraft.execution.status import read_status
 from nlgraft.study.data.design import cells
 from nlgraft.study.planning.selection import chosen_params
-from tests.unit.execution.queue_bench import Bench, with_looks
+from tests.unit.execution.queue_bench import Bench
 
 ANY = TypeAdapter(dict[str, Any])
 
@@ -176,16 +175,3 @@ def test_a_driver_that_lost_its_lock_changes_nothing_any_more(search_document: d
         with pytest.raises(StudyLockedError):
             change()
     assert [bench.store.list_records(kind, ANY) for kind in ("trials", "proposals")] == before
-
-
-def test_a_search_ends_before_the_first_look(search_document: dict[str, Any]) -> None:
-    document = with_looks(search_document)
-    taken: list[int] = []
-
-    def grant() -> Mapping[str, int]:
-        taken.append(len(bench.ended()))
-        return {}
-
-    bench = Bench(document, grant=grant)
-    bench.run_all()
-    assert taken == [2 * (3 + 3)]

@@ -96,16 +96,6 @@ def test_reports_without_dev_metrics_are_sent_once_a_second(
     assert reports[0]["unix_ms"] == 1_050_000
 
 
-def test_a_request_on_the_board_stops_and_a_lost_board_kills(
-    tmp_path: Path, sent: list[dict[str, Any]]
-) -> None:
-    assert TuneReporter(spec(tmp_path), Board()).should_stop() is None
-    assert TuneReporter(spec(tmp_path), Board("rung 1")).should_stop() == "t1: rung 1"
-    reason = TuneReporter(spec(tmp_path), Board(RayError())).should_stop()
-    assert reason == "lost contact with the driver of the sweep (RayError)"
-    assert isinstance(reason, KillReason)
-
-
 def test_a_trial_that_tune_ends_is_killed_and_says_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from nlgraft.basics.errors import StoreError
-from nlgraft.execution.events import LookTaken, Notice, Outlook, SweepStarted, TrialStarted
+from nlgraft.execution.events import LookTaken, Notice, Outlook, SweepStarted
 from nlgraft.execution.status import RunningRecord, read_status
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
-from tests.unit.execution.queue_bench import Bench, short_study, with_looks
+from tests.unit.execution.queue_bench import Bench, with_looks
 
 
 def test_every_trial_is_handed_out_once_and_reused_afterwards(toy_document: dict[str, Any]) -> None:
@@ -225,29 +225,3 @@ def test_status_counts_the_replicates_that_looks_have_granted(toy_document: dict
     first = cells(study)[0].key
     RunningRecord(study, store).observe(LookTaken({first: 5}, 2))
     assert [row["counts"]["planned"] for row in read_status(study, store)["cells"]] == [5, 3]
-
-
-def test_the_record_of_what_runs_is_written_rarely_and_never_stays_behind(
-    toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench = Bench(short_study(toy_document, 40), max_concurrent=40)
-    first = bench.start()
-    bench.run(first)
-    written: list[int] = []
-    monkeypatch.setattr(
-        ArtifactStore, "write_record", lambda self, kind, key, document: written.append(len(document))
-    )
-    clock_s = 0.0
-    record = RunningRecord(bench.study, bench.store, lambda: clock_s)
-    assert written == [0]
-    while (trial := bench.take()) is not None:
-        record.observe(TrialStarted(trial))
-        clock_s += 0.1
-        record.flush()
-    assert len(written) <= 9, "39 trials within 3.9 s"
-    clock_s += 0.5
-    record.flush()
-    record.flush()
-    assert (written[-1], len(written)) == (39, len(set(written))), "the last word, and no word twice"
-    record.close()
-    assert written[-1] == 0

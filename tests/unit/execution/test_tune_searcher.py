@@ -92,22 +92,6 @@ def test_it_hands_out_trials_until_the_queue_is_done(store: ArtifactStore) -> No
     assert bench.searcher.trial_of("t2") is None
 
 
-def test_it_hands_out_no_more_than_it_may(store: ArtifactStore) -> None:
-    bench = Bench(store, trial("x"), trial("y"), trial("z"), max_batches=2)
-    assert [bench.searcher.suggest("t1"), bench.searcher.suggest("t2")] == [
-        {TRIAL_ID: "t1"},
-        {TRIAL_ID: "t2"},
-    ]
-    assert bench.assigned == {"t1": "x", "t2": "y"}
-    assert bench.searcher.is_spent
-    assert bench.searcher.suggest("t3") is None  # two are running
-    assert bench.queue.told == ["check_budget"]
-    bench.searcher.on_trial_complete("t1", error=True)
-    bench.searcher.on_trial_complete("t2", error=True)
-    assert bench.searcher.suggest("t3") == "FINISHED"
-    assert [queued.fingerprint for queued in bench.queue.trials] == ["z"]
-
-
 def test_reports_reach_the_queue(store: ArtifactStore) -> None:
     bench = Bench(store, trial("x"))
     bench.searcher.suggest("t1")

@@ -65,16 +65,6 @@ def test_hashed_once_a_process(store: ArtifactStore, monkeypatch: pytest.MonkeyP
     assert len(hashed) == 2
 
 
-def test_damage_to_the_manifest(store: ArtifactStore):
-    path = publish(store)
-    (path.parent / "manifest.json").write_text("{}")
-    verdict = store.verify(number(1))
-    assert verdict.decision is Decision.CORRUPT
-    assert "manifest.json cannot be read" in verdict.reason
-    with pytest.raises(StoreError, match="cannot be read"):
-        store.fetch(number(1))
-
-
 def test_a_link_out_of_an_artifact_is_not_followed(
     store: ArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -86,20 +76,6 @@ def test_a_link_out_of_an_artifact_is_not_followed(
     monkeypatch.setattr(integrity, "_verified", set())
     verdict = store.verify(number(1))
     assert (verdict.decision, "link that leads outside" in verdict.reason) == (Decision.CORRUPT, True)
-
-
-def test_publishing_over_a_damaged_one(store: ArtifactStore):
-    """The writer that comes second repairs; over a whole one it yields."""
-    path = publish(store)
-    (path / "number.txt").chmod(0o644)
-    (path / "number.txt").write_text("7")
-    path = publish(store)
-    assert (path / "number.txt").read_text() == "1"
-    scratch = store.new_scratch(number(1))
-    (scratch / "number.txt").write_text("other bytes")
-    assert store.publish(number(1), scratch) == path
-    assert (path / "number.txt").read_text() == "1"
-    assert not scratch.exists()
 
 
 def test_publishing_a_directory_of_ones_own(store: ArtifactStore, tmp_path: Path):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pipeline_stages import alone, number, total
 
-from nlgraft.basics.errors import ContractError, StageBusy, TrialFailed
+from nlgraft.basics.errors import StageBusy, TrialFailed
 from nlgraft.pipeline.stage import KillReason, NullReporter, Stage, StageGraph, Worker
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import (
@@ -101,16 +101,6 @@ def test_damaged_result_is_made_again(store: ArtifactStore, damage: str):
     assert record.stages[-1]["decision"] == "corrupt"
     assert "metrics.json" in record.stages[-1]["reason"]
     assert "corrupt" not in decisions(run(total(1, 2, 3), store)).values()
-
-
-def test_damaged_input_is_made_again(store: ArtifactStore):
-    run(total(1, 2), store)
-    path = store.fetch(number(1)) / "number.txt"
-    path.chmod(0o644)
-    path.write_text("9")
-    record = run(total(1, 3), store)
-    assert record.metrics == {"test/total": 4.0}
-    assert decisions(record)[number(1).fingerprint] == "corrupt"
 
 
 @pytest.mark.parametrize(
@@ -235,17 +225,6 @@ def test_workers_that_publish_nothing(store: ArtifactStore):
     assert run(graph, store, distribute=stop).state == "stopped"
 
 
-def test_worker_removes_a_damaged_input(store: ArtifactStore):
-    """So that the next attempt makes it again."""
-    run(total(1), store)
-    path = store.fetch(number(1)) / "number.txt"
-    path.chmod(0o644)
-    path.write_text("9")
-    with pytest.raises(Exception, match=r"number\.txt has checksum"):
-        execute_stage(total(1, 1).result, store, reporter=NullReporter())
-    assert not store.has(number(1))
-
-
 def test_failure_after_another_owner_published(store: ArtifactStore):
     """The artifact is there, which is all that was wanted."""
 
@@ -349,12 +328,3 @@ def test_full_disk_leaves_no_record_but_the_reason(store: ArtifactStore, monkeyp
     record = run(StageGraph(number(1, is_distributed=True)), store, distribute=wrap)
     assert record.state == "killed"
     assert record.reason.startswith(f"disk full at {store.uri}; free space there (RuntimeError: I/O error")
-
-
-def test_rank_above_zero_drops_contract_errors_with_its_output(store: ArtifactStore):
-    execute_stage(alone("worded").result, store, reporter=NullReporter(), worker=Worker(rank=1, world_size=2))
-    assert not store.has(alone("worded").result)
-    with pytest.raises(ContractError):
-        execute_stage(
-            alone("worded").result, store, reporter=NullReporter(), worker=Worker(rank=0, world_size=2)
-        )

@@ -22,14 +22,6 @@ def test_what_mlflow_can_write_to_is_taken(uri):
     assert check_uri(uri) == uri
 
 
-def test_a_file_store_is_refused_naming_the_way_out():
-    with pytest.raises(StudyError) as caught:
-        check_uri("file:///data/mlruns")
-    (problem,) = caught.value.problems
-    assert problem.path == "tracking.uri"
-    assert "mlflow migrate-filestore --source /data/mlruns --target sqlite:///mlflow.db" in problem.message
-
-
 @pytest.mark.parametrize("uri", ["postgresql://u:geheim@h/d", "postgresql+psycopg2://u:geheim@h/d"])
 def test_a_database_without_its_driver_is_refused_with_what_to_install(uri, monkeypatch):
     for driver in ("psycopg", "psycopg2"):  # of SQLAlchemy 2.1 by default, and of 2.0
@@ -44,11 +36,6 @@ def test_a_database_without_its_driver_is_refused_with_what_to_install(uri, monk
 def test_a_database_with_its_driver_is_taken(monkeypatch):
     monkeypatch.setitem(sys.modules, "psycopg2", ModuleType("psycopg2"))
     assert check_uri("postgresql+psycopg2://u:p@h/d") == "postgresql+psycopg2://u:p@h/d"
-
-
-def test_a_driver_that_nobody_knows_is_refused():
-    with pytest.raises(StudyError, match="is no database URI"):
-        check_uri("postgresql+nothing://h/d")
 
 
 @pytest.mark.parametrize(
