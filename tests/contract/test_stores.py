@@ -61,7 +61,7 @@ def test_publish_and_fetch(open_store: OpenStore):
     assert (published / "deep" / "number.txt").read_text() == "1"
     for opened in (store, open_store()):
         assert opened.has(number(1))
-        assert opened.has(number(1).fingerprint)
+        assert opened.has(number(1))
         assert opened.verify(number(1)).decision is Decision.HIT
         path = opened.fetch(number(1))
         assert (path / "deep" / "number.txt").read_text() == "1"

@@ -214,6 +214,13 @@ def database_url(store: ArtifactStore) -> str | None:
     return URL.create("sqlite", database=str(root / OPTUNA_FILE)).render_as_string()
 
 
+def open_search(study: Study, store: ArtifactStore, cell: Cell) -> OptunaStudy:
+    """Open the Optuna study of a cell, which a study with a search has."""
+    assert study.search is not None
+    name, url = optuna_name(study, cell), database_url(store)
+    return OptunaStudy(name, study.search, study.objectives, url, store.check_writable)
+
+
 @contextmanager
 def explained() -> Iterator[None]:
     """Raise `StoreError` in place of an error of the database; also a decorator."""

@@ -164,23 +164,6 @@ class RunEntry:
         """Return the entry with the content that its builder gives."""
         return self if self.build is None else self.build().merge(replace(self, build=None))
 
-    def seal(self) -> RunEntry:
-        """Mark the entry as final by a digest of its content, and return it.
-
-        The digest leaves out the bytes of files: they depend on the fingerprint alone.
-        """
-        content = [
-            self.name,
-            self.tags,
-            self.params,
-            [(p.key, repr(p.value), p.step) for p in (*self.curve, *self.results)],
-            [(d.name, d.digest, d.context) for d in self.datasets],
-            self.texts,
-            self.model.fingerprint if self.model else None,
-        ]
-        self.digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
-        return self
-
 
 # Files of a trial that are logged to MLflow, and the artifact of its model.
 

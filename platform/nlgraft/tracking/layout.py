@@ -267,7 +267,7 @@ class StudyLayout:
             texts={"result.json": pretty(dict(result))},
             status=_STATUS_OF_STATE.get(state, "KILLED"),
             ended_ms=now_ms(),
-        ).seal()
+        )
 
     def study_end(
         self,
