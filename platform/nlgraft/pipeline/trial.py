@@ -282,7 +282,7 @@ def fault_of_host(error: BaseException, store: ArtifactStore) -> HostFault | Non
     return host_fault(cause, store.scratch_root)
 
 
-def end_of(error: Exception, stage: str, store: ArtifactStore) -> HostFault | TrialStopped | TrialFailed:
+def end_of(error: BaseException, stage: str, store: ArtifactStore) -> HostFault | TrialStopped | TrialFailed:
     """Return which end of a trial an error of a stage or of the store is."""
     if isinstance(error, TrialStopped | TrialFailed):
         return error
@@ -435,7 +435,9 @@ class StageRunner:
         self._entries[stage.fingerprint] = _entry(stage, verdict, duration_s)
         self._stored.add(stage.fingerprint)
 
-    def _note_end(self, stage: Stage, end: Exception, ran: Verdict, started: float) -> None:
+    def _note_end(
+        self, stage: Stage, end: HostFault | TrialStopped | TrialFailed, ran: Verdict, started: float
+    ) -> None:
         if isinstance(end, HostFault):
             return
         failed = {"traceback": traceback.format_exc()} if isinstance(end, TrialFailed) else {}
