@@ -99,14 +99,14 @@ class TrialQueue:
 
     def open(self) -> None:
         """Compare the plan with the store; queue what is missing and report the rest as reused."""
-        known = self._searches.resume()
+        trials = self._searches.resume()
         if self._study.search is None:
             for cell in self._cells:
-                known += self._replicates.begin(cell, {})
-        num_reused = sum(record is not None for _, record in known)
-        num_planned = len(known) + self._searches.num_unproposed
+                trials += self._replicates.begin(cell, {})
+        num_reused = sum(record is not None for _, record in trials)
+        num_planned = len(trials) + self._searches.num_unproposed
         self._driver.observe(SweepStarted(num_planned, num_reused, self._max_concurrent))
-        self._enqueue(known)
+        self._enqueue(trials)
         self._replicate_best()
         self._take_look()
 
@@ -291,9 +291,9 @@ class TrialQueue:
         self._driver.poll()
         write_end(record, trial.graph, self._store)
 
-    def _enqueue(self, known: Iterable[KnownTrial]) -> None:
+    def _enqueue(self, trials: Iterable[KnownTrial]) -> None:
         """Queue the trials that are missing, and report the others as reused."""
-        for trial, record in known:
+        for trial, record in trials:
             if record is None:
                 self._waiting.append(trial)
                 continue

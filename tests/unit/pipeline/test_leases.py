@@ -57,22 +57,6 @@ def start_holder(root: Path) -> subprocess.Popen:
     return process
 
 
-def test_killed_owner_is_replaced_at_once(leases: Leases, tmp_path: Path):
-    process = start_holder(tmp_path)
-    try:
-        with pytest.raises(StageBusy, match="trial 7"):
-            leases.acquire(FINGERPRINT)
-        with pytest.raises(StudyLockedError, match=rf"nlgraft run \(host .*, pid {process.pid}, for \d+ s"):
-            leases.lock_study("abc")
-        assert leases.is_study_locked("abc")
-    finally:
-        process.kill()
-        process.wait()
-    assert not leases.is_study_locked("abc")
-    leases.lock_study("abc").release()
-    leases.acquire(FINGERPRINT).release()
-
-
 def test_unreaped_owner_is_dead_too(leases: Leases, tmp_path: Path):
     """A killed child stays in the process table until its parent asks for it."""
     process = start_holder(tmp_path)

@@ -11,7 +11,7 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.runs.run import artifact_root
 from nlgraft.tracking import connection
 from nlgraft.tracking.mlflow_tracker import MlflowTracker
-from nlgraft.tracking.uri import check_uri, public_text, sqlite_path
+from nlgraft.tracking.uri import check_uri, public_text
 
 
 @pytest.mark.parametrize(
@@ -68,14 +68,6 @@ def test_artifacts_of_a_database_do_not_land_in_the_working_directory(uri, root,
 def test_an_empty_uri_is_refused():
     with pytest.raises(StudyError, match="empty"):
         check_uri(" ")
-
-
-def test_where_a_sqlite_database_lies():
-    assert sqlite_path("sqlite:////data/m.db") == Path("/data/m.db")
-    assert sqlite_path("sqlite:///m.db?timeout=5") == Path.cwd() / "m.db"
-    assert sqlite_path("sqlite+pysqlite:////data/m.db") == Path("/data/m.db")
-    assert sqlite_path("sqlite:///:memory:") is None
-    assert sqlite_path("http://h") is None
 
 
 def test_messages_that_quote_a_uri_show_no_password_and_one_line():
