@@ -142,7 +142,7 @@ def propose(
     The study's factors, search and claims are left out. See `docs/validity.md`, "A stream of proposals".
 
     Args:
-        study: The study; its first objective decides, on dev.
+        study: The study; its objective decides, on dev.
         changes: ``key=value``, on top of what is kept.
         against: Number of the kept proposal to compare with, or ``baseline``; None for what was kept last.
         max_seeds: Answer MORE if so many seeds, 3 to 24, have not decided; None for 24.

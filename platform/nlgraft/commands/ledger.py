@@ -112,7 +112,7 @@ def try_proposal(
     prepare_process(address)
     chosen, changes = split_overrides(overrides)
     study = read_study(study_file, chosen, storage)
-    with progress_of([study.objectives[0].metric]) as progress:
+    with progress_of([study.objective.metric]) as progress:
         answer = api.propose(
             study,
             changes,

@@ -143,7 +143,7 @@ def _searched(
     if not all(proposal.has_ended for proposal in kept) or len(kept) < study.search.trials:
         planned.add_unknown(f"{cell.label}: no replicate runs before its search is over", study.first_seeds)
         return None
-    best = best_proposal(study.objectives, kept)
+    best = best_proposal(study.objective, kept)
     return None if best is None else dict(best.params)
 
 

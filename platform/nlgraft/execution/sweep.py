@@ -88,7 +88,7 @@ def run_sweep(
             return OptunaStudy(
                 optuna_name(study, cell),
                 study.search,
-                study.objectives,
+                study.objective,
                 database_url(store),
                 store.check_writable,
             )
@@ -292,7 +292,7 @@ def _trial_scheduler(study: Study) -> TrialScheduler | None:
 
 
 def _watched_metric(study: Study, spec: TrialScheduler) -> str:
-    return spec.metric or study.objectives[0].metric
+    return spec.metric or study.objective.metric
 
 
 def _watched(study: Study, graph: StageGraph) -> tuple[str, str | None]:

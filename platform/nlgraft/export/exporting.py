@@ -284,7 +284,7 @@ def choose(result: StudyResult, cell: str | None = None, seed: int | None = None
         StudyError: The study has no such cell.
         DataError: Nothing has finished that could be taken.
     """
-    objective = result.study.objectives[0]
+    objective = result.study.objective
     sign = 1.0 if objective.direction == "maximize" else -1.0
     if cell is None:
         means = {
@@ -308,7 +308,7 @@ def choose(result: StudyResult, cell: str | None = None, seed: int | None = None
 def _why_none(result: StudyResult) -> str:
     is_finished = any(trial.state == "finished" for cell in result.cells for trial in cell.trials)
     if is_finished:
-        return f"no finished trial has a value of {result.study.objectives[0].metric}"
+        return f"no finished trial has a value of {result.study.objective.metric}"
     return "no trial has finished; run the study first"
 
 

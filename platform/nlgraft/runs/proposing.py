@@ -60,7 +60,7 @@ class Attempt:
         self._place = place
         self._study = study
         self._base = proposed.baseline_of(study)
-        self._metric = self._base.objectives[0].metric
+        self._metric = self._base.objective.metric
         data = proposed.data_key(self._base)
         self._key = fingerprint({"system": study.system, "metric": self._metric, "data": data})
         stream = read_stream(place.store, self._key)

@@ -39,7 +39,7 @@ def scores(study, gaps, base=20.0):
 
 def result_of(study, scored, gaps):
     study = study.model_copy(
-        update={"objective": study.objectives[0].model_copy(update={"metric": "test/accuracy"})}
+        update={"objective": study.objective.model_copy(update={"metric": "test/accuracy"})}
     )
     return scored(study, scores(study, gaps))
 

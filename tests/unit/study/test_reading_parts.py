@@ -143,7 +143,7 @@ from tests.unit.study.mistakes import change
             "objective.metric",
             "computed on the test set, which nothing may be",
         ),
-        ("objective", [], "objective", "at least 1 long"),
+        ("objective", [{"metric": "dev/bleu"}], "objective", "expected mapping, got a list of 1"),
         ("objective", ..., "objective", "is missing"),
         # budgets
         ("budget.wall_clock", -5, "budget.wall_clock", "-5 is not a positive duration"),

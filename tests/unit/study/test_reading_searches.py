@@ -143,16 +143,6 @@ def test_a_search_that_ends_before_tpe_models_anything_is_warned_of(good):
         assert not any("search.sampler" in warning for warning in warnings(Study.from_dict(good)))
 
 
-def test_several_objectives_need_to_say_which_stops_trials(good, problems):
-    good["objective"] = [good["objective"], {"metric": "speed", "direction": "maximize"}]
-    good["search"] = SEARCH | {"trial_scheduler": {"name": "median"}}
-    assert "which of the objectives" in problems(good)["search.trial_scheduler.metric"]
-    good["search"]["trial_scheduler"]["metric"] = "dev/loss"
-    Study.from_dict(good)
-    good["objective"].append(good["objective"][0])
-    assert "is the metric of objective[0] too" in problems(good)["objective[2].metric"]
-
-
 def test_trials_cannot_be_stopped_by_what_is_measured_after_training(problems):
     """A shipped system's training reports its dev loss alone: with BLEU nothing was ever stopped."""
     messages = problems(NOT_TRACKED)

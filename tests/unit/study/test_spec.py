@@ -131,13 +131,6 @@ def test_the_fingerprint_changes_with_what_is_computed_and_with_nothing_else(ric
     assert len(fingerprints | {base, rich.fingerprint}) == len(changes) + 1
 
 
-def test_one_objective_is_a_list_of_one(good):
-    single = Study.from_dict(good)
-    listed = Study.from_dict(good | {"objective": [good["objective"]]})
-    assert single.objectives == listed.objectives
-    assert single.fingerprint == listed.fingerprint
-
-
 def test_dotted_and_nested_values_are_the_same_study(good):
     good["base"] = {"train.max_steps": 5}
     dotted = Study.from_dict(good)

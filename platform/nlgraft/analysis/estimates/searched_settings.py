@@ -122,8 +122,8 @@ class CellSettings:
 
 
 def searched_settings(result: Results, cell: CellResult) -> CellSettings | None:
-    """Describe the settings of a cell's search by the first objective; None before a trial has finished."""
-    search, objective = result.study.search, result.study.objectives[0]
+    """Describe the settings of a cell's search by the objective; None before a trial has finished."""
+    search, objective = result.study.search, result.study.objective
     if search is None:
         return None
     tried: list[Tried] = [

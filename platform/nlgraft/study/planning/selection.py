@@ -7,7 +7,7 @@ that is run again, extended by a factor or given more trials finds its earlier o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -88,7 +88,7 @@ def search_key(study: Study, cell: Cell) -> str:
             # Paths as written in the file: a search that moves with its study resumes.
             "config": resolve_config(study, cell, has_absolute_paths=False).model_dump(mode="json"),
             "search": search,
-            "objectives": [objective.model_dump(mode="json") for objective in study.objectives],
+            "objectives": [study.objective.model_dump(mode="json")],
             "seed": search_seed(study),
         }
     )
@@ -123,16 +123,15 @@ def best_params(study: Study, proposals: Iterable[Proposal]) -> dict[str, Any] |
     assert study.search is not None
     counted = [proposal for proposal in proposals if proposal.number < study.search.trials]
     is_over = sum(proposal.has_ended for proposal in counted) == study.search.trials
-    best = best_proposal(study.objectives, counted) if is_over else None
+    best = best_proposal(study.objective, counted) if is_over else None
     return None if best is None else dict(best.params)
 
 
-def best_proposal(objectives: Sequence[Objective], proposals: Iterable[Proposal]) -> Proposal | None:
-    """Choose the proposal to replicate: the best finished one by the first objective.
+def best_proposal(objective: Objective, proposals: Iterable[Proposal]) -> Proposal | None:
+    """Choose the proposal to replicate: the best finished one by the objective.
 
     The earlier one at a tie; None when no trial finished with a finite value.
     """
-    objective = objectives[0]
     sign = 1.0 if objective.direction == "maximize" else -1.0
 
     def value(proposal: Proposal) -> float:

@@ -20,7 +20,7 @@ from nlgraft.study.data import paths
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import REPLICATE_SPLITS, System
-from nlgraft.study.reading.faults import Fault, faults_of
+from nlgraft.study.reading.faults import Fault, Parts, faults_of, take_out
 from nlgraft.study.reading.system_import import load_system
 from nlgraft.text.files import looking_below
 
@@ -65,7 +65,7 @@ class Resolver:
             values = nested_config(self._base, self._data, overrides, params)
         except ValueError as error:
             return None, [Fault((), str(error))]
-        by_parts: dict[tuple[str | int, ...], Fault] = {}
+        by_parts: dict[Parts, Fault] = {}
         for _ in range(_MAX_REPAIRS):
             try:
                 config = self._system.validate(values, self._directory)
@@ -77,7 +77,8 @@ class Resolver:
             if not unknown:
                 break
             # An unknown key hides the rules over several fields, which run last: look for those without it.
-            values = _remove_keys(values, unknown)
+            for fault in unknown:
+                take_out(values, fault.parts)
         has_rules = () in by_parts
         context = {"directory": self._directory}
         hidden = [] if has_rules else hidden_problems(self._system.config_type, values, context)
@@ -189,16 +190,6 @@ def _parts(path: str) -> list[str]:
 
 def _contains(outer: list[str], inner: list[str]) -> bool:
     return inner[: len(outer)] == outer
-
-
-def _remove_keys(values: dict[str, Any], unknown: list[Fault]) -> dict[str, Any]:
-    values = copy.deepcopy(values)
-    for fault in unknown:
-        node: Any = values
-        for part in fault.parts[:-1]:
-            node = node[part]
-        node.pop(fault.parts[-1], None)
-    return values
 
 
 # Rules over several settings that pydantic does not reach, since one of these settings is refused.

@@ -52,8 +52,7 @@ def study_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
     yield from _setter_problems(study)
     yield from _design_problems(draft)
     if study.search is not None:
-        yield from _search_problems(study.search, len(draft.objectives))
-    yield from _objective_problems(draft)
+        yield from _search_problems(study.search)
     if draft.can_use("seeds", "sequential"):
         yield from _look_problems(draft, len(cells))
     yield from place_problems(study)
@@ -260,7 +259,7 @@ def _exclude_problems(axes: Axes) -> Iterator[Problem]:
         yield Problem(f"exclude[{index}]", "matches no cell of the design; remove it")
 
 
-def _search_problems(search: Search, num_objectives: int) -> Iterator[Problem]:
+def _search_problems(search: Search) -> Iterator[Problem]:
     if not search.space:
         # An empty space was refused when it was read.
         return
@@ -280,17 +279,13 @@ def _search_problems(search: Search, num_objectives: int) -> Iterator[Problem]:
         yield Problem("search.sampler.num_startup_trials", f"{name} has none; leave it out, or use tpe")
     if name == "cmaes" and len(search.space) < 2:
         yield Problem("search.sampler.name", "cmaes needs at least two dimensions; use tpe")
-    if name == "cmaes" and num_objectives > 1:
-        yield Problem("search.sampler.name", "cmaes has one objective; use nsga2 or tpe for several")
     size = _grid_size(search) if name == "grid" else None
     if size is not None and search.trials > size:
         yield Problem("search.trials", f"the grid has {size} points; at most {size} trials differ")
-    scheduler = search.trial_scheduler
-    if scheduler is None or scheduler.name == "none":
+    scheduler = search.active_scheduler
+    if scheduler is None or scheduler.max_steps is None:
         return
-    if num_objectives > 1 and scheduler.metric is None:
-        yield Problem("search.trial_scheduler.metric", "is missing: which of the objectives stops trials?")
-    if scheduler.max_steps is not None and scheduler.max_steps <= scheduler.grace_steps:
+    if scheduler.max_steps <= scheduler.grace_steps:
         message = (
             f"{scheduler.max_steps} is not above grace_steps, {scheduler.grace_steps}: nothing would stop"
         )
@@ -308,16 +303,6 @@ def _grid_size(search: Search) -> int | None:
             return None
         size *= domain.num_values
     return int(size) if 0 < size < math.inf else None
-
-
-def _objective_problems(draft: Draft) -> Iterator[Problem]:
-    seen: dict[str, str] = {}
-    for path, objective in draft.objectives:
-        first = seen.setdefault(objective.metric, path)
-        if first != path:
-            yield Problem(
-                f"{path}.metric", f"{objective.metric!r} is the metric of {first} too; name it once"
-            )
 
 
 def _look_problems(draft: Draft, num_cells: int) -> Iterator[Problem]:

@@ -67,7 +67,9 @@ def _named_metrics(draft: Draft) -> list[tuple[str, str]]:
         for path, statement in draft.claims
         if statement.worse_metric
     ]
-    return named + [(f"{path}.metric", objective.metric) for path, objective in draft.objectives]
+    if draft.can_use("objective"):
+        named.append(("objective.metric", draft.study.objective.metric))
+    return named
 
 
 def _config_paths(draft: Draft) -> Iterator[tuple[str, str]]:
@@ -92,7 +94,7 @@ def _config_paths(draft: Draft) -> Iterator[tuple[str, str]]:
 
 
 def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Iterator[Problem]:
-    metric_names = list(system.metrics)
+    metric_names, objective = list(system.metrics), draft.study.objective
     named = [(f"{path}.metric", column.metric) for path, column in draft.published]
     named += _named_metrics(draft)
     if draft.can_use("analysis"):
@@ -100,11 +102,9 @@ def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Ite
     tracked = [name for name in metric_names if system.metrics[name].is_tracked and name.startswith("dev/")]
     scheduler = draft.study.search and draft.study.search.active_scheduler
     if scheduler is not None:
-        objectives = [
-            objective.metric for _, objective in draft.objectives if objective.metric in metric_names
-        ]
-        stopping = [scheduler.metric] if scheduler.metric else objectives[:1]
-        named += [(_STOPS_BY, name) for name in stopping]
+        by_objective = objective.metric if objective.metric in metric_names else None
+        if stops_by := scheduler.metric or by_objective:
+            named.append((_STOPS_BY, stops_by))
     for path, name in named:
         if name not in system.metrics:
             yield Problem(path, f"{system.name} reports no metric {name!r}. {nearest(name, metric_names)}")
@@ -120,11 +120,10 @@ def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Ite
             # With any other metric nothing would ever be stopped.
             message = f"{name!r} is not reported while a trial trains; reported: {', '.join(tracked)}"
             yield Problem(path, message)
-    for path, objective in draft.objectives:
-        metric = system.metrics.get(objective.metric)
-        if metric is not None and metric.direction != objective.direction:
-            message = f"{objective.metric} is a metric to {metric.direction}, not to {objective.direction}"
-            yield Problem(f"{path}.direction", message)
+    metric = system.metrics.get(objective.metric)
+    if metric is not None and metric.direction != objective.direction:
+        message = f"{objective.metric} is a metric to {metric.direction}, not to {objective.direction}"
+        yield Problem("objective.direction", message)
     yield from contradicted_orderings(draft, cells, system.metrics)
     yield from incomparable_metrics(draft, system.metrics)
 
