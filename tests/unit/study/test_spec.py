@@ -30,10 +30,7 @@ FULL = {
         },
         "trials": 4,
     },
-    "objective": [
-        {"metric": "dev/bleu", "direction": "maximize"},
-        {"metric": "speed", "direction": "maximize"},
-    ],
+    "objective": {"metric": "dev/bleu", "direction": "maximize"},
     "budget": {"wall_clock": "2h30m", "trials": 100, "max_failed_fraction": 0.5},
     "published": [
         {
@@ -118,7 +115,7 @@ def test_the_fingerprint_changes_with_what_is_computed_and_with_nothing_else(ric
         "design": {"kind": "one_factor"},
         "exclude": [],
         "search": None,
-        "objective": {"metric": "dev/bleu", "direction": "maximize"},
+        "objective": {"metric": "dev/loss", "direction": "minimize"},
         "seeds": [0, 2],
     }
     fresh = document | {"claims": [], "published": [], "exclude": [], "analysis": {}}

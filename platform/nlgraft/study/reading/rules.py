@@ -24,6 +24,7 @@ from nlgraft.study.data.space import (
 )
 from nlgraft.study.data.study import Factor, Search, Study
 from nlgraft.study.reading.claim_rules import unused_margins
+from nlgraft.study.reading.documents import MAX_INT
 from nlgraft.study.reading.draft import Draft
 from nlgraft.study.reading.faults import describe
 from nlgraft.study.reading.overrides import scale_problems
@@ -31,7 +32,6 @@ from nlgraft.study.reading.place_rules import place_problems
 
 _NUM_SHOWN = 10
 """Leading characters of a level that MLflow's parallel coordinates show."""
-_MAX_INT = 2**63 - 1
 _PROSE = ("description", "source", "reason")
 _MAX_ENTRY_PROBLEMS = 20
 
@@ -334,5 +334,5 @@ def value_problems(values: Any, path: str = "") -> Iterator[Problem]:
                     message = f"{ascii(text)[:60]} has characters that control a terminal; leave them out"
                     yield Problem(paths.join(path, key), message)
             yield from value_problems(value, paths.join(path, key))
-    elif isinstance(values, int) and abs(values) > _MAX_INT:
-        yield Problem(path, f"{describe(values)} is too large; whole numbers go up to {_MAX_INT:,}")
+    elif isinstance(values, int) and abs(values) > MAX_INT:
+        yield Problem(path, f"{describe(values)} is too large; whole numbers go up to {MAX_INT:,}")
