@@ -59,11 +59,14 @@ def main() -> None:
 @study_arguments()
 def validate(study_file: str, overrides: tuple[str, ...]) -> None:
     """Check a study and its data; print every problem and what is allowed."""
+    from nlgraft.execution.cluster import local_memory_bytes
     from nlgraft.study.data.design import cells
+    from nlgraft.study.planning.cost import memory_problems
     from nlgraft.study.planning.planner import check_cells
 
     study = read_study(study_file, overrides)
-    for warning in check_cells(study, cells(study)).warnings:
+    findings = check_cells(study, cells(study))
+    for warning in [*findings.warnings, *memory_problems(findings.stages, local_memory_bytes())]:
         click.echo(f"warning: {warning}", err=True)
     size = f"{count(len(cells(study)), 'cell')}, {count(len(study.seeds), 'seed')}"
     click.echo(f"{study_file}: valid; {size}", err=True)

@@ -7,7 +7,7 @@ from nlgraft.pipeline.stage import Stage, Work
 from nlgraft.pipeline.store import StageCost
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Resources
-from nlgraft.study.planning.cost import cost_of
+from nlgraft.study.planning.cost import cost_of, memory_problems
 from nlgraft.study.planning.planner import plan
 from nlgraft.study.planning.selection import search_seed
 from nlgraft.study.public import Study
@@ -265,3 +265,13 @@ def test_a_released_model_whose_config_cannot_be_read_leaves_its_training_withou
     released = Stage(name="upstream", run="a:b", locations={"checkpoint": str(tmp_path)})
     cost = cost_of([(training("finetuned", None, model=released), 1)], {}, Resources())
     assert (cost.seconds, cost.unknown) == (None, ("finetuned",))
+
+
+def test_weights_that_no_memory_of_this_machine_holds_are_a_problem():
+    work = Work(num_steps=5, tokens_per_step=9, num_parameters=10**9)
+    stages = [
+        Stage(name=name, run="m:f", work=work if name == "train" else None) for name in ("train", "read")
+    ]
+    assert memory_problems(stages, 4e9) == []
+    (problem,) = memory_problems(stages, 3.9e9)
+    assert "train trains weights of 4.0 GB, this machine's memory has 3.9 GB" in problem.message

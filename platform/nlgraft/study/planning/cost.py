@@ -9,7 +9,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from nlgraft.basics.errors import DataError
+from nlgraft.basics.errors import DataError, Problem
+from nlgraft.basics.wording import size
 from nlgraft.pipeline.manifest import Manifest
 from nlgraft.pipeline.stage import Stage, StageGraph, Work
 from nlgraft.pipeline.store import StageCost, TimedRun
@@ -189,6 +190,21 @@ def _training_s(work: Work, resources: Resources, num_workers: int | None) -> fl
     rate *= num_workers or resources.max_workers
     parameters = _BESIDE_WEIGHTS + (work.num_parameters or 0)
     return work.num_steps * (_STEP_S + _FLOP * parameters * work.tokens_per_step / rate)
+
+
+def memory_problems(stages: Iterable[Stage], memory_bytes: float) -> list[Problem]:
+    """Find trainings whose weights alone exceed the memory of a machine; one for each name of a stage."""
+    sizes: dict[str, float] = {}
+    for stage in stages:
+        if stage.work is not None:
+            num_bytes = BYTES_PER_WEIGHT * _num_parameters(stage)
+            sizes[stage.name] = max(num_bytes, sizes.get(stage.name, 0.0))
+    has = f"this machine's memory has {size(memory_bytes)}; lower the sizes of its model"
+    return [
+        Problem("base", f"stage {name} trains weights of {size(num_bytes)}, {has}")
+        for name, num_bytes in sizes.items()
+        if num_bytes > memory_bytes
+    ]
 
 
 def step_times(stages: Iterable[Stage], costs: Mapping[str, StageCost]) -> list[StepTime]:

@@ -20,7 +20,7 @@ from nlgraft.study.data.space import corner
 from nlgraft.study.data.study import Search, Study
 from nlgraft.study.data.system import SEARCH_SPLITS, Findings
 from nlgraft.study.planning.capacity import capacity_problems, max_allowed, max_concurrent
-from nlgraft.study.planning.cost import Cost, cost_of, step_times
+from nlgraft.study.planning.cost import Cost, cost_of, memory_problems, step_times
 from nlgraft.study.planning.selection import search_seed
 from nlgraft.study.reading.resolving import ResolvedCell, resolve_cell
 from nlgraft.study.reading.rules import warnings
@@ -106,6 +106,8 @@ def plan(
         }
         cost = cost_of([*to_do, *stages.future], durations, study.resources, texts)
         steps = step_times(stages.distinct.values(), durations) if num_nodes is not None else []
+        problems = capacity_problems(study.resources, capacity) if capacity is not None else []
+        problems += memory_problems(stages.distinct.values(), (capacity or {}).get("memory", math.inf))
     notes += _step_notes(steps, num_nodes) if num_nodes is not None else []
     notes += _cost_notes(cost) if store is not None or cost.estimated else []
     return Plan(
@@ -119,7 +121,7 @@ def plan(
             "finished": len(finished),
         },
         max_concurrent=_num_concurrent(study, capacity),
-        problems=capacity_problems(study.resources, capacity) if capacity is not None else [],
+        problems=problems,
         warnings=warnings(study)
         + _small_searches(study, resolved)
         + _short_budget(study, len(trials) + num_search_trials)
