@@ -41,10 +41,10 @@ def open_store(study: Study) -> ArtifactStore:
     return ArtifactStore.open(study.storage.path)
 
 
-def plan(study: Study, num_nodes: int | None = None) -> Plan:
+def plan(study: Study) -> Plan:
     """Plan a run against the study's store and this machine; nothing is started."""
     capacity = None if os.environ.get("RAY_ADDRESS") else local_capacity() | {"memory": local_memory_bytes()}
-    return study.plan(capacity=capacity, num_nodes=num_nodes)
+    return study.plan(capacity=capacity)
 
 
 def chosen_cells(study: Study, only: Sequence[str] = ()) -> list[Cell]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import secrets
 import subprocess
@@ -122,15 +121,6 @@ class Cluster:
         out, err = verified.communicate(timeout=patient(120))
         assert verified.returncode == 0, out + err
 
-    def plan(self, store: str, *options: str) -> dict[str, Any]:
-        """What `plan` says of a study that `run` or `write` has written, on this cluster."""
-        command = ["env", f"RAY_ADDRESS={self.head.address}:6379", sys.executable, "-m", "nlgraft", "plan"]
-        command += [f"/tmp/{store}.yaml", "--json", *options]
-        planned = self._start(self.head, *command, stdout=subprocess.PIPE)
-        out, _ = planned.communicate(timeout=patient(120))
-        assert planned.returncode == 0, out
-        return json.loads(out)
-
     def words(self, command: str, store: str, tracking_uri: str | None = None) -> list[str]:
         """Words of a command about a study, in Python on the head."""
         tracked = tracking_uri or f"sqlite:////tmp/{store}.db"
@@ -236,28 +226,6 @@ def test_one_trial_on_two_hosts_gives_the_metrics_of_one(cluster: Cluster) -> No
         result, _ = finish(cluster.run(spread(workers, [1]), f"spread{workers}"))
         losses.append(result["cells"][0]["metrics"]["dev/loss"]["mean"])
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_step_on_eight_nodes_is_modelled_from_times_on_one_and_two(cluster: Cluster) -> None:
-    """The store holds a training of one worker by the test above, or gets it here."""
-    for workers, seeds in ((1, [1]), (2, [1, 2])):
-        finish(cluster.run(spread(workers, seeds), "spread1"))
-    steps = cluster.plan("spread1", "--nodes", "8")["step_times"]
-    assert steps
-    for step in steps:
-        assert step["one_s"] > 0
-        assert step["two_s"] > 0
-        excess_s = max(0.0, step["two_s"] - step["one_s"] / 2 - step["line_s"])
-        assert step["parts_s"] == pytest.approx(
-            {
-                "compute": step["one_s"] / 8,
-                "all-reduce": 2 * 7 / 8 * step["line_s"],
-                "waiting": excess_s * 1.4236 * math.sqrt(math.pi),  # Teichroew (1956), eight normal draws
-            },
-            rel=1e-3,
-        )
 
 
 @pytest.mark.slow

@@ -74,14 +74,9 @@ def validate(study_file: str, overrides: tuple[str, ...]) -> None:
 
 @main.command("plan")
 @with_study("STUDY.yaml")
-@click.option(
-    "--nodes",
-    type=click.IntRange(min=2),
-    help="Model a step of each training on so many nodes, from its times with one worker and with two.",
-)
 @has_tracking
 @has_json
-def plan(study: Study, nodes: int | None, tracking_uri: str | None, is_json: bool) -> None:
+def plan(study: Study, tracking_uri: str | None, is_json: bool) -> None:
     """Show the trials and stages of a run, its time and disk."""
     from nlgraft import api
     from nlgraft.commands.terminal import plan_table
@@ -90,7 +85,7 @@ def plan(study: Study, nodes: int | None, tracking_uri: str | None, is_json: boo
     if tracking_uri is not None:
         check_uri(tracking_uri)
 
-    planned = api.plan(study, nodes)
+    planned = api.plan(study)
     if is_json:
         print_json(planned.to_json())
     else:

@@ -114,13 +114,11 @@ class Study(study.Study):
         self,
         store: ArtifactStore | None = None,
         capacity: Mapping[str, float] | None = None,
-        num_nodes: int | None = None,
     ) -> Plan:
         """Work out what a run would do; see `nlgraft.study.planning.planner.plan`.
 
         Args:
             store: The store to compare with; None for the study's own.
             capacity: Capacity of the cluster, by Ray's resource names; None if unknown: then everything fits.
-            num_nodes: Model the step of each training on so many nodes.
         """
-        return plan(self, store or ArtifactStore.open(self.storage.path), capacity, num_nodes)
+        return plan(self, store or ArtifactStore.open(self.storage.path), capacity)

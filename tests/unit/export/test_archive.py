@@ -225,7 +225,7 @@ def test_an_archive_that_cannot_be_finished_leaves_the_earlier_one(
 
 def test_a_place_that_cannot_be_written_is_refused_before_anything_is_gathered(tmp_path: Path) -> None:
     study: Any = None
-    with pytest.raises(DataError, match="x.zip: cannot be written .*No such file or directory"):
+    with pytest.raises(DataError, match=r"x.zip: cannot be written .*No such file or directory"):
         pack(study, study, tmp_path / "no" / "x.zip")
 
 

@@ -26,7 +26,7 @@ class StoreStub:
         return self._finished & set(fingerprints)
 
     def durations(self):
-        return {name: StageCost(seconds, size, 1) for name, (seconds, size) in self._costs.items()}
+        return {name: StageCost(seconds, size) for name, (seconds, size) in self._costs.items()}
 
 
 COSTS = {
@@ -237,7 +237,7 @@ def test_trainings_that_no_store_has_are_estimated_from_their_size():
     assert cost.seconds == pytest.approx(4 * seconds)
     assert cost.num_bytes == 4 * 4 * 10**7
     assert (cost.estimated, cost.unknown) == (("finetuned", "upstream"), ("transfer",))
-    timed = {"upstream": StageCost(7.0, 1.0, 1)}
+    timed = {"upstream": StageCost(7.0, 1.0)}
     assert cost_of(stages, timed, Resources(cpus_per_worker=2)).seconds == pytest.approx(7 + 3 * seconds)
     two_workers = cost_of(stages, {}, Resources(workers=2, cpus_per_worker=2))
     assert two_workers.seconds == pytest.approx(4 * (100 * 0.02 + one_worker_s / 2))
