@@ -30,9 +30,7 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.runs.run import read_result
 from nlgraft.study.data.design import cells
-from nlgraft.study.planning.looks import KIND as LOOKS
-from nlgraft.study.planning.selection import KIND as PROPOSALS
-from nlgraft.study.planning.selection import search_key
+from nlgraft.study.planning.selection import LOOKS, PROPOSALS, search_key
 from nlgraft.study.public import Study
 from nlgraft.study.reading.reader import INPUTS
 from nlgraft.text.files import below_root, noting_inputs, refuse_special

@@ -18,7 +18,7 @@ from nlgraft.runs.run import Run, tracking_uri
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Overrides
 from nlgraft.study.planning import proposed
-from nlgraft.study.planning.looks import cell_key
+from nlgraft.study.planning.selection import cell_key
 from nlgraft.study.public import Study
 from nlgraft.study.reading.system_import import load_system
 

@@ -16,7 +16,7 @@ from nlgraft.study.data.design import Cell, cells, find_cell
 from nlgraft.study.data.space import Domain
 from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import Metric, System
-from nlgraft.study.planning.looks import read_granted
+from nlgraft.study.planning.selection import read_granted
 from nlgraft.study.reading.system_import import load_system
 
 if TYPE_CHECKING:

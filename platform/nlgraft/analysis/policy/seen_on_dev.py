@@ -10,7 +10,7 @@ from nlgraft.basics.wording import timestamp
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Study
-from nlgraft.study.planning.looks import cell_digest, cell_key
+from nlgraft.study.planning.selection import cell_digest, cell_key
 from nlgraft.study.reading.system_import import load_system
 
 

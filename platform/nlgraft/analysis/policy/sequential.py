@@ -19,7 +19,7 @@ from nlgraft.analysis.estimates.question import Question
 from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.study import Study
-from nlgraft.study.planning.looks import read_granted
+from nlgraft.study.planning.selection import read_granted
 
 FUTILE = 0.1
 """A comparison is given up when it becomes significant by the last look with a lower probability."""
