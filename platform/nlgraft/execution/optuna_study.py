@@ -65,8 +65,6 @@ def sampler_of(search: Search, number: int) -> optuna.samplers.BaseSampler:
     match search.sampler.name:
         case "tpe":
             return optuna.samplers.TPESampler(seed=own_seed, n_startup_trials=search.sampler.num_drawn)
-        case "cmaes":
-            return optuna.samplers.CmaEsSampler(seed=own_seed, warn_independent_sampling=False)
         case "grid":
             return _GridSampler(_grid_point(search, number))
         case _:

@@ -82,7 +82,6 @@ from tests.unit.study.mistakes import SEARCH, change
         ),
         # samplers and schedulers
         ("sampler", {"name": "tpa"}, "sampler.name", "Did you mean 'tpe'?"),
-        ("sampler", {"name": "cmaes"}, "sampler.name", "cmaes needs at least two dimensions"),
         ("sampler", {"name": "grid"}, "space.train.peak_lr", "a grid needs a step here"),
         (
             "sampler",

@@ -54,7 +54,7 @@ class Resources(Part):
     a spot machine, are counted apart; a trial survives fifty of them."""
     stall_timeout: Duration | None = None
     """Longest time that a training may report nothing (it reports every 50 steps and after an evaluation):
-    seconds, ``30m`` or ``PT30M``. Its trial then fails, with the stacks of its threads; none: no limit."""
+    seconds, or ``30m``. Its trial then fails, with the stacks of its threads; none: no limit."""
 
     @property
     def min_workers(self) -> int:
@@ -204,9 +204,6 @@ class Sequential(Part):
     looks: list[Annotated[int, Field(ge=2)]] = Field(min_length=1)
     """Ascending numbers of seeds at which the results are tested; a run takes those up to the number of
     ``seeds``, and ``run --next-look`` one more at a time."""
-    replicates: int | None = Field(default=None, ge=1)
-    """Maximum number of replicates over all cells, so that undecided cells get what the others leave; none:
-    as many as the looks need."""
 
 
 SCHEMA_VERSION = 1
@@ -296,7 +293,7 @@ class Design(Part):
 class Sampler(Part):
     """Sampler that proposes parameters."""
 
-    name: Literal["tpe", "cmaes", "random", "grid"] = "tpe"
+    name: Literal["tpe", "random", "grid"] = "tpe"
     """Optuna's sampler."""
     seed: Seed = 0
     """Seed of the proposals; 0 is a seed like any other."""
@@ -362,7 +359,7 @@ class Budget(Part):
     """Limits after which a run starts no more trials."""
 
     wall_clock: Duration | None = None
-    """Longest time a run may last: seconds, ``2h30m`` or ``PT2H30M``."""
+    """Longest time a run may last: seconds, or ``2h30m``."""
     trials: int | None = Field(default=None, ge=1)
     """Most trials a run may start."""
     max_failed_fraction: float = Field(default=1.0, ge=0, le=1)
@@ -440,7 +437,7 @@ class Study(Part):
     """One replicate of every cell per seed. The same seed means the same batches in every cell if the budget
     of the training is in characters or sentences, or the vocabulary the same."""
     sequential: Sequential | None = None
-    """Looks after which decided cells stop, or ``{kind: anytime}``; none: every cell gets every seed, and one
+    """Looks after which decided cells stop,; none: every cell gets every seed, and one
     look decides."""
     resources: Resources = Resources()
     """Resources of one trial."""

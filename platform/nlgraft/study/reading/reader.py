@@ -32,7 +32,7 @@ _KIND = "definitions"
 INPUTS = "inputs"
 """Folder of an unpacked store with the input files of its studies, by the places that they came from."""
 
-_REMOVED_RESOURCES = {"priority", "use_idle_cpus"}
+_REMOVED = {"resources": {"priority", "use_idle_cpus"}, "sequential": {"replicates"}}
 """Settings that records of earlier versions hold; none of them changed what trials compute."""
 
 
@@ -99,8 +99,9 @@ def recorded_study(name: str, store: ArtifactStore, kind: type[StudyT]) -> Study
         message = f"is neither a file nor a study of the store {store.uri}. {hint}. {other}"
         raise StudyError([Problem("", f"{name!r} {message}")], name)
     values = {**definition.study, "storage": {"path": store.uri}}
-    if isinstance(resources := values.get("resources"), dict):
-        values["resources"] = {key: resources[key] for key in resources.keys() - _REMOVED_RESOURCES}
+    for field, removed in _REMOVED.items():
+        if isinstance(settings := values.get(field), dict):
+            values[field] = {key: settings[key] for key in settings.keys() - removed}
     # A run records values. The environment of who reads the store of somebody else is none of its business.
     if "${env:" in json.dumps({key: value for key, value in values.items() if key != "scales"}):
         raise StudyError(
@@ -152,7 +153,7 @@ def read_study(
     document.problems += value_problems(document.values)
     document.problems += seed_problems(document.values.get("seeds"))
     cells = usable_cells(draft)
-    document.problems += study_problems(draft, cells)
+    document.problems += study_problems(draft)
     document.problems += claim_problems(draft, cells)
     document.problems += system_problems(draft, cells)
     document.problems += shadow_problems(draft, cells, applied)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nlgraft.basics.errors import Problem, StudyError, nearest
@@ -22,7 +22,7 @@ from nlgraft.study.data.space import (
     space_problems,
     table_text,
 )
-from nlgraft.study.data.study import Factor, Search, Study
+from nlgraft.study.data.study import Factor, Search, Sequential, Study
 from nlgraft.study.reading.claim_rules import unused_margins
 from nlgraft.study.reading.documents import MAX_INT
 from nlgraft.study.reading.draft import Draft
@@ -36,12 +36,11 @@ _PROSE = ("description", "source", "reason")
 _MAX_ENTRY_PROBLEMS = 20
 
 
-def study_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
+def study_problems(draft: Draft) -> Iterator[Problem]:
     """Find the problems of a study that need no system to be seen, with their paths in the study file.
 
     Args:
         draft: The study.
-        cells: Its `usable_cells`.
     """
     study = draft.study
     for name, factor in study.factors.items():
@@ -53,8 +52,8 @@ def study_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
     yield from _design_problems(draft)
     if study.search is not None:
         yield from _search_problems(study.search)
-    if draft.can_use("seeds", "sequential"):
-        yield from _look_problems(draft, len(cells))
+    if study.sequential is not None:
+        yield from _look_problems(study.sequential)
     yield from place_problems(study)
     yield from scale_problems(study.scales)
 
@@ -269,16 +268,8 @@ def _search_problems(search: Search) -> Iterator[Problem]:
     for path, domain in search.space.items():
         if name == "grid" and isinstance(domain, FloatDomain) and domain.step is None:
             yield Problem(f"search.space.{path}", "a grid needs a step here, or a categorical domain")
-        if name == "cmaes" and domain.type == "categorical":
-            yield Problem(
-                f"search.space.{path}", "cmaes searches numbers only; use tpe, or vary it as a factor"
-            )
-        if name == "cmaes" and domain.when:
-            yield Problem(f"search.space.{path}.when", "cmaes knows no conditions; use tpe")
     if name != "tpe" and search.sampler.num_startup_trials is not None:
         yield Problem("search.sampler.num_startup_trials", f"{name} has none; leave it out, or use tpe")
-    if name == "cmaes" and len(search.space) < 2:
-        yield Problem("search.sampler.name", "cmaes needs at least two dimensions; use tpe")
     size = _grid_size(search) if name == "grid" else None
     if size is not None and search.trials > size:
         yield Problem("search.trials", f"the grid has {size} points; at most {size} trials differ")
@@ -299,29 +290,14 @@ def _grid_size(search: Search) -> int | None:
         return None
     size = 1.0
     for domain in search.space.values():
-        if domain.type != "categorical" and domain.step is not None and domain.step <= 0:
-            return None
         size *= domain.num_values
     return int(size) if 0 < size < math.inf else None
 
 
-def _look_problems(draft: Draft, num_cells: int) -> Iterator[Problem]:
-    planned = draft.study.sequential
-    if planned is None:
-        return
-    looks = planned.looks
-    place = "sequential.looks"
-    for index, (before, after) in enumerate(itertools.pairwise(looks), start=1):
+def _look_problems(planned: Sequential) -> Iterator[Problem]:
+    for index, (before, after) in enumerate(itertools.pairwise(planned.looks), start=1):
         if after <= before:
-            yield Problem(f"{place}[{index}]", f"{after} is not above {before}; looks ascend")
-    least = num_cells * looks[0]
-    most = num_cells * looks[-1]
-    if planned.replicates is not None and num_cells and not least <= planned.replicates <= most:
-        message = (
-            f"{planned.replicates} is not between {least} and {most}: {num_cells} cells with "
-            f"{looks[0]} to {looks[-1]} seeds each"
-        )
-        yield Problem("sequential.replicates", message)
+            yield Problem(f"sequential.looks[{index}]", f"{after} is not above {before}; looks ascend")
 
 
 def value_problems(values: Any, path: str = "") -> Iterator[Problem]:
