@@ -24,7 +24,6 @@ from nlgraft.commands.study_command import (
     duration_of,
     has_address,
     has_json,
-    has_storage,
     has_tracking,
     print_json,
     progress_of,
@@ -142,7 +141,7 @@ def validity(study: Study, simulations: int, is_json: bool, **settings: Any) -> 
 
 
 @main.command("run")
-@study_arguments()
+@with_study("STUDY.yaml")
 @click.option("--json", "is_json", is_flag=True, help="Print the result as JSON, as the last line of stdout.")
 @click.option("--only", multiple=True, metavar="FACTOR=LEVEL", help="Run only these cells and the baseline.")
 @click.option(
@@ -152,43 +151,24 @@ def validity(study: Study, simulations: int, is_json: bool, **settings: Any) -> 
     "study says otherwise.",
 )
 @has_address("A running Ray cluster, e.g. auto. Default: start a local one.")
-@has_storage
 @has_tracking
 @click.option(
     "--wait-timeout",
+    "wait_timeout_s",
     metavar="TIME",
     callback=lambda context, parameter, value: None if value is None else duration_of(value),
     help="Longest wait, e.g. 2h30m, for the study's lock, for places on the cluster and for stages that "
     "other sweeps compute. Default: none for the lock, any for the others.",
 )
-def run(
-    study_file: str,
-    overrides: tuple[str, ...],
-    is_json: bool,
-    only: tuple[str, ...],
-    next_look: bool,
-    address: str | None,
-    storage: str | None,
-    tracking_uri: str | None,
-    wait_timeout: float | None,
-) -> None:
+def run(study: Study, is_json: bool, address: str | None, **options: Any) -> None:
     """Run what the store does not hold yet; end with the comparison."""
     from nlgraft import api
     from nlgraft.commands.terminal import show_result
     from nlgraft.execution.cluster import prepare_process
 
     prepare_process(address)  # before anything imports ray
-    study = read_study(study_file, overrides, storage)
     with progress_of(study.main_metrics) as progress:
-        result = api.launch(
-            study,
-            address=address,
-            only=only,
-            next_look=next_look,
-            tracking_uri=tracking_uri,
-            on_event=progress.show,
-            wait_timeout_s=wait_timeout,
-        )
+        result = api.launch(study, address=address, on_event=progress.show, **options)
     document = result.to_json()
     if is_json:
         print_json(document)
@@ -204,7 +184,7 @@ def run(
 
 
 @main.command("trial")
-@study_arguments()
+@with_study("STUDY.yaml")
 @click.option(
     "--cell",
     multiple=True,
@@ -213,16 +193,8 @@ def run(
     help="factor=level, or the name of a level; once per factor.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Default: the first seed of the study.")
-@has_storage
 @click.option("--json", "is_json", is_flag=True, help="Print the trial's record as JSON.")
-def trial(
-    study_file: str,
-    overrides: tuple[str, ...],
-    cell: tuple[str, ...],
-    seed: int | None,
-    storage: str | None,
-    is_json: bool,
-) -> None:
+def trial(study: Study, cell: tuple[str, ...], seed: int | None, is_json: bool) -> None:
     """Run one trial in this process, without Ray: for debugging.
 
     stderr tells why each stage runs or is reused, and what it reports.
@@ -232,7 +204,6 @@ def trial(
 
     logging.basicConfig(stream=sys.stderr, format="%(message)s")
     logging.getLogger("nlgraft.pipeline").setLevel(logging.INFO)
-    study = read_study(study_file, overrides, storage)
     record = api.run_one(study, ", ".join(cell), seed, LineReporter(sys.stderr))
     if is_json:
         print_json(record.to_json())

@@ -11,7 +11,7 @@ import difflib
 import io
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -146,11 +146,16 @@ def write_yaml(values: Any) -> str:
 
 def masked(values: Any) -> Any:
     """Copy JSON values with the credentials of URIs masked: ``scheme://user:***@host``."""
+    return map_texts(values, lambda _, text: without_credentials(text))
+
+
+def map_texts(values: Any, change: Callable[[str, str], str], path: str = "") -> Any:
+    """Copy JSON values with each text, but no key, replaced by ``change(path, text)``."""
     if isinstance(values, dict):
-        return {key: masked(value) for key, value in values.items()}
+        return {key: map_texts(value, change, paths.join(path, key)) for key, value in values.items()}
     if isinstance(values, list):
-        return [masked(value) for value in values]
-    return without_credentials(values) if isinstance(values, str) else values
+        return [map_texts(value, change, paths.join(path, index)) for index, value in enumerate(values)]
+    return change(path, values) if isinstance(values, str) else values
 
 
 def _represent_text(representer: Any, text: str) -> Any:

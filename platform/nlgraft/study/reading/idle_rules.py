@@ -230,7 +230,7 @@ def _domain(study: Study, path: str) -> str | None:
     """The domain that proposes a value in every trial; None where there is none or it has a condition."""
     space = study.search.space if study.search else {}
     for target, domain in space.items():
-        if _covers(target, path) and not domain.when:
+        if paths.contains(target, path) and not domain.when:
             return f"search.space.{target}"
     return None
 
@@ -241,21 +241,11 @@ def _owners(study: Study, cells: Sequence[Cell], path: str) -> list[str]:
     names += [f"components.{name}" for name in study.components]
     owners: dict[str, None] = {}
     for cell in cells:
-        origins = [origin for target, origin in cell.origins.items() if _covers(target, path)]
+        origins = [origin for target, origin in cell.origins.items() if paths.contains(target, path)]
         if not origins:
             return []
         owners |= dict.fromkeys(name for name in names for o in origins if o.startswith(f"{name}."))
     return list(owners)
-
-
-def _covers(target: str, path: str) -> bool:
-    """Return True when setting a target replaces the whole value at a path."""
-    try:
-        outer, inner = paths.split(target), paths.split(path)
-    except ValueError:
-        # Not a path; reported with the config's own paths.
-        return False
-    return inner[: len(outer)] == outer
 
 
 def _explain(

@@ -164,18 +164,10 @@ def _setter_problems(study: Study) -> Iterator[Problem]:
             if kind != "search" and not is_ambiguous:
                 continue
             for path in sorted(own_paths):
-                if any(_overlap(path, other_path) for other_path in other_paths):
+                if any(paths.overlap(path, other_path) for other_path in other_paths):
                     verb = "searches" if kind == "search" else "sets"
                     yield Problem(place, f"{verb} {path}, which {other} sets too; one path has one owner")
                     break
-
-
-def _overlap(first: str, second: str) -> bool:
-    try:
-        return paths.overlap(first, second)
-    except ValueError:
-        # Not a path; reported with the config's own paths.
-        return False
 
 
 def usable_cells(draft: Draft) -> list[Cell]:
