@@ -217,8 +217,8 @@ from tests.unit.study.mistakes import change
         # tracking
         ("tracking.uri", "sqlite:///nlgraft_store/optuna.db", "tracking.uri", "is the database of Optuna"),
         ("tracking.uri", "sqlite:////dev/null", "tracking.uri", "/dev/null is no regular file"),
-        ("tracking.uri", "file:///mlruns", "tracking.uri", "MLflow no longer writes file stores"),
-        ("tracking.uri", "./mlruns", "tracking.uri", "MLflow no longer writes file stores"),
+        ("tracking.uri", "file:///mlruns", "tracking.uri", "MLflow no longer writes"),
+        ("tracking.uri", "./mlruns", "tracking.uri", "MLflow no longer writes"),
         # versions
         ("schema_version", 2, "schema_version", "2 is newer than this nlgraft, which reads up to 1; upgrade"),
         ("schema_version", 0, "schema_version", "expected int >= 1, <= 1, got 0"),
