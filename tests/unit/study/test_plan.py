@@ -54,20 +54,6 @@ def test_shared_stages_are_counted_once(study):
     assert (planned.problems, planned.notes, planned.cost_s, planned.disk_bytes) == ([], [], None, None)
 
 
-def test_an_upstream_shared_by_all_cells_is_trained_once(good):
-    del good["factors"]["depth"]
-    planned = plan(Study.from_dict(good))
-    names = [stage.name for trial in planned.trials for stage in trial.graph.stages]
-    fingerprints = {
-        stage.fingerprint
-        for trial in planned.trials
-        for stage in trial.graph.stages
-        if stage.name == "upstream"
-    }
-    assert names.count("upstream") == 6
-    assert len(fingerprints) == 1
-
-
 def test_finished_stages_cost_nothing(study):
     first = plan(study)
     done = {stage.fingerprint for stage in first.trials[0].graph.stages}
@@ -122,12 +108,6 @@ def test_conditions_decide_what_a_search_trial_has(good):
 def test_concurrency_follows_the_cluster(study):
     assert plan(study).max_concurrent is None
     assert plan(study, capacity={"CPU": 2.0, "GPU": 0.0}).max_concurrent == 2
-
-
-def test_a_cap_leaves_room_for_others_on_any_cluster(good):
-    good["resources"] = {"cpus_per_worker": 2, "max_cpus": 7}
-    assert plan(Study.from_dict(good)).max_concurrent == 3
-    assert plan(Study.from_dict(good), capacity={"CPU": 64.0}).max_concurrent == 3
 
 
 def test_what_can_never_fit_is_a_problem_of_the_plan(good):

@@ -55,18 +55,8 @@ def test_unusable_domains(domain, path, message):
     assert message in problems[path]
 
 
-@pytest.mark.parametrize(
-    "domain",
-    [
-        {"type": "float", "low": 0.0, "high": 0.5, "step": 0.1},
-        {"type": "float", "low": 1e-4, "high": 3e-3, "log": True},
-        {"type": "int", "low": 2, "high": 8, "step": 2},
-        {"type": "int", "low": 1, "high": 64, "log": True},
-        {"type": "categorical", "choices": [None, True, "a", [1], {"b": 2}]},
-    ],
-)
-def test_usable_domains(domain):
-    assert found(x=domain) == {}
+def test_a_step_may_miss_the_end_by_rounding():
+    assert found(x={"type": "float", "low": 0.0, "high": 0.5, "step": 0.1}) == {}
 
 
 def test_a_condition_must_be_able_to_hold():
