@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from nlgraft.basics.errors import NlgraftError, StudyError
 from nlgraft.basics.shipped import STUDY_SUFFIXES, studies
-from nlgraft.execution.cluster import local_capacity, local_memory_bytes
+from nlgraft.execution.cluster import is_local, local_capacity, local_memory_bytes
 from nlgraft.pipeline.stage import Reporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.runs import run as places
@@ -43,7 +43,7 @@ def open_store(study: Study) -> ArtifactStore:
 
 def plan(study: Study) -> Plan:
     """Plan a run against the study's store and this machine; nothing is started."""
-    capacity = None if os.environ.get("RAY_ADDRESS") else local_capacity() | {"memory": local_memory_bytes()}
+    capacity = local_capacity() | {"memory": local_memory_bytes()} if is_local(None) else None
     return study.plan(capacity=capacity)
 
 

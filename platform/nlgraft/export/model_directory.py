@@ -16,7 +16,15 @@ import torch
 from tokenizers.processors import TemplateProcessing
 
 from nlgraft.basics.errors import ContractError, DataError
-from nlgraft.export.description import BODY, CORPUS_READ, MODEL, NATIVE, ExportSource, export_source
+from nlgraft.export.description import (
+    BODY,
+    CORPUS_READ,
+    MODEL,
+    NATIVE,
+    Description,
+    ExportSource,
+    export_source,
+)
 from nlgraft.nn.classifier import Classifier
 from nlgraft.nn.conversion.checkpoint import to_hugging_face
 from nlgraft.nn.conversion.ctranslate2_model import missing_package, unsupported, write_ctranslate2
@@ -48,7 +56,7 @@ Forms = dict[str, str]
 """Why each form of the model is there or missing, in one sentence each."""
 
 
-def write_directory(graph: StageGraph, store: ArtifactStore, out: Path) -> Forms:
+def write_directory(graph: StageGraph, store: ArtifactStore, out: Path) -> tuple[Description, Forms]:
     """Write the model of a finished trial.
 
     Args:
@@ -57,7 +65,7 @@ def write_directory(graph: StageGraph, store: ArtifactStore, out: Path) -> Forms
         out: An empty directory.
 
     Returns:
-        By ``transformers`` and ``ctranslate2``, what is there, or why nothing is.
+        How the model is used; by ``transformers`` and ``ctranslate2``, what is there, or why nothing is.
 
     Raises:
         DataError: The trial has no model that can be used without it.
@@ -76,7 +84,7 @@ def write_directory(graph: StageGraph, store: ArtifactStore, out: Path) -> Forms
         predictor["inputs"] = list(source.description.columns)
     if source.description.task != "checkpoint":
         (out / PREDICTOR).write_text(json.dumps(predictor) + "\n", "utf-8")
-    return forms
+    return source.description, forms
 
 
 def _translation(source: ExportSource, fetched: Mapping[str, Path], out: Path) -> Forms:

@@ -134,21 +134,26 @@ def _factor_problems(factor: Factor) -> Iterator[Problem]:
         yield Problem("baseline", f"{factor.baseline!r} is not among the levels. {hint}")
 
 
-def _setters(study: Study) -> list[tuple[str, str, set[str]]]:
-    """List everything that sets values of the config: kind, place in the file, config paths."""
-    setters: list[tuple[str, str, set[str]]] = []
+def setters(study: Study) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
+    """Yield what sets values of the config: its kind, its place, and each path after its own place."""
     for name, factor in study.factors.items():
-        if isinstance(factor.levels, dict):
-            targets = {path for level in factor.levels.values() for path, _ in paths.leaves(level)}
-        else:
-            targets = {factor.target} if factor.target else set()
-        setters.append(("factor", f"factors.{name}", targets))
+        place = f"factors.{name}"
+        levels = factor.levels.items() if isinstance(factor.levels, dict) else ()
+        named = [
+            (f"{place}.levels.{level}.{path}", path)
+            for level, values in levels
+            for path, _ in paths.leaves(values)
+        ]
+        yield "factor", place, [*named, *([(f"{place}.target", factor.target)] if factor.target else [])]
     for name, component in study.components.items():
-        targets = {path for path, _ in paths.leaves(component.without)}
-        setters.append(("component", f"components.{name}", targets))
+        place = f"components.{name}"
+        yield (
+            "component",
+            place,
+            [(f"{place}.without.{path}", path) for path, _ in paths.leaves(component.without)],
+        )
     for path in study.search.space if study.search else ():
-        setters.append(("search", f"search.space.{path}", {path}))
-    return setters
+        yield "search", f"search.space.{path}", [(f"search.space.{path}", path)]
 
 
 def _setter_problems(study: Study) -> Iterator[Problem]:
@@ -156,9 +161,9 @@ def _setter_problems(study: Study) -> Iterator[Problem]:
     for name in study.components:
         if name in shared_names:
             yield Problem(f"components.{name}", f"a factor is called {name!r} too; rename one")
-    setters = _setters(study)
-    for index, (kind, place, own_paths) in enumerate(setters):
-        for other_kind, other, other_paths in setters[:index]:
+    owners = [(kind, place, {path for _, path in named}) for kind, place, named in setters(study)]
+    for index, (kind, place, own_paths) in enumerate(owners):
+        for other_kind, other, other_paths in owners[:index]:
             # One departure at a time leaves no doubt what a removed component means, nor do two components.
             is_ambiguous = study.design.kind in ("full", "cells") or kind == other_kind != "component"
             if kind != "search" and not is_ambiguous:

@@ -17,6 +17,7 @@ from nlgraft.study.reading.draft import Draft
 from nlgraft.study.reading.faults import Fault
 from nlgraft.study.reading.knobs import path_problem
 from nlgraft.study.reading.resolving import Resolver
+from nlgraft.study.reading.rules import setters
 from nlgraft.study.reading.system_import import load_system
 
 _REPORTED = ("published", "claims", "analysis")
@@ -74,20 +75,10 @@ def _named_metrics(draft: Draft) -> list[tuple[str, str]]:
 
 def _config_paths(draft: Draft) -> Iterator[tuple[str, str]]:
     """Every config path that the study names, after its place in the file."""
-    for name, factor in draft.study.factors.items():
-        if factor.target is not None:
-            yield f"factors.{name}.target", factor.target
-        if isinstance(factor.levels, dict):
-            for level, values in factor.levels.items():
-                yield from (
-                    (f"factors.{name}.levels.{level}.{path}", path) for path, _ in paths.leaves(values)
-                )
-    for name, component in draft.study.components.items():
-        for path, _ in paths.leaves(component.without):
-            yield f"components.{name}.without.{path}", path
+    for _, _, named in setters(draft.study):
+        yield from named
     space: Mapping[str, Domain] = draft.study.search.space if draft.study.search else {}
     for path, domain in space.items():
-        yield f"search.space.{path}", path
         for other in domain.when or {}:
             if other not in space:
                 yield f"search.space.{path}.when.{other}", other
