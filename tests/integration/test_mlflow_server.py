@@ -167,9 +167,9 @@ from nlgraft.tracking.mlflow_tracker import MlflowTracker
 from tests.proxies import listening
 from tests.servers import mlflow_server
 uri, number = sys.argv[1:]
-objective = [types.SimpleNamespace(metric="dev/x", direction="maximize")]
+objective = types.SimpleNamespace(metric="dev/x", direction="maximize")
 study = types.SimpleNamespace(
-    variant="race", overrides=[], description="", system="s", seeds=[1], data={}, objectives=objective,
+    variant="race", overrides=[], description="", system="s", seeds=[1], data={}, objective=objective,
     to_yaml=str,
 )
 tracker = MlflowTracker(uri, "race", start_timeout_s=600)

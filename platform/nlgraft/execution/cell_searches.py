@@ -163,6 +163,6 @@ class CellSearches:
                 continue
             state.is_over = True
             state.optuna.flush()
-            best = best_proposal(self._study.objectives, state.proposals.values())
+            best = best_proposal(self._study.objective, state.proposals.values())
             searched.append(CellSearched(state.cell, None if best is None else best.params))
         return searched

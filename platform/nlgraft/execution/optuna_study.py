@@ -65,10 +65,6 @@ def sampler_of(search: Search, number: int) -> optuna.samplers.BaseSampler:
     match search.sampler.name:
         case "tpe":
             return optuna.samplers.TPESampler(seed=own_seed, n_startup_trials=search.sampler.num_drawn)
-        case "cmaes":
-            return optuna.samplers.CmaEsSampler(seed=own_seed, warn_independent_sampling=False)
-        case "nsga2":
-            return optuna.samplers.NSGAIISampler(seed=own_seed)
         case "grid":
             return _GridSampler(_grid_point(search, number))
         case _:
@@ -186,11 +182,11 @@ def suggest_params(
     return params
 
 
-def outcome(record: TrialRecord, objectives: Sequence[Objective]) -> tuple[TrialState, list[float] | None]:
-    """Return how Optuna is told that a trial ended, with the values of one that is complete."""
-    values = [record.metrics.get(objective.metric, math.nan) for objective in objectives]
-    if record.state == "finished" and all(math.isfinite(value) for value in values):
-        return TrialState.COMPLETE, values
+def outcome(record: TrialRecord, objective: Objective) -> tuple[TrialState, float | None]:
+    """Return how Optuna is told that a trial ended, with the value of one that is complete."""
+    value = record.metrics.get(objective.metric, math.nan)
+    if record.state == "finished" and math.isfinite(value):
+        return TrialState.COMPLETE, value
     return (TrialState.PRUNED if record.state == "stopped" else TrialState.FAIL), None
 
 
@@ -218,7 +214,7 @@ def open_search(study: Study, store: ArtifactStore, cell: Cell) -> OptunaStudy:
     """Open the Optuna study of a cell, which a study with a search has."""
     assert study.search is not None
     name, url = optuna_name(study, cell), database_url(store)
-    return OptunaStudy(name, study.search, study.objectives, url, store.check_writable)
+    return OptunaStudy(name, study.search, study.objective, url, store.check_writable)
 
 
 @contextmanager
@@ -263,7 +259,7 @@ class OptunaStudy:
     Args:
         name: Name of the Optuna study.
         search: What is searched.
-        objectives: What it is judged by.
+        objective: What it is judged by.
         storage_url: The database; None keeps the study in memory alone.
         check: Called before each write to the database; raises if it must not be written.
     """
@@ -273,26 +269,23 @@ class OptunaStudy:
         self,
         name: str,
         search: Search,
-        objectives: Sequence[Objective],
+        objective: Objective,
         storage_url: str | None,
         check: Callable[[], object] = lambda: None,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._search = search
         self._check = check
-        self._objectives = list(objectives)
-        directions: list[Any] = [objective.direction for objective in self._objectives]
-        self._study = optuna.create_study(study_name=name, directions=directions)
+        self._objective = objective
+        self._study = optuna.create_study(study_name=name, direction=objective.direction)
         self._database: optuna.Study | None = None
         stored: list[FrozenTrial] = []
         if storage_url is not None:
             with _going_on_if_locked():
                 database = optuna.create_study(
-                    study_name=name, storage=storage_url, directions=directions, load_if_exists=True
+                    study_name=name, storage=storage_url, direction=objective.direction, load_if_exists=True
                 )
-                database.set_user_attr(
-                    "nlgraft.metrics", [objective.metric for objective in self._objectives]
-                )
+                database.set_user_attr("nlgraft.metrics", [objective.metric])
                 stored = database.get_trials(deepcopy=False)
                 self._database = database
         self._numbers: dict[int, int] = {}
@@ -358,7 +351,7 @@ class OptunaStudy:
     def intermediate(self, number: int, value: float, step: int) -> None:
         """Report the objective at an optimizer step, as Optuna's pruned trials carry it."""
         trial = self._live.get(number)
-        if trial is not None and len(self._objectives) == 1 and math.isfinite(value):
+        if trial is not None and math.isfinite(value):
             trial.report(value, step)
 
     def tell(self, number: int, record: TrialRecord) -> None:
@@ -385,9 +378,9 @@ class OptunaStudy:
         if live is not None:
             live.set_user_attr(_FINGERPRINT, record.fingerprint)
             live.set_user_attr(_REASON, record.reason)
-        state, values = outcome(record, self._objectives)
-        # Without values, since Optuna takes the last intermediate value of a pruned trial.
-        self._study.tell(index, values, state)
+        state, value = outcome(record, self._objective)
+        # Without a value, since Optuna takes the last intermediate value of a pruned trial.
+        self._study.tell(index, value, state)
         self._unwritten.append(index)
 
 
@@ -417,7 +410,7 @@ def check_optuna(
             trials = _stored(optuna_name(study, cell), url)
         except StoreError as error:
             return [Finding("Optuna", "cannot be read", str(error))]
-        findings += _compare(cell, trials, records[cell.key], study.objectives)
+        findings += _compare(cell, trials, records[cell.key], study.objective)
     return findings
 
 
@@ -434,7 +427,7 @@ def _compare(
     cell: Cell,
     trials: Sequence[FrozenTrial],
     records: Mapping[int, TrialRecord],
-    objectives: Sequence[Objective],
+    objective: Objective,
 ) -> Iterator[Finding]:
     again = f"delete {OPTUNA_FILE} in the store: `nlgraft run` makes it again from the proposals on record"
     for trial in trials:
@@ -448,11 +441,11 @@ def _compare(
         if len(held) > 1:
             numbers = ", ".join(str(trial.number) for trial in held)
             yield Finding("Optuna", f"{name}: is there {len(held)} times, as trials {numbers}", again)
-        state, values = outcome(record, objectives)
+        state, value = outcome(record, objective)
         for trial in held:
             # A pruned trial may carry its last intermediate value.
-            if trial.state != state or (values is not None and trial.values != values):
-                what = f"{name}: is {trial.state.name} {trial.values}, the record says {state.name} {values}"
+            if trial.state != state or (value is not None and trial.value != value):
+                what = f"{name}: is {trial.state.name} {trial.value}, the record says {state.name} {value}"
                 yield Finding("Optuna", what, again)
 
 
@@ -483,7 +476,7 @@ def importances(
         trials: Values by path, and the objective, of each finished trial.
 
     Returns:
-        Importances by path, not normalised; empty where all objectives are equal or there are too few. Paths
+        Importances by path, not normalised; empty where all values are equal or there are too few. Paths
         that no trial has are missing.
     """
     if len({value for _, value in trials}) < 2:

@@ -15,8 +15,7 @@ from nlgraft.study.data.design import Cell
 from nlgraft.study.data.plan import SweepTrial
 from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import REPLICATE_SPLITS
-from nlgraft.study.planning.looks import read_granted
-from nlgraft.study.planning.selection import best_proposal, load_proposals
+from nlgraft.study.planning.selection import best_proposal, load_proposals, read_granted
 from nlgraft.study.reading.resolving import resolve_cell
 
 DISCARD = (
@@ -29,7 +28,8 @@ class PlannedTrials:
     """The trials of a study and what the store lacks of them.
 
     Attributes:
-        ended: Trials with the record of their end.
+        known: Trials whose seed and params are known, with their records.
+        ended: Those with the record of their end.
         num_open: Trials that have not ended, those included that nothing is known of yet.
         findings: What is missing or damaged.
         unusable: Stages whose artifact is missing or damaged, and those computed from them.
@@ -37,6 +37,7 @@ class PlannedTrials:
         num_bytes: Their bytes.
     """
 
+    known: list[tuple[SweepTrial, TrialRecord | None]] = field(default_factory=list)
     ended: list[tuple[SweepTrial, TrialRecord]] = field(default_factory=list)
     num_open: int = 0
     findings: list[Finding] = field(default_factory=list)
@@ -47,6 +48,7 @@ class PlannedTrials:
 
     def add(self, trial: SweepTrial, record: TrialRecord | None) -> None:
         """Add a trial whose seed and params are known."""
+        self.known.append((trial, record))
         if record is not None and record.state != "killed":
             self.ended.append((trial, record))
             return
@@ -141,7 +143,7 @@ def _searched(
     if not all(proposal.has_ended for proposal in kept) or len(kept) < study.search.trials:
         planned.add_unknown(f"{cell.label}: no replicate runs before its search is over", study.first_seeds)
         return None
-    best = best_proposal(study.objectives, kept)
+    best = best_proposal(study.objective, kept)
     return None if best is None else dict(best.params)
 
 

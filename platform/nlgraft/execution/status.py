@@ -17,8 +17,13 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord, trial_record
 from nlgraft.study.data.design import Cell, cells
 from nlgraft.study.data.study import Study
-from nlgraft.study.planning.looks import read_granted, record_granted
-from nlgraft.study.planning.selection import best_params, load_proposals, study_key
+from nlgraft.study.planning.selection import (
+    best_params,
+    load_proposals,
+    read_granted,
+    record_granted,
+    study_key,
+)
 from nlgraft.study.reading.resolving import resolve_cell
 
 STATES = ("planned", "waiting", "running", "finished", "stopped", "failed")

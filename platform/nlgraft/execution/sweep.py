@@ -278,7 +278,7 @@ class _TuneSweep:
         return pickle.dumps(spec)
 
     def _judged_metric(self, spec: TrialScheduler) -> str:
-        return spec.metric or self._study.objectives[0].metric
+        return spec.metric or self._study.objective.metric
 
 
 # Removal of training state that no trial will resume, left by trials that a trial scheduler has stopped.

@@ -89,7 +89,7 @@ class TrialQueue:
         self._outlooks = Pacer(_OUTLOOK_PAUSE_S, LOOK_SHARE, driver.clock)
         self._searches = CellSearches(study, store, cells, open_optuna)
         self._deadline_s = (
-            None if study.budget.wall_clock_s is None else self._clock() + study.budget.wall_clock_s
+            None if study.budget.wall_clock is None else self._clock() + study.budget.wall_clock
         )
         self.stop_reason: str | None = None
         self._num_started = 0
@@ -205,7 +205,7 @@ class TrialQueue:
     def check_budget(self) -> None:
         """Stop the sweep if its budget is spent, or if it was asked to end."""
         if self._deadline_s is not None and self._clock() >= self._deadline_s:
-            self.stop(f"the budget of {self._study.budget.wall_clock_s:g} s wall clock is spent")
+            self.stop(f"the budget of {self._study.budget.wall_clock:g} s wall clock is spent")
         requested = self._driver.poll()
         if requested is not None:
             self.stop(requested)

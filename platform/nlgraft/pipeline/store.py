@@ -11,7 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from statistics import fmean
@@ -347,19 +347,12 @@ class ArtifactStore:
         }
         for name, manifests in by_name.items():
             if manifests:
-                by_workers: dict[int, float] = {
-                    number: fmean(
-                        manifest.duration_s for manifest in manifests if manifest.num_workers == number
-                    )
-                    for number in {manifest.num_workers for manifest in manifests}
-                    if number is not None
-                }
                 seconds = fmean(manifest.duration_s for manifest in manifests)
                 num_bytes = fmean(manifest.bytes for manifest in manifests)
                 runs = tuple(
                     TimedRun(manifest, text_bytes(manifest, by_fingerprint)) for manifest in manifests
                 )
-                costs[name] = StageCost(seconds, num_bytes, len(manifests), by_workers, runs)
+                costs[name] = StageCost(seconds, num_bytes, runs)
         return costs
 
     def remove_abandoned(self) -> None:
@@ -448,15 +441,11 @@ class StageCost:
     Attributes:
         mean_duration_s: Mean time to make an artifact.
         mean_bytes: Mean size of an artifact.
-        count: Number of artifacts in the means.
-        by_workers: Mean time by number of workers, of artifacts that record it.
         runs: The artifacts in the means.
     """
 
     mean_duration_s: float
     mean_bytes: float
-    count: int
-    by_workers: Mapping[int, float] = field(default_factory=dict)
     runs: tuple[TimedRun, ...] = ()
 
 

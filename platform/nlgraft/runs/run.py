@@ -18,8 +18,8 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.space import Domain
 from nlgraft.study.data.system import REPLICATE_SPLITS, SEARCH_SPLITS
-from nlgraft.study.planning.looks import read_granted
 from nlgraft.study.planning.planner import check_cells
+from nlgraft.study.planning.selection import read_granted
 from nlgraft.study.public import Study
 from nlgraft.study.reading.system_import import load_system
 

@@ -135,7 +135,7 @@ class MlflowTracker:
         """
         self._layout = layout = layout_of(study, self.experiment, fingerprint, cells, is_read)
         self._may_write = may_write
-        self._best = BestTrial(study.objectives[0])
+        self._best = BestTrial(study.objective)
         self._writer = Writer(
             lambda: self._connect(layout),
             self._running_now,
@@ -208,7 +208,7 @@ class MlflowTracker:
     ) -> None:
         """Report the results of the study and of every cell that ran, and end all runs.
 
-        The model of the best replicate by the first objective is logged for serving.
+        The model of the best replicate by the objective is logged for serving.
 
         Args:
             result: The JSON of ``run --json``.

@@ -43,7 +43,7 @@ class Bench:
 
     def open_optuna(self, cell: Cell) -> OptunaStudy:
         assert self.study.search is not None
-        return OptunaStudy(cell.label, self.study.search, self.study.objectives, None)
+        return OptunaStudy(cell.label, self.study.search, self.study.objective, None)
 
     def take(self) -> SweepTrial | None:
         self.clock_s += 10.0  # past every pause

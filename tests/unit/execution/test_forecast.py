@@ -10,7 +10,7 @@ from nlgraft.study.data.design import Cell
 from nlgraft.study.data.plan import SweepTrial
 
 SECONDS = {"up": 100, "tune": 10, "score": 1}
-COSTS = {name: StageCost(seconds, 1.0, 1) for name, seconds in SECONDS.items()}
+COSTS = {name: StageCost(seconds, 1.0) for name, seconds in SECONDS.items()}
 WORK = Work(num_steps=50, tokens_per_step=1, num_parameters=1)
 
 

@@ -202,12 +202,3 @@ def test_a_listing_leaves_out_a_folder_that_vanishes_but_none_that_it_may_not_en
         with pytest.raises(StoreError, match="cannot list"):
             files.sizes("checkpoints")
     assert files.sizes("nowhere") == {}
-
-
-def test_durations_are_known_by_the_number_of_workers(store: ArtifactStore):
-    for value, (workers, seconds) in enumerate([(1, 4.0), (1, 6.0), (2, 3.0), (None, 9.0)]):
-        scratch = store.new_scratch(number(value))
-        (scratch / "number.txt").write_text("1")
-        store.publish(number(value), scratch, duration_s=seconds, num_workers=workers)
-    [cost] = store.durations().values()
-    assert (cost.mean_duration_s, cost.by_workers) == (5.5, {1: 5.0, 2: 3.0})
