@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -13,14 +12,14 @@ import click
 
 from nlgraft.basics.errors import EXIT_FAILED, DataError, user_errors
 from nlgraft.basics.wording import visible
-from nlgraft.commands.study_command import has_json
+from nlgraft.commands.study_command import has_json, print_json
 
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 def _file_errors(command: Callable[..., None]) -> Callable[..., None]:
-    """Reduce an error about a file to its name and the reason."""
+    """Reduce an error about a file to its name and the reason; other errors as for all commands."""
 
     @wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -30,7 +29,7 @@ def _file_errors(command: Callable[..., None]) -> Callable[..., None]:
         except OSError as error:
             raise DataError(f"{error.filename or 'file'}: {error.strerror or error}") from error
 
-    return run
+    return user_errors(run)
 
 
 def _cap(_context: click.Context, _parameter: click.Parameter, value: str) -> int | None:
@@ -46,8 +45,8 @@ def _echo(text: str, err: bool = False) -> None:
     click.echo(visible(text), err=err)
 
 
-def _echo_json(document: Any) -> None:
-    click.echo(json.dumps(document, ensure_ascii=False))
+def _show(result: Any, is_json: bool) -> None:
+    print_json(result.to_json()) if is_json else _echo(result.to_text())
 
 
 def _quieten() -> None:
@@ -128,7 +127,6 @@ def vocab() -> None:
     "template or the old tokenizer's own lists name, or all. The plan lists those that are lost.",
 )
 @has_json
-@user_errors
 @_file_errors
 def plan(
     old: str,
@@ -139,7 +137,6 @@ def plan(
     **options: Any,
 ) -> None:
     """Plan the origin of every row of a new vocabulary; a dry run without --out."""
-    from nlgraft.commands.terminal import vocab_plan
     from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer
 
     if options["model"] is not None:
@@ -151,12 +148,12 @@ def plan(
     for warning in planned.report.warnings:
         _echo(f"warning: {warning}", err=True)
     if is_json:
-        _echo_json(planned.to_json())
-    else:
-        if out is None or is_reported:
-            vocab_plan(planned.report.to_json(), planned.report.to_text())
-        if out is not None:
-            _echo(f"{out}: {planned.report.summary}")
+        print_json(planned.to_json())
+        return
+    if out is None or is_reported:
+        _echo(planned.report.to_text())
+    if out is not None:
+        _echo(f"{out}: {planned.report.summary}")
 
 
 def _transplant(options: dict[str, Any]) -> dict[str, Any]:
@@ -194,30 +191,23 @@ def _transplant(options: dict[str, Any]) -> dict[str, Any]:
     help="Add rows without a token up to a multiple of this number; 1 for none.",
 )
 @has_json
-@user_errors
 @_file_errors
 def apply(
     plan_directory: Path, model: str, out: Path, sides: Any, multiple: int | None, is_json: bool
 ) -> None:
     """Write a checkpoint with the planned vocabulary; transformers loads it, tokenizer included."""
-    from nlgraft.commands.terminal import vocab_applied
-
     _quieten()
     from nlgraft.vocab_tool.apply import apply_plan
 
     applied = apply_plan(plan_directory, model, out, sides, multiple)
     for note in [*applied.notes, *applied.norms.warnings]:
         _echo(f"note: {note}", err=True)
-    if is_json:
-        _echo_json(applied.to_json())
-    else:
-        vocab_applied(applied.to_json(), applied.to_text())
+    _show(applied, is_json)
 
 
 @vocab.command("verify")
 @click.argument("model", metavar="MODEL")
 @has_json
-@user_errors
 @_file_errors
 def verify(model: str, is_json: bool) -> None:
     """Check a checkpoint: rows, ids, ties, permutation test, generation; exit 1 when a check fails.
@@ -239,7 +229,6 @@ def verify(model: str, is_json: bool) -> None:
     help="Also rebuild MODEL's tokens in BASE as method omp does, and look for rows crafted to break it.",
 )
 @has_json
-@user_errors
 @_file_errors
 def doctor(model: str, base: str | None, is_json: bool) -> None:
     """Look for tokens without rows or that no text yields, and for untrained rows; exit 1 if any."""
@@ -255,23 +244,15 @@ def doctor(model: str, base: str | None, is_json: bool) -> None:
 
 
 def _echo_checks(model: str, checks: Sequence[Any], is_json: bool) -> None:
-    from nlgraft.commands.terminal import vocab_checks
-
     is_good = all(check.is_good for check in checks)
     rows = [{"check": check.name, "is_good": check.is_good, "detail": check.detail} for check in checks]
     if is_json:
-        _echo_json({"model": model, "is_good": is_good, "checks": rows})
+        print_json({"model": model, "is_good": is_good, "checks": rows})
     else:
-        vocab_checks([{**row, "detail": visible(str(row["detail"]))} for row in rows])
+        for check in checks:
+            _echo(f"{'ok  ' if check.is_good else 'FAIL'}  {check.name}: {check.detail}")
     if not is_good:
         raise SystemExit(EXIT_FAILED)
-
-
-def _echo_changed(changed: Any, is_json: bool) -> None:
-    if is_json:
-        _echo_json(changed.to_json())
-    else:
-        _echo(changed.to_text())
 
 
 @vocab.command("prune")
@@ -287,13 +268,12 @@ def _echo_changed(changed: Any, is_json: bool) -> None:
 )
 @click.option("--size", type=click.IntRange(1), help="Keep at most this many tokens, the most frequent ones.")
 @has_json
-@user_errors
 @_file_errors
 def prune_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bool, **options: Any) -> None:
     """Write a tokenizer without rare tokens; vocab plan and apply then give a model its rows."""
     from nlgraft.vocab_tool.changed import prune
 
-    _echo_changed(prune(tokenizer, text, out, **options), is_json)
+    _show(prune(tokenizer, text, out, **options), is_json)
 
 
 @vocab.command("extend")
@@ -305,7 +285,6 @@ def prune_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bo
     "--min-count", type=click.IntRange(1), default=2, show_default=True, help="Occurrences of a new token."
 )
 @has_json
-@user_errors
 @_file_errors
 def extend_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bool, **options: Any) -> None:
     """Write a BPE or Unigram tokenizer with further tokens of a text; its old ids stay.
@@ -314,7 +293,7 @@ def extend_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: b
     """
     from nlgraft.vocab_tool.changed import extend
 
-    _echo_changed(extend(tokenizer, text, out, **options), is_json)
+    _show(extend(tokenizer, text, out, **options), is_json)
 
 
 @vocab.command("diff")
@@ -322,7 +301,6 @@ def extend_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: b
 @click.argument("second", type=_DIRECTORY, metavar="PLAN")
 @click.option("--limit", type=click.IntRange(0), default=20, show_default=True, help="Rows to list.")
 @has_json
-@user_errors
 @_file_errors
 def diff(first: Path, second: Path, limit: int, is_json: bool) -> None:
     """List the rows in which two plans differ, as diff does; exit 1 when there are any."""
@@ -332,7 +310,7 @@ def diff(first: Path, second: Path, limit: int, is_json: bool) -> None:
     shown = differences[:limit]
     if is_json:
         rows = [{"one": old_row, "other": new_row} for old_row, new_row in shown]
-        _echo_json({"different": len(differences), "rows": rows})
+        print_json({"different": len(differences), "rows": rows})
     else:
         for old_row, new_row in shown:
             # A row that only one plan has is empty in the other.
@@ -349,7 +327,7 @@ def diff(first: Path, second: Path, limit: int, is_json: bool) -> None:
 @user_errors
 def methods(is_json: bool) -> None:
     """List the methods, their inputs and their publications."""
-    from nlgraft.commands.terminal import vocab_methods
+    from nlgraft.commands.terminal import plain_table
     from nlgraft.vocab.methods.registry import METHODS
 
     rows = [
@@ -357,6 +335,6 @@ def methods(is_json: bool) -> None:
         for method in METHODS
     ]
     if is_json:
-        _echo_json(rows)
+        print_json(rows)
     else:
-        vocab_methods(rows)
+        plain_table(("method", "needs", "source"), [[*row.values()] for row in rows])
