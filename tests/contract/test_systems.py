@@ -256,7 +256,7 @@ def test_an_exported_arm_answers_as_its_trial_did(
     graph = graph_of(load_system(path), config_of(load_system(path), arms_of(path)[arm]))
     if not store.has(graph.result):
         pytest.skip("the arm did not run here: select this file as a whole, with --dist loadfile")
-    forms = write_directory(graph, store, tmp_path)
+    _, forms = write_directory(graph, store, tmp_path)
     model = ExportedModel(tmp_path)
     is_loaded = "loads this directory" in forms["transformers"]
     assert is_loaded == (tmp_path / "config.json").is_file()
