@@ -200,7 +200,7 @@ def _write_seq2seq(
     view = settings.view
     if len(view.sources) != 1:
         raise ContractError("transformers' encoder-decoders read one source")
-    notes = to_hugging_face(model, directory, generation=settings.generation)
+    notes = to_hugging_face(model, directory, settings.generation)
     [source] = view.sources
     target = folders[view.target.stream]
     _write_tokenizer(folders[source.stream], directory, source, settings.max_tokens)
