@@ -44,7 +44,7 @@ UNREAD = {
         "engine", "dev_precision", "norm_match", "distillation_reduction", "distillation_align",
     },
     "zipfile writes the comment that is set": {"comment"},
-    "whoever calls the Python API": {"from_dict", "log_probability"},
+    "whoever calls the Python API": {"events", "from_dict", "log_probability"},
     "fields of documents and configs, written and read whole": {
         "schema_version", "num_read", "num_empty_lines",
         "median_tokens", "chars_per_token",

@@ -365,11 +365,6 @@ class Budget(Part):
     max_failed_fraction: float = Field(default=1.0, ge=0, le=1)
     """Stop when more than this share of the trials ended so far has failed."""
 
-    @property
-    def wall_clock_s(self) -> float | None:
-        """Longest time in seconds."""
-        return self.wall_clock
-
 
 class Storage(Part):
     """Store of artifacts and records."""

@@ -101,12 +101,12 @@ def read_draft(values: Mapping[str, Any], problems: list[Problem], kind: type[St
 def _misspelt(faults: list[Fault]) -> dict[Parts, str]:
     """Find the required keys that unknown ones beside them nearly spell, by the place of the unknown one."""
     missing = [fault.parts for fault in faults if fault.is_missing]
-    meant: dict[Parts, str] = {}
+    required_keys: dict[Parts, str] = {}
     for fault in faults:
         siblings = [str(parts[-1]) for parts in missing if parts[:-1] == fault.parts[:-1]]
         if fault.is_unknown_key and (near := difflib.get_close_matches(str(fault.parts[-1]), siblings, n=1)):
-            meant[fault.parts] = near[0]
-    return meant
+            required_keys[fault.parts] = near[0]
+    return required_keys
 
 
 def _replace(values: dict[str, Any], parts: Parts) -> Parts:

@@ -61,7 +61,7 @@ def system_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
 
 
 def _named_metrics(draft: Draft) -> list[tuple[str, str]]:
-    """The metrics of claims and objectives, after their places in the file."""
+    """The metrics of claims and of the objective, after their places in the file."""
     named = [(f"{path}.metric", metric) for path, statement in draft.claims for metric in statement.metric]
     named += [
         (f"{path}.worse_metric", statement.worse_metric)
