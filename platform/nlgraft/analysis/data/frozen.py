@@ -198,7 +198,10 @@ def _study_settings(study: Study) -> Settings:
     parts: dict[str, BaseModel | None] = {"objective": first}
     parts |= {f"objective {number}": objective for number, objective in enumerate(others, start=2)}
     parts |= {"sequential": study.sequential, "search": study.search, "analysis": study.analysis}
-    return dict(flat({name: part.model_dump(mode="json") for name, part in parts.items() if part}))
+    settings = dict(flat({name: part.model_dump(mode="json") for name, part in parts.items() if part}))
+    if study.analysis.prior == "none":  # as it was before there were priors
+        del settings["analysis.prior"]
+    return settings
 
 
 def _claims(study: Study, claims: Sequence[Claim]) -> tuple[Settings, ...]:

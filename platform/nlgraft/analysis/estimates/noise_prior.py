@@ -18,27 +18,32 @@ of the J studies' mean; the d0 with this trigamma(d0 / 2) is halved, since arms 
 noise is not normal. So five studies of four arms and three seeds give at most 8 degrees of freedom, one gives
 2, and a prior never says more than its studies (``benchmarks/noise_priors.py`` has the error rates).
 
-**When it does not fit.** `NoisePrior.fits` compares the variance of a whole study with the prior's, before a
-mean is looked at.
+**When it does not fit.** `is_like` compares the variance of a whole study with the prior's, before a mean is
+looked at.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import combinations
 from typing import Self
 
 import numpy as np
 from scipy.special import digamma, fdtrc, polygamma, stdtr, stdtrit
 
+from nlgraft.analysis.data.ledger import Entry, NoisePrior, Training
 from nlgraft.analysis.data.trials import Array
 
 _BETWEEN = 0.1
 _WEIGHT = 0.5
+_WEIGHT_OF_STUDIES = 0.75
 _EXACT = 1e-9
-_PLACES = np.linspace(-9.0, 9.0, 361)
+_PLACES = np.linspace(-8.0, 8.0, 401)
+_FEW = 2
+_FIT_LEVEL = 0.25
 _SHARED = 0.25
 """Squared correlation of two differences from a common baseline that varies as the arms do."""
 
@@ -78,48 +83,115 @@ class StudyVariance:
         return cls(float(np.average(variances, weights=dfs)), float(dfs.sum() ** 2 / shared))
 
 
-@dataclass(frozen=True)
-class NoisePrior:
-    """What earlier studies say about the variance of a paired difference between seeds.
+def prior_of(studies: Iterable[StudyVariance], weight: float = _WEIGHT) -> NoisePrior | None:
+    """Fit a prior to studies.
 
-    Attributes:
-        df: Degrees of freedom d0 that it counts for.
-        variance: Its variance s0^2.
+    Args:
+        studies: One variance a study; those that do not vary count for nothing.
+        weight: Factor of the degrees of freedom.
+
+    Returns:
+        None without a study that varies.
     """
+    varying = [study for study in studies if study.variance > 0 and study.df > 0]
+    if not varying:
+        return None
+    half = np.array([study.df for study in varying]) / 2
+    logs = np.log([study.variance for study in varying]) - digamma(half) + np.log(half)
+    sampling = polygamma(1, half)
+    num = len(varying)
+    excess = max(0.0, float(logs.var(ddof=1) - sampling.mean())) if num > 1 else 0.0
+    between = ((num - 1) * excess + _BETWEEN) / num
+    precisions = 1 / (between + sampling)
+    d0 = 2 * _trigamma_inverse(between + 1 / float(precisions.sum()))
+    center = float(np.average(logs, weights=precisions)) + float(digamma(d0 / 2)) - math.log(d0 / 2)
+    return NoisePrior(df=weight * d0, variance=math.exp(center))
 
-    df: float
-    variance: float
 
-    @classmethod
-    def of(cls, studies: Iterable[StudyVariance], weight: float = _WEIGHT) -> Self | None:
-        """Fit a prior to studies.
+def applicable(prior: NoisePrior, study: StudyVariance, num_seeds: int) -> NoisePrior | None:
+    """Return a prior; of a study that is noisier, what it knows beyond one comparison of n seeds, or None."""
+    if is_like(prior, study, _FIT_LEVEL):
+        return prior
+    df = min(prior.df, study.df - (num_seeds - 1))
+    return NoisePrior(df=df, variance=study.variance) if df > _EXACT else None
 
-        Args:
-            studies: One variance a study; those that do not vary count for nothing.
-            weight: Factor of the degrees of freedom.
 
-        Returns:
-            None without a study that varies.
-        """
-        varying = [study for study in studies if study.variance > 0 and study.df > 0]
-        if not varying:
-            return None
-        half = np.array([study.df for study in varying]) / 2
-        logs = np.log([study.variance for study in varying]) - digamma(half) + np.log(half)
-        sampling = polygamma(1, half)
-        num = len(varying)
-        excess = max(0.0, float(logs.var(ddof=1) - sampling.mean())) if num > 1 else 0.0
-        between = ((num - 1) * excess + _BETWEEN) / num
-        precisions = 1 / (between + sampling)
-        d0 = 2 * _trigamma_inverse(between + 1 / float(precisions.sum()))
-        center = float(np.average(logs, weights=precisions)) + float(digamma(d0 / 2)) - math.log(d0 / 2)
-        return cls(weight * d0, math.exp(center))
+def is_like(prior: NoisePrior, study: StudyVariance, level: float = 0.1) -> bool:
+    """Test whether a study is no noisier than a prior says; an F test at ``level``."""
+    return study.df == 0 or bool(fdtrc(study.df, prior.df, study.variance / prior.variance) > level)
 
-    def fits(self, study: StudyVariance, level: float = 0.1) -> bool:
-        """Test whether a study is no noisier than the prior says; an F test at ``level``."""
-        if study.df == 0:
-            return True
-        return bool(fdtrc(study.df, self.df, study.variance / self.variance) > level)
+
+def paired_kinds(cells: Sequence[Training]) -> tuple[str, str] | None:
+    """Say which kinds of training vary in a difference of cells.
+
+    Returns:
+        None where they are no two trainings that a prior can know: the same one decoded in two ways, or more
+        than two of unlike kinds.
+    """
+    kinds = sorted(cell.kind for cell in cells)
+    is_known = len(cells) > 1 and (len(cells) == _FEW or kinds[0] == kinds[-1])
+    differ = all(a.weights != b.weights for a, b in combinations(cells, 2))
+    return (kinds[0], kinds[-1]) if is_known and differ else None
+
+
+def study_variance(
+    cells: Mapping[str, Training], scores: Mapping[str, Mapping[int, float]], kinds: tuple[str, str]
+) -> StudyVariance:
+    """Pool the differences of a study's cells from one of them, seed by seed.
+
+    Args:
+        cells: What is trained in each cell, the baseline first.
+        scores: Scores by cell and seed.
+        kinds: Kinds of the two trainings whose difference it is.
+    """
+    for base, training in cells.items():
+        arms = {
+            other.weights: cell
+            for cell, other in cells.items()
+            if paired_kinds([training, other]) == kinds and cell != base
+        }
+        common = [
+            (scores[arm], scores[base], scores[arm].keys() & scores[base].keys()) for arm in arms.values()
+        ]
+        gains = [[a[seed] - b[seed] for seed in sorted(seeds)] for a, b, seeds in common]
+        if (variance := StudyVariance.of(gains)).df:
+            return variance
+    return StudyVariance(0.0, 0.0)
+
+
+def prior_from(
+    entries: Iterable[Entry],
+    metric: str,
+    kinds: tuple[str, str],
+    judged: Mapping[str, Collection[int]],
+) -> NoisePrior | None:
+    """Fit a prior to the studies of ledger entries that are alike.
+
+    Args:
+        entries: Analyses of other studies.
+        metric: The metric.
+        kinds: Kinds of the two trainings whose difference it is about.
+        judged: Seeds by cell of the trials that the prior will judge; they do not enter it.
+    """
+    cells: dict[str, dict[str, Training]] = {}
+    scores: dict[str, dict[str, dict[int, float]]] = {}
+    for entry in entries:
+        cells.setdefault(entry.study, {}).update(entry.trainings)
+        of_study = scores.setdefault(entry.study, {})
+        for cell, by_seed in entry.scores_on(metric).items():
+            kept = {seed: score for seed, score in by_seed.items() if seed not in judged.get(cell, ())}
+            of_study.setdefault(cell, {}).update(kept)
+    variances = {
+        study: study_variance(
+            {cell: training for cell, training in trainings.items() if cell in scores[study]},
+            scores[study],
+            kinds,
+        )
+        for study, trainings in cells.items()
+    }
+    prior = prior_of(variances.values(), _WEIGHT_OF_STUDIES)
+    varying = tuple(study for study, variance in variances.items() if variance.variance > 0)
+    return prior and replace(prior, studies=varying)
 
 
 @dataclass(frozen=True)
@@ -129,8 +201,7 @@ class Estimate:
     Attributes:
         difference: The mean.
         num_seeds: Number of paired seeds.
-        seed_variance: Variance of the differences between seeds, their own.
-        variance: The same, moderated.
+        variance: Variance of the differences between seeds, moderated.
         df: Degrees of freedom of ``variance``.
         segment_variance: Variance of the mean from the choice of segments.
         num_segments: Number of segments.
@@ -138,7 +209,6 @@ class Estimate:
 
     difference: float
     num_seeds: int
-    seed_variance: float
     variance: float
     df: float
     segment_variance: float
@@ -190,12 +260,18 @@ def moderated(
         num_segments: N >= 2; many if left out.
     """
     values = np.asarray(differences, dtype=float)
-    num = len(values)
-    seed_variance = float(values.var(ddof=1))
-    df, before = (0.0, 0.0) if prior is None else (prior.df, prior.variance)
-    variance = (df * before + (num - 1) * seed_variance) / (df + num - 1)
+    variance, df = moderate(float(values.var(ddof=1)), len(values), prior)
     segments = segment_variance / (1 - 1 / num_segments)
-    return Estimate(float(values.mean()), num, seed_variance, variance, df + num - 1, segments, num_segments)
+    return Estimate(float(values.mean()), len(values), variance, df, segments, num_segments)
+
+
+def moderate(variance: float, num_seeds: int, prior: NoisePrior | None) -> tuple[float, float]:
+    """Join the variance of n >= 2 differences with a prior; return it with its degrees of freedom."""
+    df = num_seeds - 1.0
+    if prior is None:
+        return variance, df
+    total = prior.df + df
+    return (prior.df * prior.variance + df * variance) / total, total
 
 
 def tail(
