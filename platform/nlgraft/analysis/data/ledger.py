@@ -104,7 +104,7 @@ class Look:
     p_equal: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class NoisePrior:
     """What earlier studies say about the variance of a paired difference between seeds.
 

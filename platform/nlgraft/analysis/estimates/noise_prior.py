@@ -14,12 +14,13 @@ variances are pooled (`StudyVariance`), and the prior is about what differs betw
 **Its degrees of freedom.** The logarithms of variances of J studies vary by sampling, trigamma(f / 2) with f
 degrees of freedom, and by t^2 between studies, which is estimated by moments and averaged with `_BETWEEN`, at
 the weight of one study. A further study's log variance then misses the prior's by a variance of t^2 plus that
-of the J studies' mean; the d0 with this trigamma(d0 / 2) is halved, since arms differ within studies and
-noise is not normal. So five studies of four arms and three seeds give at most 8 degrees of freedom, one gives
-2, and a prior never says more than its studies (``benchmarks/noise_priors.py`` has the error rates).
+of the J studies' mean; of the d0 with this trigamma(d0 / 2) a part counts, since arms differ within studies and
+noise is not normal. So a prior never says more than its studies (``benchmarks/noise_priors.py`` has the error
+rates).
 
 **When it does not fit.** `is_like` compares the variance of a whole study with the prior's, before a mean is
-looked at.
+looked at. In the place of a prior that is too low, a study's pooled variance moderates, with the degrees of
+freedom that it has beyond those of one comparison (`applicable`).
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ from nlgraft.analysis.data.trials import Array
 
 _BETWEEN = 0.1
 _WEIGHT = 0.5
-_WEIGHT_OF_STUDIES = 0.75
+WEIGHT_OF_STUDIES = 0.75
+"""Of the degrees of freedom of earlier studies, where noisier ones fall back (`applicable`)."""
+
 _EXACT = 1e-9
 _PLACES = np.linspace(-8.0, 8.0, 401)
 _FEW = 2
@@ -189,7 +192,7 @@ def prior_from(
         )
         for study, trainings in cells.items()
     }
-    prior = prior_of(variances.values(), _WEIGHT_OF_STUDIES)
+    prior = prior_of(variances.values(), WEIGHT_OF_STUDIES)
     varying = tuple(study for study, variance in variances.items() if variance.variance > 0)
     return prior and replace(prior, studies=varying)
 

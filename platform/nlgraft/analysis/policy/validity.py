@@ -8,7 +8,7 @@ that deviation.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -96,6 +96,7 @@ class Validity:
             "seed_variance": self.design.seed_variance,
             "segment_variance": self.design.segment_variance,
             "is_assumed": self.design.is_assumed,
+            "prior": None if self.design.prior is None else asdict(self.design.prior),
             "fall": self.design.fall,
             "simulations": num,
             "familywise_error": self.familywise,
