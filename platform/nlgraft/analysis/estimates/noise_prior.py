@@ -14,9 +14,8 @@ variances are pooled (`StudyVariance`), and the prior is about what differs betw
 **Its degrees of freedom.** The logarithms of variances of J studies vary by sampling, trigamma(f / 2) with f
 degrees of freedom, and by t^2 between studies, which is estimated by moments and averaged with `_BETWEEN`, at
 the weight of one study. A further study's log variance then misses the prior's by a variance of t^2 plus that
-of the J studies' mean; of the d0 with this trigamma(d0 / 2) a part counts, since arms differ within studies and
-noise is not normal. So a prior never says more than its studies (``benchmarks/noise_priors.py`` has the error
-rates).
+of the J studies' mean; a part of the d0 with this trigamma(d0 / 2) counts, as arms differ within studies and
+noise is not normal. So a prior never says more than its studies (``benchmarks/noise_priors.py`` has rates).
 
 **When it does not fit.** `is_like` compares the variance of a whole study with the prior's, before a mean is
 looked at. In the place of a prior that is too low, a study's pooled variance moderates, with the degrees of

@@ -23,7 +23,7 @@ def comparison_notes(result: ComparedResults, compared: Sequence[tuple[str, Comp
     if any(comparison.smallest_detectable is not None for _, comparison in compared):
         marks.append(
             "Detectable: the true difference that so many seeds find in four of five such studies; below "
-            f"{FEW_SEEDS} seeds only a range is known. Seeds needed: the first later look that probably decides."
+            f"{FEW_SEEDS} seeds only a range is known. Seeds needed: the first look that probably decides."
         )
     notes: dict[str, list[str]] = {}
     for label, comparison in compared:
