@@ -10,6 +10,7 @@ from scipy import stats
 
 from benchmarks.power import found
 from nlgraft.analysis.data.ledger import Training, open_ledger, training_of
+from nlgraft.analysis.estimates.looks import look_levels, p_over_looks
 from nlgraft.analysis.estimates.noise_prior import (
     WEIGHT_OF_STUDIES,
     StudyVariance,
@@ -17,6 +18,7 @@ from nlgraft.analysis.estimates.noise_prior import (
     prior_of,
     study_variance,
 )
+from nlgraft.analysis.estimates.power import smallest_detectable
 from nlgraft.analysis.policy.validity import design_of
 from nlgraft.analysis.rendering.prose import method
 from nlgraft.study.data.design import cells
@@ -126,10 +128,12 @@ def test_a_study_with_one_arm_and_the_same_baseline_says_nothing(shown):
     assert shown("study", 1, arms=ARMS[:2]).compare(LABELS[1]).prior is None
 
 
-def test_a_question_asked_without_a_prior_gets_none_later(shown):
+def test_a_question_keeps_what_it_was_asked_with(shown):
     shown("first", 1)
     shown("other", 3, lr=5e-3)
     assert shown("again", 1).compare(LABELS[1]).prior is None
+    third = shown("third", 4, lr=6e-3)
+    assert shown("third", 4, lr=6e-3, prior="none").compare(LABELS[1]).prior == third.compare(LABELS[1]).prior
 
 
 def test_other_seeds_of_the_baseline_are_other_trials(shown):
@@ -196,11 +200,16 @@ def test_every_format_says_what_tells_the_noise(shown, store):
 
 def test_looks_and_seeds_needed_know_the_prior(shown):
     shown("earlier", 1, deviation=0.5, lr=2e-3)
-    with_prior = shown("study", 2, deviation=0.5).alone().compare(LABELS[1])
-    alone = shown("study", 2, deviation=0.5, prior="none").alone().compare(LABELS[1])
-    assert with_prior.smallest_detectable < alone.smallest_detectable
-    assert with_prior.detectable_ci[1] < alone.detectable_ci[1]
-    assert with_prior.later_levels != alone.later_levels, "levels of looks depend on degrees of freedom"
+    result = shown("study", 2, deviation=0.5).alone()
+    compared = result.compare(LABELS[1])
+    df = compared.prior.df
+    detectable = smallest_detectable(compared.seed_variance, 0.0, 3, df + 2, compared.level)
+    assert compared.smallest_detectable == detectable
+    assert compared.estimate.df == df + 2
+    levels = look_levels((3, 6, 12), 0.04 / 3, df)
+    assert [compared.level, *compared.later_levels.values()] == pytest.approx(levels)
+    assert p_over_looks({3: compared.looks[3].p}, (3, 6, 12), df) == pytest.approx(compared.p)
+    assert levels[1:] != look_levels((3, 6, 12), 0.04 / 3)[1:]
 
 
 def test_validity_simulates_with_the_prior_before_the_study_runs(shown, make_study, scored, store):

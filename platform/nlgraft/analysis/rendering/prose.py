@@ -235,8 +235,8 @@ def _prior_method(result: ComparedResults) -> list[str]:
     return [
         "The variance between seeds is moderated (Smyth 2004) by that of the store's earlier studies of "
         f"like trainings ({', '.join(prior.studies)}): {prior.df:.1f} degrees of freedom and a deviation of "
-        f"{prior.variance**0.5:.3g}, frozen when the questions were first asked. A study that is noisier, by an "
-        "F test before any mean is looked at, takes the variance of its own other cells instead."
+        f"{prior.variance**0.5:.3g}, frozen when the questions were first asked. A study that is noisier, by "
+        "an F test before any mean is looked at, takes the variance of its own other cells instead."
         for prior in _priors(result)
     ]
 
