@@ -63,14 +63,6 @@ def test_equal_scores_stop_since_more_seeds_decide_nothing(make_planned, scored)
     assert (stops["arm=patt_eg"].num_seeds, stops["arm=patt_eg"].reason) == (3, "more seeds decide nothing")
 
 
-def test_replicates_that_are_left_go_to_what_is_likeliest_to_be_decided(make_planned, scored):
-    # 4 cells x 3 seeds, then two cells more for two seeds: the likeliest one and the baseline
-    stops = result_of(make_planned(replicates=16), scored, GAPS | {"patt_eg": UNCLEAR / 2}).replay()
-    assert sum(stop.num_seeds for stop in stops.values()) <= 16
-    spent = [label for label, stop in stops.items() if stop.reason == "all 16 replicates are spent"]
-    assert spent
-
-
 def test_a_look_waits_for_all_of_its_replicates(make_planned, scored):
     analysis = result_of(make_planned(), scored, GAPS)
     for cell in analysis.cells:

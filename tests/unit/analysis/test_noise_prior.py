@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -26,8 +27,6 @@ def test_without_a_prior_it_is_the_t_test() -> None:
     estimate = moderated(GAINS)
     test = stats.ttest_1samp(GAINS, 0.0)
     assert estimate.p == pytest.approx(test.pvalue)
-    assert estimate.interval(0.1) == pytest.approx(tuple(test.confidence_interval(0.9)))
-    assert estimate.p_of(0.2) == pytest.approx(stats.ttest_1samp(GAINS, 0.2).pvalue)
 
 
 def test_a_prior_counts_as_so_many_further_seeds_of_known_variance() -> None:
@@ -41,18 +40,13 @@ def test_a_prior_counts_as_so_many_further_seeds_of_known_variance() -> None:
     assert estimate.p == pytest.approx(2 * stats.t.sf(np.mean(GAINS) / error, 7))
 
 
-@pytest.mark.parametrize("num_segments", [10, 1000])
-def test_segment_noise_is_joined_as_two_errors_of_student(num_segments: int) -> None:
+def test_segment_noise_is_joined_as_an_error_of_its_own() -> None:
     """The p-value is the share of drawn errors beyond the difference (Behrens and Fisher)."""
-    segments = 0.01
-    estimate = moderated(GAINS, None, segments * (1 - 1 / num_segments), num_segments)
+    estimate = replace(moderated(GAINS), segment_variance=0.01)
     rng = np.random.default_rng(SEED)
     over_seeds = np.std(GAINS, ddof=1) / math.sqrt(5) * rng.standard_t(4, 400_000)
-    errors = over_seeds + math.sqrt(segments) * rng.standard_t(num_segments - 1, 400_000)
+    errors = over_seeds + 0.1 * rng.standard_normal(400_000)
     assert estimate.p == pytest.approx(float(np.mean(np.abs(errors) > np.mean(GAINS))), rel=0.05)
-    reach = float(np.quantile(np.abs(errors), 0.95))
-    assert estimate.interval(0.05)[1] == pytest.approx(np.mean(GAINS) + reach, rel=0.01)
-    assert estimate.p_of(estimate.interval(0.05)[0]) == pytest.approx(0.05, rel=1e-6)
 
 
 @pytest.mark.parametrize("ratio", [0.1, 0.3, 1.0])
@@ -60,7 +54,8 @@ def test_few_seeds_and_noisy_segments_do_not_err(ratio: float) -> None:
     """Where seeds look equal by chance, many segments do not make them certain."""
     rng = np.random.default_rng(SEED)
     seeds = rng.standard_normal((8000, 3)) + math.sqrt(ratio / 3) * rng.standard_normal((8000, 1))
-    errors = [(moderated(row, None, ratio / 3).p or 0) <= 0.0125 for row in seeds]
+    estimates = [replace(moderated(row), segment_variance=ratio / 3) for row in seeds]
+    errors = [(estimate.p or 0) <= 0.0125 for estimate in estimates]
     assert np.mean(errors) < 0.0135
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -37,12 +38,13 @@ def test_the_prediction_is_the_share_of_studies_that_decide(
     """A study goes on with any effect and variance that its three seeds leave open."""
     rng = np.random.default_rng(20261127)
     gains = with_moments(1.4, 0.8)
-    now = moderated(gains, prior, segments, 50)
+    now = replace(moderated(gains, prior), segment_variance=segments)
     rejects = []
     for _ in range(2000):
         deviation = math.sqrt(now.df * now.variance / rng.chisquare(now.df))
         effect = rng.normal(1.4, deviation / math.sqrt(3))
-        after = moderated([*gains, *rng.normal(effect, deviation, 9)], prior, segments, 50)
+        after = moderated([*gains, *rng.normal(effect, deviation, 9)], prior)
+        after = replace(after, segment_variance=segments)
         rejects.append((after.p or 0) <= 0.01)
     assert decided_by(now, 12, 0.01) == pytest.approx(np.mean(rejects), abs=0.05)
 
@@ -81,7 +83,7 @@ def test_the_first_look_that_is_likely_to_decide_is_named() -> None:
 
 def test_noise_of_the_test_lines_is_not_averaged_away_by_seeds() -> None:
     gains = with_moments(3.0, 1.2)
-    assert seeds_needed(moderated(gains, None, 4.0), (3, 100, 1000), 0.05) is None
+    assert seeds_needed(replace(moderated(gains), segment_variance=4.0), (3, 100, 1000), 0.05) is None
 
 
 def test_a_prior_shortens_the_way() -> None:

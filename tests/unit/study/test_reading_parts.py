@@ -202,12 +202,6 @@ from tests.unit.study.mistakes import change
         ("sequential", {"looks": [1, 5]}, "sequential.looks[0]", "expected int >= 2, got 1"),
         ("sequential", {"kind": "anytime"}, "sequential.kind", "looks"),
         ("sequential", {"looks": [4, 4]}, "sequential.looks[1]", "4 is not above 4; looks ascend"),
-        (
-            "sequential",
-            {"looks": [3, 5], "replicates": 12},
-            "sequential.replicates",
-            "12 is not between 15 and 25: 5 cells with 3 to 5 seeds each",
-        ),
         ("resources.gpus_per_worker", 1.5, "resources.gpus_per_worker", "above 1, give a whole number"),
         ("resources.workers", 0, "resources.workers", "expected int >= 1 or mapping, got 0"),
         # names

@@ -183,6 +183,11 @@ class Asked:
     prior: NoisePrior | None = None
 
     @property
+    def compared(self) -> tuple[str, tuple[str, ...]]:
+        """The metric and the cells, whatever is asked of them."""
+        return self.metric, tuple(sorted(self.cells))
+
+    @property
     def hypothesis(self) -> Hypothesis:
         """What is asked, which two cells share from either side."""
         is_symmetric = len(self.cells) == 2 and self.null == 0 and self.second_metric is None

@@ -91,9 +91,7 @@ class Comparer:
         Returns:
             The comparison without ``p_holm``.
         """
-        sides = (_finite(a_trials), _finite(b_trials))
-        empty = Comparison(metric=metric, a=a, b=b, null=null, level=self.alpha, prior=prior)
-        return self._weigh(empty, (1.0, -1.0), sides, "finished in only one of the two cells")
+        return self.contrast(metric, a, b, [(1.0, a_trials), (-1.0, b_trials)], null, prior)
 
     def contrast(
         self,
@@ -123,7 +121,11 @@ class Comparer:
         scale = sum(weight**2 for weight in weights) / 2
         prior = prior and replace(prior, variance=scale * prior.variance)
         empty = Comparison(metric=metric, a=a, b=b, null=null, level=self.alpha, prior=prior)
-        return self._weigh(empty, weights, cells, f"did not finish in all of the {len(cells)} cells")
+        is_pair = len(cells) == 2
+        missing = (
+            "finished in only one of the two" if is_pair else f"did not finish in all of the {len(cells)}"
+        )
+        return self._weigh(empty, weights, cells, f"{missing} cells")
 
     def _weigh(
         self,

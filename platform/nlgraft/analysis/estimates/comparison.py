@@ -174,8 +174,7 @@ class Comparison:
         """The difference from that under the null hypothesis, with its noise; None if either is unknown."""
         if self.seed_variance is None or self.difference is None:
             return None
-        lines = math.inf if self.num_segments is None else self.num_segments
-        noise = (self.seed_variance, self.df, self.segment_variance, lines)
+        noise = (self.seed_variance, self.df, self.segment_variance)
         return Estimate(self.difference - self.null, self.num_seeds, *noise)
 
     @property

@@ -27,12 +27,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import combinations
 from typing import Self
 
 import numpy as np
-from scipy.special import digamma, fdtrc, polygamma, stdtr, stdtrit
+from scipy.special import digamma, fdtrc, polygamma, stdtr
 
 from nlgraft.analysis.data.ledger import Entry, NoisePrior, Training
 from nlgraft.analysis.data.trials import Array
@@ -44,6 +43,7 @@ WEIGHT_OF_STUDIES = 0.75
 
 _EXACT = 1e-9
 _PLACES = np.linspace(-8.0, 8.0, 401)
+_DENSITY = np.exp(-(_PLACES**2) / 2) / np.exp(-(_PLACES**2) / 2).sum()
 _FEW = 2
 _FIT_LEVEL = 0.25
 _SHARED = 0.25
@@ -178,22 +178,15 @@ def prior_from(
     cells: dict[str, dict[str, Training]] = {}
     scores: dict[str, dict[str, dict[int, float]]] = {}
     for entry in entries:
-        cells.setdefault(entry.study, {}).update(entry.trainings)
-        of_study = scores.setdefault(entry.study, {})
         for cell, by_seed in entry.scores_on(metric).items():
-            kept = {seed: score for seed, score in by_seed.items() if seed not in judged.get(cell, ())}
-            of_study.setdefault(cell, {}).update(kept)
-    variances = {
-        study: study_variance(
-            {cell: training for cell, training in trainings.items() if cell in scores[study]},
-            scores[study],
-            kinds,
-        )
-        for study, trainings in cells.items()
-    }
-    prior = prior_of(variances.values(), WEIGHT_OF_STUDIES)
-    varying = tuple(study for study, variance in variances.items() if variance.variance > 0)
-    return prior and replace(prior, studies=varying)
+            if cell in entry.trainings:
+                cells.setdefault(entry.study, {})[cell] = entry.trainings[cell]
+                kept = {seed: score for seed, score in by_seed.items() if seed not in judged.get(cell, ())}
+                scores.setdefault(entry.study, {}).setdefault(cell, {}).update(kept)
+    variances = {study: study_variance(cells[study], scores[study], kinds) for study in cells}
+    varying = {study: variance for study, variance in variances.items() if variance.variance > 0}
+    prior = prior_of(varying.values(), WEIGHT_OF_STUDIES)
+    return prior and replace(prior, studies=tuple(varying))
 
 
 @dataclass(frozen=True)
@@ -206,65 +199,33 @@ class Estimate:
         variance: Variance of the differences between seeds, moderated.
         df: Degrees of freedom of ``variance``.
         segment_variance: Variance of the mean from the choice of segments.
-        num_segments: Number of segments.
     """
 
     difference: float
     num_seeds: int
     variance: float
     df: float
-    segment_variance: float
-    num_segments: float
-
-    @property
-    def standard_error(self) -> float:
-        """Standard error of the mean over seeds and segments."""
-        return math.sqrt(self.variance / self.num_seeds + self.segment_variance)
+    segment_variance: float = 0.0
 
     @property
     def p(self) -> float | None:
         """Two-sided p-value of no difference; None where something differs and nothing varies."""
-        return self.p_of(0.0)
-
-    def p_of(self, null: float) -> float | None:
-        """Compute the two-sided p-value of a difference of ``null``; None likewise."""
-        gap = abs(self.difference - null)
-        if self.standard_error == 0:
-            return None if gap else 1.0
-        return 2 * self._tail(gap)
-
-    def interval(self, level: float) -> tuple[float, float]:
-        """Compute the interval that covers the true difference with probability 1 - ``level``."""
-        low, high = 0.0, -float(stdtrit(min(self.df, self.num_segments - 1), level / 2)) * self.standard_error
-        for _ in range(40 if self.segment_variance else 0):
-            middle = (low + high) / 2
-            low, high = (low, middle) if 2 * self._tail(middle) < level else (middle, high)
-        return self.difference - high, self.difference + high
-
-    def _tail(self, gap: float) -> float:
+        if self.variance + self.segment_variance == 0:
+            return None if self.difference else 1.0
         over_seeds = self.variance / self.num_seeds
-        return float(tail(gap, over_seeds, self.df, self.segment_variance, self.num_segments))
+        return 2 * float(tail(abs(self.difference), over_seeds, self.df, self.segment_variance))
 
 
-def moderated(
-    differences: Sequence[float] | Array,
-    prior: NoisePrior | None = None,
-    segment_variance: float = 0.0,
-    num_segments: float = math.inf,
-) -> Estimate:
-    """Estimate a mean difference.
+def moderated(differences: Sequence[float] | Array, prior: NoisePrior | None = None) -> Estimate:
+    """Estimate a mean difference over seeds.
 
     Args:
         differences: Difference of each seed, shape (n,), n >= 2.
         prior: What is known about their variance; None for Student's t test.
-        segment_variance: Variance of the mean over N resampled segments, interaction with seeds taken out,
-            which is (N - 1) / N of what another choice of segments would make.
-        num_segments: N >= 2; many if left out.
     """
     values = np.asarray(differences, dtype=float)
     variance, df = moderate(float(values.var(ddof=1)), len(values), prior)
-    segments = segment_variance / (1 - 1 / num_segments)
-    return Estimate(float(values.mean()), len(values), variance, df, segments, num_segments)
+    return Estimate(float(values.mean()), len(values), variance, df)
 
 
 def moderate(variance: float, num_seeds: int, prior: NoisePrior | None) -> tuple[float, float]:
@@ -277,44 +238,28 @@ def moderate(variance: float, num_seeds: int, prior: NoisePrior | None) -> tuple
 
 
 def tail(
-    gap: Array | float,
-    over_seeds: Array | float,
-    df: Array | float,
-    segment_variance: float = 0.0,
-    num_segments: float = math.inf,
+    gap: Array | float, over_seeds: Array | float, df: Array | float, segment_variance: float = 0.0
 ) -> Array:
     """Compute the probability that the error of a mean exceeds a gap.
 
-    The error is sqrt(A) T + sqrt(C) U with A from seeds, C from segments, and T and U of Student's
-    distributions with their degrees of freedom (Behrens and Fisher): exact without segments, else a little
-    wide (.009 to .012 for .0125 with three seeds and a prior of 5). Satterthwaite's approximation finds a
-    little more, but errs .079 at .05 and .038 at .0125 with three seeds and no prior: where seeds look equal
-    by chance, it takes the segments' many degrees of freedom.
+    The error is sqrt(A) T + sqrt(C) Z with A from seeds, C from segments, T of Student's distribution and Z
+    normal (Behrens and Fisher): exact without segments, else a little wide (.009 to .012 for .0125 with three
+    seeds and a prior of 5). Satterthwaite's approximation finds a little more, but errs .079 at .05 and .038
+    at .0125 with three seeds and no prior: where seeds look equal by chance, it takes the segments' many
+    degrees of freedom.
 
     Args:
         gap: Gaps, at least 0, of any shape.
         over_seeds: A, likewise.
         df: Degrees of freedom of A, likewise.
         segment_variance: C.
-        num_segments: Number of segments; many if left out.
     """
+    gap, df = np.asarray(gap), np.asarray(df)
     if segment_variance == 0:
-        return stdtr(df, -np.asarray(gap) / np.sqrt(over_seeds))
+        return stdtr(df, -gap / np.sqrt(over_seeds))
     scale = math.sqrt(segment_variance)
-    spread = np.maximum(np.sqrt(over_seeds), scale / _PLACES.size)[
-        ..., None
-    ]  # no step is finer than the grid
-    return stdtr(
-        np.asarray(df)[..., None], (scale * _PLACES - np.asarray(gap)[..., None]) / spread
-    ) @ _weights(num_segments - 1)
-
-
-@lru_cache(maxsize=32)
-def _weights(df: float) -> Array:
-    """Weigh the places by the density of Student's t."""
-    logs = -(_PLACES**2) / 2 if math.isinf(df) else -(df + 1) / 2 * np.log1p(_PLACES**2 / df)
-    weights = np.exp(logs)
-    return weights / weights.sum()
+    spread = np.maximum(np.sqrt(over_seeds), scale / _PLACES.size)  # no step is finer than the grid
+    return stdtr(df[..., None], (scale * _PLACES - gap[..., None]) / spread[..., None]) @ _DENSITY
 
 
 def _trigamma_inverse(value: float) -> float:

@@ -50,9 +50,8 @@ def decided_by(estimate: Estimate, num_seeds: int, level: float, margin: float |
     squares = df * estimate.variance + variance * fresh + step**2 * now * more / num_seeds
 
     def reach(one_sided: float) -> Array:
-        t = stdtrit(df + more, one_sided)
-        u = stdtrit(estimate.num_segments - 1, one_sided) if estimate.segment_variance else 0.0
-        return np.sqrt(t**2 * squares / (df + more) / num_seeds + u**2 * estimate.segment_variance)
+        t, z = stdtrit(df + more, one_sided), ndtri(one_sided)
+        return np.sqrt(t**2 * squares / (df + more) / num_seeds + z**2 * estimate.segment_variance)
 
     is_decided = difference > reach(level / 2)
     if margin is not None:

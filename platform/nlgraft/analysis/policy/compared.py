@@ -310,16 +310,16 @@ class ComparedResults(Results):
         metric, null = question.metric, question.null
         sides = zip(question.metrics, question.cells, strict=True)
         measured = [self.cell(label).measured(name, seeds) for name, label in sides]
-        match question.cells:
-            case (cell,):
-                return self._comparer.against_value(
-                    metric, cell, measured[0], question.value, question.margin
-                )
-            case (a, b):
-                test = partial(self._comparer.compare, metric, a, measured[0], b, measured[1], null)
-            case (a, b, c, d):
-                terms = list(zip(SIGNS, measured, strict=True))
-                test = partial(self._comparer.contrast, metric, f"{a} over {b}", f"{c} over {d}", terms, null)
+        if len(question.cells) == 1:
+            figure = (question.value, question.margin)
+            return self._comparer.against_value(metric, question.cells[0], measured[0], *figure)
+        a, b = (
+            question.cells
+            if len(measured) == 2
+            else map(" over ".join, (question.cells[:2], question.cells[2:]))
+        )
+        terms = list(zip(SIGNS, measured, strict=False))
+        test = partial(self._comparer.contrast, metric, a, b, terms, null)
         if question.second_metric is not None:
             return test()
         return self._with_prior(test, metric, question.cells, measured)

@@ -199,7 +199,7 @@ class Rules:
             self.declarations.append(Declaration(entry, {}, {}))
             return
         for question in entry.asked:
-            self._priors.setdefault((question.metric, tuple(sorted(question.cells))), question.prior)
+            self._priors.setdefault(question.compared, question.prior)
         declared = self._declare(entry, entry.plan)
         if entry.baseline not in self.seen:
             self._baselines[entry.baseline] = {entry.metrics[0], *(str(question[0]) for question in declared)}
@@ -270,7 +270,7 @@ class Rules:
             if hypothesis not in plans:
                 families.setdefault(question.family or "", []).append(hypothesis)
                 plans[hypothesis] = self.plan(question.cells, own_plan)
-                priors[hypothesis] = self._priors[question.metric, tuple(sorted(question.cells))]
+                priors[hypothesis] = self._priors[question.compared]
                 if question.equal_margin is not None:
                     margins[hypothesis] = question.equal_margin
         if families:

@@ -8,7 +8,6 @@ depends on it. The baseline gets seeds as long as any comparison with it does.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Self
@@ -77,9 +76,6 @@ class SequentialResults(RecordedResults):
         Returns:
             By label the seeds that each cell gets now.
         """
-        planned = self.study.sequential
-        assert planned is not None
-        limit = math.inf if planned.replicates is None else planned.replicates
         granted = {cell.cell.label: self.study.first_seeds for cell in self.cells}
         reasons = dict.fromkeys(granted, "")
         for look, following in itertools.pairwise(self.run_looks):
@@ -88,14 +84,10 @@ class SequentialResults(RecordedResults):
             due -= {cell.cell.label for cell in view.cells if cell.state != "finished"}
             chances = view._chances()
             reasons |= {label: _why_settled(label, chances) for label in due}
-            # The likeliest first: where replicates are limited, they go where they decide most.
-            for question, chance in sorted(chances.items(), key=lambda pair: -pair[1]):
+            for question, chance in chances.items():
                 wanting = [label for label in question.cells if granted[label] == look]
                 is_due = all(label in due and granted[label] >= look for label in question.cells)
                 if not wanting or not is_due or chance < FUTILE:
-                    continue
-                if sum(granted.values()) + len(wanting) * (following - look) > limit:
-                    reasons |= dict.fromkeys(wanting, f"all {limit} replicates are spent")
                     continue
                 granted |= dict.fromkeys(wanting, following)
                 reasons |= dict.fromkeys(wanting, "")

@@ -153,16 +153,11 @@ class SimulatedStore:
         seeds, lost_trials = tuple(seeds), set(lost_trials)
         own_plan = file.plan(seeds)
         past = Rules(past_entry for past_entry in self._entries if past_entry.segments.overlaps(segments))
-        done = {
-            cell: [seed for seed in seeds if (cell, seed) not in lost_trials]
-            if run is None or cell in run
-            else []
-            for cell in file.cells
-        }
-        scores = {
-            cell: {seed: self.score(cell, seed, file.metric) for seed in finished}
-            for cell, finished in done.items()
-        }
+        trials = [(cell, seed) for cell in file.cells for seed in seeds if run is None or cell in run]
+        scores: dict[str, dict[int, float]] = {cell: {} for cell in file.cells}
+        for cell, seed in trials:
+            if (cell, seed) not in lost_trials:
+                scores[cell][seed] = self.score(cell, seed, file.metric)
 
         @cache
         def fresh() -> NoisePrior | None:
@@ -173,8 +168,8 @@ class SimulatedStore:
         shown: list[Comparison] = []
         questions: list[Asked] = []
         for cells in file.questions:
-            common = {cell: scores[cell] for cell in cells}
-            is_even = len({len(finished) for finished in common.values()}) == 1
+            common = set.intersection(*(set(scores[cell]) for cell in cells))
+            is_even = len(common) in (0, len(seeds))
             prior = past.prior(file.metric, cells, fresh)
             shown.append(self._over_looks(file, cells, scores, own_plan, prior))
             plan = past.plan(cells, own_plan)
@@ -300,11 +295,8 @@ class SimulatedStore:
         key = (metric, cells, prior, *map(self._mean, cells), *sorted(seeds))
         if key not in self._compared:
             sides = [{seed: self._measured(cell, seed)[metric] for seed in seeds} for cell in cells]
-            if len(cells) == _FEW:
-                compared = self._comparer.compare(metric, cells[0], sides[0], cells[1], sides[1], prior=prior)
-            else:
-                terms = list(zip(SIGNS, sides, strict=True))
-                compared = self._comparer.contrast(metric, cells[0], cells[1], terms, prior=prior)
+            terms = list(zip(SIGNS, sides, strict=False))
+            compared = self._comparer.contrast(metric, cells[0], cells[1], terms, prior=prior)
             self._compared[key] = self._with_segments(compared, len(cells))
         return self._compared[key]
 

@@ -204,9 +204,6 @@ class Sequential(Part):
     looks: list[Annotated[int, Field(ge=2)]] = Field(min_length=1)
     """Ascending numbers of seeds at which the results are tested; a run takes those up to the number of
     ``seeds``, and ``run --next-look`` one more at a time."""
-    replicates: int | None = Field(default=None, ge=1)
-    """Maximum number of replicates over all cells, so that undecided cells get what the others leave; none:
-    as many as the looks need."""
 
 
 SCHEMA_VERSION = 1

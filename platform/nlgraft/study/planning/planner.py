@@ -233,10 +233,10 @@ def _looks_note(study: Study, num_cells: int) -> list[str]:
     if planned is None or len(looks) < 2:
         return []
     *earlier, last = looks
-    most = planned.replicates or num_cells * last
+    least, most = (num_cells * look for look in (looks[0], last))
     return [
         f"results are tested at {', '.join(map(str, earlier))} and {last} seeds; cells that are decided, or "
-        f"never will be, stop there: {num_cells * planned.looks[0]} to {most} replicates; trials, stages, "
+        f"never will be, stop there: {least} to {most} replicates; trials, stages, "
         f"time and size are those of {last} seeds in every cell"
     ]
 

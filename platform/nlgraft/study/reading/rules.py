@@ -55,7 +55,7 @@ def study_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
         yield from _search_problems(study.search, len(draft.objectives))
     yield from _objective_problems(draft)
     if draft.can_use("seeds", "sequential"):
-        yield from _look_problems(draft, len(cells))
+        yield from _look_problems(draft)
     yield from place_problems(study)
     yield from scale_problems(study.scales)
 
@@ -320,7 +320,7 @@ def _objective_problems(draft: Draft) -> Iterator[Problem]:
             )
 
 
-def _look_problems(draft: Draft, num_cells: int) -> Iterator[Problem]:
+def _look_problems(draft: Draft) -> Iterator[Problem]:
     planned = draft.study.sequential
     if planned is None:
         return
@@ -329,14 +329,6 @@ def _look_problems(draft: Draft, num_cells: int) -> Iterator[Problem]:
     for index, (before, after) in enumerate(itertools.pairwise(looks), start=1):
         if after <= before:
             yield Problem(f"{place}[{index}]", f"{after} is not above {before}; looks ascend")
-    least = num_cells * looks[0]
-    most = num_cells * looks[-1]
-    if planned.replicates is not None and num_cells and not least <= planned.replicates <= most:
-        message = (
-            f"{planned.replicates} is not between {least} and {most}: {num_cells} cells with "
-            f"{looks[0]} to {looks[-1]} seeds each"
-        )
-        yield Problem("sequential.replicates", message)
 
 
 def value_problems(values: Any, path: str = "") -> Iterator[Problem]:
