@@ -153,7 +153,7 @@ def read_study(
         document.problems += value_problems(document.values)
         document.problems += seed_problems(document.values.get("seeds"))
         cells = usable_cells(draft)
-        document.problems += study_problems(draft, cells)
+        document.problems += study_problems(draft)
         document.problems += claim_problems(draft, cells)
         document.problems += system_problems(draft, cells)
         document.problems += shadow_problems(draft, cells, applied)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nlgraft.basics.errors import Problem, StudyError, nearest
@@ -36,12 +36,11 @@ _PROSE = ("description", "source", "reason")
 _MAX_ENTRY_PROBLEMS = 20
 
 
-def study_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
+def study_problems(draft: Draft) -> Iterator[Problem]:
     """Find the problems of a study that need no system to be seen, with their paths in the study file.
 
     Args:
         draft: The study.
-        cells: Its `usable_cells`.
     """
     study = draft.study
     for name, factor in study.factors.items():
