@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import ttest_1samp
+from scipy.stats import t
 
 from nlgraft.analysis.data.ledger import NoisePrior
 from nlgraft.analysis.data.pairs import Pairs
@@ -41,8 +42,8 @@ class Gain:
         mean = float(np.mean(gains)) if gains else None
         interval = None
         if alpha is not None and len(gains) >= _FEW:
-            low, high = ttest_1samp(gains, 0.0).confidence_interval(1 - alpha)
-            interval = (float(low), float(high))
+            half = float(t.isf(alpha / 2, len(gains) - 1) * np.std(gains, ddof=1) / math.sqrt(len(gains)))
+            interval = (float(np.mean(gains)) - half, float(np.mean(gains)) + half)
         return cls(tuple(seeds), tuple(gains), mean, interval)
 
 

@@ -143,9 +143,9 @@ class ComparedResults(Results):
     ) -> Comparison:
         """Compare cells with what earlier studies say of their noise, so far as it fits this study's."""
         prior = self.prior_of(metric, labels)
-        if prior is None:
+        kinds = paired_kinds([self.trainings[label] for label in labels]) if prior else None
+        if prior is None or kinds is None:
             return test()
-        kinds = paired_kinds([self.trainings[label] for label in labels])
         seeds = tuple(seed for seed in sides[0] if all(seed in side for side in sides))
         key = (metric, kinds, seeds)
         if key not in self._variances:
