@@ -8,7 +8,7 @@ from nlgraft.analysis.estimates.looks import p_over_looks
 from nlgraft.analysis.rendering import prose, tables
 from nlgraft.analysis.study_result import StudyResult
 from nlgraft.study.data.design import cells
-from nlgraft.study.planning.looks import KIND, cell_key, read_granted, record_granted
+from nlgraft.study.planning.selection import LOOKS, cell_key, read_granted, record_granted
 
 ARMS = ["random_init", "avg_eg", "att_eg", "patt_eg"]
 NOISE = np.array([0.3, -0.1, 0.2, -0.4, 0.1, 0.0, -0.3, 0.35, 0.05, -0.2])
@@ -39,7 +39,7 @@ def scores(study, gaps, base=20.0):
 
 def result_of(study, scored, gaps):
     study = study.model_copy(
-        update={"objective": study.objectives[0].model_copy(update={"metric": "test/accuracy"})}
+        update={"objective": study.objective.model_copy(update={"metric": "test/accuracy"})}
     )
     return scored(study, scores(study, gaps))
 
@@ -115,7 +115,7 @@ def test_granted_seeds_are_those_of_the_study(make_study, make_planned, store):
 def test_studies_with_one_baseline_keep_their_own_granted_seeds(make_planned, store):
     first, second = make_planned(arms=ARMS[:2]), make_planned(arms=ARMS[:3])
     old_key = cell_key(first, cells(first)[0], {})
-    store.write_record(KIND, f"{old_key}/granted", {"cell": 3})
+    store.write_record(LOOKS, f"{old_key}/granted", {"cell": 3})
     assert read_granted(first, store) == read_granted(second, store) == {"cell": 3}, "as 0.1.0 wrote it"
     record_granted(first, store, {"cell": 10})
     record_granted(second, store, {"cell": 5})

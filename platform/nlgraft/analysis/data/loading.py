@@ -47,9 +47,9 @@ def load_cell(study: Study, cell: Cell, store: ArtifactStore, busy: set[str], gr
     if ended < study.search.trials:
         reason = f"{ended} of {study.search.trials} search trials have ended"
         return CellResult(cell, _not_chosen(study, cell, "planned", reason), search, {}, (reason,))
-    best = best_proposal(study.objectives, proposals)
+    best = best_proposal(study.objective, proposals)
     if best is None:
-        reason = f"no search trial finished with a value of {study.objectives[0].metric}"
+        reason = f"no search trial finished with a value of {study.objective.metric}"
         return CellResult(cell, _not_chosen(study, cell, "failed", reason), search, {}, (reason,))
     replicates = _replicates(study, cell, dict(best.params), store, busy, seeds)
     return CellResult(cell, replicates, search, best.params)

@@ -18,7 +18,7 @@ from nlgraft.analysis.estimates.seeds_needed import decided_by
 from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.study import Study
-from nlgraft.study.planning.looks import read_granted
+from nlgraft.study.planning.selection import read_granted
 
 FUTILE = 0.1
 """A comparison is given up when it becomes significant by the last look with a lower probability."""
@@ -85,12 +85,9 @@ class SequentialResults(RecordedResults):
             chances = view._chances()
             reasons |= {label: _why_settled(label, chances) for label in due}
             for question, chance in chances.items():
-                wanting = [label for label in question.cells if granted[label] == look]
-                is_due = all(label in due and granted[label] >= look for label in question.cells)
-                if not wanting or not is_due or chance < FUTILE:
-                    continue
-                granted |= dict.fromkeys(wanting, following)
-                reasons |= dict.fromkeys(wanting, "")
+                if due.issuperset(question.cells) and chance >= FUTILE:
+                    granted |= dict.fromkeys(question.cells, following)
+                    reasons |= dict.fromkeys(question.cells, "")
         return {label: Stop(count, reasons[label]) for label, count in granted.items()}
 
     def _up_to(self, granted: Mapping[str, int], *, has_finished: bool = False) -> Self:

@@ -157,7 +157,7 @@ def expected_best_curves(result: ComparedResults, style: Style = PAGE) -> list[t
             if cost is not None
         ]
         if bands:
-            title = f"{result.study.objectives[0].metric} by {unit}"
+            title = f"{result.study.objective.metric} by {unit}"
             drawn.append((title, _draw_bands(result, f"Expected best {title}", unit, bands, style)))
     return drawn
 

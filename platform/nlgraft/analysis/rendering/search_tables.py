@@ -44,7 +44,7 @@ def search_table(result: ComparedResults) -> Table:
     """Tabulate the search of each cell and the values it chose."""
     assert result.study.search is not None
     space = list(result.study.search.space)
-    objective = result.study.objectives[0].metric
+    objective = result.study.objective.metric
     rows = []
     for cell in result.cells:
         states = [trial.state for trial in cell.search]
@@ -55,7 +55,7 @@ def search_table(result: ComparedResults) -> Table:
         row: list[Entry | str] = [cell_entry(cell), counts, str(cell.num_distinct), number(value, decimals)]
         rows.append([*row, *(_param(cell.params.get(path)) for path in space)])
     header = ["cell", "finished + stopped + failed", "distinct", f"best {objective}", *space]
-    return make_table(header, rows, notes=_pareto_notes(result))
+    return make_table(header, rows)
 
 
 def expected_best_table(result: ComparedResults) -> Table | None:
@@ -86,7 +86,7 @@ def expected_best_table(result: ComparedResults) -> Table | None:
         f" Trials without a value count as the worst finished one: {', '.join(lacking)}." if lacking else ""
     )
     note = (
-        f"Expected {result.study.objectives[0].metric} of the best of so many trials, with the range of 95 % "
+        f"Expected {result.study.objective.metric} of the best of so many trials, with the range of 95 % "
         f"of its resamples. The range describes these trials; it is no confidence interval. On new seeds: "
         "what the best is expected to reach there, without the luck of the one seed that chose "
         f"it.{counted}"
@@ -98,15 +98,3 @@ def _param(value: Any) -> str:
     if value is None:
         return NOTHING
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _pareto_notes(result: ComparedResults) -> list[str]:
-    objectives = result.study.objectives
-    if len(objectives) < 2:
-        return []
-    names = " and ".join(objective.metric for objective in objectives)
-    notes = []
-    for cell in result.cells:
-        best = ", ".join(str(trial.number) for trial in cell.pareto(objectives)) or "none"
-        notes.append(f"{cell.cell.label}: Pareto-optimal trials on {names}: {best}.")
-    return notes

@@ -40,7 +40,7 @@ def setting_plots(result: ComparedResults, style: Style = PAGE) -> list[tuple[st
         for path in search.space
     }
     paths = sorted((path for path in largest if largest[path] >= 0), key=lambda path: -largest[path])
-    objective = result.study.objectives[0].metric
+    objective = result.study.objective.metric
     return drawn + [(f"{objective} by {path}", _points(result, path, style)) for path in paths[:_MAX_PANELS]]
 
 
@@ -88,7 +88,7 @@ def _points(result: ComparedResults, path: str, style: Style) -> Drawing:
     """Draw the objective of every finished trial against its value of a setting, coloured by cell."""
     assert result.study.search is not None
     domain = result.study.search.space[path]
-    title = f"{result.study.objectives[0].metric} by {path}"
+    title = f"{result.study.objective.metric} by {path}"
     with mpl.rc_context(style.settings):
         figure = Figure(figsize=style.panel, layout="constrained")
         axes = figure.add_subplot()

@@ -32,7 +32,7 @@ def which_setting(result: ComparedResults) -> str:
     more = (
         f"; {count(len(cells) - _NUM_NAMED, 'further cell')} in the report" if len(cells) > _NUM_NAMED else ""
     )
-    objective = result.study.objectives[0].metric
+    objective = result.study.objective.metric
     return (
         f"Which setting mattered for {objective} (a description of the trials, not a test): "
         f"{'; '.join(shown)}{more}."
@@ -102,7 +102,7 @@ def levels_table(result: ComparedResults) -> Table | None:
         for setting in cell.settings
         if setting.num_without
     ]
-    objective = result.study.objectives[0].metric
+    objective = result.study.objective.metric
     note = "Numbers with many values are cut into four intervals with about equally many trials."
     header = ["cell", "setting", "level", "trials", f"mean {objective}", f"best {objective}"]
     return make_table(header, rows, num_text=3, notes=[note, *without])
