@@ -17,10 +17,18 @@ from functools import cache
 import numpy as np
 from scipy.special import ndtr
 
+from nlgraft.analysis.data.ledger import NoisePrior
 from nlgraft.analysis.data.trials import Array
 from nlgraft.analysis.estimates.looks import look_levels, p_over_looks
-from nlgraft.analysis.estimates.noise_prior import NoisePrior, StudyVariance, moderated, tail
-from nlgraft.analysis.estimates.seeds_needed import seeds_needed
+from nlgraft.analysis.estimates.noise_prior import (
+    WEIGHT_OF_STUDIES,
+    StudyVariance,
+    applicable,
+    moderated,
+    prior_of,
+    tail,
+)
+from nlgraft.analysis.estimates.seeds_needed import likely_look
 
 ALPHA = 0.05
 RANDOM_SEED = 20261127
@@ -87,7 +95,7 @@ class Setting:
         prior_arms: Arms of every earlier study; 1 to 8 at random with 0.
         prior_seeds: Their seeds; 3, 5 or 10 at random with 0.
         shrunk: Factor of the earlier studies' deviations.
-        level: Level of the fall-back; none with 0.
+        has_fallback: False to trust the prior whatever the study's own variances are.
     """
 
     noise: Noise
@@ -98,7 +106,7 @@ class Setting:
     prior_arms: int = 0
     prior_seeds: int = 0
     shrunk: float = 1.0
-    level: float = 0.1
+    has_fallback: bool = True
 
     def error(self, num: int) -> float:
         """Simulate stores in which nothing differs; return the share of studies that say otherwise."""
@@ -128,17 +136,16 @@ class Setting:
         for look in self.looks:
             seen = differences[:, :, :look]
             variances = seen.var(axis=2, ddof=1)
-            fits = np.ones(num, bool)
-            if self.level:
+            weight, expected = df, variance
+            if self.has_fallback:
                 df_of_study = StudyVariance.of(seen[0]).df
                 studies = [StudyVariance(pooled / scale, df_of_study) for pooled in variances.mean(axis=1)]
                 pairs = zip(priors, studies, strict=True)
-                fits = np.array(
-                    [prior is not None and prior.fits(study, self.level) for prior, study in pairs]
-                )
-            weight = (df * fits)[:, None]
-            total = weight + look - 1
-            moderated = (weight * scale * variance[:, None] + (look - 1) * variances) / total
+                usable = [prior and applicable(prior, study, look) for prior, study in pairs]
+                weight = np.array([0.0 if prior is None else prior.df for prior in usable])
+                expected = np.array([1.0 if prior is None else prior.variance for prior in usable])
+            total = weight[:, None] + look - 1
+            moderated = ((weight * scale * expected)[:, None] + (look - 1) * variances) / total
             gaps = np.abs(seen.mean(axis=2) + shifts)
             p = 2 * ndtr(-gaps / np.sqrt(moderated / look + segments))  # never above the exact one
             at = p <= ALPHA
@@ -172,7 +179,7 @@ def _priors(noise: Noise, studies: int, arms: int, seeds: int, num: int) -> list
         pooled = np.cumsum(differences.var(axis=2, ddof=1), axis=1)[np.arange(num), counts - 1] / counts
         for store, variance, count in zip(stores, pooled, counts, strict=True):
             store.append(StudyVariance(variance, dfs[count]))
-    return [NoisePrior.of(store) for store in stores]
+    return [prior_of(store, WEIGHT_OF_STUDIES) for store in stores]
 
 
 def grid() -> Iterator[Setting]:
@@ -207,11 +214,12 @@ def report(num: int) -> Iterator[str]:
         powers = [power for effect in (1.0, 2.0) for power in setting.power(num, effect)]
         yield _row(f"{arms} | {spread} | {studies}", [setting.error(num), *powers])
     yield ""
-    yield "Four arms of three seeds after five studies whose deviation is half of the truth, by fall-back:"
+    yield "Three seeds after five studies whose deviation is half of the truth:"
     yield ""
-    for level in (0.0, 0.1, 0.25, 0.5):
-        setting = Setting(KINDS[0], 5, (3,), 4, prior_arms=4, prior_seeds=3, shrunk=0.5, level=level)
-        yield f"- {level:g}: error {setting.error(num):.3f}"
+    for arms, has_fallback in itertools.product((4, 1), (False, True)):
+        setting = Setting(KINDS[0], 5, (3,), arms, prior_arms=4, prior_seeds=3, shrunk=0.5)
+        error = replace(setting, has_fallback=has_fallback).error(num)
+        yield f"- {arms} arms, {'with' if has_fallback else 'without'} fall-back: error {error:.3f}"
     yield ""
     yield "| effects of deviation | prior df | level | seeds now | given a number | decided by it |"
     yield "|---|---|---|---|---|---|"
@@ -243,7 +251,7 @@ def seeds_named(scale: float, prior_df: float, level: float, now: int, num: int)
         tests = {look: moderated(gains[:look], prior) for look in LOOKS}
         rejected = [look for look in LOOKS if (tests[look].p or 0.0) <= levels[look]]
         if not rejected or min(rejected) > now:
-            needed = seeds_needed(tests[now], LOOKS, level, prior)
+            needed = likely_look(tests[now], {look: at for look, at in levels.items() if look > now})
             advised.append(needed is not None)
             if needed is not None:
                 decided.append(bool(rejected) and min(rejected) <= needed)

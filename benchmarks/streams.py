@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from nlgraft.analysis.data.ledger import NoisePrior
 from nlgraft.analysis.data.stream import Proposal, Step
 from nlgraft.analysis.data.trials import Array
-from nlgraft.analysis.estimates.noise_prior import NoisePrior
 from nlgraft.analysis.policy.proposals import (
     FRESH_SEEDS,
     LOOKS,

@@ -14,13 +14,13 @@ from nlgraft.analysis.estimates.comparer import Comparer
 from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.estimates.equivalence import equal_p
 from nlgraft.analysis.estimates.looks import p_over_looks
-from nlgraft.analysis.estimates.power import seeds_needed, smallest_detectable
+from nlgraft.analysis.estimates.noise_prior import tail
+from nlgraft.analysis.estimates.power import smallest_detectable
 from nlgraft.analysis.estimates.resampling import (
     bootstrap_scores,
     holm,
     holm_either,
     interval,
-    normal_p,
     p_value,
     spread,
 )
@@ -218,29 +218,12 @@ def test_a_difference_of_the_smallest_detectable_size_is_found(num_seeds, noise)
     rng = np.random.default_rng(num_seeds)
     sd_seed, sd_segment, sd_both = NOISES[noise]
     seed_variance = sd_seed**2 + sd_both**2 / SEGMENTS
-    shift = smallest_detectable(seed_variance, sd_segment**2 / SEGMENTS, num_seeds, 0.05)
+    shift = smallest_detectable(seed_variance, sd_segment**2 / SEGMENTS, num_seeds, num_seeds - 1, 0.05)
     studies = 300
     num_detected = 0
     for _ in range(studies):
         differences = simulate(rng, num_seeds, *NOISES[noise], shift=shift)[0]
         num_detected += p_value(float(differences.mean()), analyse(differences).draws) <= 0.05
-    assert 0.72 <= num_detected / studies <= 0.88
-
-
-@pytest.mark.parametrize("num_seeds", [3, 5])
-@pytest.mark.parametrize("shift", [0.7, 1.2])
-def test_advised_seeds_have_the_promised_power_in_a_family(num_seeds, shift):
-    """In a family of fourteen, one of them a true effect, a second study of the advised size finds it."""
-    rng = np.random.default_rng(num_seeds)
-    studies, family = 300, 14
-    num_detected = 0
-    for _ in range(studies):
-        pilot = rng.standard_normal(num_seeds)
-        advised = seeds_needed(shift, float(pilot.var(ddof=1)), 0.0, num_seeds, 0.05 / family)
-        differences = rng.standard_normal((family, advised))
-        differences[0] += shift
-        # what spread and p_value give without segments, a hundred times faster
-        num_detected += holm(list(stats.ttest_1samp(differences, 0.0, axis=1).pvalue))[0] <= 0.05
     assert 0.72 <= num_detected / studies <= 0.88
 
 
@@ -320,26 +303,6 @@ def test_designs_hold_their_error_rate_at_four_thousand_studies(name):
     check_validity(name, 4000)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("is_planned", [False, True])
-@pytest.mark.parametrize("shift", [1.0, 1.7])
-def test_advised_seeds_have_the_promised_power_with_pretraining_noise_and_looks(shift, is_planned):
-    """A pilot of five seeds in a family of fourteen advises; a second study of that size, 1,000 times."""
-    rng = np.random.default_rng(5)
-    studies, family = 1000, 14
-    num_detected = 0
-    for _ in range(studies):
-        pilot = rng.standard_normal((2, 5)).sum(axis=0)
-        advised = max(6, seeds_needed(shift, float(pilot.var(ddof=1)), 0.0, 5, 0.05 / family))
-        differences = rng.standard_normal((2, family, advised)).sum(axis=0)
-        differences[0] += shift
-        looks = (advised // 2, advised) if is_planned else (advised,)
-        p_values = {look: stats.ttest_1samp(differences[:, :look], 0.0, axis=1).pvalue for look in looks}
-        p = p_over_looks(p_values, looks) if is_planned else p_values[advised]
-        num_detected += holm(list(p))[0] <= 0.05
-    assert 0.72 <= num_detected / studies <= 0.88
-
-
 @pytest.mark.parametrize("plan", ["once", "looks"])
 def test_verdicts_of_difference_and_equality_err_together_no_more_often_than_alpha(plan):
     """Two arms differ by exactly the margin, two not at all: false in either way at most alpha together."""
@@ -367,7 +330,7 @@ def _pair(values, looks, last, margin):
     for look in looks:
         if look <= last:
             comparison = _difference(values[:look], margin)
-            p = float(normal_p(np.array(comparison.difference), comparison.seed_variance, 0.0, look))
+            p = 2 * float(tail(abs(comparison.difference), comparison.seed_variance / look, comparison.df))
             taken[look] = Look(difference=comparison.difference, p=p, p_equal=equal_p(comparison))
     return p_of_looks(Plan(seeds=tuple(range(looks[-1])), looks=looks), taken)
 
@@ -380,5 +343,6 @@ def _difference(values, margin):
         seeds=tuple(range(len(values))),
         difference=float(values.mean()),
         seed_variance=float(values.var(ddof=1)),
+        df=len(values) - 1,
         margin=margin,
     )

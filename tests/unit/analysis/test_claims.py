@@ -17,7 +17,14 @@ FIGURE = Claim(cell="patt", value=37.7, metric="test/bleu", source="Table 2", ma
 
 def comparison(difference, p, seeds=(1, 2, 3), **more):
     return Comparison(
-        metric="test/bleu", a="patt", b="avg", seeds=seeds, difference=difference, p=p, p_holm=p, **more
+        metric="test/bleu",
+        a="patt",
+        b="avg",
+        seeds=seeds,
+        difference=difference,
+        p=p,
+        p_holm=p,
+        **{"df": 2, **more},
     )
 
 
@@ -50,13 +57,14 @@ def test_undecided_says_how_many_seeds_more():
     assert judge(compared).text == "undecided (3 seeds more)"
     seen = {3: Look(difference=0.01, p=0.06)}
     assert judge(replace(compared, difference=0.01, looks=seen)).seeds_more is None, "none of its looks does"
-    assert compared.seeds_needed < replace(compared, level=0.05 / 70).seeds_needed
+    assert compared.seeds_needed == 6
+    assert replace(compared, standing="better").seeds_needed is None, "the verdict is given"
 
 
 def test_too_small_a_difference_asks_for_segments_and_not_for_seeds():
     answer = judge(comparison(0.01, 0.9))
     assert (answer.verdict, answer.seeds_more) == ("undecided", None)
-    assert "1,000 seeds" in answer.explanation
+    assert answer.explanation == "its looks will hardly decide it"
 
 
 def test_one_seed_decides_nothing():

@@ -61,6 +61,7 @@ EDITS = {
         "analysis.test: paired_bootstrap → approximate_randomisation",
     ),
     "samples": (put("analysis/samples", 5000), "analysis.samples: 1000 → 5000"),
+    "noise of earlier studies": (put("analysis/prior", "none"), "analysis.prior: store → none"),
     "margin": (
         put("analysis/margin", {"test/bleu": 0.5}),
         "analysis.margin.test/bleu: none → 0.5",

@@ -11,7 +11,6 @@ from scipy import stats
 from nlgraft.analysis.data.trials import Measured
 from nlgraft.analysis.estimates.comparer import Comparer
 from nlgraft.analysis.estimates.equivalence import equal_p
-from nlgraft.analysis.estimates.power import POWER, power, seeds_needed
 from nlgraft.analysis.estimates.resampling import holm, holm_either
 from nlgraft.analysis.policy.sensitivity import sensitivities
 from nlgraft.analysis.rendering import figures
@@ -79,26 +78,6 @@ def test_a_question_that_is_open_in_one_way_keeps_its_factor():
     # A difference that is smaller than the margin for certain leaves the family.
     assert holm_either([(0.001, 0.01), (0.03, 0.8)]) == [(0.002, 0.02), (0.03, 0.8)]
     assert [p for p, _ in holm_either([(0.02, None), (0.2, None)])] == holm([0.02, 0.2])
-
-
-def test_the_power_to_decide_either_way_is_what_simulated_tests_show():
-    rng = np.random.default_rng(8)
-    differences = 0.2 + rng.standard_normal((20_000, 8))
-    mean, error = differences.mean(axis=1), differences.std(axis=1, ddof=1) / np.sqrt(8)
-    t = stats.t(7)
-    decided = (np.abs(mean) > t.ppf(0.975) * error) | (np.abs(mean) < 1.3 - t.ppf(0.95) * error)
-    predicted = power(0.2, np.array(1.0), 0.0, 8, 0.05, 1.3)
-    assert predicted == pytest.approx(decided.mean(), abs=0.01)
-    assert power(0.2, np.array(1.0), 0.0, 8, 0.05) < 0.1
-
-
-def test_seeds_needed_may_be_those_that_show_equality():
-    assert seeds_needed(0.0, 1.0, 0.0, 5, 0.05) is None
-    num = seeds_needed(0.0, 1.0, 0.0, 5, 0.05, margin=1.0)
-    plausible = 1.0 * 4 / stats.chi2(4).ppf((np.arange(32) + 0.5) / 32)
-    at = [power(0.0, plausible, 0.0, number, 0.05, 1.0).mean() for number in (num - 1, num)]
-    assert at[0] < POWER <= at[1]
-    assert seeds_needed(3.0, 1.0, 0.0, 5, 0.05, margin=1.0) == seeds_needed(3.0, 1.0, 0.0, 5, 0.05)
 
 
 # --- what a reader is shown

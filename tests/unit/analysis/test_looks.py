@@ -52,8 +52,10 @@ def test_decided_and_hopeless_cells_stop_and_the_others_go_on(make_planned, scor
     assert stops["arm=avg_eg"].num_seeds == 3
     assert stops["arm=avg_eg"].reason == "decided"
     assert stops["arm=att_eg"].num_seeds == 10
-    assert stops["arm=patt_eg"].num_seeds == 5
-    assert "probability of at most 0.0" in stops["arm=patt_eg"].reason
+    assert stops["arm=patt_eg"].num_seeds == 3
+    assert "probability of at most 0.1" in stops["arm=patt_eg"].reason
+    later = result_of(make_planned(), scored, GAPS | {"patt_eg": (NOISE + 0.05) / 10}).replay()
+    assert (later["arm=patt_eg"].num_seeds, later["arm=patt_eg"].reason) == (5, "more seeds decide nothing")
     assert stops["baseline"].num_seeds == 10
     assert stops["baseline"].reason == ""
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from nlgraft.analysis.data.ledger import NoisePrior
 from nlgraft.analysis.data.stream import Proposal, Step
-from nlgraft.analysis.estimates.noise_prior import NoisePrior
 from nlgraft.analysis.policy.proposals import LOOKS, decide, noise_of, p_of_gain, stream_level
 
 STEP = Step(kind="decided", stream="s", decision="DISCARD")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from nlgraft.analysis.estimates.noise_prior import NoisePrior, moderated
-from nlgraft.analysis.estimates.seeds_needed import PROBABILITY, decided_by, seeds_needed
+from nlgraft.analysis.data.ledger import NoisePrior
+from nlgraft.analysis.estimates.looks import look_levels
+from nlgraft.analysis.estimates.noise_prior import Estimate, moderated
+from nlgraft.analysis.estimates.seeds_needed import PROBABILITY, decided_by, likely_look
 
 LOOKS = (3, 6, 12)
 
@@ -17,6 +20,14 @@ LOOKS = (3, 6, 12)
 def with_moments(mean: float, deviation: float) -> list[float]:
     """Three gains of a mean and a deviation."""
     return [mean - deviation, mean, mean + deviation]
+
+
+def seeds_needed(
+    now: Estimate, looks: tuple[int, ...], level: float, prior: NoisePrior | None = None
+) -> int | None:
+    """Ask for the likely look among those that are left."""
+    levels = zip(looks, look_levels(looks, level, prior.df if prior else 0.0), strict=True)
+    return likely_look(now, {look: at for look, at in levels if look > now.num_seeds})
 
 
 @pytest.mark.parametrize("prior", [None, NoisePrior(5.0, 1.0)])
@@ -27,14 +38,29 @@ def test_the_prediction_is_the_share_of_studies_that_decide(
     """A study goes on with any effect and variance that its three seeds leave open."""
     rng = np.random.default_rng(20261127)
     gains = with_moments(1.4, 0.8)
-    now = moderated(gains, prior, segments, 50)
+    now = replace(moderated(gains, prior), segment_variance=segments)
     rejects = []
     for _ in range(2000):
         deviation = math.sqrt(now.df * now.variance / rng.chisquare(now.df))
         effect = rng.normal(1.4, deviation / math.sqrt(3))
-        after = moderated([*gains, *rng.normal(effect, deviation, 9)], prior, segments, 50)
+        after = moderated([*gains, *rng.normal(effect, deviation, 9)], prior)
+        after = replace(after, segment_variance=segments)
         rejects.append((after.p or 0) <= 0.01)
     assert decided_by(now, 12, 0.01) == pytest.approx(np.mean(rejects), abs=0.05)
+
+
+def test_more_seeds_may_show_that_a_difference_is_below_a_margin() -> None:
+    now = moderated(with_moments(0.0, 1.0))
+    rng = np.random.default_rng(20261127)
+    decided = []
+    for _ in range(3000):
+        deviation = math.sqrt(2 / rng.chisquare(2))
+        effect = rng.normal(0.0, deviation / math.sqrt(3))
+        gains = [*with_moments(0.0, 1.0), *rng.normal(effect, deviation, 9)]
+        is_equal = all(moderated([gain + shift for gain in gains]).p < 0.1 for shift in (-1.5, 1.5))
+        decided.append(moderated(gains).p <= 0.05 or (is_equal and abs(np.mean(gains)) < 1.5))
+    assert decided_by(now, 12, 0.05, 1.5) == pytest.approx(np.mean(decided), abs=0.03)
+    assert decided_by(now, 12, 0.05, 1.5) > decided_by(now, 12, 0.05) + 0.3
 
 
 def test_one_more_seed_is_one_more_observation() -> None:
@@ -57,7 +83,7 @@ def test_the_first_look_that_is_likely_to_decide_is_named() -> None:
 
 def test_noise_of_the_test_lines_is_not_averaged_away_by_seeds() -> None:
     gains = with_moments(3.0, 1.2)
-    assert seeds_needed(moderated(gains, None, 4.0), (3, 100, 1000), 0.05) is None
+    assert seeds_needed(replace(moderated(gains), segment_variance=4.0), (3, 100, 1000), 0.05) is None
 
 
 def test_a_prior_shortens_the_way() -> None:

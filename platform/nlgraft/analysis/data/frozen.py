@@ -200,7 +200,10 @@ def _study_settings(study: Study) -> Settings:
         "search": study.search,
         "analysis": study.analysis,
     }
-    return dict(flat({name: part.model_dump(mode="json") for name, part in parts.items() if part}))
+    settings = dict(flat({name: part.model_dump(mode="json") for name, part in parts.items() if part}))
+    if study.analysis.prior == "none":  # as it was before there were priors
+        del settings["analysis.prior"]
+    return settings
 
 
 def _claims(study: Study, claims: Sequence[Claim]) -> tuple[Settings, ...]:

@@ -11,13 +11,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from nlgraft.pipeline.fingerprint import dotted
+from nlgraft.pipeline.fingerprint import dotted, fingerprint
 from nlgraft.pipeline.journal import Journal
 from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.study.data.design import Cell
+from nlgraft.study.data.study import Study
+from nlgraft.study.reading.resolving import resolve_cell, resolve_config
 
 _SKETCH = 32
 _DIGITS = 12
 _SHARED = 2
+_ANY_SEED = 0
 
 VERSION = 2
 """Of the rules by which entries are written."""
@@ -100,6 +104,34 @@ class Look:
     p_equal: float | None = None
 
 
+@dataclass(frozen=True)
+class NoisePrior:
+    """What earlier studies say about the variance of a paired difference between seeds.
+
+    Attributes:
+        df: Degrees of freedom d0 that it counts for.
+        variance: Its variance s0^2.
+        studies: Names of the studies.
+    """
+
+    df: float
+    variance: float
+    studies: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """What varies with the seed in a cell.
+
+    Attributes:
+        kind: Digest of its system, data but for test lines, stages that are trained, their steps and sizes.
+        weights: Digest of the trainings themselves, which cells share that differ in decoding alone.
+    """
+
+    kind: str
+    weights: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class Asked:
     """A question of an analysis, and its answer.
@@ -125,6 +157,7 @@ class Asked:
         p_equal_ledger: p-value of a difference of at least that, corrected; None where not judged.
         basis: What the answer rests on.
         verdict: The verdict shown.
+        prior: Noise of earlier studies when the question was first asked; None without any.
     """
 
     metric: str
@@ -147,6 +180,12 @@ class Asked:
     p_equal_ledger: float | None = None
     basis: str = "exploratory"
     verdict: Literal["significant", "equal", "open"] = "open"
+    prior: NoisePrior | None = None
+
+    @property
+    def compared(self) -> tuple[str, tuple[str, ...]]:
+        """The metric and the cells, whatever is asked of them."""
+        return self.metric, tuple(sorted(self.cells))
 
     @property
     def hypothesis(self) -> Hypothesis:
@@ -175,6 +214,8 @@ class Entry:
         alpha: Level that the study declares.
         asked: The questions.
         scores: Scores that were shown on the deciding metric, by the cell's digest and by seed.
+        further_scores: The same of the other metrics that were asked about, by metric.
+        trainings: What varies with the seed, by the cell's digest.
         configs: Digests of the settings alone, by the cell's digest, which also depends on text and code.
         registration: Short digest of the registration that holds for it; empty without one.
         deviations: Deviations from it, a line each.
@@ -195,6 +236,10 @@ class Entry:
     scores: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     # Not compared: an analysis that is shown again after a registration is the same one.
     configs: Mapping[str, str] = field(default_factory=dict, compare=False)
+    trainings: Mapping[str, Training] = field(default_factory=dict, compare=False)
+    further_scores: Mapping[str, Mapping[str, Mapping[int, float]]] = field(
+        default_factory=dict, compare=False
+    )
     registration: str = field(default="", compare=False)
     deviations: tuple[str, ...] = field(default=(), compare=False)
 
@@ -208,6 +253,10 @@ class Entry:
         """True if it is more than a declaration."""
         return any(question.difference is not None for question in self.asked)
 
+    def scores_on(self, metric: str) -> Mapping[str, Mapping[int, float]]:
+        """Scores on a metric that was asked about, by cell and seed; empty for others."""
+        return self.scores if metric == self.metrics[0] else self.further_scores.get(metric, {})
+
 
 @dataclass(frozen=True)
 class History:
@@ -217,11 +266,37 @@ class History:
         entries: By number, ascending.
         last: The highest number of the whole ledger.
         problems: Entries that could not be read, as sentences.
+        whole: The entries on any segments.
     """
 
     entries: dict[int, Entry]
     last: int = 0
     problems: tuple[str, ...] = ()
+    whole: Mapping[int, Entry] = field(default_factory=dict)
+
+
+def training_of(study: Study, cell: Cell) -> Training:
+    """Describe what varies with the seed in a cell: its trainings, or all that draws numbers without any."""
+    seeded = [stage for stage in resolve_cell(study, cell).graph(_ANY_SEED).stages if stage.seed is not None]
+    trained = [stage for stage in seeded if stage.work is not None] or seeded
+    sizes = {
+        stage.name: [
+            stage.num_steps,
+            stage.size.tokens_per_step,
+            (stage.size.num_parameters or 0).bit_length(),
+        ]
+        for stage in trained
+    }
+    config = resolve_config(study, cell, has_absolute_paths=False).model_dump(mode="json")
+    data = {
+        path: value
+        for path, value in dotted(config.get("data") or {})
+        if not path.rpartition(".")[2].startswith("test")
+    }
+    return Training(
+        kind=fingerprint({"system": study.system, "sizes": sizes, "data": data})[:_DIGITS],
+        weights=fingerprint({stage.fingerprint: stage.name for stage in trained})[:_DIGITS],
+    )
 
 
 def scored_lines(sources: Sequence[str], references: Sequence[str]) -> list[str]:
@@ -268,7 +343,7 @@ def history(store: ArtifactStore, segments: Segments, legacy: Segments | None = 
         for number, entry in pages.documents.items()
         if entry.segments.overlaps(segments) or (legacy is not None and entry.segments.overlaps(legacy))
     }
-    return History(entries, pages.last, pages.problems)
+    return History(entries, pages.last, pages.problems, pages.documents)
 
 
 def record(store: ArtifactStore, entry: Entry, past: History) -> None:

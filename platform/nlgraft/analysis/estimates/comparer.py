@@ -26,6 +26,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import stdtrit
 
+from nlgraft.analysis.data.ledger import NoisePrior
 from nlgraft.analysis.data.trials import Array, Measured
 from nlgraft.analysis.estimates import resampling
 from nlgraft.analysis.estimates.comparison import ONE_SEED, Comparison
@@ -74,6 +75,7 @@ class Comparer:
         b: str,
         b_trials: Mapping[int, Measured],
         null: float = 0.0,
+        prior: NoisePrior | None = None,
     ) -> Comparison:
         """Compare two cells, paired by seed and by segment.
 
@@ -84,13 +86,12 @@ class Comparer:
             b: Label of the second cell.
             b_trials: Likewise.
             null: Difference under the null hypothesis.
+            prior: What is known of the variance of the differences.
 
         Returns:
             The comparison without ``p_holm``.
         """
-        sides = (_finite(a_trials), _finite(b_trials))
-        empty = Comparison(metric=metric, a=a, b=b, null=null, level=self.alpha)
-        return self._weigh(empty, (1.0, -1.0), sides, "finished in only one of the two cells")
+        return self.contrast(metric, a, b, [(1.0, a_trials), (-1.0, b_trials)], null, prior)
 
     def contrast(
         self,
@@ -99,6 +100,7 @@ class Comparer:
         b: str,
         terms: Sequence[tuple[float, Mapping[int, Measured]]],
         null: float = 0.0,
+        prior: NoisePrior | None = None,
     ) -> Comparison:
         """Compare weighted means of several cells, paired by seed and by segment.
 
@@ -108,14 +110,22 @@ class Comparer:
             b: Meaning of the negative weights.
             terms: For each cell its weight, summing to zero, and the metric by seed, finished trials only.
             null: Weighted sum under the null hypothesis.
+            prior: What is known of the variance of a difference of two of the cells.
 
         Returns:
             The weighted sum as a difference, without ``p_holm``. ``p`` is the bootstrap's, as there are no
             two outputs to exchange.
         """
-        empty = Comparison(metric=metric, a=a, b=b, null=null, level=self.alpha)
         weights, cells = zip(*((weight, _finite(trials)) for weight, trials in terms), strict=True)
-        return self._weigh(empty, weights, cells, f"did not finish in all of the {len(cells)} cells")
+        # Weights sum to zero, so that what cells of one kind have in common cancels out.
+        scale = sum(weight**2 for weight in weights) / 2
+        prior = prior and replace(prior, variance=scale * prior.variance)
+        empty = Comparison(metric=metric, a=a, b=b, null=null, level=self.alpha, prior=prior)
+        is_pair = len(cells) == 2
+        missing = (
+            "finished in only one of the two" if is_pair else f"did not finish in all of the {len(cells)}"
+        )
+        return self._weigh(empty, weights, cells, f"{missing} cells")
 
     def _weigh(
         self,
@@ -204,7 +214,7 @@ class Comparer:
         if len(differences) < 2:
             notes.append("one seed and no segments to resample: no interval and no p-value")
             return replace(comparison, notes=tuple(notes))
-        noise = resampling.spread(differences, None, self.samples)
+        noise = resampling.spread(differences, None, self.samples, comparison.prior)
         comparison = replace(comparison, scope="seeds", ci=self._interval(comparison, noise))
         if noise.seed_variance == 0 and comparison.difference != comparison.null:
             notes.append("the difference is identical for every seed, so there is nothing to test")
@@ -223,11 +233,11 @@ class Comparer:
         notes: list[str],
     ) -> Comparison:
         difference = _known(comparison.difference) - comparison.null
-        noise = resampling.spread(differences, bootstrapped, self.samples)
+        noise = resampling.spread(differences, bootstrapped, self.samples, comparison.prior)
         p_bootstrap = resampling.two_sided_p(difference, noise)
         p_randomisation = None
         if exchanged is not None:
-            exchange_noise = resampling.spread(differences, exchanged, self.samples)
+            exchange_noise = resampling.spread(differences, exchanged, self.samples, comparison.prior)
             p_randomisation = resampling.two_sided_p(difference, exchange_noise)
         # These trained models alone: only the segments vary.
         fixed_seeds = bootstrapped.mean(axis=0)
@@ -255,7 +265,10 @@ def _with_variances(comparison: Comparison, noise: Spread, notes: list[str]) -> 
         notes.append("no variation over seeds or segments")
     else:
         comparison = replace(
-            comparison, seed_variance=noise.seed_variance, segment_variance=noise.segment_variance
+            comparison,
+            seed_variance=noise.seed_variance,
+            segment_variance=noise.segment_variance,
+            df=noise.df,
         )
     return replace(comparison, notes=tuple(notes))
 

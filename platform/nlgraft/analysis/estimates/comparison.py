@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from nlgraft.analysis.data.ledger import Basis, Look
+from nlgraft.analysis.data.ledger import Basis, Look, NoisePrior
 from nlgraft.analysis.estimates import power
 from nlgraft.analysis.estimates.noise_prior import Estimate
-from nlgraft.analysis.estimates.seeds_needed import PROBABILITY, decided_by
+from nlgraft.analysis.estimates.seeds_needed import likely_look
 from nlgraft.basics.wording import count
 
 Standing = Literal["better", "worse", "equal", "open"]
@@ -49,7 +49,11 @@ class Comparison:
         looks: Answers by number of seeds, at the looks that were taken.
         later_levels: Levels of the looks that were not taken yet, by number of seeds.
         basis: Whether the question was declared; None without a ledger.
-        seed_variance: Variance between the seeds' differences; None below two seeds or for constants.
+        seed_variance: Variance between the seeds' differences, moderated; None below two seeds or for
+            constants.
+        df: Degrees of freedom of ``seed_variance``.
+        prior: Noise of earlier studies.
+        is_noisier: True if this study is far noisier, so that its other cells moderate in the prior's place.
         segment_variance: Variance of ``difference`` from the choice of segments.
         scope: Sources of variation in the interval and the p-value.
         trained_once: Names of stages that all seeds and cells share; the interval excludes their variance.
@@ -84,6 +88,9 @@ class Comparison:
     later_levels: Mapping[int, float] = field(default_factory=dict)
     basis: Basis | None = None
     seed_variance: float | None = None
+    df: float = 0.0
+    prior: NoisePrior | None = None
+    is_noisier: bool = False
     segment_variance: float = 0.0
     scope: Literal["seeds and segments", "seeds", "segments", "nothing"] = "nothing"
     trained_once: tuple[str, ...] = ()
@@ -157,22 +164,36 @@ class Comparison:
         if self.open_because or self.basis == "exploratory" or self.difference is None:
             return None
         first = min(self.later_levels, default=None)
-        if not self.looks or self.seed_variance is None:
+        if not self.looks or self.estimate is None:
             return first - self.num_seeds if first is not None and first > self.num_seeds else None
-        likely = (look for look in self.later_levels if self._decided_by(look) >= PROBABILITY)
-        return next((look - self.num_seeds for look in likely), None)
+        likely = likely_look(self.estimate, self.later_levels, self.margin)
+        return None if likely is None else likely - self.num_seeds
 
-    def _decided_by(self, look: int) -> float:
-        """Predict the probability of a verdict at a later look."""
-        assert self.difference is not None
-        assert self.seed_variance is not None
-        num, shift, variance = self.num_seeds, self.difference - self.null, self.seed_variance
-        level, segments = self.later_levels[look], self.segment_variance
-        if self.margin is not None:
-            decided = power.predictive_power(shift, variance, segments, num, look, level, self.margin)
-            return float(decided)
-        lines = math.inf if self.num_segments is None else self.num_segments
-        return decided_by(Estimate(shift, num, variance, variance, num - 1, segments, lines), look, level)
+    @property
+    def estimate(self) -> Estimate | None:
+        """The difference from that under the null hypothesis, with its noise; None if either is unknown."""
+        if self.seed_variance is None or self.difference is None:
+            return None
+        noise = (self.seed_variance, self.df, self.segment_variance)
+        return Estimate(self.difference - self.null, self.num_seeds, *noise)
+
+    @property
+    def seeds_needed(self) -> int | None:
+        """Seeds up to that look; None where the verdict is given."""
+        is_given = self.standing not in (None, "open")
+        return None if is_given or self.seeds_more is None else self.num_seeds + self.seeds_more
+
+    @property
+    def noise(self) -> str:
+        """What tells the noise between seeds, with degrees of freedom; empty without a prior."""
+        if self.prior is None or self.seed_variance is None:
+            return ""
+        num, earlier = self.num_seeds - 1, count(len(self.prior.studies), "earlier one")
+        further = f"{self.df - num:.1f} of "
+        if self.is_noisier:
+            others = f" + {further}its other cells" if self.df > num else ""
+            return f"noise: {num} df of this comparison{others}, as the study is noisier than {earlier}"
+        return f"noise: {num} df of this study + {further}{earlier}"
 
     @property
     def equal_within(self) -> float | None:
@@ -225,7 +246,7 @@ class Comparison:
         if self.seed_variance is None:
             return None
         return power.smallest_detectable(
-            self.seed_variance, self.segment_variance, self.num_seeds, self.level
+            self.seed_variance, self.segment_variance, self.num_seeds, self.df, self.level
         )
 
     @cached_property
@@ -234,25 +255,7 @@ class Comparison:
         if self.seed_variance is None:
             return None
         return power.detectable_interval(
-            self.seed_variance, self.segment_variance, self.num_seeds, self.level
-        )
-
-    @cached_property
-    def seeds_needed(self) -> int | None:
-        """Fewest seeds that decide, if the observed difference is the true one, with probability 0.8.
-
-        They find a difference or, where there is a margin, that it is smaller.
-        None if ``power.MAX_SEEDS`` are not enough, or if the variances are unknown.
-        """
-        if self.seed_variance is None or self.difference is None:
-            return None
-        return power.seeds_needed(
-            self.difference - self.null,
-            self.seed_variance,
-            self.segment_variance,
-            self.num_seeds,
-            self.level,
-            self.margin,
+            self.seed_variance, self.segment_variance, self.num_seeds, self.df, self.level
         )
 
     def is_significant(self, alpha: float, *, is_corrected: bool) -> bool:
@@ -307,6 +310,8 @@ class Comparison:
             "equal_within": rounded(self.equal_within),
             "num_seeds": self.num_seeds,
             "num_segments": self.num_segments,
+            "noise_df": rounded(self.df),
+            "prior": None if self.prior is None else asdict(self.prior),
             "scope": self.scope,
             "trained_once": list(self.trained_once),
             "open_because": self.open_because,

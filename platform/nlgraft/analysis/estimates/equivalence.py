@@ -8,10 +8,8 @@ is asked one way (three-sided testing: Goeman, Solari and Stijnen 2010).
 
 from __future__ import annotations
 
-import numpy as np
-
 from nlgraft.analysis.estimates.comparison import Comparison
-from nlgraft.analysis.estimates.resampling import normal_p
+from nlgraft.analysis.estimates.noise_prior import tail
 
 
 def equal_p(comparison: Comparison) -> float | None:
@@ -19,6 +17,6 @@ def equal_p(comparison: Comparison) -> float | None:
     if comparison.margin is None or comparison.difference is None or comparison.seed_variance is None:
         return None
     gap = comparison.margin - abs(comparison.difference)
-    noise = (comparison.seed_variance, comparison.segment_variance)
-    one_sided = float(normal_p(np.array(gap), *noise, comparison.num_seeds)) / 2
+    over_seeds = comparison.seed_variance / comparison.num_seeds
+    one_sided = float(tail(abs(gap), over_seeds, comparison.df, comparison.segment_variance))
     return one_sided if gap > 0 else 1 - one_sided

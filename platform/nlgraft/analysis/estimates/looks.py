@@ -42,21 +42,18 @@ _STEPS = 4
 """Prior degrees of freedom are rounded to a fourth."""
 
 
-def look_levels(
-    looks: Sequence[int], level: float, prior_df: float = 0.0, first: float = FIRST
-) -> list[float]:
+def look_levels(looks: Sequence[int], level: float, prior_df: float = 0.0) -> list[float]:
     """Compute the two-sided level of each look.
 
     Args:
         looks: Ascending numbers of seeds, from 2.
         level: Level of all looks together.
         prior_df: Degrees of freedom of the prior of the variance.
-        first: Share of the first look.
     """
     if len(looks) == 1:
         return [level]
-    later = math.exp(_shift(math.log(level), *_table(tuple(looks), round(prior_df * _STEPS), first)))
-    return [first * level, *[later] * (len(looks) - 1)]
+    later = math.exp(_shift(math.log(level), *_table(tuple(looks), round(prior_df * _STEPS), FIRST)))
+    return [FIRST * level, *[later] * (len(looks) - 1)]
 
 
 def p_over_looks(

@@ -14,31 +14,38 @@ variances are pooled (`StudyVariance`), and the prior is about what differs betw
 **Its degrees of freedom.** The logarithms of variances of J studies vary by sampling, trigamma(f / 2) with f
 degrees of freedom, and by t^2 between studies, which is estimated by moments and averaged with `_BETWEEN`, at
 the weight of one study. A further study's log variance then misses the prior's by a variance of t^2 plus that
-of the J studies' mean; the d0 with this trigamma(d0 / 2) is halved, since arms differ within studies and
-noise is not normal. So five studies of four arms and three seeds give at most 8 degrees of freedom, one gives
-2, and a prior never says more than its studies (``benchmarks/noise_priors.py`` has the error rates).
+of the J studies' mean; a part of the d0 with this trigamma(d0 / 2) counts, as arms differ within studies and
+noise is not normal. So a prior never says more than its studies (``benchmarks/noise_priors.py`` has rates).
 
-**When it does not fit.** `NoisePrior.fits` compares the variance of a whole study with the prior's, before a
-mean is looked at.
+**When it does not fit.** `is_like` compares the variance of a whole study with the prior's, before a mean is
+looked at. In the place of a prior that is too low, a study's pooled variance moderates, with the degrees of
+freedom that it has beyond those of one comparison (`applicable`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Self
 
 import numpy as np
-from scipy.special import digamma, fdtrc, polygamma, stdtr, stdtrit
+from scipy.special import digamma, fdtrc, polygamma, stdtr
 
+from nlgraft.analysis.data.ledger import Entry, NoisePrior, Training
 from nlgraft.analysis.data.trials import Array
 
 _BETWEEN = 0.1
 _WEIGHT = 0.5
+WEIGHT_OF_STUDIES = 0.75
+"""Of the degrees of freedom of earlier studies, where noisier ones fall back (`applicable`)."""
+
 _EXACT = 1e-9
-_PLACES = np.linspace(-9.0, 9.0, 361)
+_PLACES = np.linspace(-8.0, 8.0, 401)
+_DENSITY = np.exp(-(_PLACES**2) / 2) / np.exp(-(_PLACES**2) / 2).sum()
+_FEW = 2
+_FIT_LEVEL = 0.25
 _SHARED = 0.25
 """Squared correlation of two differences from a common baseline that varies as the arms do."""
 
@@ -78,48 +85,108 @@ class StudyVariance:
         return cls(float(np.average(variances, weights=dfs)), float(dfs.sum() ** 2 / shared))
 
 
-@dataclass(frozen=True)
-class NoisePrior:
-    """What earlier studies say about the variance of a paired difference between seeds.
+def prior_of(studies: Iterable[StudyVariance], weight: float = _WEIGHT) -> NoisePrior | None:
+    """Fit a prior to studies.
 
-    Attributes:
-        df: Degrees of freedom d0 that it counts for.
-        variance: Its variance s0^2.
+    Args:
+        studies: One variance a study; those that do not vary count for nothing.
+        weight: Factor of the degrees of freedom.
+
+    Returns:
+        None without a study that varies.
     """
+    varying = [study for study in studies if study.variance > 0 and study.df > 0]
+    if not varying:
+        return None
+    half = np.array([study.df for study in varying]) / 2
+    logs = np.log([study.variance for study in varying]) - digamma(half) + np.log(half)
+    sampling = polygamma(1, half)
+    num = len(varying)
+    excess = max(0.0, float(logs.var(ddof=1) - sampling.mean())) if num > 1 else 0.0
+    between = ((num - 1) * excess + _BETWEEN) / num
+    precisions = 1 / (between + sampling)
+    d0 = 2 * _trigamma_inverse(between + 1 / float(precisions.sum()))
+    center = float(np.average(logs, weights=precisions)) + float(digamma(d0 / 2)) - math.log(d0 / 2)
+    return NoisePrior(df=weight * d0, variance=math.exp(center))
 
-    df: float
-    variance: float
 
-    @classmethod
-    def of(cls, studies: Iterable[StudyVariance], weight: float = _WEIGHT) -> Self | None:
-        """Fit a prior to studies.
+def applicable(prior: NoisePrior, study: StudyVariance, num_seeds: int) -> NoisePrior | None:
+    """Return a prior; of a study that is noisier, what it knows beyond one comparison of n seeds, or None."""
+    if is_like(prior, study, _FIT_LEVEL):
+        return prior
+    df = min(prior.df, study.df - (num_seeds - 1))
+    return NoisePrior(df=df, variance=study.variance) if df > _EXACT else None
 
-        Args:
-            studies: One variance a study; those that do not vary count for nothing.
-            weight: Factor of the degrees of freedom.
 
-        Returns:
-            None without a study that varies.
-        """
-        varying = [study for study in studies if study.variance > 0 and study.df > 0]
-        if not varying:
-            return None
-        half = np.array([study.df for study in varying]) / 2
-        logs = np.log([study.variance for study in varying]) - digamma(half) + np.log(half)
-        sampling = polygamma(1, half)
-        num = len(varying)
-        excess = max(0.0, float(logs.var(ddof=1) - sampling.mean())) if num > 1 else 0.0
-        between = ((num - 1) * excess + _BETWEEN) / num
-        precisions = 1 / (between + sampling)
-        d0 = 2 * _trigamma_inverse(between + 1 / float(precisions.sum()))
-        center = float(np.average(logs, weights=precisions)) + float(digamma(d0 / 2)) - math.log(d0 / 2)
-        return cls(weight * d0, math.exp(center))
+def is_like(prior: NoisePrior, study: StudyVariance, level: float = 0.1) -> bool:
+    """Test whether a study is no noisier than a prior says; an F test at ``level``."""
+    return study.df == 0 or bool(fdtrc(study.df, prior.df, study.variance / prior.variance) > level)
 
-    def fits(self, study: StudyVariance, level: float = 0.1) -> bool:
-        """Test whether a study is no noisier than the prior says; an F test at ``level``."""
-        if study.df == 0:
-            return True
-        return bool(fdtrc(study.df, self.df, study.variance / self.variance) > level)
+
+def paired_kinds(cells: Sequence[Training]) -> tuple[str, str] | None:
+    """Say which kinds of training vary in a difference of cells.
+
+    Returns:
+        None where they are no two trainings that a prior can know: the same one decoded in two ways, or more
+        than two of unlike kinds.
+    """
+    kinds = sorted(cell.kind for cell in cells)
+    is_known = len(cells) > 1 and (len(cells) == _FEW or kinds[0] == kinds[-1])
+    differ = all(a.weights != b.weights for a, b in combinations(cells, 2))
+    return (kinds[0], kinds[-1]) if is_known and differ else None
+
+
+def study_variance(
+    cells: Mapping[str, Training], scores: Mapping[str, Mapping[int, float]], kinds: tuple[str, str]
+) -> StudyVariance:
+    """Pool the differences of a study's cells from one of them, seed by seed.
+
+    Args:
+        cells: What is trained in each cell, the baseline first.
+        scores: Scores by cell and seed.
+        kinds: Kinds of the two trainings whose difference it is.
+    """
+    for base, training in cells.items():
+        arms = {
+            other.weights: cell
+            for cell, other in cells.items()
+            if paired_kinds([training, other]) == kinds and cell != base
+        }
+        common = [
+            (scores[arm], scores[base], scores[arm].keys() & scores[base].keys()) for arm in arms.values()
+        ]
+        gains = [[a[seed] - b[seed] for seed in sorted(seeds)] for a, b, seeds in common]
+        if (variance := StudyVariance.of(gains)).df:
+            return variance
+    return StudyVariance(0.0, 0.0)
+
+
+def prior_from(
+    entries: Iterable[Entry],
+    metric: str,
+    kinds: tuple[str, str],
+    judged: Mapping[str, Collection[int]],
+) -> NoisePrior | None:
+    """Fit a prior to the studies of ledger entries that are alike.
+
+    Args:
+        entries: Analyses of other studies.
+        metric: The metric.
+        kinds: Kinds of the two trainings whose difference it is about.
+        judged: Seeds by cell of the trials that the prior will judge; they do not enter it.
+    """
+    cells: dict[str, dict[str, Training]] = {}
+    scores: dict[str, dict[str, dict[int, float]]] = {}
+    for entry in entries:
+        for cell, by_seed in entry.scores_on(metric).items():
+            if cell in entry.trainings:
+                cells.setdefault(entry.study, {})[cell] = entry.trainings[cell]
+                kept = {seed: score for seed, score in by_seed.items() if seed not in judged.get(cell, ())}
+                scores.setdefault(entry.study, {}).setdefault(cell, {}).update(kept)
+    variances = {study: study_variance(cells[study], scores[study], kinds) for study in cells}
+    varying = {study: variance for study, variance in variances.items() if variance.variance > 0}
+    prior = prior_of(varying.values(), WEIGHT_OF_STUDIES)
+    return prior and replace(prior, studies=tuple(varying))
 
 
 @dataclass(frozen=True)
@@ -129,114 +196,70 @@ class Estimate:
     Attributes:
         difference: The mean.
         num_seeds: Number of paired seeds.
-        seed_variance: Variance of the differences between seeds, their own.
-        variance: The same, moderated.
+        variance: Variance of the differences between seeds, moderated.
         df: Degrees of freedom of ``variance``.
         segment_variance: Variance of the mean from the choice of segments.
-        num_segments: Number of segments.
     """
 
     difference: float
     num_seeds: int
-    seed_variance: float
     variance: float
     df: float
-    segment_variance: float
-    num_segments: float
-
-    @property
-    def standard_error(self) -> float:
-        """Standard error of the mean over seeds and segments."""
-        return math.sqrt(self.variance / self.num_seeds + self.segment_variance)
+    segment_variance: float = 0.0
 
     @property
     def p(self) -> float | None:
         """Two-sided p-value of no difference; None where something differs and nothing varies."""
-        return self.p_of(0.0)
-
-    def p_of(self, null: float) -> float | None:
-        """Compute the two-sided p-value of a difference of ``null``; None likewise."""
-        gap = abs(self.difference - null)
-        if self.standard_error == 0:
-            return None if gap else 1.0
-        return 2 * self._tail(gap)
-
-    def interval(self, level: float) -> tuple[float, float]:
-        """Compute the interval that covers the true difference with probability 1 - ``level``."""
-        low, high = 0.0, -float(stdtrit(min(self.df, self.num_segments - 1), level / 2)) * self.standard_error
-        for _ in range(40 if self.segment_variance else 0):
-            middle = (low + high) / 2
-            low, high = (low, middle) if 2 * self._tail(middle) < level else (middle, high)
-        return self.difference - high, self.difference + high
-
-    def _tail(self, gap: float) -> float:
+        if self.variance + self.segment_variance == 0:
+            return None if self.difference else 1.0
         over_seeds = self.variance / self.num_seeds
-        return float(tail(gap, over_seeds, self.df, self.segment_variance, self.num_segments))
+        return 2 * float(tail(abs(self.difference), over_seeds, self.df, self.segment_variance))
 
 
-def moderated(
-    differences: Sequence[float] | Array,
-    prior: NoisePrior | None = None,
-    segment_variance: float = 0.0,
-    num_segments: float = math.inf,
-) -> Estimate:
-    """Estimate a mean difference.
+def moderated(differences: Sequence[float] | Array, prior: NoisePrior | None = None) -> Estimate:
+    """Estimate a mean difference over seeds.
 
     Args:
         differences: Difference of each seed, shape (n,), n >= 2.
         prior: What is known about their variance; None for Student's t test.
-        segment_variance: Variance of the mean over N resampled segments, interaction with seeds taken out,
-            which is (N - 1) / N of what another choice of segments would make.
-        num_segments: N >= 2; many if left out.
     """
     values = np.asarray(differences, dtype=float)
-    num = len(values)
-    seed_variance = float(values.var(ddof=1))
-    df, before = (0.0, 0.0) if prior is None else (prior.df, prior.variance)
-    variance = (df * before + (num - 1) * seed_variance) / (df + num - 1)
-    segments = segment_variance / (1 - 1 / num_segments)
-    return Estimate(float(values.mean()), num, seed_variance, variance, df + num - 1, segments, num_segments)
+    variance, df = moderate(float(values.var(ddof=1)), len(values), prior)
+    return Estimate(float(values.mean()), len(values), variance, df)
+
+
+def moderate(variance: float, num_seeds: int, prior: NoisePrior | None) -> tuple[float, float]:
+    """Join the variance of n >= 2 differences with a prior; return it with its degrees of freedom."""
+    df = num_seeds - 1.0
+    if prior is None:
+        return variance, df
+    total = prior.df + df
+    return (prior.df * prior.variance + df * variance) / total, total
 
 
 def tail(
-    gap: Array | float,
-    over_seeds: Array | float,
-    df: Array | float,
-    segment_variance: float = 0.0,
-    num_segments: float = math.inf,
+    gap: Array | float, over_seeds: Array | float, df: Array | float, segment_variance: float = 0.0
 ) -> Array:
     """Compute the probability that the error of a mean exceeds a gap.
 
-    The error is sqrt(A) T + sqrt(C) U with A from seeds, C from segments, and T and U of Student's
-    distributions with their degrees of freedom (Behrens and Fisher): exact without segments, else a little
-    wide (.009 to .012 for .0125 with three seeds and a prior of 5). Satterthwaite's approximation finds a
-    little more, but errs .079 at .05 and .038 at .0125 with three seeds and no prior: where seeds look equal
-    by chance, it takes the segments' many degrees of freedom.
+    The error is sqrt(A) T + sqrt(C) Z with A from seeds, C from segments, T of Student's distribution and Z
+    normal (Behrens and Fisher): exact without segments, else a little wide (.009 to .012 for .0125 with three
+    seeds and a prior of 5). Satterthwaite's approximation finds a little more, but errs .079 at .05 and .038
+    at .0125 with three seeds and no prior: where seeds look equal by chance, it takes the segments' many
+    degrees of freedom.
 
     Args:
         gap: Gaps, at least 0, of any shape.
         over_seeds: A, likewise.
         df: Degrees of freedom of A, likewise.
         segment_variance: C.
-        num_segments: Number of segments; many if left out.
     """
+    gap, df = np.asarray(gap), np.asarray(df)
     if segment_variance == 0:
-        return stdtr(df, -np.asarray(gap) / np.sqrt(over_seeds))
+        return stdtr(df, -gap / np.sqrt(over_seeds))
     scale = math.sqrt(segment_variance)
-    spread = np.maximum(np.sqrt(over_seeds), scale / _PLACES.size)[
-        ..., None
-    ]  # no step is finer than the grid
-    return stdtr(
-        np.asarray(df)[..., None], (scale * _PLACES - np.asarray(gap)[..., None]) / spread
-    ) @ _weights(num_segments - 1)
-
-
-@lru_cache(maxsize=32)
-def _weights(df: float) -> Array:
-    """Weigh the places by the density of Student's t."""
-    logs = -(_PLACES**2) / 2 if math.isinf(df) else -(df + 1) / 2 * np.log1p(_PLACES**2 / df)
-    weights = np.exp(logs)
-    return weights / weights.sum()
+    spread = np.maximum(np.sqrt(over_seeds), scale / _PLACES.size)  # no step is finer than the grid
+    return stdtr(df[..., None], (scale * _PLACES - gap[..., None]) / spread[..., None]) @ _DENSITY
 
 
 def _trigamma_inverse(value: float) -> float:

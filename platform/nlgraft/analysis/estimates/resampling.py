@@ -12,8 +12,9 @@ random seed.
 **Seeds** are few. Resampling three seeds with replacement gives intervals that cover the truth three times in
 four instead of nineteen times in twenty (``tests/invariants/test_statistics.py`` measures it), because the
 bootstrap ignores that the variance itself is estimated. The seed component is therefore drawn from Student's
-t with ``S - 1`` degrees of freedom and the standard error of the mean over seeds, and added to the segment
-draws (the Behrens-Fisher distribution: exact when either component dominates, slightly wide in between).
+t with ``S - 1`` degrees of freedom, and those of a prior (`noise_prior`), and the standard error of the mean
+over seeds, and added to the segment draws (the Behrens-Fisher distribution: exact when either component
+dominates, slightly wide in between).
 
 **Interaction** would be counted in both components; the segment draws are shrunk by the share of their
 variance that changes with the seed, estimated from the same draws.
@@ -28,7 +29,9 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
+from nlgraft.analysis.data.ledger import NoisePrior
 from nlgraft.analysis.data.trials import Array
+from nlgraft.analysis.estimates.noise_prior import moderate, tail
 
 Score = Callable[[Array], Array]
 """Corpus scores, shape (...), from summed sufficient statistics, shape (..., k)."""
@@ -43,8 +46,6 @@ _COUNT_CELLS = 1 << 21
 _MASK_CELLS = 1 << 24
 _TIE = 1e-9
 _FEW_DRAWS = 20
-_NORMAL = np.linspace(-8.0, 8.0, 401)
-_DENSITY = np.exp(-(_NORMAL**2) / 2) / np.exp(-(_NORMAL**2) / 2).sum()
 
 
 def bootstrap_counts(num_segments: int, num_samples: int, seed: int = RANDOM_SEED) -> Iterator[Array]:
@@ -126,19 +127,23 @@ class Spread:
 
     Attributes:
         draws: Errors of the mean difference, centred at zero, shape (n,).
-        seed_variance: Variance between the seeds' differences; None with one seed.
+        seed_variance: Variance between the seeds' differences, moderated by a prior; None with one seed.
         segment_variance: Variance of the mean difference from the choice of segments, without the interaction
             with the seeds; 0 without segment statistics.
         num_seeds: Number of paired seeds.
+        df: Degrees of freedom of ``seed_variance``.
     """
 
     draws: Array
     seed_variance: float | None
     segment_variance: float
     num_seeds: int
+    df: float
 
 
-def spread(differences: Array, segment_draws: Array | None, num_samples: int) -> Spread:
+def spread(
+    differences: Array, segment_draws: Array | None, num_samples: int, prior: NoisePrior | None = None
+) -> Spread:
     """Combine the noise over seeds with the noise over segments.
 
     With S seeds let A = (variance of the S differences) / S, B = the variance of the draws of the mean
@@ -153,6 +158,7 @@ def spread(differences: Array, segment_draws: Array | None, num_samples: int) ->
         segment_draws: Differences of each seed on resampled segments, shape (S, n); None when the metric has
             no per-segment statistics.
         num_samples: Number of draws n.
+        prior: What is known of the variance of the differences.
 
     Returns:
         The combined draws and both variance components. With one seed the draws are the segment draws.
@@ -166,7 +172,7 @@ def spread(differences: Array, segment_draws: Array | None, num_samples: int) ->
         total = float(np.mean(draws**2))
         within = float(segment_draws.var(axis=1).mean())
     if num_seeds == 1:
-        return Spread(draws, None, total, 1)
+        return Spread(draws, None, total, 1, 0.0)
     between = float(np.var(differences, ddof=1))
     # Equal differences leave a variance of rounding errors, over which a t test would reject anything.
     if between <= (_TIE * float(np.max(np.abs(differences), initial=1e-300))) ** 2:
@@ -174,12 +180,13 @@ def spread(differences: Array, segment_draws: Array | None, num_samples: int) ->
     segment_variance = max(0.0, total - (within - total) / (num_seeds - 1))
     if total > 0:
         draws = draws * np.sqrt(segment_variance / total)
-    draws = draws + np.sqrt(between / num_seeds) * _t_draws(num_seeds - 1, num_samples)
-    return Spread(draws, between, segment_variance, num_seeds)
+    variance, df = moderate(between, num_seeds, prior)
+    draws = draws + np.sqrt(variance / num_seeds) * _t_draws(df, num_samples)
+    return Spread(draws, variance, segment_variance, num_seeds, df)
 
 
 @lru_cache(maxsize=32)
-def _t_draws(dof: int, num_samples: int) -> Array:
+def _t_draws(dof: float, num_samples: int) -> Array:
     """Return evenly spaced quantiles of Student's t in random order, the same at every call."""
     quantiles: Array = stdtrit(dof, (np.arange(num_samples) + 0.5) / num_samples)
     draws = np.random.default_rng(RANDOM_SEED).permutation(quantiles)
@@ -200,38 +207,19 @@ def p_value(difference: float, draws: Array) -> float:
     return float(1 + np.count_nonzero(np.abs(draws) >= limit)) / (len(draws) + 1)
 
 
-def normal_p(
-    difference: Array | float, seed_variance: Array | float, segment_variance: float, num_seeds: int
-) -> Array:
-    """Compute the two-sided p-value of `spread` under normal segment noise, which needs no draws.
-
-    Args:
-        difference: Mean differences over seeds, of any shape.
-        seed_variance: Variances between the seeds' differences, same shape; none may be 0 unless
-            ``segment_variance`` is positive.
-        segment_variance: Variance of a mean difference from the choice of segments.
-        num_seeds: Number of paired seeds.
-    """
-    size, deviation = np.abs(difference), np.sqrt(np.asarray(seed_variance) / num_seeds)
-    if segment_variance == 0:
-        return 2 * stdtr(num_seeds - 1, -size / deviation)
-    scale = np.sqrt(segment_variance)
-    over_seeds = np.maximum(deviation, scale / _NORMAL.size)[..., None]  # no step is finer than the grid
-    return 2 * stdtr(num_seeds - 1, (scale * _NORMAL - size[..., None]) / over_seeds) @ _DENSITY
-
-
 def two_sided_p(difference: float, noise: Spread) -> float:
     """Compute the two-sided p-value of a difference from its draws, or from their distribution in the tail.
 
     If fewer than `_FEW_DRAWS` of the n draws reach the difference, their number is a poor estimate, and p
-    could never fall below 1 / (n + 1). Segment noise is then taken as normal (`normal_p`). With one seed only
-    the draws are used, as in sacreBLEU.
+    could never fall below 1 / (n + 1). Segment noise is then taken as normal. With one seed only the draws
+    are used, as in sacreBLEU.
     """
     p = p_value(difference, noise.draws)
     is_far = p * (len(noise.draws) + 1) < 1 + _FEW_DRAWS
     if noise.seed_variance is None or noise.seed_variance + noise.segment_variance == 0 or not is_far:
         return p
-    return float(normal_p(np.array(difference), noise.seed_variance, noise.segment_variance, noise.num_seeds))
+    over_seeds = noise.seed_variance / noise.num_seeds
+    return 2 * float(tail(abs(difference), over_seeds, noise.df, noise.segment_variance))
 
 
 def equivalence_p(difference: float, scale: float, dof: int, margin: float) -> float:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
 from scipy.special import gammaincinv, ndtri, stdtrit
 
 from nlgraft.analysis.data.trials import Array
-from nlgraft.analysis.estimates.looks import look_levels
-from nlgraft.analysis.estimates.noise_prior import Estimate, NoisePrior
+from nlgraft.analysis.estimates.noise_prior import Estimate
 
 PROBABILITY = 0.8
 """Predicted probability from which a number of seeds is named (how it is met: benchmarks.noise_priors)."""
@@ -20,29 +19,25 @@ _IRRATIONAL = np.array([0.8191725134, 0.6710436067, 0.5497004779])
 """Steps of an even sequence in three dimensions, powers of the inverse of the root of x^4 = x + 1."""
 
 
-def seeds_needed(
-    estimate: Estimate, looks: Sequence[int], level: float, prior: NoisePrior | None = None
-) -> int | None:
+def likely_look(estimate: Estimate, levels: Mapping[int, float], margin: float | None = None) -> int | None:
     """Find the first later look that is likely to decide a question that is undecided now.
 
     Args:
         estimate: What is known now.
-        looks: All declared numbers of seeds, ascending.
-        level: Level of the question over all looks, after correction.
-        prior: The prior that judges.
+        levels: Levels of the looks that were not taken yet, by number of seeds, ascending.
+        margin: Difference too small to matter; a decision may be that the difference is smaller.
 
     Returns:
         A number of seeds; None if no later look decides with `PROBABILITY`.
     """
-    levels = look_levels(looks, level, 0.0 if prior is None else prior.df)
-    for look, at in zip(looks, levels, strict=True):
-        if look > estimate.num_seeds and decided_by(estimate, look, at) >= PROBABILITY:
-            return look
-    return None
+    return next(
+        (look for look, level in levels.items() if decided_by(estimate, look, level, margin) >= PROBABILITY),
+        None,
+    )
 
 
-def decided_by(estimate: Estimate, num_seeds: int, level: float) -> float:
-    """Predict the probability that a test of more seeds rejects at its level.
+def decided_by(estimate: Estimate, num_seeds: int, level: float, margin: float | None = None) -> float:
+    """Predict the probability that more seeds decide at their level, see `likely_look`.
 
     True difference and variance between seeds are drawn from what the present seeds leave open (a flat prior
     of the difference, the moderated variance); the noise of the test lines stays as it is.
@@ -51,12 +46,17 @@ def decided_by(estimate: Estimate, num_seeds: int, level: float) -> float:
     plausible, fresh, normal = _draws(df, more)
     variance = estimate.variance / plausible
     step = np.sqrt(variance * (1 / now + 1 / more)) * normal
-    difference = estimate.difference + step * more / num_seeds
+    difference = np.abs(estimate.difference + step * more / num_seeds)
     squares = df * estimate.variance + variance * fresh + step**2 * now * more / num_seeds
-    t = stdtrit(df + more, level / 2)
-    u = stdtrit(estimate.num_segments - 1, level / 2) if estimate.segment_variance else 0.0
-    limit = t**2 * squares / (df + more) / num_seeds + u**2 * estimate.segment_variance
-    return float(np.mean(difference**2 > limit))
+
+    def reach(one_sided: float) -> Array:
+        t, z = stdtrit(df + more, one_sided), ndtri(one_sided)
+        return np.sqrt(t**2 * squares / (df + more) / num_seeds + z**2 * estimate.segment_variance)
+
+    is_decided = difference > reach(level / 2)
+    if margin is not None:
+        is_decided |= difference + reach(level) < margin
+    return float(np.mean(is_decided))
 
 
 @lru_cache(maxsize=64)

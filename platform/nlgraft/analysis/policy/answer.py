@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from scipy.stats import t
 
+from nlgraft.analysis.data.ledger import NoisePrior
 from nlgraft.analysis.data.pairs import Pairs
 from nlgraft.analysis.data.stream import Arm, Proposal, Step
-from nlgraft.analysis.estimates.noise_prior import NoisePrior
 from nlgraft.analysis.policy.proposals import LOOKS, Decision, decide, p_of_gain
 from nlgraft.basics.wording import count
 
@@ -81,7 +81,7 @@ def judge(pairs: Pairs, entered: Step, lost_before: Collection[tuple[Arm, int]],
     """
     gains = [pairs.gains[seed] for seed in pairs.gains]
     gain = Gain.of(list(pairs.gains), gains)
-    prior = NoisePrior(entered.prior_df, entered.prior_variance) if entered.prior_df else None
+    prior = NoisePrior(df=entered.prior_df, variance=entered.prior_variance) if entered.prior_df else None
     p = p_of_gain(gains, prior)
     failed_now = tuple(failure for failure in pairs.failed if failure not in lost_before)
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Self
 
-from nlgraft.analysis.data.ledger import Plan
+from nlgraft.analysis.data.ledger import NoisePrior, Plan, Training, training_of
 from nlgraft.analysis.data.results import Results
-from nlgraft.analysis.data.trials import CellResult
+from nlgraft.analysis.data.trials import CellResult, Measured
 from nlgraft.analysis.estimates.comparer import Comparer
 from nlgraft.analysis.estimates.comparison import Comparison, Standing
 from nlgraft.analysis.estimates.effects import Contrast, Effect, GainCurve, contrasts
 from nlgraft.analysis.estimates.limits import Term, limited
+from nlgraft.analysis.estimates.noise_prior import StudyVariance, applicable, paired_kinds, study_variance
 from nlgraft.analysis.estimates.question import SIGNS, Question
 from nlgraft.analysis.estimates.searched_settings import CellSettings, searched_settings
 from nlgraft.analysis.estimates.stability import Stability, stability
@@ -42,11 +43,20 @@ class ComparedResults(Results):
         """True if Holm-adjusted p-values decide."""
         return self.study.analysis.correction == "holm"
 
-    def alone(self) -> Self:
-        """Return the same results by the study's own correction, as if nothing else had been asked."""
-        view = replace(self, store=None)
-        view._comparer = self._comparer  # its resamples are the same
+    def alone(self, cells: Sequence[CellResult] | None = None) -> Self:
+        """Return the same results by the study's own correction, as if nothing else had been asked.
+
+        Args:
+            cells: The cells with fewer replicates; as they are if left out.
+        """
+        view = replace(self, store=None, cells=tuple(self.cells if cells is None else cells))
+        view._comparer, view.prior_of = self._comparer, self.prior_of  # resamples and prior are the same
         return view
+
+    @cached_property
+    def prior_of(self) -> Callable[[str, Sequence[str]], NoisePrior | None]:
+        """What earlier studies say of the noise of a metric between cells, given by their labels."""
+        return lambda metric, labels: None
 
     def compare(self, a: str | Cell, b: str | Cell = "baseline", *, metric: str | None = None) -> Comparison:
         """Compare two cells.
@@ -118,12 +128,43 @@ class ComparedResults(Results):
         return self._limited(over_looks(plan, test, self.margin(metric), float), terms)
 
     def _effect(self, metric: str, contrast: Contrast, seeds: Sequence[int] | None = None) -> Comparison:
-        return self._comparer.contrast(
-            metric,
-            contrast.label,
-            "both effects added" if len(contrast.levels) > 1 else "the factor's baseline",
-            [(weight, self.cell(cell).measured(metric, seeds)) for weight, cell in contrast.terms],
-        )
+        terms = [(weight, self.cell(cell).measured(metric, seeds)) for weight, cell in contrast.terms]
+        base = "both effects added" if len(contrast.levels) > 1 else "the factor's baseline"
+        labels, sides = [cell.label for _, cell in contrast.terms], [trials for _, trials in terms]
+        test = partial(self._comparer.contrast, metric, contrast.label, base, terms)
+        return self._with_prior(test, metric, labels, sides)
+
+    def _with_prior(
+        self,
+        test: Callable[..., Comparison],
+        metric: str,
+        labels: Sequence[str],
+        sides: Sequence[Mapping[int, Measured]],
+    ) -> Comparison:
+        """Compare cells with what earlier studies say of their noise, so far as it fits this study's."""
+        prior = self.prior_of(metric, labels)
+        kinds = paired_kinds([self.trainings[label] for label in labels]) if prior else None
+        if prior is None or kinds is None:
+            return test()
+        seeds = tuple(seed for seed in sides[0] if all(seed in side for side in sides))
+        key = (metric, kinds, seeds)
+        if key not in self._variances:
+            scores = {
+                cell.cell.label: {seed: trial.value for seed, trial in cell.measured(metric, seeds).items()}
+                for cell in self.cells
+            }
+            self._variances[key] = study_variance(self.trainings, scores, kinds)
+        usable = applicable(prior, self._variances[key], len(seeds))
+        return replace(test(prior=usable), prior=prior, is_noisier=usable != prior)
+
+    @cached_property
+    def _variances(self) -> dict[Hashable, StudyVariance]:
+        return {}
+
+    @cached_property
+    def trainings(self) -> dict[str, Training]:
+        """What varies with the seed, by the cells' labels."""
+        return {cell.cell.label: training_of(self.study, cell.cell) for cell in self.cells}
 
     @cached_property
     def claims(self) -> list[ClaimResult]:
@@ -269,17 +310,19 @@ class ComparedResults(Results):
         metric, null = question.metric, question.null
         sides = zip(question.metrics, question.cells, strict=True)
         measured = [self.cell(label).measured(name, seeds) for name, label in sides]
-        match question.cells:
-            case (cell,):
-                return self._comparer.against_value(
-                    metric, cell, measured[0], question.value, question.margin
-                )
-            case (a, b):
-                return self._comparer.compare(metric, a, measured[0], b, measured[1], null)
-            case (a, b, c, d):
-                terms = list(zip(SIGNS, measured, strict=True))
-                return self._comparer.contrast(metric, f"{a} over {b}", f"{c} over {d}", terms, null)
-        raise ValueError(question.cells)
+        if len(question.cells) == 1:
+            figure = (question.value, question.margin)
+            return self._comparer.against_value(metric, question.cells[0], measured[0], *figure)
+        a, b = (
+            question.cells
+            if len(measured) == 2
+            else map(" over ".join, (question.cells[:2], question.cells[2:]))
+        )
+        terms = list(zip(SIGNS, measured, strict=False))
+        test = partial(self._comparer.contrast, metric, a, b, terms, null)
+        if question.second_metric is not None:
+            return test()
+        return self._with_prior(test, metric, question.cells, measured)
 
     @cached_property
     def _judged(self) -> dict[Question, Comparison]:

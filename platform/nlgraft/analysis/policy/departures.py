@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from nlgraft.analysis.data.ledger import NoisePrior
 from nlgraft.analysis.data.trials import Array
 from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.policy.simulated_store import Judge, SimulatedStore, StudyFile, Trouble
@@ -44,6 +45,7 @@ class Design:
         is_assumed: True if the variances are assumed.
         fall: Distance from a cell's mean to the score of a collapsed seed.
         has_margin: True if the study declares a difference too small to matter, which is not simulated.
+        prior: Noise of earlier studies.
     """
 
     weights: Array
@@ -56,6 +58,7 @@ class Design:
     is_assumed: bool
     fall: float = 20.0
     has_margin: bool = False
+    prior: NoisePrior | None = None
 
     @property
     def changed(self) -> int:
@@ -75,6 +78,7 @@ class Design:
             seed_variance=max(self.seed_variance, _LEAST * self.segment_variance) / 2,
             segment_variance=self.segment_variance / 2,
             trouble=trouble,
+            prior=self.prior,
         )
 
 

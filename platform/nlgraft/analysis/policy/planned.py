@@ -43,7 +43,7 @@ def over_looks(plan: Plan, test: Test, margin: float | None, side: Callable[[flo
         for number, at_look in at_looks.items()
         if at_look.difference is not None
     }
-    p, p_equal = p_of_looks(plan, looks)
+    p, p_equal = p_of_looks(plan, looks, latest.prior)
     notes = [*at_looks[taken[-1]].notes]
     if len(taken) > 1:
         notes.append(f"looks taken: {', '.join(map(str, taken))}")
@@ -62,7 +62,8 @@ def with_levels(comparison: Comparison, looks: Sequence[int], level: float) -> C
         looks: All looks of its plan.
         level: Level of all looks together.
     """
-    levels = dict(zip(looks, look_levels(looks, level), strict=True))
+    prior_df = comparison.prior.df if comparison.prior else 0.0
+    levels = dict(zip(looks, look_levels(looks, level, prior_df), strict=True))
     last = max(comparison.looks, default=0)
     later = {look: look_level for look, look_level in levels.items() if look > last}
     return replace(comparison, level=levels.get(last, levels[looks[0]]), later_levels=later)

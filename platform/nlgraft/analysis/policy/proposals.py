@@ -18,10 +18,11 @@ from typing import Literal
 
 import numpy as np
 
+from nlgraft.analysis.data.ledger import NoisePrior
 from nlgraft.analysis.data.stream import Proposal
 from nlgraft.analysis.data.trials import Array
 from nlgraft.analysis.estimates.looks import p_over_looks
-from nlgraft.analysis.estimates.noise_prior import NoisePrior, StudyVariance, moderated
+from nlgraft.analysis.estimates.noise_prior import StudyVariance, is_like, moderated, prior_of
 
 LOOKS = (3, 6, 12, 24)
 """Numbers of seeds at which a proposal may be kept; it gets no more than the last."""
@@ -59,7 +60,7 @@ def stream_level(num_before: int, num_kept: int, alpha: float) -> float:
 def noise_of(proposals: Iterable[Proposal]) -> NoisePrior | None:
     """Fit a prior to the noise of those proposals that are decided; None before there are any."""
     decided = (proposal.decided for proposal in proposals)
-    return NoisePrior.of(StudyVariance.of([step.gains]) for step in decided if step is not None)
+    return prior_of(StudyVariance.of([step.gains]) for step in decided if step is not None)
 
 
 def p_of_gain(gains: Sequence[float] | Array, prior: NoisePrior | None) -> float:
@@ -75,7 +76,7 @@ def p_of_gain(gains: Sequence[float] | Array, prior: NoisePrior | None) -> float
     taken = {}
     for look in LOOKS:
         if look <= len(gains):
-            usable = prior if prior and prior.fits(StudyVariance.of([gains[:look]])) else None
+            usable = prior if prior and is_like(prior, StudyVariance.of([gains[:look]])) else None
             estimate = moderated(gains[:look], usable)
             taken[look] = (estimate.p or 0.0) if estimate.difference > 0 else 1.0
     return float(p_over_looks(taken, LOOKS, prior.df if prior else 0.0, _FIRST)) / 2 if taken else 1.0

@@ -18,6 +18,7 @@ from nlgraft.analysis.data.ledger import (
     Entry,
     History,
     Hypothesis,
+    NoisePrior,
     Plan,
     Segments,
     history,
@@ -27,6 +28,7 @@ from nlgraft.analysis.data.registration import SHOWN_DIGITS, Registration, regis
 from nlgraft.analysis.data.segments import ScoredLines, scored_lines_of
 from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.estimates.effects import Contrast, Effect
+from nlgraft.analysis.estimates.noise_prior import paired_kinds, prior_from
 from nlgraft.analysis.estimates.question import Question
 from nlgraft.analysis.policy.compared import ComparedResults
 from nlgraft.analysis.policy.planned import with_levels
@@ -102,6 +104,30 @@ class RecordedResults(ComparedResults):
         """Return all trials as a data frame, see `Results.frame`; their scores enter the ledger first."""
         _ = self.analyses
         return super().frame()
+
+    @cached_property
+    def prior_of(self) -> Callable[[str, Sequence[str]], NoisePrior | None]:
+        """What the store's earlier studies said when the first question about the cells was asked."""
+        return self._frozen_prior if self.store is not None else lambda metric, labels: None
+
+    def _frozen_prior(self, metric: str, labels: Sequence[str]) -> NoisePrior | None:
+        fresh = partial(self._fresh_prior, metric, labels)
+        return self._rules_of(metric).prior(metric, [self._keys[label] for label in labels], fresh)
+
+    def _fresh_prior(self, metric: str, labels: Sequence[str]) -> NoisePrior | None:
+        kinds = paired_kinds([self.trainings[label] for label in labels])
+        if kinds is None or self.study.analysis.prior == "none":
+            return None
+        if (metric, kinds) not in self._fresh_priors:
+            entries = self._past_of(metric).whole.values()
+            others = [entry for entry in entries if entry.study != self.study.name]
+            judged = dict.fromkeys(self._keys.values(), self.own_plan.seeds)
+            self._fresh_priors[metric, kinds] = prior_from(others, metric, kinds, judged)
+        return self._fresh_priors[metric, kinds]
+
+    @cached_property
+    def _fresh_priors(self) -> dict[tuple[str, tuple[str, str]], NoisePrior | None]:
+        return {}
 
     @cached_property
     def registration(self) -> Conformance | None:
@@ -258,13 +284,21 @@ class RecordedResults(ComparedResults):
             plan=self.own_plan,
             alpha=self.study.analysis.alpha,
             asked=questions,
-            scores={
-                keys[cell.cell.label]: {seed: score.value for seed, score in cell.measured(deciding).items()}
-                for cell in self.cells
+            scores=self._scores(deciding),
+            further_scores={
+                metric: self._scores(metric)
+                for metric in {question.metric for question in questions} - {deciding}
             },
             configs={keys[label]: config for label, config in self._configs.items()},
+            trainings={keys[label]: training for label, training in self.trainings.items()},
             **self._registered,
         )
+
+    def _scores(self, metric: str) -> dict[str, dict[int, float]]:
+        return {
+            self._keys[cell.cell.label]: {seed: score.value for seed, score in cell.measured(metric).items()}
+            for cell in self.cells
+        }
 
     @property
     def _registered(self) -> dict[str, Any]:
@@ -347,6 +381,7 @@ class RecordedResults(ComparedResults):
             difference=compared.difference,
             p=compared.p,
             equal_margin=compared.margin,
+            prior=compared.prior,
         )
 
     def _past_of(self, metric: str) -> History:

@@ -14,12 +14,12 @@ those declarations add up to alpha at most, whatever the questions have in commo
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from nlgraft.analysis.data.ledger import VERSION, Asked, Basis, Entry, Hypothesis, Look, Plan
+from nlgraft.analysis.data.ledger import VERSION, Asked, Basis, Entry, Hypothesis, Look, NoisePrior, Plan
 from nlgraft.analysis.estimates.looks import p_over_looks
 from nlgraft.analysis.estimates.resampling import Either, holm_either
 
@@ -53,7 +53,9 @@ class Answer:
     reason: str = ""
 
 
-def p_of_looks(plan: Plan, looks: Mapping[int, Look]) -> tuple[float | None, float | None]:
+def p_of_looks(
+    plan: Plan, looks: Mapping[int, Look], prior: NoisePrior | None = None
+) -> tuple[float | None, float | None]:
     """Combine the answers at looks: p-values of no difference, and of a difference of at least the margin.
 
     Looks whose difference has the other sign than the last one count as 1, so that a verdict agrees with the
@@ -69,9 +71,10 @@ def p_of_looks(plan: Plan, looks: Mapping[int, Look]) -> tuple[float | None, flo
     }
     # The levels of looks are two-sided; of the two one-sided tests the larger p-value counts.
     equal = {number: min(1.0, 2 * look.p_equal) for number, look in looks.items() if look.p_equal is not None}
+    df = prior.df if prior else 0.0
     return (
-        float(p_over_looks(p_values, plan.looks)) if p_values else None,
-        float(p_over_looks(equal, plan.looks)) / 2 if equal else None,
+        float(p_over_looks(p_values, plan.looks, df)) if p_values else None,
+        float(p_over_looks(equal, plan.looks, df)) / 2 if equal else None,
     )
 
 
@@ -96,6 +99,7 @@ class Declaration:
         families: Questions by the name of their family.
         plans: When each question is answered.
         margins: Margins of the questions that have one.
+        priors: Noise of earlier studies, of the questions that know it.
         looks: Answers by question and number of seeds; the first answer at a look is the answer.
         certain: Questions whose answer needs no test, and which do not count.
         unjudged: Questions on which no verdict may rest, whatever their p-value.
@@ -105,6 +109,7 @@ class Declaration:
     families: Mapping[str, Sequence[Hypothesis]]
     plans: Mapping[Hypothesis, Plan]
     margins: Mapping[Hypothesis, float] = field(default_factory=dict)
+    priors: Mapping[Hypothesis, NoisePrior | None] = field(default_factory=dict)
     looks: dict[Hypothesis, dict[int, Look]] = field(default_factory=dict)
     certain: set[Hypothesis] = field(default_factory=set)
     unjudged: set[Hypothesis] = field(default_factory=set)
@@ -121,7 +126,8 @@ class Declaration:
     def _either(self, question: Hypothesis) -> Either:
         if question in self.certain:
             return None, None
-        p, p_equal = p_of_looks(self.plans[question], self.looks.get(question, {}))
+        looks = self.looks.get(question, {})
+        p, p_equal = p_of_looks(self.plans[question], looks, self.priors.get(question))
         is_equal_asked = question in self.margins
         return 1.0 if p is None else p, (1.0 if p_equal is None else p_equal) if is_equal_asked else None
 
@@ -163,6 +169,7 @@ class Rules:
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.declarations: list[Declaration] = []
         self.seen: dict[str, Plan] = {}
+        self._priors: dict[tuple[str, tuple[str, ...]], NoisePrior | None] = {}
         self._levels: list[float] = []
         self._declared: dict[Hypothesis, int] = {}
         self._baselines: dict[str, set[str]] = {}
@@ -175,6 +182,13 @@ class Rules:
         """Say when a question is answered: with the seeds and looks by which one of its cells was seen."""
         return next((self.seen[cell] for cell in cells if cell in self.seen), own_plan)
 
+    def prior(
+        self, metric: str, cells: Sequence[str], fresh: Callable[[], NoisePrior | None]
+    ) -> NoisePrior | None:
+        """Return the prior that the first question about these cells has frozen, or a fresh one."""
+        key = (metric, tuple(sorted(cells)))
+        return self._priors[key] if key in self._priors else fresh()
+
     def add(self, entry: Entry) -> None:
         """Take the next entry into account."""
         if not entry.has_shown:
@@ -184,6 +198,8 @@ class Rules:
             # What an older version asked of these lines has been declared, and is not asked again.
             self.declarations.append(Declaration(entry, {}, {}))
             return
+        for question in entry.asked:
+            self._priors.setdefault(question.compared, question.prior)
         declared = self._declare(entry, entry.plan)
         if entry.baseline not in self.seen:
             self._baselines[entry.baseline] = {entry.metrics[0], *(str(question[0]) for question in declared)}
@@ -248,16 +264,18 @@ class Rules:
         families: dict[str, list[Hypothesis]] = {}
         plans: dict[Hypothesis, Plan] = {}
         margins: dict[Hypothesis, float] = {}
+        priors: dict[Hypothesis, NoisePrior | None] = {}
         for question in self.fresh(entry):
             hypothesis = question.hypothesis
             if hypothesis not in plans:
                 families.setdefault(question.family or "", []).append(hypothesis)
                 plans[hypothesis] = self.plan(question.cells, own_plan)
+                priors[hypothesis] = self._priors[question.compared]
                 if question.equal_margin is not None:
                     margins[hypothesis] = question.equal_margin
         if families:
             self._declared |= dict.fromkeys(plans, len(self.declarations))
-            self.declarations.append(Declaration(entry, families, plans, margins))
+            self.declarations.append(Declaration(entry, families, plans, margins, priors))
         return plans
 
     def fresh(self, entry: Entry) -> list[Asked]:

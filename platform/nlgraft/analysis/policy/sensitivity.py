@@ -101,6 +101,7 @@ def sensitivities(result: ComparedResults) -> Sensitivities:
         return Sensitivities()
     missing: list[str] = []
     alone = result.alone()
+    alone.prior_of = lambda metric, labels: None  # nothing tells the noise of other scores
     by_choice: dict[Choice, dict[str, Standings]] = {
         "metric": {f"on {name}": _standings(alone, name) for name in _other_metrics(result)},
         "tokenizer": dict(_under_tokenizers(result, missing)),
@@ -117,7 +118,9 @@ def sensitivities(result: ComparedResults) -> Sensitivities:
     unadjusted = _standings(alone, main)
     withheld = [label for label, standing in stands.items() if standing != unadjusted[label]]
     if withheld:
-        missing.append(f"The ledger withholds a verdict, so that nothing hangs on it: {', '.join(withheld)}.")
+        missing.append(
+            f"Not examined, since ledger or earlier studies decide otherwise: {', '.join(withheld)}."
+        )
     rows = [
         Sensitivity(
             label,

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from nlgraft.analysis.data.results import Stop
-from nlgraft.analysis.estimates.power import predictive_power
 from nlgraft.analysis.estimates.question import Question
+from nlgraft.analysis.estimates.seeds_needed import decided_by
 from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.study import Study
@@ -103,9 +103,9 @@ class SequentialResults(RecordedResults):
             )
             for cell in self.cells
         )
-        # The study's own p-values decide who gets more seeds.
-        view = self if has_finished else replace(self, store=None)
-        view = replace(view, cells=cells)
+        if not has_finished:
+            return self.alone(cells)  # the study's own p-values decide who gets more seeds
+        view = replace(self, cells=cells)
         view._comparer = self._comparer  # its resamples are the same
         return view
 
@@ -120,21 +120,9 @@ class SequentialResults(RecordedResults):
                 alpha, is_corrected=self.is_corrected
             ):
                 chances[question] = -1.0  # decided; 0 is open, but not to be decided by seeds
-            elif (
-                not comparison.open_because
-                and comparison.difference is not None
-                and comparison.seed_variance is not None
-            ):
-                power = predictive_power(
-                    comparison.difference - comparison.null,
-                    comparison.seed_variance,
-                    comparison.segment_variance,
-                    comparison.num_seeds,
-                    last,
-                    comparison.later_levels.get(last, comparison.level),
-                    comparison.margin,
-                )
-                chances[question] = float(power)
+            elif not comparison.open_because and (estimate := comparison.estimate) is not None:
+                level = comparison.later_levels.get(last, comparison.level)
+                chances[question] = decided_by(estimate, last, level, comparison.margin)
         return chances
 
     @property

@@ -8,25 +8,28 @@ declares; ``ledger``, by what a report of the store says.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import count, islice
 from typing import Literal
 
 import numpy as np
 
-from nlgraft.analysis.data.ledger import VERSION, Asked, Entry, Plan, Segments
+from nlgraft.analysis.data.ledger import VERSION, Asked, Entry, NoisePrior, Plan, Segments, Training
 from nlgraft.analysis.data.trials import Array, Measured
 from nlgraft.analysis.estimates.comparer import Comparer
 from nlgraft.analysis.estimates.comparison import Comparison
+from nlgraft.analysis.estimates.noise_prior import applicable, prior_from, study_variance, tail
 from nlgraft.analysis.estimates.question import SIGNS
-from nlgraft.analysis.estimates.resampling import Either, normal_p
+from nlgraft.analysis.estimates.resampling import Either
 from nlgraft.analysis.policy.planned import over_looks
 from nlgraft.analysis.policy.rules import FIRST, Rules, corrected
 
 Judge = Literal["file", "ledger"]
 
 _FEW = 2
+_KINDS = ("cell", "cell")
 _SEGMENTS = Segments.of([f"segment {number}" for number in range(200)])
 
 
@@ -59,6 +62,7 @@ class StudyFile:
         is_corrected: True with Holm's correction.
         alpha: Level.
         margin: Difference that it declares too small to matter.
+        name: Name of the study; the noise of studies of other names is known to it.
     """
 
     questions: tuple[tuple[str, ...], ...]
@@ -70,6 +74,7 @@ class StudyFile:
     is_corrected: bool = True
     alpha: float = 0.05
     margin: float | None = None
+    name: str = "study"
 
     def plan(self, seeds: Sequence[int]) -> Plan:
         """Say when its questions are answered, as a study with these seeds does."""
@@ -97,6 +102,8 @@ class SimulatedStore:
         seed_variance: Variance of a cell's score between its seeds.
         segment_variance: Variance of a cell's score from the choice of segments.
         trouble: What goes wrong with trainings.
+        scales: Factors of the deviation between seeds by cell; 1 for those not named.
+        prior: Noise of earlier studies that are not simulated.
 
     Attributes:
         verdicts: Cells of the questions that were decided in any report, by the way of judging it.
@@ -110,6 +117,8 @@ class SimulatedStore:
     seed_variance: float = 1.0
     segment_variance: float = 0.0
     trouble: Trouble = field(default_factory=Trouble)
+    scales: dict[str, float] = field(default_factory=dict)
+    prior: NoisePrior | None = None
     verdicts: dict[Judge, set[tuple[str, ...]]] = field(default_factory=dict)
     equalities: dict[Judge, set[tuple[tuple[str, ...], float]]] = field(default_factory=dict)
     _drawn: dict[tuple[str, int], Array] = field(default_factory=dict)
@@ -144,19 +153,30 @@ class SimulatedStore:
         seeds, lost_trials = tuple(seeds), set(lost_trials)
         own_plan = file.plan(seeds)
         past = Rules(past_entry for past_entry in self._entries if past_entry.segments.overlaps(segments))
+        trials = [(cell, seed) for cell in file.cells for seed in seeds if run is None or cell in run]
+        scores: dict[str, dict[int, float]] = {cell: {} for cell in file.cells}
+        for cell, seed in trials:
+            if (cell, seed) not in lost_trials:
+                scores[cell][seed] = self.score(cell, seed, file.metric)
+
+        @cache
+        def fresh() -> NoisePrior | None:
+            others = [entry for entry in self._entries if entry.study != file.name]
+            judged = dict.fromkeys(file.cells, own_plan.seeds)
+            return prior_from(others, file.metric, _KINDS, judged) or self.prior
+
         shown: list[Comparison] = []
         questions: list[Asked] = []
         for cells in file.questions:
-            finished = [seed for seed in seeds if not {(cell, seed) for cell in cells} & lost_trials]
-            if run is not None and not set(cells) <= set(run):
-                finished = []
-            is_even = len(finished) == len(seeds) or not finished
-            shown.append(self._over_looks(file, cells, finished, own_plan))
+            common = set.intersection(*(set(scores[cell]) for cell in cells))
+            is_even = len(common) in (0, len(seeds))
+            prior = past.prior(file.metric, cells, fresh)
+            shown.append(self._over_looks(file, cells, scores, own_plan, prior))
             plan = past.plan(cells, own_plan)
-            by_rules = shown[-1] if plan == own_plan else self._over_looks(file, cells, finished, plan)
+            by_rules = shown[-1] if plan == own_plan else self._over_looks(file, cells, scores, plan, prior)
             questions.append(self._asked(file, cells, by_rules, is_even))
         self._note("file", file, self._by_file(file, shown))
-        entry = self._entry(file, seeds, segments, tuple(questions), own_plan)
+        entry = self._entry(file, scores, segments, tuple(questions), own_plan)
         past.add(entry)
         answers = [past.answer(entry, question) for question in questions]
         self._entries.append(entry)
@@ -188,11 +208,25 @@ class SimulatedStore:
         return any(tuple(map(_original, decided)) == cells for decided in self.verdicts.get(judge, ()))
 
     def _over_looks(
-        self, file: StudyFile, cells: tuple[str, ...], finished: Sequence[int], plan: Plan
+        self,
+        file: StudyFile,
+        cells: tuple[str, ...],
+        scores: Mapping[str, Mapping[int, float]],
+        plan: Plan,
+        prior: NoisePrior | None,
     ) -> Comparison:
+        finished = [seed for seed in scores[cells[0]] if all(seed in scores[cell] for cell in cells)]
+
         def test(seeds: Sequence[int] | None) -> Comparison:
             some = finished if seeds is None else [seed for seed in finished if seed in seeds]
-            return self._compare(file.metric, cells, some)
+            usable = None
+            if prior is not None:
+                on_some = {
+                    cell: {seed: value[seed] for seed in some if seed in value}
+                    for cell, value in scores.items()
+                }
+                usable = applicable(prior, study_variance(_trainings(file), on_some, _KINDS), len(some))
+            return replace(self._compare(file.metric, cells, some, usable), prior=prior)
 
         return over_looks(plan, test, file.margin, float)
 
@@ -212,12 +246,13 @@ class SimulatedStore:
             difference=compared.difference,
             p=compared.p,
             equal_margin=file.margin,
+            prior=compared.prior,
         )
 
     def _entry(
         self,
         file: StudyFile,
-        seeds: Sequence[int],
+        scores: Mapping[str, Mapping[int, float]],
         segments: Segments,
         questions: tuple[Asked, ...],
         plan: Plan,
@@ -226,8 +261,8 @@ class SimulatedStore:
         return Entry(
             version=VERSION,
             time="",
-            study="study",
-            variant="study",
+            study=file.name,
+            variant=file.name,
             system="system",
             segments=segments,
             baseline=file.baseline,
@@ -236,7 +271,8 @@ class SimulatedStore:
             plan=plan,
             alpha=file.alpha,
             asked=questions,
-            scores={file.baseline: {seed: self.score(file.baseline, seed, file.metric) for seed in seeds}},
+            scores=scores,
+            trainings=_trainings(file),
         )
 
     def _note(self, judge: Judge, file: StudyFile, p_values: Sequence[Either]) -> None:
@@ -253,15 +289,14 @@ class SimulatedStore:
     def _mean(self, cell: str) -> float:
         return self.effects.get(_original(cell), 0.0)
 
-    def _compare(self, metric: str, cells: tuple[str, ...], seeds: Sequence[int]) -> Comparison:
-        key = (metric, cells, *map(self._mean, cells), *sorted(seeds))
+    def _compare(
+        self, metric: str, cells: tuple[str, ...], seeds: Sequence[int], prior: NoisePrior | None = None
+    ) -> Comparison:
+        key = (metric, cells, prior, *map(self._mean, cells), *sorted(seeds))
         if key not in self._compared:
             sides = [{seed: self._measured(cell, seed)[metric] for seed in seeds} for cell in cells]
-            if len(cells) == _FEW:
-                compared = self._comparer.compare(metric, cells[0], sides[0], cells[1], sides[1])
-            else:
-                terms = list(zip(SIGNS, sides, strict=True))
-                compared = self._comparer.contrast(metric, cells[0], cells[1], terms)
+            terms = list(zip(SIGNS, sides, strict=False))
+            compared = self._comparer.contrast(metric, cells[0], cells[1], terms, prior=prior)
             self._compared[key] = self._with_segments(compared, len(cells))
         return self._compared[key]
 
@@ -270,7 +305,8 @@ class SimulatedStore:
         if not self.segment_variance or compared.seed_variance is None or compared.difference is None:
             return compared
         noise = num_cells * self.segment_variance
-        p = float(normal_p(np.array(compared.difference), compared.seed_variance, noise, compared.num_seeds))
+        over_seeds = compared.seed_variance / compared.num_seeds
+        p = 2 * float(tail(abs(compared.difference), over_seeds, compared.df, noise))
         return replace(compared, p=p, segment_variance=noise)
 
     def _measured(self, cell: str, seed: int) -> dict[str, Measured]:
@@ -294,10 +330,15 @@ class SimulatedStore:
                 shared = self.segment_variance + self.trouble.pretraining
                 self._offsets[cell] = self.rng.standard_normal() * math.sqrt(shared)
             values = math.sqrt(self.correlation) * common + math.sqrt(1 - self.correlation) * own_errors
-            values = values * math.sqrt(self.seed_variance) + self._offsets[cell]
+            deviation = math.sqrt(self.seed_variance) * self.scales.get(_original(cell), 1.0)
+            values = values * deviation + self._offsets[cell]
             is_collapsed = self.rng.random() < self.trouble.collapse
             self._drawn[cell, seed] = np.full_like(values, math.nan) if is_collapsed else values
         return self._drawn[cell, seed]
+
+
+def _trainings(file: StudyFile) -> dict[str, Training]:
+    return {cell: Training(kind=_KINDS[0], weights=cell) for cell in file.cells}
 
 
 def _original(cell: str) -> str:

@@ -8,7 +8,7 @@ that deviation.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -96,6 +96,7 @@ class Validity:
             "seed_variance": self.design.seed_variance,
             "segment_variance": self.design.segment_variance,
             "is_assumed": self.design.is_assumed,
+            "prior": None if self.design.prior is None else asdict(self.design.prior),
             "fall": self.design.fall,
             "simulations": num,
             "familywise_error": self.familywise,
@@ -117,12 +118,18 @@ def design_of(result: ComparedResults) -> Design:
     study = result.study
     metric = result.main_metric
     comparisons = [result.compare(cell.cell, metric=metric) for cell in result.cells[1:] if result.metrics]
+    base, *arms = [cell.cell.label for cell in result.cells]
+    on_test = "test/" + metric.removeprefix("dev/")  # where it will be judged, also before it ran
+    judged = on_test if on_test in result.system.metrics else metric
+    priors = {result.prior_of(judged, (arm, base)) for arm in arms}
+    prior = priors.pop() if len(priors) == 1 else None
     variances = [
         (comparison.seed_variance, comparison.segment_variance)
         for comparison in comparisons
         if comparison.seed_variance is not None
     ]
-    seed_variance, segment_variance = np.mean(variances, axis=0) if variances else (1.0, 0.0)
+    assumed = (1.0 if prior is None else prior.variance, 0.0)
+    seed_variance, segment_variance = np.mean(variances, axis=0) if variances else assumed
     return Design(
         weights=_weights(result),
         looks=study.looks,
@@ -131,9 +138,10 @@ def design_of(result: ComparedResults) -> Design:
         is_corrected=result.is_corrected,
         seed_variance=float(seed_variance),
         segment_variance=float(segment_variance),
-        is_assumed=not variances,
+        is_assumed=not variances and prior is None,
         fall=_fall(result) if variances else _FALL,
         has_margin=bool(study.analysis.margin),
+        prior=prior,
     )
 
 
@@ -153,10 +161,11 @@ def estimate_validity(design: Design, num_simulations: int, departure: Departure
     if design.seed_variance + design.segment_variance == 0:
         raise ValueError("nothing to simulate: the scores of the main metric do not vary")
     level = FIRST * design.alpha / len(design.weights)  # the rules correct, whatever the file says
-    levels = dict(zip(design.looks, look_levels(design.looks, level), strict=True))
+    prior_df = design.prior.df if design.prior else 0.0
+    levels = dict(zip(design.looks, look_levels(design.looks, level, prior_df), strict=True))
     last = design.run_looks[-1]
     detectable = smallest_detectable(
-        design.seed_variance, design.segment_variance, last, levels.get(last, level)
+        design.seed_variance, design.segment_variance, last, prior_df + last - 1, levels.get(last, level)
     )
     declared = run_as_declared(
         design,

@@ -20,17 +20,15 @@ def comparison_notes(result: ComparedResults, compared: Sequence[tuple[str, Comp
     marks += _margin_note(result, compared)
     if any(comparison.scope == "segments" for _, comparison in compared):
         marks.append(f"† {ONE_SEED}; nothing is decided.")
-    has_margin = any(comparison.margin is not None for _, comparison in compared)
     if any(comparison.smallest_detectable is not None for _, comparison in compared):
         marks.append(
             "Detectable: the true difference that so many seeds find in four of five such studies; below "
-            f"{FEW_SEEDS} seeds only a range is known. Seeds needed: that many, in a study of its own, find "
-            f"the observed one{', or that it is within the margin' if has_margin else ''}."
+            f"{FEW_SEEDS} seeds only a range is known. Seeds needed: the first look that probably decides."
         )
     notes: dict[str, list[str]] = {}
     for label, comparison in compared:
-        for note in comparison.notes:
-            if note != ONE_SEED:
+        for note in (*comparison.notes, comparison.noise):
+            if note not in ("", ONE_SEED):
                 notes.setdefault(note, []).append(label)
     return [
         *marks,

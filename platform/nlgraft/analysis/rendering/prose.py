@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from nlgraft.analysis.data.ledger import NoisePrior
 from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.estimates.looks import look_levels
 from nlgraft.analysis.estimates.trivial import NEAR
@@ -131,6 +132,8 @@ def short_note(result: ComparedResults) -> str:
     """Write headline, comparison table and claims as Markdown, short enough for MLflow's note."""
     main = result.main_metric
     parts = [headline(result), f"**{main}**", to_markdown(comparison_table(result, main))]
+    noise = dict.fromkeys(result.compare(cell.cell, metric=main).noise for cell in result.cells[1:])
+    parts += [f"{text[0].upper()}{text[1:]}." for text in noise if text]
     if (effects := effects_table(result, main)) is not None:
         parts += ["**Effects**", to_markdown(effects)]
     if result.is_constructed:
@@ -207,6 +210,7 @@ def method(result: ComparedResults) -> list[str]:
         f"p is two-sided, by {settings.test.replace('_', ' ')} with both sources of variation; where fewer "
         "than 20 resamples reach the difference, segment noise is taken as normal; "
         f"{correction}; an asterisk marks significance at {settings.alpha:g}.",
+        *_prior_method(result),
         *_margin_method(result),
         *_documents_method(result),
         *_stability_method(result),
@@ -215,10 +219,25 @@ def method(result: ComparedResults) -> list[str]:
         *_figures_method(result),
         f"The detectable difference is the true difference that this many seeds detect with probability "
         f"0.8{level}; below five seeds, which say little about the noise, it is a 95 % interval. Seeds "
-        "needed is the number that detects a true difference as large as the observed one with that "
-        "probability.",
+        "needed is the first later look that decides with that probability, predicted from what is seen.",
         "Search and selection use dev only; test scores come from the replicates of the chosen config.",
         *_search_method(result),
+    ]
+
+
+def _priors(result: ComparedResults) -> list[NoisePrior]:
+    """List what earlier studies say of the differences from the baseline on the main metric."""
+    compared = (result.compare(cell.cell, metric=result.main_metric) for cell in result.cells[1:])
+    return list(dict.fromkeys(comparison.prior for comparison in compared if comparison.prior))
+
+
+def _prior_method(result: ComparedResults) -> list[str]:
+    return [
+        "The variance between seeds is moderated (Smyth 2004) by that of the store's earlier studies of "
+        f"like trainings ({', '.join(prior.studies)}): {prior.df:.1f} degrees of freedom and a deviation of "
+        f"{prior.variance**0.5:.3g}, frozen when the questions were first asked. A study that is noisier, by "
+        "an F test before any mean is looked at, takes the variance of its own other cells instead."
+        for prior in _priors(result)
     ]
 
 
@@ -272,7 +291,8 @@ def _search_method(result: ComparedResults) -> list[str]:
 
 def _looks_method(result: ComparedResults) -> list[str]:
     looks, alpha = result.study.looks, result.study.analysis.alpha
-    levels = ", ".join(f"{level:.2g}" for level in look_levels(looks, FIRST * alpha))
+    prior_df = next((prior.df for prior in _priors(result)), 0.0)
+    levels = ", ".join(f"{level:.2g}" for level in look_levels(looks, FIRST * alpha, prior_df))
     text = (
         f"Results may be tested at {', '.join(map(str, looks))} seeds, each time on the first so many; a "
         f"single comparison has the levels {levels}, for t tests of so few seeds. p is the smallest overall "

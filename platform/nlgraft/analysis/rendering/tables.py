@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from nlgraft.analysis.data.trials import CellResult, TrialResult
 from nlgraft.analysis.estimates.comparison import Comparison
-from nlgraft.analysis.estimates.power import MAX_SEEDS
 from nlgraft.analysis.policy.claims import ClaimResult
 from nlgraft.analysis.policy.compared import ComparedResults
 from nlgraft.analysis.policy.sensitivity import WithoutSeeds, sensitivities
@@ -294,10 +293,8 @@ def _power_entries(comparison: Comparison, decimals: int) -> list[Entry | str]:
     if comparison.num_seeds < FEW_SEEDS:
         low, high = (number(end, decimals) for end in comparison.detectable_ci)
         detectable = f"{low}{NO_BREAK}to{NO_BREAK}{high}"
-    if comparison.open_because:  # more seeds would not decide it
-        return [detectable, NOTHING]
-    is_known = comparison.seeds_needed is not None
-    return [detectable, str(comparison.seeds_needed) if is_known else f">{NO_BREAK}{MAX_SEEDS:,}"]
+    needed = comparison.seeds_needed
+    return [detectable, NOTHING if needed is None else str(needed)]
 
 
 def _state_notes(result: ComparedResults) -> list[str]:

@@ -20,6 +20,9 @@ OUTCOME_COLUMNS = (
 def fact_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Describe the design, and what it finds as declared."""
     source = "assumed" if document["is_assumed"] else "of this study"
+    prior = document["prior"]
+    if prior is not None:
+        source += f"; {prior['df']:.1f} df of {len(prior['studies'])} earlier ones"
     seed, segment = document["seed_variance"], document["segment_variance"]
     together = "corrected together" if document["is_corrected"] else "not corrected"
     seeds = ", ".join(map(str, document["looks"]))

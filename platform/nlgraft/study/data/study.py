@@ -399,6 +399,8 @@ class Analysis(Part):
     """Differences too small to matter, by metric: a difference that is certainly smaller is *equal*."""
     gains_over: str | None = None
     """Factor, such as the bitext's size, at each of whose levels the others' gains are reported."""
+    prior: Literal["store", "none"] = "store"
+    """What else tells the noise between seeds: the store's earlier studies that are alike, or nothing."""
 
 
 class Study(Part):

@@ -1,0 +1,257 @@
+"""Noise of earlier studies in verdicts: what enters a prior, what it changes, and that it is frozen."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from benchmarks.power import found
+from nlgraft.analysis.data.ledger import Training, open_ledger, training_of
+from nlgraft.analysis.estimates.looks import look_levels, p_over_looks
+from nlgraft.analysis.estimates.noise_prior import (
+    WEIGHT_OF_STUDIES,
+    StudyVariance,
+    paired_kinds,
+    prior_of,
+    study_variance,
+)
+from nlgraft.analysis.estimates.power import smallest_detectable
+from nlgraft.analysis.policy.validity import design_of
+from nlgraft.analysis.rendering.prose import method
+from nlgraft.study.data.design import cells
+
+METRIC = "dev/loss"
+ARMS = ["random_init", "avg_eg", "att_eg", "patt_eg"]
+LABELS = ["baseline", "arm=avg_eg", "arm=att_eg", "arm=patt_eg"]
+
+
+@pytest.fixture
+def shown(make_study, scored, store):
+    """Show a study of drawn scores in one store; they have no segments."""
+
+    def show(name, seed, deviation=1.0, lr=1e-3, arms=ARMS, seeds=(1, 2, 3), shift=0.0, **analysis):
+        study = make_study(
+            name=name,
+            factors={"arm": {"target": "arm", "levels": arms, "baseline": ARMS[0]}},
+            base={"lr": lr},
+            seeds=list(seeds),
+            objective={"metric": METRIC, "direction": "minimize"},
+            analysis=analysis,
+            claims=[],
+            published=[],
+        )
+        draw = np.random.default_rng(seed).standard_normal((4, 12)) * deviation
+        draw[1] += shift
+        rows = {
+            label: {METRIC: 5 + row[: len(seeds)]}
+            for arm, label, row in zip(ARMS, LABELS, draw, strict=True)
+            if arm in arms
+        }
+        result = replace(scored(study, rows), store=store)
+        result.render("md")
+        return result
+
+    return show
+
+
+def differences(result, label, base="baseline"):
+    a, b = (result.cell(name).measured(METRIC) for name in (label, base))
+    return np.array([a[seed].value - b[seed].value for seed in a if seed in b])
+
+
+def prior_by_hand(result):
+    variance = StudyVariance.of([differences(result, label) for label in LABELS[1:]])
+    assert variance.df == pytest.approx(4 * 3 / 6 * 2)
+    return prior_of([variance], WEIGHT_OF_STUDIES)
+
+
+def test_comparisons_are_moderated_t_tests_by_limmas_formula(shown):
+    earlier = shown("earlier", 1, lr=2e-3)
+    result = shown("study", 2, deviation=0.7)
+    expected = prior_by_hand(earlier)
+    for label in LABELS[1:]:
+        compared, gains = result.compare(label), differences(result, label)
+        assert compared.prior == replace(expected, studies=("earlier",))
+        variance = (expected.df * expected.variance + 2 * gains.var(ddof=1)) / (expected.df + 2)
+        t = gains.mean() / math.sqrt(variance / 3)
+        assert compared.p_bootstrap == pytest.approx(2 * stats.t.sf(abs(t), expected.df + 2), abs=2e-3)
+        reach = stats.t.isf(0.025, expected.df + 2) * math.sqrt(variance / 3)
+        assert compared.ci == pytest.approx((gains.mean() - reach, gains.mean() + reach), rel=0.02)
+        assert compared.df == expected.df + 2
+        assert compared.noise == f"noise: 2 df of this study + {expected.df:.1f} of 1 earlier one"
+
+
+def test_without_a_prior_it_is_students_t(shown):
+    shown("earlier", 1, lr=2e-3)
+    alone = shown("study", 2, shift=20.0, prior="none")
+    for label in LABELS[1:2]:
+        compared, gains = alone.compare(label), differences(alone, label)
+        assert (compared.prior, compared.noise, compared.df) == (None, "", 2)
+        assert compared.looks[3].p == pytest.approx(stats.ttest_1samp(gains, 0).pvalue, rel=1e-12)
+        assert compared.seed_variance == pytest.approx(gains.var(ddof=1), rel=1e-12)
+
+
+def test_a_study_in_an_empty_store_has_no_prior(shown):
+    first, none = shown("study", 2), shown("study", 2, prior="none")
+    for label in LABELS[1:]:
+        assert first.compare(label).to_json() == none.compare(label).to_json()
+
+
+def test_a_prior_is_frozen_with_the_question(shown, store):
+    shown("earlier", 1, lr=2e-3)
+    before = shown("study", 2)
+    shown("later", 3, deviation=9.0, lr=3e-3)
+    after = shown("study", 2)
+    more = shown("study", 2, seeds=range(1, 7))
+    for label in LABELS[1:]:
+        assert after.compare(label).to_json() == before.compare(label).to_json()
+        assert more.compare(label).prior == before.compare(label).prior
+    entries = list(open_ledger(store).read().documents.values())
+    assert len(entries) == 4, "showing the study again entered nothing"
+    priors = {question.prior for entry in entries if entry.study == "study" for question in entry.asked}
+    assert priors == {before.compare(LABELS[1]).prior}
+
+
+def test_no_prior_contains_trials_that_it_judges(shown):
+    """The baseline is in both studies: of the earlier one, the other arms' difference is left."""
+    earlier = shown("earlier", 1, arms=[ARMS[0], *ARMS[2:]])
+    left = StudyVariance.of([differences(earlier, LABELS[3], base=LABELS[2])])
+    expected = replace(prior_of([left], WEIGHT_OF_STUDIES), studies=("earlier",))
+    assert shown("study", 1, arms=ARMS[:2]).compare(LABELS[1]).prior == expected
+
+
+def test_a_study_with_one_arm_and_the_same_baseline_says_nothing(shown):
+    shown("earlier", 1, arms=[ARMS[0], ARMS[2]])
+    assert shown("study", 1, arms=ARMS[:2]).compare(LABELS[1]).prior is None
+
+
+def test_a_question_keeps_what_it_was_asked_with(shown):
+    shown("first", 1)
+    shown("other", 3, lr=5e-3)
+    assert shown("again", 1).compare(LABELS[1]).prior is None
+    third = shown("third", 4, lr=6e-3)
+    assert shown("third", 4, lr=6e-3, prior="none").compare(LABELS[1]).prior == third.compare(LABELS[1]).prior
+
+
+def test_other_seeds_of_the_baseline_are_other_trials(shown):
+    earlier = shown("earlier", 1, arms=[ARMS[0], *ARMS[2:]], seeds=(101, 102, 103))
+    variance = StudyVariance.of([differences(earlier, label) for label in LABELS[2:]])
+    expected = replace(prior_of([variance], WEIGHT_OF_STUDIES), studies=("earlier",))
+    assert shown("study", 1, arms=ARMS[:2]).compare(LABELS[1]).prior == expected
+
+
+def test_studies_of_other_data_are_not_alike(shown, make_study):
+    study = make_study()
+    first = training_of(study, cells(study)[0])
+    upstream = study.data["upstream"] | {"test": 7}
+    same = make_study(data=study.data | {"upstream": upstream}, base={"lr": 0.5})
+    assert training_of(same, cells(same)[0]).kind == first.kind, "another rate, more test lines"
+    other = make_study(data=study.data | {"upstream": study.data["upstream"] | {"domain": "b"}})
+    assert training_of(other, cells(other)[0]).kind != first.kind
+
+
+def test_arms_that_differ_in_decoding_alone_neither_enter_nor_are_moderated():
+    trained, decoded = Training(kind="k", weights="1"), Training(kind="k", weights="1")
+    other, larger = Training(kind="k", weights="2"), Training(kind="l", weights="3")
+    assert paired_kinds([trained, decoded]) is None
+    assert paired_kinds([trained, other]) == ("k", "k")
+    assert paired_kinds([larger, other]) == ("k", "l")
+    assert paired_kinds([trained, other, larger]) is None
+    assert paired_kinds([trained]) is None
+    scores = {
+        "base": {1: 0.0, 2: 0.0, 3: 0.0},
+        "decoded": {1: 9.0, 2: -9.0, 3: 0.0},
+        "arm": {1: 1.0, 2: 2.0, 3: 3.0},
+    }
+    trainings = {"base": trained, "decoded": decoded, "arm": other}
+    assert study_variance(trainings, scores, ("k", "k")) == StudyVariance.of([[1.0, 2.0, 3.0]])
+
+
+def test_a_noisier_study_falls_back_on_its_own_arms(shown):
+    shown("earlier", 1, deviation=0.1, lr=2e-3)
+    result = shown("study", 2)
+    compared = result.compare(LABELS[1])
+    assert compared.is_noisier
+    pooled = StudyVariance.of([differences(result, label) for label in LABELS[1:]])
+    further = min(compared.prior.df, pooled.df - 2)
+    own = 2 * differences(result, LABELS[1]).var(ddof=1)
+    assert compared.seed_variance == pytest.approx((own + further * pooled.variance) / (2 + further))
+    assert "noisier than 1 earlier one" in compared.noise
+
+
+def test_every_format_says_what_tells_the_noise(shown, store):
+    shown("earlier", 1, lr=2e-3)
+    result = shown("study", 2, deviation=0.7)
+    prior = result.compare(LABELS[1]).prior
+    text = f"2 df of this study + {prior.df:.1f} of 1 earlier one"
+    assert text in result.render("md")
+    assert text in result.render("html")
+    assert text in result.note()
+    document = json.loads(result.render("json"))
+    shown_prior = document["cells"][1]["comparison"][METRIC]["prior"]
+    assert shown_prior == {"df": prior.df, "variance": prior.variance, "studies": ["earlier"]}
+    (sentence,) = [sentence for sentence in method(result) if "moderated" in sentence]
+    assert "(earlier)" in sentence
+    assert f"{prior.df:.1f} degrees of freedom" in sentence
+
+
+def test_looks_and_seeds_needed_know_the_prior(shown):
+    shown("earlier", 1, deviation=0.5, lr=2e-3)
+    result = shown("study", 2, deviation=0.5).alone()
+    compared = result.compare(LABELS[1])
+    df = compared.prior.df
+    detectable = smallest_detectable(compared.seed_variance, 0.0, 3, df + 2, compared.level)
+    assert compared.smallest_detectable == detectable
+    assert compared.estimate.df == df + 2
+    levels = look_levels((3, 6, 12), 0.04 / 3, df)
+    assert [compared.level, *compared.later_levels.values()] == pytest.approx(levels)
+    assert p_over_looks({3: compared.looks[3].p}, (3, 6, 12), df) == pytest.approx(compared.p)
+    assert levels[1:] != look_levels((3, 6, 12), 0.04 / 3)[1:]
+
+
+def test_validity_simulates_with_the_prior_before_the_study_runs(shown, make_study, scored, store):
+    earlier = shown("earlier", 1, lr=2e-3)
+    ran = shown("study", 2)
+    planned = replace(
+        ran,
+        cells=tuple(
+            replace(cell, trials=tuple(replace(trial, state="planned", record=None) for trial in cell.trials))
+            for cell in ran.cells
+        ),
+    )
+    design = design_of(planned.alone())
+    assert design.prior == replace(prior_by_hand(earlier), studies=("earlier",))
+    assert design.seed_variance == design.prior.variance
+    assert not design.is_assumed
+
+
+def test_a_ledger_without_priors_is_read(shown, store, tmp_path):
+    shown("earlier", 1, lr=2e-3)
+    before = shown("study", 2).compare(LABELS[1])
+    for path in (tmp_path / "store" / "ledger").rglob("*.json"):
+        document = json.loads(path.read_bytes())
+        for name in ("trainings", "further_scores"):
+            del document[name]
+        for question in document["asked"]:
+            del question["prior"]
+        path.write_text(json.dumps(document))
+    after = shown("study", 2).compare(LABELS[1])
+    assert before.prior is not None
+    assert after.prior is None, "the question was asked without one"
+    assert shown("next", 3, lr=5e-3).compare(LABELS[1]).prior is not None, "from the study shown again"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("num_studies", [0, 1, 2, 5])
+def test_errors_and_power_after_earlier_studies(num_studies):
+    """Four arms; studies and cells differ by a log deviation of .3: `benchmarks.power` has the table."""
+    name = "one of four arms of a first study"
+    _, error = found(name, 0.0, num_studies, 2000)
+    assert error <= 0.055
+    powers, _ = found(name, 2.0, num_studies, 1000)
+    at_three, by_six = {0: (0.08, 0.3), 1: (0.2, 0.42), 2: (0.23, 0.46), 5: (0.27, 0.53)}[num_studies]
+    assert powers[0] >= at_three
+    assert powers[1] >= by_six
