@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nlgraft.analysis.policy.sequential import SequentialResults
-from nlgraft.analysis.rendering.document import result_document
 from nlgraft.analysis.rendering.prose import headline, short_note
+from nlgraft.analysis.rendering.report import result_document
 from nlgraft.analysis.rendering.tables import comparison_table, effects_table, metrics_table
 from nlgraft.analysis.rendering.typesetting import Table
 from nlgraft.basics.wording import count
@@ -83,7 +83,7 @@ class StudyResult(SequentialResults):
         Raises:
             NlgraftError: There is no such kind.
         """
-        from nlgraft.analysis.rendering.plots import plot  # loads matplotlib
+        from nlgraft.analysis.rendering.figures import plot  # loads matplotlib
 
         return plot(self, kind)
 

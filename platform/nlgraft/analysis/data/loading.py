@@ -1,14 +1,18 @@
-"""Read the cells of a study from its store."""
+"""Read the cells of a study from its store: trials, their statistics, and what they were scored on."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import load
 
+from nlgraft.analysis.data.ledger import Segments, scored_lines, segments_of
 from nlgraft.analysis.data.trials import Array, CellResult, State, Texts, TrialResult, by_document
 from nlgraft.basics.errors import DataError, StoreError
 from nlgraft.evaluation.artifact import parse_lines
@@ -18,7 +22,7 @@ from nlgraft.pipeline.store import ArtifactStore, Manifest
 from nlgraft.pipeline.trial import TrialRecord, trial_record
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
-from nlgraft.study.data.system import SEARCH_SPLITS, TEST_MEAN, System, on_split
+from nlgraft.study.data.system import AREA, CURVE, SEARCH_SPLITS, STEPS, TEST_MEAN, System, on_split
 from nlgraft.study.planning.selection import Proposal, best_proposal, load_proposals
 from nlgraft.study.reading.resolving import resolve_cell
 from nlgraft.study.reading.system_import import load_system
@@ -200,3 +204,107 @@ def _agree(name: str, rows: Array, record: TrialRecord, metric: str) -> bool:
     except DataError:
         return False
     return abs(recomputed - value) <= _AGREEMENT * max(1.0, abs(value))
+
+
+_TWO_POINTS = 2
+
+
+def with_early_learning(cells: Sequence[CellResult]) -> tuple[CellResult, ...]:
+    """Add the metrics of early learning to the finished replicates that have a curve of dev loss."""
+    curves = {
+        (cell.cell.label, trial.seed): curve
+        for cell in cells
+        for trial in cell.trials
+        if trial.state == "finished" and (curve := _curve(trial)) is not None
+    }
+    if not curves:
+        return tuple(cells)
+    first = max(curve[0, 0] for curve in curves.values())
+    last = min(curve[-1, 0] for curve in curves.values())
+    base = cells[0].cell.label
+    extended_cells = []
+    for cell in cells:
+        trials = []
+        for trial in cell.trials:
+            curve = curves.get((cell.cell.label, trial.seed))
+            derived = {}
+            if curve is not None and first < last:
+                derived[AREA] = mean_height(curve, first, last)
+            if curve is not None and (goal := curves.get((base, trial.seed))) is not None:
+                derived[STEPS] = steps_to(curve, float(goal[:, 1].min()))
+            trials.append(replace(trial, derived={**trial.derived, **derived}))
+        extended_cells.append(replace(cell, trials=tuple(trials)))
+    return tuple(extended_cells)
+
+
+def mean_height(curve: Array, first: float, last: float) -> float:
+    """Average a curve, linear between its points of shape (n, 2), from one step to another."""
+    inner = curve[(curve[:, 0] > first) & (curve[:, 0] < last), 0]
+    steps = np.concatenate(([first], inner, [last]))
+    return float(np.trapezoid(np.interp(steps, curve[:, 0], curve[:, 1]), steps) / (last - first))
+
+
+def steps_to(curve: Array, goal: float) -> float:
+    """Find the step at which a curve first is as low as ``goal``; its last step if it never is."""
+    low = np.flatnonzero(curve[:, 1] <= goal)
+    if len(low) == 0:
+        return float(curve[-1, 0])
+    index = int(low[0])
+    if index == 0:
+        return float(curve[0, 0])
+    (before, high), (after, value) = curve[index - 1], curve[index]
+    return float(before + (after - before) * (high - goal) / (high - value))
+
+
+def _curve(trial: TrialResult) -> Array | None:
+    """Return step and dev loss, shape (n, 2), the last value of each step; None below two points."""
+    points = [] if trial.record is None else trial.record.curves.get(CURVE, [])
+    values = {step: value for step, value, _ in points if np.isfinite(value)}
+    return np.array(sorted(values.items()), dtype=float) if len(values) >= _TWO_POINTS else None
+
+
+@dataclass(frozen=True)
+class ScoredLines:
+    """A set of lines.
+
+    Attributes:
+        segments: The lines as the ledger describes them.
+        legacy: The same as entries of version 1 describe them.
+    """
+
+    segments: Segments
+    legacy: Segments
+
+
+def scored_lines_of(
+    trials: Sequence[TrialResult], splits: Sequence[str], data: Mapping[str, Any]
+) -> ScoredLines:
+    """Describe the lines that trials were scored on.
+
+    Args:
+        trials: Finished trials; the first one that has the lines stored tells them.
+        splits: Names of the split, the likeliest first.
+        data: The study's data, whose texts are named where no trial has its lines stored.
+    """
+    for split in splits:
+        for trial in trials:
+            if (texts := _scored_texts(trial, split)) is not None:
+                sources, references, legacy = texts
+                lines = scored_lines(sources, references)
+                return ScoredLines(Segments.of(lines), Segments.of(legacy or _settings(splits[-1], data)))
+    return ScoredLines(segments_of([], splits[-1], data), Segments.of(_settings(splits[-1], data)))
+
+
+def _scored_texts(trial: TrialResult, split: str) -> tuple[list[str], list[str], list[str]] | None:
+    """Read sources, references and the lines of version 1, which are those of stored references alone."""
+    streams = {role: trial.read_stream(split, role) or [] for role in ("source 0", "target", "label")}
+    sources, target, labels = streams.values()
+    scored = (trial.read_texts(split) or ([], []))[1]
+    references = target or labels or scored or sources
+    is_paired = len(sources) == len(scored)
+    legacy = ["\t".join(pair) for pair in zip(sources, scored, strict=True)] if is_paired else scored
+    return (sources, references, legacy) if references else None
+
+
+def _settings(split: str, data: Mapping[str, Any]) -> list[str]:
+    return [f"{split} {json.dumps(data, sort_keys=True, ensure_ascii=False)}"]

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from nlgraft.analysis.data.early import with_early_learning
-from nlgraft.analysis.data.loading import load_cell
+from nlgraft.analysis.data.loading import load_cell, with_early_learning
 from nlgraft.analysis.data.provenance import Provenance, has_constructed_data, read_provenance
 from nlgraft.analysis.data.trials import CellResult, TrialResult
 from nlgraft.pipeline.store import ArtifactStore

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import t
 
-from nlgraft.analysis.data.pairs import Pairs
-from nlgraft.analysis.data.stream import Arm, Proposal, Step
+from nlgraft.analysis.data.stream import Arm, Pairs, Proposal, Step
 from nlgraft.analysis.estimates.noise_prior import NoisePrior
 from nlgraft.analysis.policy.proposals import LOOKS, Decision, decide, p_of_gain
 from nlgraft.basics.wording import count

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nlgraft.analysis.data.cost import cost_of, split_sizes
+from nlgraft.analysis.data.provenance import cost_of, split_sizes
 from nlgraft.analysis.policy.recorded import RecordedResults
-from nlgraft.analysis.rendering.bibliography import bibliography
 from nlgraft.analysis.rendering.drawing import Drawing, paper_style
-from nlgraft.analysis.rendering.paper_examples import examples_appendix
+from nlgraft.analysis.rendering.figures import KINDS
 from nlgraft.analysis.rendering.paper_numbers import Numbers, slug, unique_slugs
-from nlgraft.analysis.rendering.paper_prose import checklist, methods_paragraph
+from nlgraft.analysis.rendering.paper_prose import (
+    bibliography,
+    checklist,
+    examples_appendix,
+    methods_paragraph,
+)
 from nlgraft.analysis.rendering.paper_tables import caption, covered, latex_tables, seeds
-from nlgraft.analysis.rendering.plots import KINDS
 from nlgraft.analysis.rendering.report import describe
 from nlgraft.analysis.rendering.typesetting import escape_latex
 
@@ -64,7 +67,7 @@ def write_paper(result: RecordedResults, out: Path) -> list[Path]:
         ``references.bib``, ``checklist.md``, and every figure as PDF and as SVG.
     """
     facts = describe(result)
-    cost, sizes = cost_of(result), split_sizes(result)
+    cost, sizes = cost_of(result.trials, result.store), split_sizes(result.cells, result.store)
     compared = [name for name, _ in facts["other_comparisons"]]
     compared += [result.main_metric] if result.main_metric in result.metrics else []
     numbers = Numbers(result, compared, cost, sizes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from nlgraft.analysis.data.cost import Cost
+from nlgraft.analysis.data.provenance import Cost
 from nlgraft.analysis.policy.compared import ComparedResults
 from nlgraft.analysis.rendering.typesetting import (
     NOTHING,

@@ -12,21 +12,22 @@ from typing import Any
 import jinja2
 
 from nlgraft.analysis.data.provenance import corpora
+from nlgraft.analysis.data.trials import CellResult
 from nlgraft.analysis.estimates.comparison import rounded
+from nlgraft.analysis.estimates.expected_best import expected_best
 from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.rendering import (
-    ledger_tables,
+    journals,
     prose,
-    registration_tables,
     search_tables,
-    settings_tables,
     tables,
     typesetting,
 )
-from nlgraft.analysis.rendering.document import result_document
+from nlgraft.analysis.rendering.journals import ledger_document, registration_document
 from nlgraft.analysis.rendering.paper_tables import latex_tables
+from nlgraft.analysis.rendering.search_tables import which_setting
 from nlgraft.basics.errors import NlgraftError, nearest
-from nlgraft.basics.wording import inert_markdown
+from nlgraft.basics.wording import inert_markdown, without_credentials
 
 _Facts = Callable[[], dict[str, Any]]
 """Gives the tables and sentences of a report by their names in the templates."""
@@ -91,25 +92,25 @@ def describe(result: RecordedResults) -> dict[str, Any]:
         "system": result.system,
         "main_metric": main,
         "headline": prose.headline(result),
-        "ledger": ledger_tables.ledger_sentences(result),
-        "registration": registration_tables.registration_sentence(result),
-        "deviations": registration_tables.deviations_table(result),
-        "earlier": ledger_tables.earlier_analyses(result),
+        "ledger": journals.ledger_sentences(result),
+        "registration": journals.registration_sentence(result),
+        "deviations": journals.deviations_table(result),
+        "earlier": journals.earlier_analyses(result),
         "comparison": tables.comparison_table(result, main),
         "effects": tables.effects_table(result, main) if main in metrics else None,
         "gains": tables.gains_table(result, main) if main in metrics else None,
         "claims": tables.claims_table(result) if result.claims else None,
         "search": search_tables.search_table(result) if result.study.search else None,
         "expected_best": search_tables.expected_best_table(result) if result.study.search else None,
-        "which_setting": settings_tables.which_setting(result),
-        "importances": settings_tables.importance_table(result),
-        "levels": settings_tables.levels_table(result),
+        "which_setting": search_tables.which_setting(result),
+        "importances": search_tables.importance_table(result),
+        "levels": search_tables.levels_table(result),
         "sensitivity": tables.sensitivity_table(result),
         "stability": tables.stability_table(result),
         "looks": tables.looks_table(result) if result.stops else None,
         "trials": tables.trials_table(result),
         "fairness": prose.fairness(result),
-        "method": [*prose.method(result), *ledger_tables.ledger_method(result)],
+        "method": [*prose.method(result), *journals.ledger_method(result)],
         "signatures": _signatures(result),
         "corpora": corpora(result.study.data),
         "data": json.dumps(result.study.data, indent=2, ensure_ascii=False),
@@ -201,10 +202,10 @@ def _latex(result: RecordedResults, facts: _Facts) -> str:
 
 
 def _html(result: RecordedResults, described: _Facts) -> str:
-    from nlgraft.analysis.rendering import drawing, plots  # load matplotlib, which takes .3 s
+    from nlgraft.analysis.rendering import drawing, figures  # load matplotlib, which takes .3 s
 
     facts = dict(described())
-    for kind, draw in plots.KINDS.items():
+    for kind, draw in figures.KINDS.items():
         facts[f"{kind}_figures"] = [(title, figure.inline()) for title, figure in draw(result, drawing.PAGE)]
     facts["legend"] = [(tables.cell_name(cell), index) for index, cell in enumerate(result.cells)]
     facts["num_series"] = drawing.NUM_SERIES
@@ -247,3 +248,112 @@ _FORMATS: dict[str, tuple[str, Callable[[RecordedResults, _Facts], str]]] = {
     "csv": ("comparison.csv", _comparison_csv),
     "json": ("result.json", _json),
 }
+
+
+def result_document(result: RecordedResults) -> dict[str, Any]:
+    """Return a result as JSON values.
+
+    Returns:
+        ``study`` (the variant's name), ``overrides``, ``fingerprint``, ``baseline``, ``cells`` (each with
+        ``cell``, ``state``, ``metrics``, ``comparison``), ``effects`` and ``gains`` on the main metric,
+        ``claims``, ``report_dir``, ``tracking_uri``, ``experiment``, ``trials`` and more. Without an
+        invocation ``trials`` counts finished ones as reused.
+    """
+    study, run = result.study, result.invocation
+    states = [trial.state for trial in result.trials]
+    trials = {"run": 0, "reused": states.count("finished"), "failed": states.count("failed")}
+    if run is not None:
+        trials = {"run": run.num_run, "reused": run.num_reused, "failed": run.num_failed}
+    return {
+        "study": study.variant,
+        "overrides": study.overrides,
+        "fingerprint": study.fingerprint,
+        "system": result.system.path,
+        "is_constructed": result.is_constructed,
+        "main_metric": result.main_metric,
+        "baseline": dict(result.baseline.cell.levels),
+        "seeds": list(study.seeds),
+        "looks": {
+            label: {"num_seeds": stop.num_seeds, "stopped_because": stop.reason}
+            for label, stop in result.stops.items()
+        },
+        "ledger": ledger_document(result),
+        "registration": registration_document(result),
+        "analysis": {**study.analysis.model_dump(mode="json"), "samples": result.samples},
+        "which_setting": which_setting(result),
+        "trivial": None if result.trivial is None else vars(result.trivial),
+        "stability": {stability.label: stability.to_json() for stability in result.stabilities},
+        "cells": [_cell(result, cell) for cell in result.cells],
+        "effects": _effects(result),
+        "gains": _gains(result),
+        "claims": [claim.to_json() for claim in result.claims],
+        "report_dir": None if run is None else run.report_dir,
+        "tracking_uri": without_credentials((run and run.tracking_uri) or study.tracking.uri or "") or None,
+        "experiment": (run and run.experiment) or study.tracking.experiment or study.variant,
+        "trials": trials,
+    }
+
+
+def _effects(result: RecordedResults) -> list[dict[str, Any]]:
+    return [
+        {
+            "effect": effect.contrast.label,
+            "levels": dict(effect.contrast.levels),
+            "kind": "interaction" if effect.is_interaction else "main",
+            "metric": effect.comparison.metric,
+            **effect.comparison.to_json(),
+        }
+        for effect in result.effects()
+    ]
+
+
+def _gains(result: RecordedResults) -> list[dict[str, Any]]:
+    return [
+        {"gain": curve.label, "at": level, "metric": comparison.metric, **comparison.to_json()}
+        for curve in result.gains()
+        for level, comparison in curve.gains
+    ]
+
+
+def _cell(result: RecordedResults, cell: CellResult) -> dict[str, Any]:
+    metrics = {name: _metric(cell, name) for name in result.metrics if cell.measured(name)}
+    document = {
+        "cell": dict(cell.cell.levels),
+        "label": cell.cell.label,
+        "state": cell.state,
+        "reasons": cell.reasons,
+        "metrics": metrics,
+    }
+    if result.study.search is not None:
+        expected = expected_best(result, cell)
+        document["params"] = dict(cell.params)
+        document["search"] = {
+            "trials": len(cell.search),
+            "distinct": cell.num_distinct,
+            "finished": sum(trial.state == "finished" for trial in cell.search),
+            "pareto": [trial.number for trial in cell.pareto(result.study.objectives)],
+            "expected_best": None if expected is None else expected.to_json(),
+            "settings": next(
+                (
+                    settings.to_json()
+                    for settings in result.searched_settings
+                    if settings.label == cell.cell.label
+                ),
+                None,
+            ),
+        }
+    if cell is not result.baseline:
+        compared = {name: result.compare(cell.cell, metric=name) for name in metrics}
+        document["comparison"] = {name: comparison.to_json() for name, comparison in compared.items()}
+    return document
+
+
+def _metric(cell: CellResult, name: str) -> dict[str, Any]:
+    measured = cell.measured(name)
+    return {
+        "mean": rounded(cell.mean(name)),
+        "std": rounded(cell.std(name)),
+        "n": len(measured),
+        "values": [rounded(trial.value) for trial in measured.values()],
+        "seeds": list(measured),
+    }
