@@ -130,7 +130,6 @@ def test_nothing_has_run_yet(make_small_study, store):
     empty = StudyResult.read(make_small_study(), store)
     assert {cell.state for cell in empty.cells} == {"planned"}
     assert empty.metrics == {}
-    assert empty.best() is None
     assert {claim.verdict for claim in empty.claims} == {"not run"}
     assert empty.compare("patt_eg").difference is None
     assert empty.to_json()["cells"][1]["metrics"] == {}
@@ -196,13 +195,6 @@ def test_the_frame_has_one_row_per_trial(result):
     assert frame["fingerprint"].is_unique
 
 
-def test_best_is_chosen_on_the_objective(result):
-    best = result.best()
-    assert best.metrics["dev/bleu"] == max(trial.metrics["dev/bleu"] for trial in result.trials)
-    assert result.best("single_run").cell.label == "arm=single_run"
-    assert best.config["arm"] == best.cell.levels["arm"]
-
-
 def test_shared_stages_are_counted_once(result):
     facts = result.provenance
     assert facts.num_stages == 45
@@ -237,7 +229,7 @@ def test_an_unfinished_search_leaves_the_replicates_planned(searched, store):
     study = Study.from_dict({**searched.study.to_dict(), "seeds": [9]})
     cell = StudyResult.read(study, store).cells[0]
     assert cell.state == "planned"
-    assert cell.notes == ("0 of 4 search trials have ended",)
+    assert cell.reasons == ["seed 9: 0 of 4 search trials have ended"]
 
 
 def test_the_pareto_set_of_two_objectives(searched):

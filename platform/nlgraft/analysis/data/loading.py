@@ -48,24 +48,22 @@ def load_cell(study: Study, cell: Cell, store: ArtifactStore, busy: set[str], gr
     proposals = [p for p in load_proposals(study, cell, store) if p.number < study.search.trials]
     search = tuple(_search_trial(cell, proposal) for proposal in proposals)
     ended = sum(proposal.has_ended for proposal in proposals)
-    if ended < study.search.trials:
-        reason = f"{ended} of {study.search.trials} search trials have ended"
-        return CellResult(cell, _not_chosen(study, cell, "planned", reason), search, {}, (reason,))
     best = best_proposal(study.objectives, proposals)
-    if best is None:
-        reason = f"no search trial finished with a value of {study.objectives[0].metric}"
-        return CellResult(cell, _not_chosen(study, cell, "failed", reason), search, {}, (reason,))
-    replicates = _replicates(study, cell, dict(best.params), store, busy, seeds)
-    return CellResult(cell, replicates, search, best.params)
+    if ended < study.search.trials:
+        state, reason = "planned", f"{ended} of {study.search.trials} search trials have ended"
+    elif best is None:
+        state, reason = "failed", f"no search trial finished with a value of {study.objectives[0].metric}"
+    else:
+        replicates = _replicates(study, cell, dict(best.params), store, busy, seeds)
+        return CellResult(cell, replicates, search, best.params)
+    not_chosen = (TrialResult("replicate", cell, seed, "", state, reason) for seed in study.seeds)
+    return CellResult(cell, tuple(not_chosen), search)
 
 
 def load_dev_trial(study: Study, cell: Cell, seed: int, store: ArtifactStore) -> TrialResult:
     """Find a finished trial that was scored on dev alone, with the text that it was scored on."""
     graph = resolve_cell(study, cell).graph(seed, SEARCH_SPLITS)
-    texts, stream = partial(_texts, graph, store), partial(_stream, graph, store)
-    return TrialResult(
-        "replicate", cell, seed, graph.fingerprint, "finished", read_texts=texts, read_stream=stream
-    )
+    return TrialResult("replicate", cell, seed, graph.fingerprint, "finished", **_readers(graph, store))
 
 
 def load_manifests(trials: Iterable[TrialResult], store: ArtifactStore) -> dict[str, Manifest]:
@@ -83,23 +81,17 @@ def load_manifests(trials: Iterable[TrialResult], store: ArtifactStore) -> dict[
 
 
 def _search_trial(cell: Cell, proposal: Proposal) -> TrialResult:
-    record = proposal.record
+    state, reason = _ended(proposal.record, "planned")
     return TrialResult(
-        kind="search",
-        cell=cell,
-        seed=proposal.seed,
-        fingerprint=proposal.fingerprint,
-        state="planned" if record is None else record.state,
-        reason="" if record is None else record.reason,
+        *("search", cell, proposal.seed, proposal.fingerprint, state, reason),
         params=proposal.params,
         number=proposal.number,
-        record=record,
+        record=proposal.record,
     )
 
 
-def _not_chosen(study: Study, cell: Cell, state: State, reason: str) -> tuple[TrialResult, ...]:
-    """Build the replicates of a cell whose search has not chosen a config."""
-    return tuple(TrialResult("replicate", cell, seed, "", state, reason) for seed in study.seeds)
+def _ended(record: TrialRecord | None, otherwise: State) -> tuple[State, str]:
+    return (otherwise, "") if record is None else (record.state, record.reason)
 
 
 def _replicates(
@@ -117,23 +109,17 @@ def _replicates(
         graph = resolved.graph(seed)
         record = trial_record(store, graph.fingerprint)
         is_running = any(stage.fingerprint in busy for stage in graph.stages)
-        state: State = "running" if is_running else "planned"
-        is_finished = record is not None and record.state == "finished"
+        state, reason = _ended(record, "running" if is_running else "planned")
+        is_finished = record is not None and state == "finished"
         trials.append(
             TrialResult(
-                kind="replicate",
-                cell=cell,
-                seed=seed,
-                fingerprint=graph.fingerprint,
-                state=state if record is None else record.state,
-                reason="" if record is None else record.reason,
+                *("replicate", cell, seed, graph.fingerprint, state, reason),
                 params=params,
                 record=record,
                 derived=_test_means(record, system) if record and is_finished else {},
                 segments=_segments(graph, store, system, record) if record and is_finished else {},
                 num_documents=len(set(_stream(graph, store, "test", "document") or ())) if is_finished else 0,
-                read_texts=partial(_texts, graph, store),
-                read_stream=partial(_stream, graph, store),
+                **_readers(graph, store),
                 seeded={stage.fingerprint: stage.name for stage in graph.stages if stage.seed is not None},
             )
         )
@@ -171,6 +157,10 @@ def _segments(
     return segments
 
 
+def _readers(graph: StageGraph, store: ArtifactStore) -> dict[str, Any]:
+    return {"read_texts": partial(_texts, graph, store), "read_stream": partial(_stream, graph, store)}
+
+
 def _texts(graph: StageGraph, store: ArtifactStore, split: str) -> Texts | None:
     """Read hypotheses and references of the stage nearest the result that has them."""
     for stage in sorted(graph.stages, key=graph.depth, reverse=True):
@@ -206,9 +196,6 @@ def _agree(name: str, rows: Array, record: TrialRecord, metric: str) -> bool:
     return abs(recomputed - value) <= _AGREEMENT * max(1.0, abs(value))
 
 
-_TWO_POINTS = 2
-
-
 def with_early_learning(cells: Sequence[CellResult]) -> tuple[CellResult, ...]:
     """Add the metrics of early learning to the finished replicates that have a curve of dev loss."""
     curves = {
@@ -221,20 +208,21 @@ def with_early_learning(cells: Sequence[CellResult]) -> tuple[CellResult, ...]:
         return tuple(cells)
     first = max(curve[0, 0] for curve in curves.values())
     last = min(curve[-1, 0] for curve in curves.values())
-    base = cells[0].cell.label
-    extended_cells = []
-    for cell in cells:
-        trials = []
-        for trial in cell.trials:
-            curve = curves.get((cell.cell.label, trial.seed))
-            derived = {}
-            if curve is not None and first < last:
-                derived[AREA] = mean_height(curve, first, last)
-            if curve is not None and (goal := curves.get((base, trial.seed))) is not None:
-                derived[STEPS] = steps_to(curve, float(goal[:, 1].min()))
-            trials.append(replace(trial, derived={**trial.derived, **derived}))
-        extended_cells.append(replace(cell, trials=tuple(trials)))
-    return tuple(extended_cells)
+    early: dict[tuple[str, int], dict[str, float]] = {}
+    for (label, seed), curve in curves.items():
+        early[label, seed] = {AREA: mean_height(curve, first, last)} if first < last else {}
+        if (goal := curves.get((cells[0].cell.label, seed))) is not None:
+            early[label, seed][STEPS] = steps_to(curve, float(goal[:, 1].min()))
+    return tuple(
+        replace(
+            cell,
+            trials=tuple(
+                replace(trial, derived={**trial.derived, **early.get((cell.cell.label, trial.seed), {})})
+                for trial in cell.trials
+            ),
+        )
+        for cell in cells
+    )
 
 
 def mean_height(curve: Array, first: float, last: float) -> float:
@@ -258,9 +246,8 @@ def steps_to(curve: Array, goal: float) -> float:
 
 def _curve(trial: TrialResult) -> Array | None:
     """Return step and dev loss, shape (n, 2), the last value of each step; None below two points."""
-    points = [] if trial.record is None else trial.record.curves.get(CURVE, [])
-    values = {step: value for step, value, _ in points if np.isfinite(value)}
-    return np.array(sorted(values.items()), dtype=float) if len(values) >= _TWO_POINTS else None
+    values = trial.curve(CURVE)
+    return np.array(sorted(values.items()), dtype=float) if len(values) > 1 else None
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from nlgraft.pipeline.trial import TRIAL_RECORD
 
 _CLOCK_S = 0.05
 """Shorter overlaps are those of clocks."""
+_LOST = (str(Decision.FAILED), str(Decision.STOPPED))
+_CORPUS = "corpus.json"
 
 
 @dataclass(frozen=True)
@@ -92,27 +94,9 @@ def crowded_stages(manifests: Iterable[Manifest]) -> set[str]:
 
 def corpora(data: Any) -> list[str]:
     """List the values of all ``corpus`` keys in a study's ``data``, each once, in file order."""
-    return list(dict.fromkeys(_corpora(data)))
-
-
-def has_constructed_data(data: Any) -> bool:
-    """True if the conlang is among a study's corpora."""
-    return "conlang" in corpora(data)
-
-
-def _corpora(data: Any) -> Iterable[str]:
-    if isinstance(data, Mapping):
-        if isinstance(data.get("corpus"), str):
-            yield data["corpus"]
-        for value in data.values():
-            yield from _corpora(value)
-    elif isinstance(data, list | tuple):
-        for value in data:
-            yield from _corpora(value)
-
-
-_LOST = (str(Decision.FAILED), str(Decision.STOPPED))
-_CORPUS = "corpus.json"
+    named = [data["corpus"]] if isinstance(data, Mapping) and isinstance(data.get("corpus"), str) else []
+    parts = data.values() if isinstance(data, Mapping) else data if isinstance(data, list | tuple) else ()
+    return list(dict.fromkeys([*named, *(corpus for part in parts for corpus in corpora(part))]))
 
 
 @dataclass(frozen=True)

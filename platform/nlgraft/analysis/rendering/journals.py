@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import ChainMap, Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import chain
 from typing import Any
 
 from nlgraft.analysis.data.ledger import Asked, Entry
@@ -24,10 +26,16 @@ from nlgraft.analysis.rendering.typesetting import (
 )
 from nlgraft.basics.wording import count
 
+_NUM_NAMED = 3
+_DAY = 10
+_DECIMALS = 2
+_ALPHA = 0.05
+"""Intervals of gains cover 1 - this; the level of a stream is that of its studies."""
 
-def registration_sentence(result: RecordedResults) -> str:
-    """Say how the study relates to its registration; empty if it is not registered."""
-    return "" if result.registration is None else str(result.registration)
+_BASES = {
+    "declared later": "at the level that is left (docs/validity.md)",
+    "exploratory": "without verdict: scores had been seen before it was asked",
+}
 
 
 def deviations_table(result: RecordedResults) -> Table | None:
@@ -35,13 +43,9 @@ def deviations_table(result: RecordedResults) -> Table | None:
     registration = result.registration
     if registration is None or not registration.deviations:
         return None
-    rows = [[deviation.what, deviation.registered, deviation.now] for deviation in registration.deviations]
-    return make_table(["what", "registered", "now"], rows, num_text=3)
-
-
-def registration_document(result: RecordedResults) -> dict[str, Any] | None:
-    """Return how the study relates to its registration as JSON values."""
-    return None if result.registration is None else result.registration.to_json()
+    header = ["what", "registered", "now"]
+    rows = [[getattr(deviation, name) for name in header] for deviation in registration.deviations]
+    return make_table(header, rows, num_text=3)
 
 
 def registered_entry(entry: Entry) -> str:
@@ -96,10 +100,6 @@ def _listed(values: Sequence[Any]) -> str:
     return "; ".join(map(str, values)) or NOTHING
 
 
-_NUM_NAMED = 3
-_DAY = 10
-
-
 def ledger_sentences(result: RecordedResults) -> str:
     """Say how often the test segments were analysed before; empty without a store."""
     return " ".join(_sentence(metric, analysis) for metric, analysis in result.analyses.items())
@@ -114,19 +114,12 @@ def _sentence(metric: str, analysis: Analysis) -> str:
         names = list(dict.fromkeys(entry.variant for entry in reversed(earlier.values())))
         more = ", ..." if len(names) > _NUM_NAMED else ""
         text += f"; {len(earlier)} earlier: {', '.join(names[:_NUM_NAMED])}{more}"
-    bases = [
-        question.basis
-        for question in analysis.entry.asked
-        if question.family is not None and question.difference is not None
-    ]
     text += "."
-    if later := bases.count("declared later"):
-        text += f" {count(later, 'question')} declared later, at the level that is left (docs/validity.md)."
-    if exploratory := bases.count("exploratory"):
-        text += (
-            f" {count(exploratory, 'question')} exploratory, without verdict: scores had been seen before it "
-            "was asked."
-        )
+    answered = [question for question in analysis.entry.asked if question.difference is not None]
+    bases = Counter(question.basis for question in answered if question.family is not None)
+    for basis, meaning in _BASES.items():
+        if bases[basis]:
+            text += f" {count(bases[basis], 'question')} {basis}, {meaning}."
     if analysis.why_not_entered:
         text += f" The store's ledger lacks this analysis: {analysis.why_not_entered}."
     if analysis.past.problems:
@@ -159,10 +152,8 @@ def ledger_table(entries: Mapping[int, Entry]) -> Table:
 
 def earlier_analyses(result: RecordedResults) -> Table | None:
     """Tabulate the analyses of the same segments before this one; None without any."""
-    entries: dict[int, Entry] = {}
-    for analysis in result.analyses.values():
-        entries |= analysis.earlier
-    return ledger_table(dict(sorted(entries.items()))) if entries else None
+    entries = dict(ChainMap(*(analysis.earlier for analysis in result.analyses.values())))
+    return ledger_table({number: entries[number] for number in sorted(entries)}) if entries else None
 
 
 def ledger_document(result: RecordedResults) -> list[dict[str, Any]]:
@@ -181,13 +172,7 @@ def ledger_document(result: RecordedResults) -> list[dict[str, Any]]:
 
 def _row(position: int, entry: Entry) -> list[str]:
     questions = [question for question in entry.asked if question.family is not None] or list(entry.asked)
-    seeds = sorted(
-        {
-            seed
-            for seen in (*(question.seeds for question in questions), *entry.scores.values())
-            for seed in seen
-        }
-    )
+    seeds = sorted({*chain(*(question.seeds for question in questions), *entry.scores.values())})
     decided = [_decided(question) for question in entry.asked if question.verdict != "open"]
     return [
         str(position),
@@ -207,12 +192,6 @@ def _decided(question: Asked) -> str:
         return f"{what}: equal within {question.equal_margin:g} (p = {probability(question.p_equal_ledger)})"
     difference = number(question.difference, num_decimals([question.difference]), is_signed=True)
     return f"{what}: {difference} (p = {probability(question.p_ledger)})"
-
-
-_DAY = 10
-_DECIMALS = 2
-_ALPHA = 0.05
-"""Intervals of gains cover 1 - this; the level of a stream is that of its studies."""
 
 
 def stream_table(stream: Stream) -> Table:
@@ -249,17 +228,15 @@ def streams_document(streams: Mapping[str, Stream]) -> list[dict[str, Any]]:
             "proposals": [
                 {
                     "number": number,
-                    **{name: asdict(step) if step else None for name, step in _steps(proposal).items()},
+                    **{
+                        name: step and asdict(step) for name, step in vars(proposal).items() if name != "lost"
+                    },
                 }
                 for number, proposal in stream.proposals.items()
             ],
         }
         for key, stream in streams.items()
     ]
-
-
-def _steps(proposal: Proposal) -> dict[str, Any]:
-    return {"entered": proposal.entered, "decided": proposal.decided, "measured": proposal.measured}
 
 
 def _proposal_row(stream: Stream, at: int, proposal: Proposal) -> list[str]:

@@ -107,10 +107,13 @@ def _figures(result: RecordedResults) -> dict[str, tuple[Drawing, str]]:
     figures = {}
     for kind, draw in KINDS.items():
         drawn = draw(result, paper_style())
-        short = unique_slugs(drawing.title if kind == "importance" else title for title, drawing in drawn)
-        for (title, drawing), name in zip(drawn, short.values(), strict=True):
+        shown = [figure.caption or figure.title for figure in drawn]
+        names = (
+            unique_slugs(figure.title for figure in drawn) if kind == "importance" else unique_slugs(shown)
+        )
+        for figure, text, name in zip(drawn, shown, names.values(), strict=True):
             file = kind if kind in _WIDE else f"{named[kind]}-{name}"
-            figures[file] = (drawing, captions[kind].replace("{title}", title))
+            figures[file] = (figure, captions[kind].replace("{title}", text))
     return figures
 
 

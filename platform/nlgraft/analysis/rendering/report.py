@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
-
-import jinja2
+from typing import TYPE_CHECKING, Any
 
 from nlgraft.analysis.data.provenance import corpora
 from nlgraft.analysis.data.trials import CellResult
@@ -23,18 +21,20 @@ from nlgraft.analysis.rendering import (
     tables,
     typesetting,
 )
-from nlgraft.analysis.rendering.journals import ledger_document, registration_document
+from nlgraft.analysis.rendering.journals import ledger_document
 from nlgraft.analysis.rendering.paper_tables import latex_tables
 from nlgraft.analysis.rendering.search_tables import which_setting
 from nlgraft.basics.errors import NlgraftError, nearest
 from nlgraft.basics.wording import inert_markdown, without_credentials
 
-_Facts = Callable[[], dict[str, Any]]
-"""Gives the tables and sentences of a report by their names in the templates."""
+if TYPE_CHECKING:
+    import jinja2
+    import pandas as pd
+
 
 _COMPARED = (
     *("difference", "ci_low", "ci_high", "p", "p_holm", "p_segments", "margin", "p_equal", "p_equal_holm"),
-    *("standing", "is_within_margin", "smallest_detectable"),
+    *("standing", "is_within_margin", "smallest_detectable", "seeds_needed"),
 )
 
 
@@ -44,13 +44,9 @@ def render(result: RecordedResults, kind: str) -> str:
     Raises:
         NlgraftError: There is no such format.
     """
-    return _render(kind, result, lambda: describe(result))
-
-
-def _render(kind: str, result: RecordedResults, facts: _Facts) -> str:
     if kind not in _FORMATS:
         raise NlgraftError(f"no report format '{kind}'. {nearest(kind, list(_FORMATS))}")
-    return _FORMATS[kind][1](result, facts)
+    return _FORMATS[kind][1](result)
 
 
 def write_report(result: RecordedResults, out: Path, formats: Sequence[str]) -> list[Path]:
@@ -68,8 +64,7 @@ def write_report(result: RecordedResults, out: Path, formats: Sequence[str]) -> 
     Raises:
         NlgraftError: There is no such format.
     """
-    facts = cache(lambda: describe(result))  # of 10,000 trials, it takes as long as the writing
-    texts = [(kind, _render(kind, result, facts)) for kind in formats]
+    texts = [(kind, render(result, kind)) for kind in formats]
     out.mkdir(parents=True, exist_ok=True)
     written = []
     for kind, text in texts:
@@ -81,6 +76,7 @@ def write_report(result: RecordedResults, out: Path, formats: Sequence[str]) -> 
     return written
 
 
+@lru_cache(maxsize=1)  # of 10,000 trials, it takes as long as the writing, and formats and paper ask again
 def describe(result: RecordedResults) -> dict[str, Any]:
     """Gather the tables and sentences of a report by their names in the templates."""
     main = result.main_metric
@@ -93,7 +89,7 @@ def describe(result: RecordedResults) -> dict[str, Any]:
         "main_metric": main,
         "headline": prose.headline(result),
         "ledger": journals.ledger_sentences(result),
-        "registration": journals.registration_sentence(result),
+        "registration": str(result.registration or ""),
         "deviations": journals.deviations_table(result),
         "earlier": journals.earlier_analyses(result),
         "comparison": tables.comparison_table(result, main),
@@ -148,71 +144,69 @@ def _metrics_beside(result: RecordedResults) -> dict[str, Any]:
 
 def html_table(table: typesetting.Table, caption: str) -> str:
     """Render one table as HTML, without a page around it."""
-    macros: Any = _environment_of(is_html=True).get_template("table.html.j2").module
+    macros: Any = _template("table.html.j2").module
     return macros.show(table, caption)
 
 
-def _comparison_csv(result: RecordedResults, _: _Facts) -> str:
-    return typesetting.to_csv(comparison_rows(result))
+def comparison_frame(result: RecordedResults) -> pd.DataFrame:
+    """Compare every cell on every metric, in full precision: one row for each."""
+    import pandas as pd
 
-
-def comparison_rows(result: RecordedResults) -> list[list[Any]]:
-    """Compare every cell on every metric, in full precision, after a row of titles."""
     factors = list(result.baseline.cell.levels)
-    rows: list[list[Any]] = [
-        ["cell", *factors, "state", "metric", "mean", "std", "n", *_COMPARED, "seeds_needed"]
-    ]
+    rows: list[list[Any]] = []
     for cell in result.cells:
         levels = [cell.cell.levels[factor] for factor in factors]
         for name in result.metrics:
             values = [rounded(cell.mean(name)), rounded(cell.std(name)), len(cell.measured(name))]
-            compared: list[Any] = [None] * (len(_COMPARED) + 1)
+            compared: dict[str, Any] = {}
             if cell is not result.baseline:
-                comparison = result.compare(cell.cell, metric=name).to_json()
-                comparison["ci_low"], comparison["ci_high"] = comparison["ci"] or (None, None)
-                compared = [comparison[key] for key in (*_COMPARED, "seeds_needed")]
-            rows.append([cell.cell.label, *levels, cell.state, name, *values, *compared])
-    return rows
+                compared = result.compare(cell.cell, metric=name).to_json()
+                compared["ci_low"], compared["ci_high"] = compared["ci"] or (None, None)
+            row = [cell.cell.label, *levels, cell.state, name, *values]
+            rows.append([*row, *(compared.get(key) for key in _COMPARED)])
+    titles = ["cell", *factors, "state", "metric", "mean", "std", "n", *_COMPARED]
+    return pd.DataFrame(rows, columns=titles, dtype=object)
 
 
-def _environment_of(is_html: bool) -> jinja2.Environment:
+def _template(name: str) -> jinja2.Template:
+    import jinja2  # which Python's callers need not pay for
+
+    is_html = name.endswith(".html.j2")
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("nlgraft.analysis.rendering"),
         autoescape=is_html,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
-        finalize=None if is_html else _inert,
+        # Markdown: all that a template puts in is escaped, but for what it calls safe.
+        finalize=None if is_html else lambda value: inert_markdown(value) if type(value) is str else value,
     )
     environment.filters["markdown"] = typesetting.to_markdown
-    return environment
+    return environment.get_template(name)
 
 
-def _inert(value: Any) -> Any:
-    """Escape all that a Markdown template puts in, but for what it calls safe."""
-    return inert_markdown(value) if type(value) is str else value
+def _markdown(result: RecordedResults) -> str:
+    return _template("report.md.j2").render(describe(result))
 
 
-def _markdown(_: RecordedResults, facts: _Facts) -> str:
-    return _environment_of(is_html=False).get_template("report.md.j2").render(facts())
-
-
-def _latex(result: RecordedResults, facts: _Facts) -> str:
-    return latex_tables(result, facts())
-
-
-def _html(result: RecordedResults, described: _Facts) -> str:
+def _html(result: RecordedResults) -> str:
     from nlgraft.analysis.rendering import drawing, figures  # load matplotlib, which takes .3 s
 
-    facts = dict(described())
+    facts = dict(describe(result))
     for kind, draw in figures.KINDS.items():
-        facts[f"{kind}_figures"] = [(title, figure.inline()) for title, figure in draw(result, drawing.PAGE)]
+        drawings = draw(result, drawing.PAGE)
+        facts[f"{kind}_figures"] = [(figure.caption or figure.title, figure.inline()) for figure in drawings]
     facts["legend"] = [(tables.cell_name(cell), index) for index, cell in enumerate(result.cells)]
     facts["num_series"] = drawing.NUM_SERIES
-    return _environment_of(is_html=True).get_template("report.html.j2").render(facts)
+    return _template("report.html.j2").render(facts)
 
 
-def _json(result: RecordedResults, _: _Facts) -> str:
+def _comparison_csv(result: RecordedResults) -> str:
+    frame = comparison_frame(result)
+    return typesetting.to_csv([frame.columns, *frame.itertuples(index=False)])
+
+
+def _json(result: RecordedResults) -> str:
     return json.dumps(result_document(result), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -241,10 +235,10 @@ def _environment(result: RecordedResults) -> list[tuple[str, str]]:
     return rows + [(package, ", ".join(versions)) for package, versions in facts.versions.items()]
 
 
-_FORMATS: dict[str, tuple[str, Callable[[RecordedResults, _Facts], str]]] = {
+_FORMATS: dict[str, tuple[str, Callable[[RecordedResults], str]]] = {
     "md": ("report.md", _markdown),
     "html": ("report.html", _html),
-    "latex": ("report.tex", _latex),
+    "latex": ("report.tex", lambda result: latex_tables(result, describe(result))),
     "csv": ("comparison.csv", _comparison_csv),
     "json": ("result.json", _json),
 }
@@ -278,7 +272,7 @@ def result_document(result: RecordedResults) -> dict[str, Any]:
             for label, stop in result.stops.items()
         },
         "ledger": ledger_document(result),
-        "registration": registration_document(result),
+        "registration": result.registration and result.registration.to_json(),
         "analysis": {**study.analysis.model_dump(mode="json"), "samples": result.samples},
         "which_setting": which_setting(result),
         "trivial": None if result.trivial is None else vars(result.trivial),

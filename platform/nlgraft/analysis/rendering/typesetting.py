@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 NOTHING = "–"
 NO_BREAK = "\u00a0"
@@ -104,13 +104,6 @@ class Table:
             )
             for header, body in zip(headers, rows, strict=True)
         ]
-
-    def frame(self) -> pd.DataFrame:
-        """Return the texts as a data frame, for a notebook."""
-        import pandas as pd
-
-        header, *rows = self.plain()
-        return pd.DataFrame(rows, columns=header)
 
     def plain(self) -> list[list[str]]:
         """Return the texts for a terminal, the header first."""
@@ -215,7 +208,7 @@ def escape_latex(text: str) -> str:
 def to_csv(rows: Iterable[Iterable[Any]]) -> str:
     """Format rows as CSV that no spreadsheet runs; see `inert`."""
     buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerows([inert(value) for value in row] for row in rows)
+    csv.writer(buffer, lineterminator="\n").writerows(map(inert, row) for row in rows)
     return buffer.getvalue()
 
 
