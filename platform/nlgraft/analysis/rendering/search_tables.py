@@ -13,8 +13,9 @@ from nlgraft.analysis.rendering.tables import cell_entry
 from nlgraft.analysis.rendering.typesetting import (
     NO_BREAK,
     NOTHING,
-    Entry,
+    Row,
     Table,
+    grouped,
     interval,
     make_table,
     num_decimals,
@@ -54,7 +55,7 @@ def search_table(result: ComparedResults) -> Table:
         chosen = [trial for trial in cell.search if cell.params and trial.params == cell.params]
         value = chosen[0].metrics.get(objective) if chosen else None
         decimals = 4 if value is None else num_decimals([value])
-        row: list[Entry | str] = [cell_entry(cell), counts, str(cell.num_distinct), number(value, decimals)]
+        row: Row = [cell_entry(cell), counts, str(cell.num_distinct), number(value, decimals)]
         rows.append([*row, *(_param(cell.params.get(path)) for path in space)])
     header = ["cell", "finished + stopped + failed", "distinct", f"best {objective}", *space]
     return make_table(header, rows, notes=_pareto_notes(result))
@@ -153,18 +154,14 @@ def importance_table(result: ComparedResults) -> Table | None:
     cells, search = result.searched_settings, result.study.search
     if not cells or search is None:
         return None
-    rows: list[list[Entry | str]] = []
+    rows = []
     for cell in cells:
         settings = {setting.path: setting for setting in cell.settings}
         shares = [_share(settings.get(path)) for path in search.space]
         rows.append([cell.label, str(cell.num_trials), *shares])
-    caveats: dict[str, list[str]] = {}
-    for cell in cells:
-        for caveat in cell.caveats:
-            caveats.setdefault(caveat, []).append(cell.label)
-    num_cells = len(cells)
+    caveats = grouped((caveat, cell.label) for cell in cells for caveat in cell.caveats)
     notes = [
-        f"{'Every cell' if len(labels) == num_cells else ', '.join(labels)}: {caveat}."
+        f"{'Every cell' if len(labels) == len(cells) else ', '.join(labels)}: {caveat}."
         for caveat, labels in caveats.items()
     ]
     return make_table(["cell", "finished trials", *search.space], rows, notes=[_NOTE, *notes])

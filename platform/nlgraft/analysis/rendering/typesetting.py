@@ -70,6 +70,9 @@ class Entry:
     hint: str = ""
 
 
+Row = list[Entry | str]
+
+
 @dataclass(frozen=True)
 class Table:
     """A table.
@@ -117,6 +120,14 @@ def make_table(
     """Build a table from entries and plain texts."""
     full = tuple(tuple(cell if isinstance(cell, Entry) else Entry(cell) for cell in row) for row in rows)
     return Table(tuple(header), full, num_text, tuple(notes))
+
+
+def grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Collect the labels of each text from pairs of text and label, in the order of the texts."""
+    labels_of: dict[str, list[str]] = {}
+    for text, label in pairs:
+        labels_of.setdefault(text, []).append(label)
+    return labels_of
 
 
 def num_decimals(values: Iterable[float | None]) -> int:
