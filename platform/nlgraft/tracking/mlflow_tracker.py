@@ -44,7 +44,9 @@ _log = logging.getLogger("nlgraft.tracking")
 Connect: TypeAlias = Callable[[str, str, str, dict[str, str]], Backend]
 """Opens a store, given tracking URI, experiment, study fingerprint and tags of a new experiment."""
 
-_CLOSE_S = 30.0
+# From the last trial to the end of a run, its report included, and for MLflow alone at the least.
+_CLOSE_S = 27.0
+_SHORTEST_CLOSE_S = 10.0
 _INTERRUPTED_CLOSE_S = 20.0
 # The processes of MLflow's server.
 _NUM_AT_ONCE = 4
@@ -107,6 +109,7 @@ class MlflowTracker:
         self._earlier: list[RunEntry] = []
         self._upstream: dict[str, frozenset[str]] = {}
         self._is_interrupted = False
+        self._last_end_s = time.monotonic()
 
     def start_study(
         self,
@@ -193,6 +196,7 @@ class MlflowTracker:
             is_reused: True if an earlier run ended it.
         """
         self._upstream.pop(trial.fingerprint, None)
+        self._last_end_s = time.monotonic()
         files = None if store is None else partial(copy_scored_files, trial.graph, store)
         entry = self._layout_of(trial).trial_end(trial, record, files)
         if is_reused:
@@ -253,8 +257,8 @@ class MlflowTracker:
         """Send what is left, and end every run that is still running.
 
         Args:
-            timeout_s: Longest wait; None for 30 s, or for 20 s after `interrupt`, since whoever sent
-                the signal will kill soon.
+            timeout_s: Longest wait; None for what is left of 27 s since the last trial ended, 10 s at the
+                least, or for 20 s after `interrupt`, since whoever sent the signal will kill soon.
 
         Returns:
             Number of runs that MLflow does not hold in full; the next run adds the rest.
@@ -264,7 +268,8 @@ class MlflowTracker:
         self._put_earlier()
         self._end_running("the driver ended before it")
         if timeout_s is None:
-            timeout_s = _INTERRUPTED_CLOSE_S if self._is_interrupted else _CLOSE_S
+            remaining_s = self._last_end_s + _CLOSE_S - time.monotonic()
+            timeout_s = _INTERRUPTED_CLOSE_S if self._is_interrupted else max(_SHORTEST_CLOSE_S, remaining_s)
         return self._writer.close(timeout_s)
 
     def _connect_mlflow(self, uri: str, experiment: str, fingerprint: str, tags: dict[str, str]) -> Backend:
