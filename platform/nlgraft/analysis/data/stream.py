@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Literal
 
 from pydantic import JsonValue
 
 from nlgraft.basics.errors import DataError, nearest
 from nlgraft.basics.wording import timestamp
-from nlgraft.pipeline.journal import Journal
+from nlgraft.pipeline.journal import Journal, Pages
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord, trial_record
 from nlgraft.study.data.design import cells
@@ -155,9 +156,7 @@ class Stream:
 
     def kept(self, origin: str) -> dict[int, Proposal]:
         """Return what was kept from a baseline, by number, in the order in which it was kept."""
-        return {
-            number: proposal for number, proposal in self._kept.items() if proposal.entered.origin == origin
-        }
+        return {number: kept for number, kept in self._kept.items() if kept.entered.origin == origin}
 
     def is_of(self, name: str, variant: str | None) -> bool:
         """True if a study proposed something: of one variant, or of any with None."""
@@ -168,11 +167,9 @@ class Stream:
 
     def find(self, step: Step) -> Proposal | None:
         """Find the proposal that asks the same: this config against this one."""
-        for proposal in self.proposals.values():
-            entered = proposal.entered
-            if (entered.origin, entered.config, entered.against) == (step.origin, step.config, step.against):
-                return proposal
-        return None
+        asks = attrgetter("origin", "config", "against")
+        same = (proposal for proposal in self.proposals.values() if asks(proposal.entered) == asks(step))
+        return next(same, None)
 
     def chosen(self, origin: str, against: str | None) -> Proposal | None:
         """Find the kept proposal that the next one is compared with; None for the study's baseline.
@@ -202,14 +199,16 @@ def open_streams(store: ArtifactStore) -> Journal[Step]:
 def read_streams(store: ArtifactStore) -> dict[str, Stream]:
     """Read all streams of a store, by key, in the order in which they began."""
     pages = open_streams(store).read()
-    keys = dict.fromkeys(step.stream for step in pages.documents.values())
-    num_unreadable = pages.last - len(pages.documents)
-    return {key: Stream(key, pages.documents.values(), num_unreadable) for key in keys}
+    return {step.stream: _stream(pages, step.stream) for step in pages.documents.values()}
 
 
 def read_stream(store: ArtifactStore, key: str) -> Stream:
     """Read one stream; it has no proposals before the first."""
-    return read_streams(store).get(key) or Stream(key, ())
+    return _stream(open_streams(store).read(), key)
+
+
+def _stream(pages: Pages[Step], key: str) -> Stream:
+    return Stream(key, pages.documents.values(), pages.last - len(pages.documents))
 
 
 def append(store: ArtifactStore, key: str, next_step: Callable[[Stream], Step | None]) -> Stream:
@@ -227,14 +226,12 @@ def append(store: ArtifactStore, key: str, next_step: Callable[[Stream], Step | 
     journal = open_streams(store)
     while True:
         pages = journal.read()
-        num_unreadable = pages.last - len(pages.documents)
-        stream = Stream(key, pages.documents.values(), num_unreadable)
+        stream = _stream(pages, key)
         step = next_step(stream)
         if step is None:
             return stream
-        step = replace(step, time=timestamp())
-        if journal.append(pages.last + 1, step):
-            return Stream(key, [*pages.documents.values(), step], num_unreadable)
+        if journal.append(pages.last + 1, replace(step, time=timestamp())):
+            return read_stream(store, key)
 
 
 _ARMS: tuple[Arm, Arm] = ("kept", "proposal")

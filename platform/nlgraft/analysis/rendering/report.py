@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nlgraft.analysis.data.provenance import corpora
 from nlgraft.analysis.data.trials import CellResult
-from nlgraft.analysis.estimates.comparison import rounded
+from nlgraft.analysis.estimates.comparison import Comparison, rounded
 from nlgraft.analysis.estimates.expected_best import expected_best
 from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.rendering import (
@@ -278,8 +278,20 @@ def result_document(result: RecordedResults) -> dict[str, Any]:
         "trivial": None if result.trivial is None else vars(result.trivial),
         "stability": {stability.label: stability.to_json() for stability in result.stabilities},
         "cells": [_cell(result, cell) for cell in result.cells],
-        "effects": _effects(result),
-        "gains": _gains(result),
+        "effects": [
+            {
+                "effect": effect.contrast.label,
+                "levels": dict(effect.contrast.levels),
+                "kind": "interaction" if effect.is_interaction else "main",
+                **_compared(effect.comparison),
+            }
+            for effect in result.effects()
+        ],
+        "gains": [
+            {"gain": curve.label, "at": level, **_compared(comparison)}
+            for curve in result.gains()
+            for level, comparison in curve.gains
+        ],
         "claims": [claim.to_json() for claim in result.claims],
         "report_dir": None if run is None else run.report_dir,
         "tracking_uri": without_credentials((run and run.tracking_uri) or study.tracking.uri or "") or None,
@@ -288,25 +300,8 @@ def result_document(result: RecordedResults) -> dict[str, Any]:
     }
 
 
-def _effects(result: RecordedResults) -> list[dict[str, Any]]:
-    return [
-        {
-            "effect": effect.contrast.label,
-            "levels": dict(effect.contrast.levels),
-            "kind": "interaction" if effect.is_interaction else "main",
-            "metric": effect.comparison.metric,
-            **effect.comparison.to_json(),
-        }
-        for effect in result.effects()
-    ]
-
-
-def _gains(result: RecordedResults) -> list[dict[str, Any]]:
-    return [
-        {"gain": curve.label, "at": level, "metric": comparison.metric, **comparison.to_json()}
-        for curve in result.gains()
-        for level, comparison in curve.gains
-    ]
+def _compared(comparison: Comparison) -> dict[str, Any]:
+    return {"metric": comparison.metric, **comparison.to_json()}
 
 
 def _cell(result: RecordedResults, cell: CellResult) -> dict[str, Any]:
@@ -320,6 +315,7 @@ def _cell(result: RecordedResults, cell: CellResult) -> dict[str, Any]:
     }
     if result.study.search is not None:
         expected = expected_best(result, cell)
+        settings = {searched.label: searched.to_json() for searched in result.searched_settings}
         document["params"] = dict(cell.params)
         document["search"] = {
             "trials": len(cell.search),
@@ -327,14 +323,7 @@ def _cell(result: RecordedResults, cell: CellResult) -> dict[str, Any]:
             "finished": sum(trial.state == "finished" for trial in cell.search),
             "pareto": [trial.number for trial in cell.pareto(result.study.objectives)],
             "expected_best": None if expected is None else expected.to_json(),
-            "settings": next(
-                (
-                    settings.to_json()
-                    for settings in result.searched_settings
-                    if settings.label == cell.cell.label
-                ),
-                None,
-            ),
+            "settings": settings.get(cell.cell.label),
         }
     if cell is not result.baseline:
         compared = {name: result.compare(cell.cell, metric=name) for name in metrics}
