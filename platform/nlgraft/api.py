@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from nlgraft.basics.errors import NlgraftError, StudyError
 from nlgraft.basics.shipped import STUDY_SUFFIXES, studies
-from nlgraft.execution.cluster import local_capacity
+from nlgraft.execution.cluster import is_local, local_capacity, local_memory_bytes
 from nlgraft.pipeline.stage import Reporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.runs import run as places
@@ -41,10 +41,10 @@ def open_store(study: Study) -> ArtifactStore:
     return ArtifactStore.open(study.storage.path)
 
 
-def plan(study: Study, num_nodes: int | None = None) -> Plan:
+def plan(study: Study) -> Plan:
     """Plan a run against the study's store and this machine; nothing is started."""
-    capacity = None if os.environ.get("RAY_ADDRESS") else local_capacity()
-    return study.plan(capacity=capacity, num_nodes=num_nodes)
+    capacity = local_capacity() | {"memory": local_memory_bytes()} if is_local(None) else None
+    return study.plan(capacity=capacity)
 
 
 def chosen_cells(study: Study, only: Sequence[str] = ()) -> list[Cell]:
@@ -142,7 +142,7 @@ def propose(
     The study's factors, search and claims are left out. See `docs/validity.md`, "A stream of proposals".
 
     Args:
-        study: The study; its first objective decides, on dev.
+        study: The study; its objective decides, on dev.
         changes: ``key=value``, on top of what is kept.
         against: Number of the kept proposal to compare with, or ``baseline``; None for what was kept last.
         max_seeds: Answer MORE if so many seeds, 3 to 24, have not decided; None for 24.

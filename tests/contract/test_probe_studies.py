@@ -35,7 +35,6 @@ PROBES: list[tuple[str, str, str, list[Any], str, dict[str, Any]]] = [
     ("prlm_fusion", "plain", "fusion.site", ["ffn", "self"], IDLE, {}),
     ("vocabulary_transfer", "vipi", "model.d_model", [16, 32], UNKNOWN, {}),
     ("vocabulary_transfer", "vipi", "masked_lm.model.max_positions", [512, 1024], UNKNOWN, {}),
-    ("vocabulary_transfer", "old_vocabulary", "transfer.norm_match", ["none", "median"], IDLE, {}),
     ("vocabulary_transfer", "from_scratch", "masked_lm.num_scoring_rounds", [1, 2], IDLE, {}),
     ("llm_vocabulary", "none", "vocabulary.method", ["random", "fvt"], IDLE, {}),
     ("llm_vocabulary", "prune", "vocabulary.min_count", [2, 3], IDLE, {}),

@@ -52,7 +52,7 @@ def test_a_store_of_an_earlier_release_is_read_and_nothing_runs_again(sample: Pa
         study,
         ArtifactStore.open(tmp_path / "store"),
         cells(study),
-        lambda cell: OptunaStudy(cell.label, search, study.objectives, None),
+        lambda cell: OptunaStudy(cell.label, search, study.objective, None),
         Driver(lambda event: None),
         max_concurrent=2,
     )

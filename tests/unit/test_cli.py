@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -44,15 +42,6 @@ def test_a_seed_that_no_generator_takes_is_bad_input(seed: int) -> None:
     done = CliRunner().invoke(main, ["trial", STUDY, "--seed", str(seed)], catch_exceptions=False)
     assert done.exit_code == 2
     assert "0<=x<=4294967295" in done.output
-
-
-def test_python_ends_without_a_last_collection() -> None:
-    code = (
-        "import atexit, gc; atexit.register(lambda: print(gc.get_freeze_count() > 0))\n"
-        "from nlgraft.commands.main import main; main(['systems', '--json'])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "True"
 
 
 @pytest.mark.parametrize("command", ["status", "report", "trial", "run"])

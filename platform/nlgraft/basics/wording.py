@@ -55,7 +55,7 @@ def duration(seconds: float) -> str:
 
 def size(num_bytes: float) -> str:
     """Format a number of bytes: ``0.4 MB``, ``1.2 GB``."""
-    return f"{num_bytes / 1e6:.1f} MB" if num_bytes < 1e9 else f"{num_bytes / 1e9:.1f} GB"
+    return f"{num_bytes / 1e6:.1f} MB" if num_bytes < 1e9 else f"{num_bytes / 1e9:,.1f} GB"
 
 
 def inert_markdown(text: str) -> str:

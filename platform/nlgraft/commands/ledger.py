@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -91,12 +91,10 @@ def register(study: Study, is_shown: bool, is_json: bool) -> None:
 def try_proposal(
     study_file: str,
     overrides: tuple[str, ...],
-    against: str | None,
-    max_seeds: int,
     is_json: bool,
     address: str | None,
     storage: str | None,
-    tracking_uri: str | None,
+    **options: Any,
 ) -> None:
     """Try one change against what is kept: KEEP, DISCARD or MORE.
 
@@ -112,16 +110,8 @@ def try_proposal(
     prepare_process(address)
     chosen, changes = split_overrides(overrides)
     study = read_study(study_file, chosen, storage)
-    with progress_of([study.objectives[0].metric]) as progress:
-        answer = api.propose(
-            study,
-            changes,
-            against=against,
-            max_seeds=max_seeds,
-            address=address,
-            tracking_uri=tracking_uri,
-            on_event=progress.show,
-        )
+    with progress_of([study.objective.metric]) as progress:
+        answer = api.propose(study, changes, address=address, on_event=progress.show, **options)
     if is_json:
         print_json(answer.to_json())
     else:

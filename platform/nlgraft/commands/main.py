@@ -24,7 +24,6 @@ from nlgraft.commands.study_command import (
     duration_of,
     has_address,
     has_json,
-    has_storage,
     has_tracking,
     print_json,
     progress_of,
@@ -59,11 +58,14 @@ def main() -> None:
 @study_arguments()
 def validate(study_file: str, overrides: tuple[str, ...]) -> None:
     """Check a study and its data; print every problem and what is allowed."""
+    from nlgraft.execution.cluster import local_memory_bytes
     from nlgraft.study.data.design import cells
+    from nlgraft.study.planning.cost import memory_problems
     from nlgraft.study.planning.planner import check_cells
 
     study = read_study(study_file, overrides)
-    for warning in check_cells(study, cells(study)).warnings:
+    findings = check_cells(study, cells(study))
+    for warning in [*findings.warnings, *memory_problems(findings.stages, local_memory_bytes())]:
         click.echo(f"warning: {warning}", err=True)
     size = f"{count(len(cells(study)), 'cell')}, {count(len(study.seeds), 'seed')}"
     click.echo(f"{study_file}: valid; {size}", err=True)
@@ -71,14 +73,9 @@ def validate(study_file: str, overrides: tuple[str, ...]) -> None:
 
 @main.command("plan")
 @with_study("STUDY.yaml")
-@click.option(
-    "--nodes",
-    type=click.IntRange(min=2),
-    help="Model a step of each training on so many nodes, from its times with one worker and with two.",
-)
 @has_tracking
 @has_json
-def plan(study: Study, nodes: int | None, tracking_uri: str | None, is_json: bool) -> None:
+def plan(study: Study, tracking_uri: str | None, is_json: bool) -> None:
     """Show the trials and stages of a run, its time and disk."""
     from nlgraft import api
     from nlgraft.commands.terminal import plan_table
@@ -87,7 +84,7 @@ def plan(study: Study, nodes: int | None, tracking_uri: str | None, is_json: boo
     if tracking_uri is not None:
         check_uri(tracking_uri)
 
-    planned = api.plan(study, nodes)
+    planned = api.plan(study)
     if is_json:
         print_json(planned.to_json())
     else:
@@ -144,7 +141,7 @@ def validity(study: Study, simulations: int, is_json: bool, **settings: Any) -> 
 
 
 @main.command("run")
-@study_arguments()
+@with_study("STUDY.yaml")
 @click.option("--json", "is_json", is_flag=True, help="Print the result as JSON, as the last line of stdout.")
 @click.option("--only", multiple=True, metavar="FACTOR=LEVEL", help="Run only these cells and the baseline.")
 @click.option(
@@ -154,43 +151,24 @@ def validity(study: Study, simulations: int, is_json: bool, **settings: Any) -> 
     "study says otherwise.",
 )
 @has_address("A running Ray cluster, e.g. auto. Default: start a local one.")
-@has_storage
 @has_tracking
 @click.option(
     "--wait-timeout",
+    "wait_timeout_s",
     metavar="TIME",
     callback=lambda context, parameter, value: None if value is None else duration_of(value),
     help="Longest wait, e.g. 2h30m, for the study's lock, for places on the cluster and for stages that "
     "other sweeps compute. Default: none for the lock, any for the others.",
 )
-def run(
-    study_file: str,
-    overrides: tuple[str, ...],
-    is_json: bool,
-    only: tuple[str, ...],
-    next_look: bool,
-    address: str | None,
-    storage: str | None,
-    tracking_uri: str | None,
-    wait_timeout: float | None,
-) -> None:
+def run(study: Study, is_json: bool, address: str | None, **options: Any) -> None:
     """Run what the store does not hold yet; end with the comparison."""
     from nlgraft import api
     from nlgraft.commands.terminal import show_result
     from nlgraft.execution.cluster import prepare_process
 
     prepare_process(address)  # before anything imports ray
-    study = read_study(study_file, overrides, storage)
     with progress_of(study.main_metrics) as progress:
-        result = api.launch(
-            study,
-            address=address,
-            only=only,
-            next_look=next_look,
-            tracking_uri=tracking_uri,
-            on_event=progress.show,
-            wait_timeout_s=wait_timeout,
-        )
+        result = api.launch(study, address=address, on_event=progress.show, **options)
     document = result.to_json()
     if is_json:
         print_json(document)
@@ -206,7 +184,7 @@ def run(
 
 
 @main.command("trial")
-@study_arguments()
+@with_study("STUDY.yaml")
 @click.option(
     "--cell",
     multiple=True,
@@ -215,16 +193,8 @@ def run(
     help="factor=level, or the name of a level; once per factor.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Default: the first seed of the study.")
-@has_storage
 @click.option("--json", "is_json", is_flag=True, help="Print the trial's record as JSON.")
-def trial(
-    study_file: str,
-    overrides: tuple[str, ...],
-    cell: tuple[str, ...],
-    seed: int | None,
-    storage: str | None,
-    is_json: bool,
-) -> None:
+def trial(study: Study, cell: tuple[str, ...], seed: int | None, is_json: bool) -> None:
     """Run one trial in this process, without Ray: for debugging.
 
     stderr tells why each stage runs or is reused, and what it reports.
@@ -234,7 +204,6 @@ def trial(
 
     logging.basicConfig(stream=sys.stderr, format="%(message)s")
     logging.getLogger("nlgraft.pipeline").setLevel(logging.INFO)
-    study = read_study(study_file, overrides, storage)
     record = api.run_one(study, ", ".join(cell), seed, LineReporter(sys.stderr))
     if is_json:
         print_json(record.to_json())

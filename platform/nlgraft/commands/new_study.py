@@ -520,7 +520,7 @@ def _released(directory: Path) -> dict[str, Any]:
     return {
         "path": _flow(str(directory.absolute())),
         "max_tokens": min(_MOST_TOKENS, num_positions - _OWN_POSITIONS),
-        "objective": _OBJECTIVES.get(config.get("model_type"), "masked_tokens"),
+        "objective": _OBJECTIVES.get(str(config.get("model_type")), "masked_tokens"),
         "is_lowercase": str(bool(settings.get("do_lower_case"))).lower(),
     }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -13,14 +12,14 @@ import click
 
 from nlgraft.basics.errors import EXIT_FAILED, DataError, user_errors
 from nlgraft.basics.wording import visible
-from nlgraft.commands.study_command import has_json
+from nlgraft.commands.study_command import has_json, print_json
 
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 def _file_errors(command: Callable[..., None]) -> Callable[..., None]:
-    """Reduce an error about a file to its name and the reason."""
+    """Reduce an error about a file to its name and the reason; other errors as for all commands."""
 
     @wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -30,7 +29,7 @@ def _file_errors(command: Callable[..., None]) -> Callable[..., None]:
         except OSError as error:
             raise DataError(f"{error.filename or 'file'}: {error.strerror or error}") from error
 
-    return run
+    return user_errors(run)
 
 
 def _cap(_context: click.Context, _parameter: click.Parameter, value: str) -> int | None:
@@ -46,8 +45,8 @@ def _echo(text: str, err: bool = False) -> None:
     click.echo(visible(text), err=err)
 
 
-def _echo_json(document: Any) -> None:
-    click.echo(json.dumps(document, ensure_ascii=False))
+def _show(result: Any, is_json: bool) -> None:
+    print_json(result.to_json()) if is_json else _echo(result.to_text())
 
 
 def _quieten() -> None:
@@ -91,21 +90,6 @@ def vocab() -> None:
     help="Limit of similar tokens of a token, or all.",
 )
 @click.option(
-    "--order",
-    type=click.Choice(["id", "shortest", "frequency"]),
-    default="id",
-    show_default=True,
-    help="Longer tokens to prefer under the cap.",
-)
-@click.option("--match-case", is_flag=True, help="Compare text without the old tokenizer's normalisation.")
-@click.option(
-    "--norm-match",
-    type=click.Choice(["none", "median", "class"]),
-    default="none",
-    show_default=True,
-    help="Scale new rows to the median norm of old rows: of all, or of those in the same position in words.",
-)
-@click.option(
     "--noise-std", type=click.FloatRange(min=0, min_open=True), help="Standard deviation of random rows."
 )
 @click.option(
@@ -115,7 +99,7 @@ def vocab() -> None:
     "--text",
     type=_FILE,
     multiple=True,
-    help="Text of the task, plain or gzip: for lengths in the report, frequencies, token vectors.",
+    help="Text of the task, plain or gzip: for lengths in the report, token vectors.",
 )
 @click.option(
     "--model", help="The checkpoint, for methods that learn from its rows; adds norms to the report."
@@ -143,36 +127,33 @@ def vocab() -> None:
     "template or the old tokenizer's own lists name, or all. The plan lists those that are lost.",
 )
 @has_json
-@user_errors
 @_file_errors
 def plan(
     old: str,
     out: Path | None,
     is_reported: bool,
-    match_case: bool,
     text: tuple[Path, ...],
     is_json: bool,
     **options: Any,
 ) -> None:
     """Plan the origin of every row of a new vocabulary; a dry run without --out."""
-    from nlgraft.commands.terminal import vocab_plan
     from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer
 
     if options["model"] is not None:
         _quieten()
     settings = {name: value for name, value in _transplant(options).items() if value is not None}
     settings["cap"] = options["cap"]  # None here means no limit, not the default
-    request = PlanRequest(old=old, is_case_matched=match_case, text=text, **settings)
+    request = PlanRequest(old=old, text=text, **settings)
     planned = plan_transfer(request, out)
     for warning in planned.report.warnings:
         _echo(f"warning: {warning}", err=True)
     if is_json:
-        _echo_json(planned.to_json())
-    else:
-        if out is None or is_reported:
-            vocab_plan(planned.report.to_json(), planned.report.to_text())
-        if out is not None:
-            _echo(f"{out}: {planned.report.summary}")
+        print_json(planned.to_json())
+        return
+    if out is None or is_reported:
+        _echo(planned.report.to_text())
+    if out is not None:
+        _echo(f"{out}: {planned.report.summary}")
 
 
 def _transplant(options: dict[str, Any]) -> dict[str, Any]:
@@ -210,30 +191,23 @@ def _transplant(options: dict[str, Any]) -> dict[str, Any]:
     help="Add rows without a token up to a multiple of this number; 1 for none.",
 )
 @has_json
-@user_errors
 @_file_errors
 def apply(
     plan_directory: Path, model: str, out: Path, sides: Any, multiple: int | None, is_json: bool
 ) -> None:
     """Write a checkpoint with the planned vocabulary; transformers loads it, tokenizer included."""
-    from nlgraft.commands.terminal import vocab_applied
-
     _quieten()
     from nlgraft.vocab_tool.apply import apply_plan
 
     applied = apply_plan(plan_directory, model, out, sides, multiple)
     for note in [*applied.notes, *applied.norms.warnings]:
         _echo(f"note: {note}", err=True)
-    if is_json:
-        _echo_json(applied.to_json())
-    else:
-        vocab_applied(applied.to_json(), applied.to_text())
+    _show(applied, is_json)
 
 
 @vocab.command("verify")
 @click.argument("model", metavar="MODEL")
 @has_json
-@user_errors
 @_file_errors
 def verify(model: str, is_json: bool) -> None:
     """Check a checkpoint: rows, ids, ties, permutation test, generation; exit 1 when a check fails.
@@ -241,7 +215,7 @@ def verify(model: str, is_json: bool) -> None:
     Also fails while a setting that named a token before an exchange has none (vocabulary_exchange.json).
     """
     _quieten()
-    from nlgraft.vocab_tool.verify import verify_checkpoint
+    from nlgraft.vocab_tool.checks import verify_checkpoint
 
     _echo_checks(model, verify_checkpoint(model), is_json)
 
@@ -255,30 +229,28 @@ def verify(model: str, is_json: bool) -> None:
     help="Also rebuild MODEL's tokens in BASE as method omp does, and look for rows crafted to break it.",
 )
 @has_json
-@user_errors
 @_file_errors
 def doctor(model: str, base: str | None, is_json: bool) -> None:
     """Look for tokens without rows or that no text yields, and for untrained rows; exit 1 if any."""
     _quieten()
-    from nlgraft.vocab_tool.doctor import examine_checkpoint
+    from nlgraft.vocab_tool.checks import examine_checkpoint
 
     checks = [*examine_checkpoint(model)]
     if base is not None:
-        from nlgraft.vocab_tool.doctor import audit_donor
+        from nlgraft.vocab_tool.checks import audit_donor
 
         checks.append(audit_donor(model, base))
     _echo_checks(model, checks, is_json)
 
 
 def _echo_checks(model: str, checks: Sequence[Any], is_json: bool) -> None:
-    from nlgraft.commands.terminal import vocab_checks
-
     is_good = all(check.is_good for check in checks)
     rows = [{"check": check.name, "is_good": check.is_good, "detail": check.detail} for check in checks]
     if is_json:
-        _echo_json({"model": model, "is_good": is_good, "checks": rows})
+        print_json({"model": model, "is_good": is_good, "checks": rows})
     else:
-        vocab_checks([{**row, "detail": visible(str(row["detail"]))} for row in rows])
+        for check in checks:
+            _echo(f"{'ok  ' if check.is_good else 'FAIL'}  {check.name}: {check.detail}")
     if not is_good:
         raise SystemExit(EXIT_FAILED)
 
@@ -296,17 +268,12 @@ def _echo_checks(model: str, checks: Sequence[Any], is_json: bool) -> None:
 )
 @click.option("--size", type=click.IntRange(1), help="Keep at most this many tokens, the most frequent ones.")
 @has_json
-@user_errors
 @_file_errors
 def prune_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bool, **options: Any) -> None:
     """Write a tokenizer without rare tokens; vocab plan and apply then give a model its rows."""
     from nlgraft.vocab_tool.changed import prune
 
-    pruned = prune(tokenizer, text, out, **options)
-    if is_json:
-        _echo_json(pruned.to_json())
-    else:
-        _echo(pruned.to_text())
+    _show(prune(tokenizer, text, out, **options), is_json)
 
 
 @vocab.command("extend")
@@ -318,7 +285,6 @@ def prune_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bo
     "--min-count", type=click.IntRange(1), default=2, show_default=True, help="Occurrences of a new token."
 )
 @has_json
-@user_errors
 @_file_errors
 def extend_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bool, **options: Any) -> None:
     """Write a BPE or Unigram tokenizer with further tokens of a text; its old ids stay.
@@ -327,11 +293,7 @@ def extend_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: b
     """
     from nlgraft.vocab_tool.changed import extend
 
-    extended = extend(tokenizer, text, out, **options)
-    if is_json:
-        _echo_json(extended.to_json())
-    else:
-        _echo(extended.to_text())
+    _show(extend(tokenizer, text, out, **options), is_json)
 
 
 @vocab.command("diff")
@@ -339,7 +301,6 @@ def extend_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: b
 @click.argument("second", type=_DIRECTORY, metavar="PLAN")
 @click.option("--limit", type=click.IntRange(0), default=20, show_default=True, help="Rows to list.")
 @has_json
-@user_errors
 @_file_errors
 def diff(first: Path, second: Path, limit: int, is_json: bool) -> None:
     """List the rows in which two plans differ, as diff does; exit 1 when there are any."""
@@ -349,7 +310,7 @@ def diff(first: Path, second: Path, limit: int, is_json: bool) -> None:
     shown = differences[:limit]
     if is_json:
         rows = [{"one": old_row, "other": new_row} for old_row, new_row in shown]
-        _echo_json({"different": len(differences), "rows": rows})
+        print_json({"different": len(differences), "rows": rows})
     else:
         for old_row, new_row in shown:
             # A row that only one plan has is empty in the other.
@@ -366,7 +327,7 @@ def diff(first: Path, second: Path, limit: int, is_json: bool) -> None:
 @user_errors
 def methods(is_json: bool) -> None:
     """List the methods, their inputs and their publications."""
-    from nlgraft.commands.terminal import vocab_methods
+    from nlgraft.commands.terminal import plain_table
     from nlgraft.vocab.methods.registry import METHODS
 
     rows = [
@@ -374,6 +335,6 @@ def methods(is_json: bool) -> None:
         for method in METHODS
     ]
     if is_json:
-        _echo_json(rows)
+        print_json(rows)
     else:
-        vocab_methods(rows)
+        plain_table(("method", "needs", "source"), [[*row.values()] for row in rows])

@@ -70,6 +70,11 @@ def local_capacity() -> dict[str, float]:
     return {"CPU": float(len(os.sched_getaffinity(0))), "GPU": float(num_local_gpus())}
 
 
+def local_memory_bytes() -> float:
+    """Return the size of this machine's memory."""
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
 def check_fit(resources: Resources, capacity: Mapping[str, float], where: str) -> int:
     """Compute how many trials run at once, at least 1.
 

@@ -10,7 +10,6 @@ import json
 import logging
 import math
 import random
-import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,16 +25,16 @@ from optuna.distributions import (
     IntDistribution,
 )
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
-from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import BaseTrial, FrozenTrial, Trial, TrialState, create_trial
 from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError
 
 from nlgraft.basics.errors import RUN_AGAIN, Finding, StoreError
-from nlgraft.execution.events import SweepTrial
+from nlgraft.basics.pacing import Pacer
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import Cell
+from nlgraft.study.data.plan import SweepTrial
 from nlgraft.study.data.space import CategoricalDomain, Domain, IntDomain, holds, same, sampling_order
 from nlgraft.study.data.study import Objective, Search, Study
 from nlgraft.study.planning.selection import search_key
@@ -65,10 +64,6 @@ def sampler_of(search: Search, number: int) -> optuna.samplers.BaseSampler:
     match search.sampler.name:
         case "tpe":
             return optuna.samplers.TPESampler(seed=own_seed, n_startup_trials=search.sampler.num_drawn)
-        case "cmaes":
-            return optuna.samplers.CmaEsSampler(seed=own_seed, warn_independent_sampling=False)
-        case "nsga2":
-            return optuna.samplers.NSGAIISampler(seed=own_seed)
         case "grid":
             return _GridSampler(_grid_point(search, number))
         case _:
@@ -158,18 +153,12 @@ def distribution_of(domain: Domain) -> BaseDistribution:
 
 
 def _suggest(trial: BaseTrial, path: str, domain: Domain) -> Any:
-    distribution = distribution_of(domain)
-    if isinstance(domain, CategoricalDomain) and isinstance(distribution, CategoricalDistribution):
-        chosen = trial.suggest_categorical(path, distribution.choices)
+    if isinstance(domain, CategoricalDomain):
+        chosen = trial.suggest_categorical(path, [encoded(choice) for choice in domain.choices])
         return next(choice for choice in domain.choices if same(encoded(choice), chosen))
-    if isinstance(distribution, IntDistribution):
-        return trial.suggest_int(
-            path, distribution.low, distribution.high, step=distribution.step, log=distribution.log
-        )
-    assert isinstance(distribution, FloatDistribution)
-    return trial.suggest_float(
-        path, distribution.low, distribution.high, step=distribution.step, log=distribution.log
-    )
+    if isinstance(domain, IntDomain):
+        return trial.suggest_int(path, domain.low, domain.high, step=domain.step, log=domain.log)
+    return trial.suggest_float(path, domain.low, domain.high, step=domain.step, log=domain.log)
 
 
 def suggest_params(
@@ -192,11 +181,11 @@ def suggest_params(
     return params
 
 
-def outcome(record: TrialRecord, objectives: Sequence[Objective]) -> tuple[TrialState, list[float] | None]:
-    """Return how Optuna is told that a trial ended, with the values of one that is complete."""
-    values = [record.metrics.get(objective.metric, math.nan) for objective in objectives]
-    if record.state == "finished" and all(math.isfinite(value) for value in values):
-        return TrialState.COMPLETE, values
+def outcome(record: TrialRecord, objective: Objective) -> tuple[TrialState, float | None]:
+    """Return how Optuna is told that a trial ended, with the value of one that is complete."""
+    value = record.metrics.get(objective.metric, math.nan)
+    if record.state == "finished" and math.isfinite(value):
+        return TrialState.COMPLETE, value
     return (TrialState.PRUNED if record.state == "stopped" else TrialState.FAIL), None
 
 
@@ -218,6 +207,13 @@ def database_url(store: ArtifactStore) -> str | None:
     root.mkdir(parents=True, exist_ok=True)
     # Quotes what a path may hold and a URL may not: "?", "%", "#".
     return URL.create("sqlite", database=str(root / OPTUNA_FILE)).render_as_string()
+
+
+def open_search(study: Study, store: ArtifactStore, cell: Cell) -> OptunaStudy:
+    """Open the Optuna study of a cell, which a study with a search has."""
+    assert study.search is not None
+    name, url = optuna_name(study, cell), database_url(store)
+    return OptunaStudy(name, study.search, study.objective, url, store.check_writable)
 
 
 @contextmanager
@@ -262,7 +258,7 @@ class OptunaStudy:
     Args:
         name: Name of the Optuna study.
         search: What is searched.
-        objectives: What it is judged by.
+        objective: What it is judged by.
         storage_url: The database; None keeps the study in memory alone.
         check: Called before each write to the database; raises if it must not be written.
     """
@@ -272,49 +268,42 @@ class OptunaStudy:
         self,
         name: str,
         search: Search,
-        objectives: Sequence[Objective],
+        objective: Objective,
         storage_url: str | None,
         check: Callable[[], object] = lambda: None,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._search = search
         self._check = check
-        self._objectives = list(objectives)
-        directions: list[Any] = [objective.direction for objective in self._objectives]
-        self._study = optuna.create_study(study_name=name, directions=directions)
+        self._objective = objective
+        self._study = optuna.create_study(study_name=name, direction=objective.direction)
         self._database: optuna.Study | None = None
         stored: list[FrozenTrial] = []
         if storage_url is not None:
             with _going_on_if_locked():
                 database = optuna.create_study(
-                    study_name=name, storage=storage_url, directions=directions, load_if_exists=True
+                    study_name=name, storage=storage_url, direction=objective.direction, load_if_exists=True
                 )
-                database.set_user_attr(
-                    "nlgraft.metrics", [objective.metric for objective in self._objectives]
-                )
+                database.set_user_attr("nlgraft.metrics", [objective.metric])
                 stored = database.get_trials(deepcopy=False)
                 self._database = database
         self._numbers: dict[int, int] = {}
         self._live: dict[int, Trial] = {}
         self._unwritten: list[int] = []
-        self._next_flush_s = -math.inf
-        self._load(stored)
+        self._flushes = Pacer(_FLUSH_PAUSE_S, _FLUSH_SHARE)
+        # In the order of their proposals; `nlgraft verify` tells of one that is there twice.
+        for trial in sorted(stored, key=lambda trial: trial.user_attrs.get(_NUMBER, math.inf)):
+            if trial.state.is_finished() and number_of(trial) not in self._numbers:
+                self._add(trial)
 
     @property
     def trials(self) -> list[FrozenTrial]:
         """Every Optuna trial of this cell."""
         return self._study.get_trials(deepcopy=False)
 
-    def _load(self, stored: Sequence[FrozenTrial]) -> None:
-        """Take over the trials of the database that have ended, in the order of their proposals."""
-        ended = [trial for trial in stored if trial.state.is_finished()]
-        for trial in sorted(ended, key=lambda trial: trial.user_attrs.get(_NUMBER, math.inf)):
-            if number_of(trial) not in self._numbers:  # `nlgraft verify` tells of one that is there twice
-                self._add(trial)
-
     def _add(self, trial: FrozenTrial) -> None:
-        if _NUMBER in trial.user_attrs:
-            self._numbers[trial.user_attrs[_NUMBER]] = len(self.trials)
+        if (number := number_of(trial)) is not None:
+            self._numbers[number] = len(self.trials)
         self._study.add_trial(trial)
 
     @explained()
@@ -327,19 +316,19 @@ class OptunaStudy:
         """
         for number, params in sorted(proposals.items()):
             if number not in self._numbers:
-                self._add(self._running(number, params))
+                distributions = {path: distribution_of(self._search.space[path]) for path in params}
+                values = {path: encoded(value) for path, value in params.items()}
+                self._add(
+                    create_trial(
+                        state=TrialState.RUNNING,
+                        params=values,
+                        distributions=distributions,
+                        user_attrs={_NUMBER: number},
+                    )
+                )
         for number, record in sorted(ended.items()):
             self._tell(number, record)
         self.flush()
-
-    def _running(self, number: int, params: Mapping[str, Any]) -> FrozenTrial:
-        """Build a trial for a proposal that the database does not hold."""
-        return create_trial(
-            state=TrialState.RUNNING,
-            params={path: encoded(value) for path, value in params.items()},
-            distributions={path: distribution_of(self._search.space[path]) for path in params},
-            user_attrs={_NUMBER: number},
-        )
 
     def propose(self, number: int, config: Mapping[str, Any]) -> dict[str, Any]:
         """Ask for the params of proposal ``number``; see `suggest_params`.
@@ -361,27 +350,24 @@ class OptunaStudy:
     def intermediate(self, number: int, value: float, step: int) -> None:
         """Report the objective at an optimizer step, as Optuna's pruned trials carry it."""
         trial = self._live.get(number)
-        if trial is not None and len(self._objectives) == 1 and math.isfinite(value):
+        if trial is not None and math.isfinite(value):
             trial.report(value, step)
 
     def tell(self, number: int, record: TrialRecord) -> None:
         """Tell how a proposal ended: a non-finite objective is FAIL; telling twice changes nothing."""
         self._tell(number, record)
-        if time.monotonic() >= self._next_flush_s:
+        if self._flushes.is_due:
             self.flush()
 
     @explained()
     def flush(self) -> None:
         """Write the trials that have ended to the database."""
-        began_s = time.monotonic()
         trials = self.trials
-        with _going_on_if_locked():
+        with self._flushes.turn(), _going_on_if_locked():
             while self._database is not None and self._unwritten:
                 self._check()
                 self._database.add_trial(trials[self._unwritten[0]])
                 del self._unwritten[0]  # only now: one that could not be written is tried again
-        took_s = time.monotonic() - began_s
-        self._next_flush_s = time.monotonic() + max(_FLUSH_PAUSE_S, took_s / _FLUSH_SHARE)
 
     def _tell(self, number: int, record: TrialRecord) -> None:
         index = self._numbers.get(number)
@@ -391,9 +377,9 @@ class OptunaStudy:
         if live is not None:
             live.set_user_attr(_FINGERPRINT, record.fingerprint)
             live.set_user_attr(_REASON, record.reason)
-        state, values = outcome(record, self._objectives)
-        # Without values, since Optuna takes the last intermediate value of a pruned trial.
-        self._study.tell(index, values, state)
+        state, value = outcome(record, self._objective)
+        # Without a value, since Optuna takes the last intermediate value of a pruned trial.
+        self._study.tell(index, value, state)
         self._unwritten.append(index)
 
 
@@ -417,13 +403,13 @@ def check_optuna(
     for trial, record in ended:
         if trial.number is not None:
             records[trial.cell.key][trial.number] = record
-    findings = []
+    findings: list[Finding] = []
     for cell in cells:
         try:
             trials = _stored(optuna_name(study, cell), url)
         except StoreError as error:
             return [Finding("Optuna", "cannot be read", str(error))]
-        findings += _compare(cell, trials, records[cell.key], study.objectives)
+        findings += _compare(cell, trials, records[cell.key], study.objective)
     return findings
 
 
@@ -440,33 +426,26 @@ def _compare(
     cell: Cell,
     trials: Sequence[FrozenTrial],
     records: Mapping[int, TrialRecord],
-    objectives: Sequence[Objective],
-) -> list[Finding]:
+    objective: Objective,
+) -> Iterator[Finding]:
     again = f"delete {OPTUNA_FILE} in the store: `nlgraft run` makes it again from the proposals on record"
-    findings = []
     for trial in trials:
         if not trial.state.is_finished():
-            findings.append(
-                Finding("Optuna", f"{cell.label}: trial {trial.number} is {trial.state.name}", again)
-            )
+            yield Finding("Optuna", f"{cell.label}: trial {trial.number} is {trial.state.name}", again)
     for number, record in sorted(records.items()):
         held = [trial for trial in trials if number_of(trial) == number and trial.state.is_finished()]
         name = f"{cell.label}, search {number}"
         if not held:
-            findings.append(Finding("Optuna", f"{name}: is missing", RUN_AGAIN))
-            continue
+            yield Finding("Optuna", f"{name}: is missing", RUN_AGAIN)
         if len(held) > 1:
             numbers = ", ".join(str(trial.number) for trial in held)
-            findings.append(
-                Finding("Optuna", f"{name}: is there {len(held)} times, as trials {numbers}", again)
-            )
-        state, values = outcome(record, objectives)
+            yield Finding("Optuna", f"{name}: is there {len(held)} times, as trials {numbers}", again)
+        state, value = outcome(record, objective)
         for trial in held:
             # A pruned trial may carry its last intermediate value.
-            if trial.state != state or (values is not None and trial.values != values):
-                what = f"{name}: is {trial.state.name} {trial.values}, the record says {state.name} {values}"
-                findings.append(Finding("Optuna", what, again))
-    return findings
+            if trial.state != state or (value is not None and trial.value != value):
+                what = f"{name}: is {trial.state.name} {trial.value}, the record says {state.name} {value}"
+                yield Finding("Optuna", what, again)
 
 
 # How much of a good objective each searched setting accounts for: Optuna's PED-ANOVA.
@@ -496,11 +475,14 @@ def importances(
         trials: Values by path, and the objective, of each finished trial.
 
     Returns:
-        Importances by path, not normalised; empty where all objectives are equal or there are too few. Paths
+        Importances by path, not normalised; empty where all values are equal or there are too few. Paths
         that no trial has are missing.
     """
     if len({value for _, value in trials}) < 2:
         return {}
+    # It loads scikit-learn, two seconds that no sweep needs.
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(direction=direction)
     study.add_trials(

@@ -30,9 +30,7 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.runs.run import read_result
 from nlgraft.study.data.design import cells
-from nlgraft.study.planning.looks import KIND as LOOKS
-from nlgraft.study.planning.selection import KIND as PROPOSALS
-from nlgraft.study.planning.selection import search_key
+from nlgraft.study.planning.selection import LOOKS, PROPOSALS, search_key
 from nlgraft.study.public import Study
 from nlgraft.study.reading.reader import INPUTS
 from nlgraft.text.files import below_root, noting_inputs, refuse_special
@@ -89,6 +87,18 @@ def pack(study: Study, store: ArtifactStore, out: Path, *, has_models: bool = Tr
     """
     if out.exists() and not out.is_file():
         raise DataError(f"--out {out}: is there already and no regular file; give another file")
+    partial = out.absolute().with_name(f".{out.name}.partial")
+    try:
+        partial.touch()  # first, since to gather what is packed takes long
+        return _packed(study, store, out, partial, has_models=has_models)
+    except OSError as error:
+        raise DataError(f"--out {out}: cannot be written ({error}); give another file") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _packed(study: Study, store: ArtifactStore, out: Path, partial: Path, *, has_models: bool) -> Archive:
+    """Write an archive to ``partial`` and give it its name."""
     with tempfile.TemporaryDirectory(prefix="nlgraft-pack-") as name:
         root = Path(name)
         copied = ArtifactStore.open(root / _STORE)
@@ -103,25 +113,19 @@ def pack(study: Study, store: ArtifactStore, out: Path, *, has_models: bool = Tr
         _write_tables(study.variant, copied, root / _TABLES)
         description = {"format": 1, "study": study.variant, "has_models": has_models}
         (root / _DESCRIPTION).write_text(json.dumps(description) + "\n", "utf-8")
-        partial = out.absolute().with_name(f".{out.name}.partial")
-        try:
-            with zipfile.ZipFile(partial, "w") as file:
-                for path in sorted(packed_files | {root / _DESCRIPTION, *(root / _TABLES).iterdir()}):
-                    _add(file, path.relative_to(root).as_posix(), path.read_bytes())
-                for key in weights if has_models else ():
-                    _add(file, f"{_STORE}/{key}", _read(store, key))
-                num_files = len(file.namelist())
-                # Room for the digest, which covers all before it.
-                file.comment = b" " * _LENGTH
-            digest = _digest(partial)
-            with partial.open("r+b") as raw:
-                raw.seek(-_LENGTH, 2)
-                raw.write(_PREFIX + digest.encode())
-            partial.replace(out)
-        except OSError as error:
-            raise DataError(f"--out {out}: cannot be written ({error}); give another file") from error
-        finally:
-            partial.unlink(missing_ok=True)
+        with zipfile.ZipFile(partial, "w") as file:
+            for path in sorted(packed_files | {root / _DESCRIPTION, *(root / _TABLES).iterdir()}):
+                _add(file, path.relative_to(root).as_posix(), path.read_bytes())
+            for key in weights if has_models else ():
+                _add(file, f"{_STORE}/{key}", _read(store, key))
+            num_files = len(file.namelist())
+            # Room for the digest, which covers all before it.
+            file.comment = b" " * _LENGTH
+    digest = _digest(partial)
+    with partial.open("r+b") as raw:
+        raw.seek(-_LENGTH, 2)
+        raw.write(_PREFIX + digest.encode())
+    partial.replace(out)
     return Archive(out, study.variant, digest, num_files)
 
 

@@ -28,16 +28,17 @@ class Export:
     Attributes:
         directory: Where it is.
         choice: The trial that it is of.
+        description: How it is used.
         forms: By ``transformers`` and ``ctranslate2``, what is there, or why nothing is.
     """
 
     directory: Path
     choice: Choice
+    description: Description
     forms: Forms
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
-        description = Description.read(self.directory)
         return {
             "directory": str(self.directory),
             "study": self.choice.result.study.variant,
@@ -45,8 +46,8 @@ class Export:
             "seed": self.choice.trial.seed,
             "reasons": list(self.choice.reasons),
             "trial": self.choice.trial.fingerprint,
-            "task": description.task,
-            "columns": list(description.columns),
+            "task": self.description.task,
+            "columns": list(self.description.columns),
             "forms": self.forms,
         }
 
@@ -80,13 +81,12 @@ def write_export(
         with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as outer:
             partial = Path(outer) / target.name
             partial.mkdir()
-            forms = write_directory(choice.graph, result.store, partial)
-            description = Description.read(partial)
+            description, forms = write_directory(choice.graph, result.store, partial)
             write_card(choice, description.task, description.columns, forms, partial)
             partial.replace(target)
     except OSError as error:
         raise DataError(f"--out {out}: cannot be written ({error}); give another directory") from error
-    return Export(out, choice, forms)
+    return Export(out, choice, description, forms)
 
 
 # The card of an exported model: data, study, scores, licence of what it rests on, use.
@@ -284,7 +284,7 @@ def choose(result: StudyResult, cell: str | None = None, seed: int | None = None
         StudyError: The study has no such cell.
         DataError: Nothing has finished that could be taken.
     """
-    objective = result.study.objectives[0]
+    objective = result.study.objective
     sign = 1.0 if objective.direction == "maximize" else -1.0
     if cell is None:
         means = {
@@ -308,7 +308,7 @@ def choose(result: StudyResult, cell: str | None = None, seed: int | None = None
 def _why_none(result: StudyResult) -> str:
     is_finished = any(trial.state == "finished" for cell in result.cells for trial in cell.trials)
     if is_finished:
-        return f"no finished trial has a value of {result.study.objectives[0].metric}"
+        return f"no finished trial has a value of {result.study.objective.metric}"
     return "no trial has finished; run the study first"
 
 

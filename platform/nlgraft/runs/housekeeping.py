@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -12,21 +12,14 @@ from typing import Any
 from nlgraft.analysis.data.registration import open_registrations
 from nlgraft.basics.errors import DataError, NlgraftError, StudyLockedError
 from nlgraft.execution.interruption import StudyLock
+from nlgraft.execution.planned_trials import planned_trials
 from nlgraft.pipeline.fingerprint import canonical_json, dotted
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import MARKER, ArtifactStore
 from nlgraft.pipeline.trial import TRIAL_RECORD, TrialRecord
 from nlgraft.runs.run import read_result
 from nlgraft.study.data.design import cells
-from nlgraft.study.data.system import SEARCH_SPLITS
-from nlgraft.study.planning.selection import (
-    KIND,
-    Proposal,
-    best_params,
-    load_proposals,
-    search_key,
-    study_key,
-)
+from nlgraft.study.planning.selection import PROPOSALS, search_key, study_key
 from nlgraft.study.public import Study
 from nlgraft.study.reading.reader import forget_study, recorded_names
 from nlgraft.study.reading.resolving import resolve_cell
@@ -266,61 +259,16 @@ def _check_idle(store: ArtifactStore, own_lock: str = "") -> None:
 def _holding(name: str, store: ArtifactStore) -> Holding:
     try:
         study = Study.from_store(name, store)
-        searches: dict[str, list[Proposal]] = {}
-        if study.search is not None:
-            searches = {cell.key: load_proposals(study, cell, store) for cell in cells(study)}
-        trials = dict(_trials(study, store, searches))
-        folders = tuple(f"records/{KIND}/{search_key(study, cell)}" for cell in cells(study) if study.search)
+        study_cells = cells(study)
+        planned = planned_trials(study, store, study_cells)
+        folders = tuple(
+            f"records/{PROPOSALS}/{search_key(study, cell)}" for cell in study_cells if study.search
+        )
     except NlgraftError as error:
         return Holding(name, problem=f"cannot be read: {str(error).splitlines()[-1].strip()}")
-    records: dict[str, TrialRecord] = {}
-    stage_names: dict[str, str] = {}
-    for fingerprint, (record, names) in trials.items():
-        stage_names |= names
-        if record is not None:
-            records[fingerprint] = record
-    num_planned = len(trials) + sum(_num_unknown(study, proposals) for proposals in searches.values())
-    return Holding(name, study, "", num_planned, records, stage_names, folders)
-
-
-def _num_unknown(study: Study, proposals: Sequence[Proposal]) -> int:
-    """Count the planned trials that have no proposal yet, including replicates of the best."""
-    assert study.search is not None
-    planned = [proposal for proposal in proposals if proposal.number < study.search.trials]
-    num_later = study.search.trials - len(planned)
-    # Once the search is over, `_trials` yields its replicates itself.
-    is_over = num_later == 0 and all(proposal.has_ended for proposal in planned)
-    return num_later + (0 if is_over else study.first_seeds)
-
-
-def _trials(
-    study: Study, store: ArtifactStore, searches: Mapping[str, Sequence[Proposal]]
-) -> Iterator[tuple[str, tuple[TrialRecord | None, dict[str, str]]]]:
-    """Yield the trials known so far by fingerprint: record, and names of stages by fingerprint."""
-    for cell in cells(study):
-        proposals = searches.get(cell.key, ())
-        for proposal in proposals:
-            stages = {} if proposal.record is None else _stages(proposal.record)
-            if not proposal.has_ended:  # its record does not name all its stages yet
-                resolved = resolve_cell(study, cell, proposal.params)
-                stages |= _named(resolved.graph(proposal.seed, SEARCH_SPLITS))
-            yield proposal.fingerprint, (proposal.record, stages)
-        params = {} if study.search is None else best_params(study, proposals)
-        if params is None:  # the replicates are not known before the search has ended
-            continue
-        resolved = resolve_cell(study, cell, params)
-        for seed in study.seeds:
-            graph = resolved.graph(seed)
-            record = store.read_record("trials", graph.fingerprint, TRIAL_RECORD)
-            yield graph.fingerprint, (record, _named(graph))
-
-
-def _named(graph: StageGraph) -> dict[str, str]:
-    return {stage.fingerprint: stage.name for stage in graph.stages}
-
-
-def _stages(record: TrialRecord) -> dict[str, str]:
-    return {stage["fingerprint"]: stage["name"] for stage in record.stages}
+    records = {trial.fingerprint: record for trial, record in planned.known if record is not None}
+    stages = {stage.fingerprint: stage.name for trial, _ in planned.known for stage in trial.graph.stages}
+    return Holding(name, study, "", planned.num_open + len(planned.ended), records, stages, folders)
 
 
 # Two studies or variants side by side: settings, data and results.

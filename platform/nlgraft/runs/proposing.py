@@ -17,7 +17,7 @@ from nlgraft.runs.run import Run, tracking_uri
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Overrides
 from nlgraft.study.planning import proposed
-from nlgraft.study.planning.looks import cell_key
+from nlgraft.study.planning.selection import cell_key
 from nlgraft.study.public import Study
 from nlgraft.study.reading.system_import import load_system
 
@@ -59,7 +59,7 @@ class Attempt:
         self._place = place
         self._study = study
         self._base = proposed.baseline_of(study)
-        self._metric = self._base.objectives[0].metric
+        self._metric = self._base.objective.metric
         data = proposed.data_key(self._base)
         self._key = fingerprint({"system": study.system, "metric": self._metric, "data": data})
         stream = read_stream(place.store, self._key)

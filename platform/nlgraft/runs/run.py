@@ -18,8 +18,8 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.space import Domain
 from nlgraft.study.data.system import REPLICATE_SPLITS, SEARCH_SPLITS
-from nlgraft.study.planning.looks import read_granted
 from nlgraft.study.planning.planner import check_cells
+from nlgraft.study.planning.selection import read_granted
 from nlgraft.study.public import Study
 from nlgraft.study.reading.system_import import load_system
 
@@ -325,9 +325,7 @@ def tracking_observer(tracker: MlflowTracker, store: ArtifactStore) -> Observer:
             case TrialStarted(trial=trial):
                 tracker.trial_started(trial)
             case TrialProgress(trial=trial):
-                tracker.trial_metrics(
-                    trial.fingerprint, event.step, event.metrics, event.unix_ms, event.stage
-                )
+                tracker.trial_metrics(trial, event.step, event.metrics, event.unix_ms, event.stage)
             case TrialEnded(trial=trial, record=record, is_reused=is_reused):
                 tracker.trial_ended(trial, record, store, is_reused=is_reused)
             case _:

@@ -77,14 +77,13 @@ class Study(study.Study):
         record_study(self, store)
 
     def __repr__(self) -> str:
-        objectives = ", ".join(objective.metric for objective in self.objectives)
         varied = ", ".join([*self.factors, *(f"without {name}" for name in self.components)])
         trials = f"{count(len(cells(self)), 'cell')} x {count(len(self.seeds), 'seed')}"
         if self.search is not None:
             trials += f", {count(self.search.trials, 'search trial')} per cell"
         return (
             f"Study {self.variant}: {self.system}, {trials}\n"
-            f"  varied: {varied or 'nothing'}; objective: {objectives}\n"
+            f"  varied: {varied or 'nothing'}; objective: {self.objective.metric}\n"
             "  next: .plan() for trials, time and disk; nlgraft.launch(study); .to_yaml() for all of it"
         )
 
@@ -115,13 +114,11 @@ class Study(study.Study):
         self,
         store: ArtifactStore | None = None,
         capacity: Mapping[str, float] | None = None,
-        num_nodes: int | None = None,
     ) -> Plan:
         """Work out what a run would do; see `nlgraft.study.planning.planner.plan`.
 
         Args:
             store: The store to compare with; None for the study's own.
             capacity: Capacity of the cluster, by Ray's resource names; None if unknown: then everything fits.
-            num_nodes: Model the step of each training on so many nodes.
         """
-        return plan(self, store or ArtifactStore.open(self.storage.path), capacity, num_nodes)
+        return plan(self, store or ArtifactStore.open(self.storage.path), capacity)

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 from nlgraft.basics.errors import Problem, StudyError
 from nlgraft.basics.wording import without_credentials
-from nlgraft.study.reading.place_rules import database_fault, sqlite_path
+from nlgraft.study.reading.place_rules import sqlite_path, uri_fault
 
 _MESSAGE_CHARS = 400
 _DATABASES = ("postgresql", "mysql", "mssql", "sqlite")
-_FILE_STORE = (
-    "{uri!r} is an MLflow file store, which MLflow no longer writes. Allowed: sqlite:///PATH.db, an "
-    "http(s):// server, or another database. To keep its runs, run `mlflow migrate-filestore "
-    "--source {source} --target sqlite:///mlflow.db` and give sqlite:///mlflow.db here"
-)
 
 
 def check_uri(uri: str) -> str:
@@ -24,25 +17,11 @@ def check_uri(uri: str) -> str:
         StudyError: It is empty, a path, a ``file:`` store, a file that is no database, or a database whose
             driver is not installed.
     """
-    try:
-        parts = urlsplit(uri)
-        is_place = parts.hostname or (uri.strip() and parts.scheme not in ("http", "https"))
-    except ValueError:
-        # No closing bracket.
-        is_place = False
-    if not is_place:
-        message = f"{uri!r} is empty or names no server. Give sqlite:///PATH.db or http://HOST:PORT"
-        raise StudyError([Problem("tracking.uri", message)])
-    scheme = parts.scheme
-    if uri in ("databricks", "databricks-uc", "uc") or scheme not in ("", "file"):
-        database = sqlite_path(uri)
-        if database is not None and (fault := database_fault(database)):
-            raise StudyError([Problem("tracking.uri", fault)])
-        if is_database(uri) and database is None:
-            _check_driver(uri)
-        return uri
-    source = uri if scheme == "" else urlsplit(uri).path
-    raise StudyError([Problem("tracking.uri", _FILE_STORE.format(uri=uri, source=source))])
+    if fault := uri_fault(uri):
+        raise StudyError([Problem("tracking.uri", fault)])
+    if is_database(uri) and sqlite_path(uri) is None:
+        _check_driver(uri)
+    return uri
 
 
 def is_database(uri: str) -> bool:

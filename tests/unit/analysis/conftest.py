@@ -215,7 +215,7 @@ def search(study, store, cell):
         params = {"lr": [3e-2, 1e-3, 2e-4, 5e-3][index % 4]}
         fingerprint = run_unit(study, store, cell, seed, params, splits=("dev",))
         save_proposal(study, cell, store, Proposal(index, params, seed, fingerprint))
-    best = best_proposal(study.objectives, load_proposals(study, cell, store))
+    best = best_proposal(study.objective, load_proposals(study, cell, store))
     return None if best is None else dict(best.params)
 
 

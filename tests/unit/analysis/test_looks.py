@@ -8,7 +8,7 @@ from nlgraft.analysis.estimates.looks import p_over_looks
 from nlgraft.analysis.rendering import prose, tables
 from nlgraft.analysis.study_result import StudyResult
 from nlgraft.study.data.design import cells
-from nlgraft.study.planning.looks import KIND, cell_key, read_granted, record_granted
+from nlgraft.study.planning.selection import LOOKS, cell_key, read_granted, record_granted
 
 ARMS = ["random_init", "avg_eg", "att_eg", "patt_eg"]
 NOISE = np.array([0.3, -0.1, 0.2, -0.4, 0.1, 0.0, -0.3, 0.35, 0.05, -0.2])
@@ -39,7 +39,7 @@ def scores(study, gaps, base=20.0):
 
 def result_of(study, scored, gaps):
     study = study.model_copy(
-        update={"objective": study.objectives[0].model_copy(update={"metric": "test/accuracy"})}
+        update={"objective": study.objective.model_copy(update={"metric": "test/accuracy"})}
     )
     return scored(study, scores(study, gaps))
 
@@ -61,14 +61,6 @@ def test_decided_and_hopeless_cells_stop_and_the_others_go_on(make_planned, scor
 def test_equal_scores_stop_since_more_seeds_decide_nothing(make_planned, scored):
     stops = result_of(make_planned(), scored, {**GAPS, "patt_eg": 0.0}).replay()
     assert (stops["arm=patt_eg"].num_seeds, stops["arm=patt_eg"].reason) == (3, "more seeds decide nothing")
-
-
-def test_replicates_that_are_left_go_to_what_is_likeliest_to_be_decided(make_planned, scored):
-    # 4 cells x 3 seeds, then two cells more for two seeds: the likeliest one and the baseline
-    stops = result_of(make_planned(replicates=16), scored, GAPS | {"patt_eg": UNCLEAR / 2}).replay()
-    assert sum(stop.num_seeds for stop in stops.values()) <= 16
-    spent = [label for label, stop in stops.items() if stop.reason == "all 16 replicates are spent"]
-    assert spent
 
 
 def test_a_look_waits_for_all_of_its_replicates(make_planned, scored):
@@ -121,7 +113,7 @@ def test_granted_seeds_are_those_of_the_study(make_study, make_planned, store):
 def test_studies_with_one_baseline_keep_their_own_granted_seeds(make_planned, store):
     first, second = make_planned(arms=ARMS[:2]), make_planned(arms=ARMS[:3])
     old_key = cell_key(first, cells(first)[0], {})
-    store.write_record(KIND, f"{old_key}/granted", {"cell": 3})
+    store.write_record(LOOKS, f"{old_key}/granted", {"cell": 3})
     assert read_granted(first, store) == read_granted(second, store) == {"cell": 3}, "as 0.1.0 wrote it"
     record_granted(first, store, {"cell": 10})
     record_granted(second, store, {"cell": 5})

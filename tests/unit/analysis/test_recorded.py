@@ -16,7 +16,7 @@ from nlgraft.analysis.study_result import StudyResult
 from nlgraft.commands.main import main
 from nlgraft.pipeline.journal import Journal
 from nlgraft.study.data.design import cells
-from nlgraft.study.planning.looks import record_granted
+from nlgraft.study.planning.selection import record_granted
 from tests.unit.analysis import registered
 
 METRIC = "test/accuracy"

@@ -217,14 +217,6 @@ def test_an_unfinished_search_leaves_the_replicates_planned(searched, store):
     assert cell.reasons == ["seed 9: 0 of 4 search trials have ended"]
 
 
-def test_the_pareto_set_of_two_objectives(searched):
-    cell = searched.cells[0]
-    objective = searched.study.objectives[0]
-    other = objective.model_copy(update={"direction": "minimize"})
-    assert len(cell.pareto([objective])) == 1
-    assert len(cell.pareto([objective, other])) == 4  # what is better for one is worse for the other
-
-
 def test_lines_of_one_document_are_drawn_together(make_small_study, run, store):
     study = make_small_study(base={"lines_per_document": 5}, claims=[], published=[])
     analysis = run(study, store)

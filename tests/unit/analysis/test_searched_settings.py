@@ -33,7 +33,7 @@ def searched(make_small_study, scored):
         cell = result.cells[0]
         trials = []
         for number, (params, value) in enumerate(tried):
-            metric = study.objectives[0].metric
+            metric = study.objective.metric
             state, metrics = (value, {}) if isinstance(value, str) else ("finished", {metric: value})
             record = TrialRecord(fingerprint=str(number), config={}, seed=0, state=state, metrics=metrics)
             trials.append(

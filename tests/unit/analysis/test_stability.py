@@ -92,7 +92,7 @@ def test_ordinary_noise_is_no_divergence(build):
 def test_the_rule_of_divergence(build, metric, values, diverged):
     analysis = build(values, values, metric)
     study = analysis.study
-    objective = study.objectives[0].model_copy(
+    objective = study.objective.model_copy(
         update={"metric": metric, "direction": analysis.system.metrics[metric].direction}
     )
     analysis.study = study.model_copy(update={"objective": objective})
@@ -184,7 +184,7 @@ def test_a_classifier_at_chance_has_not_learned(build):
         changed.append(replace(cell, trials=tuple(trials)))
     result = replace(result, cells=tuple(changed))
     study = result.study
-    objective = study.objectives[0].model_copy(update={"metric": "test/accuracy"})
+    objective = study.objective.model_copy(update={"metric": "test/accuracy"})
     result.study = study.model_copy(update={"objective": objective})
     assert result.headline().startswith(
         "No cell has learned: not more than 1 better on test/accuracy than a trivial output (the most "

@@ -223,6 +223,12 @@ def test_an_archive_that_cannot_be_finished_leaves_the_earlier_one(
     assert [path.name for path in tmp_path.iterdir()] == ["small.zip"]
 
 
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_gathered(tmp_path: Path) -> None:
+    study: Any = None
+    with pytest.raises(DataError, match=r"x.zip: cannot be written .*No such file or directory"):
+        pack(study, study, tmp_path / "no" / "x.zip")
+
+
 def test_an_archive_replaces_no_pipe(study: Study, tmp_path: Path) -> None:
     pipe = tmp_path / "small.zip"
     os.mkfifo(pipe)

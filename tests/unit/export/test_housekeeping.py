@@ -19,7 +19,7 @@ from nlgraft.pipeline.store import MARKER, ArtifactStore
 from nlgraft.runs.housekeeping import StoreContents
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.system import SEARCH_SPLITS
-from nlgraft.study.planning.selection import Proposal, save_proposal, search_seed
+from nlgraft.study.planning.selection import Proposal, record_granted, save_proposal, search_seed
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_cell
 from tests.unit.export.conftest import DOCUMENT, run_all
@@ -187,14 +187,14 @@ def test_nothing_is_removed_beside_a_running_search(place: Path) -> None:
     """Between two proposals no stage is computed, and what the next one shares is named by nothing yet."""
     invoke("rm", "both", "--forget", "--yes", "--storage", place)
     before = stored(place)
-    with ArtifactStore.open(place).lock_study("searching"):
+    with ArtifactStore.open(place).leases.lock_study("searching"):
         for command in (["gc", "--loose-trials"], ["rm", "second"]):
             done = invoke(*command, "--storage", place, "--yes")
             assert (done.exit_code, "when nothing runs" in done.stderr) == (4, True)
     assert stored(place) == before
     # One that starts between the look and the removal.
     removal = StoreContents(ArtifactStore.open(place)).leftovers(has_loose_trials=True)
-    with ArtifactStore.open(place).lock_study("searching"), pytest.raises(StudyLockedError):
+    with ArtifactStore.open(place).leases.lock_study("searching"), pytest.raises(StudyLockedError):
         removal.carry_out(ArtifactStore.open(place))
     assert stored(place) == before
 
@@ -219,6 +219,15 @@ def test_what_an_interrupted_proposal_has_computed_is_needed(place: Path) -> Non
     assert "0 entries" in invoke("gc", "--storage", place).stderr
     # Two cells of two proposals, and a replicate of each cell's best one.
     assert "6 planned" in invoke("ls", "--storage", place).stdout
+
+
+def test_the_seeds_of_later_looks_belong_to_their_study(place: Path) -> None:
+    both, store = of(place, ["first", "both"]), ArtifactStore.open(place)
+    cell = cells(both)[0]
+    record_granted(both, store, {cell.key: 2})
+    graph = resolve_cell(both, cell).graph(both.look_seeds[1])
+    [holding] = [holding for holding in StoreContents(store).holdings if holding.name == "both"]
+    assert {stage.fingerprint for stage in graph.stages} <= holding.stages.keys()
 
 
 def test_config_prints_what_a_cell_is_trained_with(study: Study) -> None:

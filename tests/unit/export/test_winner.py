@@ -188,7 +188,7 @@ def test_a_causal_language_model_is_taken_with_its_tokenizer(tmp_path: Path) -> 
             learned.save(str(scratch / "tokenizer.json"))
         store.publish(stage, scratch)
     (tmp_path / "m").mkdir()
-    forms = write_directory(StageGraph(scores), store, tmp_path / "m")
+    _, forms = write_directory(StageGraph(scores), store, tmp_path / "m")
     assert forms["transformers"] == "GPT2LMHeadModel loads this directory"
     assert not (tmp_path / "m" / "metrics.json").exists()
     ids = transformers.AutoTokenizer.from_pretrained(tmp_path / "m")("ein Haus", return_tensors="pt")[

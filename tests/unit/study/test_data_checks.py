@@ -82,21 +82,11 @@ def test_a_corpus_that_the_store_holds_is_not_read_again(study, tmp_path):
     assert check_cells(study, cells(study), store).corpora == {}
 
 
-def test_a_stage_without_a_check_is_left_alone():
-    graph = StageGraph(Stage(name="a", run="a.b:c", config={"tokenizer": "x"}))
-    assert check_data([graph]).warnings == []
-
-
 def test_a_check_that_does_not_exist_is_named():
     with pytest.raises(ContractError, match="has no function 'none'"):
         check_data([StageGraph(Stage(name="a", run="a.b:c", check="nlgraft.stages.kind_checks:none"))])
     with pytest.raises(ContractError, match="check='none' is not of the form"):
         Stage(name="a", run="a.b:c", check="none")
-
-
-def test_a_check_is_no_part_of_a_stage():
-    plain, checked = (Stage(name="a", run="a.b:c", check=check) for check in (None, "a.b:d"))
-    assert plain.fingerprint == checked.fingerprint
 
 
 def large_vocabulary(corpus):

@@ -19,13 +19,13 @@ def crossed(good):
     return good
 
 
-def test_levels_that_change_no_stage_are_refused_with_the_setting_that_makes_them_idle(good, problems):
+def test_levels_that_change_no_stage_are_refused_with_what_they_need(good, problems):
     good["base"]["model"] = {"merge": "average"}
     good["factors"]["dropout"] = DROPOUT
     assert problems(good) == {
         "factors.dropout.levels": (
             "cells 'baseline', 'dropout=0.0' and 'dropout=0.2' run the same trials: model.dropout has no "
-            "effect where model.merge is average; change that, or keep one of them"
+            "effect unless model.merge is sum or gate; change that, or keep one of them"
         )
     }
 
@@ -121,7 +121,7 @@ def test_a_searched_cell_is_compared_over_its_whole_space(good, problems):
     assert len(cells(Study.from_dict(good))) == 3  # with gate, dropout has an effect
     good["base"]["model"] = {"merge": "average"}
     good["search"]["space"] = {"train.peak_lr": {"type": "float", "low": 0.1, "high": 1.0}}
-    assert "where model.merge is average" in problems(good)["factors.dropout.levels"]
+    assert "unless model.merge is sum or gate" in problems(good)["factors.dropout.levels"]
 
 
 def test_a_component_without_effect_is_refused(good, problems):

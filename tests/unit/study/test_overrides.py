@@ -23,7 +23,7 @@ def test_a_key_that_is_a_field_of_the_study_is_that_field(good):
     study = Study.from_dict(good, overrides)
     assert (study.name, study.seeds, study.data["train"]) == ("other", [7], 3)
     assert study.factors["depth"].levels == [2, 3]
-    assert (study.resources.max_concurrent, study.budget.wall_clock_s) == (2, 9000)
+    assert (study.resources.max_concurrent, study.budget.wall_clock) == (2, 9000)
     assert study.storage.path == "s3://bucket/prefix?endpoint_override=localhost:1"
 
 

@@ -21,10 +21,6 @@ def test_indices_are_written_in_brackets_or_as_parts():
     assert paths.get({"a": None}, "a.b") is paths.MISSING
 
 
-def test_none_is_a_value():
-    assert paths.get({"a": None}, "a") is None
-
-
 def test_put_makes_mappings_on_the_way_also_in_place_of_null():
     tree = {"a": None, "l": [1, 2]}
     paths.put(tree, "a.b.c", 1)

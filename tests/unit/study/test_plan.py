@@ -7,7 +7,7 @@ from nlgraft.pipeline.stage import Stage, Work
 from nlgraft.pipeline.store import StageCost
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Resources
-from nlgraft.study.planning.cost import cost_of
+from nlgraft.study.planning.cost import cost_of, memory_problems
 from nlgraft.study.planning.planner import plan
 from nlgraft.study.planning.selection import search_seed
 from nlgraft.study.public import Study
@@ -26,7 +26,7 @@ class StoreStub:
         return self._finished & set(fingerprints)
 
     def durations(self):
-        return {name: StageCost(seconds, size, 1) for name, (seconds, size) in self._costs.items()}
+        return {name: StageCost(seconds, size) for name, (seconds, size) in self._costs.items()}
 
 
 COSTS = {
@@ -52,20 +52,6 @@ def test_shared_stages_are_counted_once(study):
     assert planned.trials[0].fingerprint == planned.trials[0].graph.fingerprint
     assert len({trial.fingerprint for trial in planned.trials}) == 10
     assert (planned.problems, planned.notes, planned.cost_s, planned.disk_bytes) == ([], [], None, None)
-
-
-def test_an_upstream_shared_by_all_cells_is_trained_once(good):
-    del good["factors"]["depth"]
-    planned = plan(Study.from_dict(good))
-    names = [stage.name for trial in planned.trials for stage in trial.graph.stages]
-    fingerprints = {
-        stage.fingerprint
-        for trial in planned.trials
-        for stage in trial.graph.stages
-        if stage.name == "upstream"
-    }
-    assert names.count("upstream") == 6
-    assert len(fingerprints) == 1
 
 
 def test_finished_stages_cost_nothing(study):
@@ -122,12 +108,6 @@ def test_conditions_decide_what_a_search_trial_has(good):
 def test_concurrency_follows_the_cluster(study):
     assert plan(study).max_concurrent is None
     assert plan(study, capacity={"CPU": 2.0, "GPU": 0.0}).max_concurrent == 2
-
-
-def test_a_cap_leaves_room_for_others_on_any_cluster(good):
-    good["resources"] = {"cpus_per_worker": 2, "max_cpus": 7}
-    assert plan(Study.from_dict(good)).max_concurrent == 3
-    assert plan(Study.from_dict(good), capacity={"CPU": 64.0}).max_concurrent == 3
 
 
 def test_what_can_never_fit_is_a_problem_of_the_plan(good):
@@ -237,7 +217,7 @@ def test_trainings_that_no_store_has_are_estimated_from_their_size():
     assert cost.seconds == pytest.approx(4 * seconds)
     assert cost.num_bytes == 4 * 4 * 10**7
     assert (cost.estimated, cost.unknown) == (("finetuned", "upstream"), ("transfer",))
-    timed = {"upstream": StageCost(7.0, 1.0, 1)}
+    timed = {"upstream": StageCost(7.0, 1.0)}
     assert cost_of(stages, timed, Resources(cpus_per_worker=2)).seconds == pytest.approx(7 + 3 * seconds)
     two_workers = cost_of(stages, {}, Resources(workers=2, cpus_per_worker=2))
     assert two_workers.seconds == pytest.approx(4 * (100 * 0.02 + one_worker_s / 2))
@@ -265,3 +245,13 @@ def test_a_released_model_whose_config_cannot_be_read_leaves_its_training_withou
     released = Stage(name="upstream", run="a:b", locations={"checkpoint": str(tmp_path)})
     cost = cost_of([(training("finetuned", None, model=released), 1)], {}, Resources())
     assert (cost.seconds, cost.unknown) == (None, ("finetuned",))
+
+
+def test_weights_that_no_memory_of_this_machine_holds_are_a_problem():
+    work = Work(num_steps=5, tokens_per_step=9, num_parameters=10**9)
+    stages = [
+        Stage(name=name, run="m:f", work=work if name == "train" else None) for name in ("train", "read")
+    ]
+    assert memory_problems(stages, 4e9) == []
+    (problem,) = memory_problems(stages, 3.9e9)
+    assert "train trains weights of 4.0 GB, this machine's memory has 3.9 GB" in problem.message

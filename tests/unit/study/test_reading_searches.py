@@ -82,7 +82,6 @@ from tests.unit.study.mistakes import SEARCH, change
         ),
         # samplers and schedulers
         ("sampler", {"name": "tpa"}, "sampler.name", "Did you mean 'tpe'?"),
-        ("sampler", {"name": "cmaes"}, "sampler.name", "cmaes needs at least two dimensions"),
         ("sampler", {"name": "grid"}, "space.train.peak_lr", "a grid needs a step here"),
         (
             "sampler",
@@ -141,16 +140,6 @@ def test_a_search_that_ends_before_tpe_models_anything_is_warned_of(good):
     for changed in ({"trials": 11}, {"sampler": {"num_startup_trials": 4}}, {"sampler": {"name": "random"}}):
         good["search"] = SEARCH | {"trials": 10} | changed
         assert not any("search.sampler" in warning for warning in warnings(Study.from_dict(good)))
-
-
-def test_several_objectives_need_to_say_which_stops_trials(good, problems):
-    good["objective"] = [good["objective"], {"metric": "speed", "direction": "maximize"}]
-    good["search"] = SEARCH | {"trial_scheduler": {"name": "median"}}
-    assert "which of the objectives" in problems(good)["search.trial_scheduler.metric"]
-    good["search"]["trial_scheduler"]["metric"] = "dev/loss"
-    Study.from_dict(good)
-    good["objective"].append(good["objective"][0])
-    assert "is the metric of objective[0] too" in problems(good)["objective[2].metric"]
 
 
 def test_trials_cannot_be_stopped_by_what_is_measured_after_training(problems):

@@ -1,10 +1,8 @@
 """Values that no trial reads: refused where they stand, whether the file or an override gives them."""
 
 import pytest
-from click.testing import CliRunner
 
 from nlgraft import api
-from nlgraft.commands.main import main
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_config
 
@@ -29,15 +27,6 @@ def test_what_the_message_says_to_do_instead_does_it(good, problems):
     assert [resolve_config(Study.from_dict(good), cell).model.num_layers for cell in only] == [2, 3]
     moved = Study.from_dict(good, ["factors.depth.baseline=3"])
     assert resolve_config(moved, api.chosen_cells(moved)[0]).model.num_layers == 3
-
-
-def test_the_command_line_refuses_it_and_names_the_factor(good, tmp_path):
-    file = tmp_path / "study.yaml"
-    file.write_text(Study.from_dict(good).to_yaml())
-    command = CliRunner().invoke(main, ["validate", str(file), f"{DEPTH}=3"])
-    assert command.exit_code == 2
-    assert "factors.depth" in command.output + command.stderr
-    assert CliRunner().invoke(main, ["validate", str(file)]).exit_code == 0
 
 
 @pytest.mark.parametrize("key, value", [("generator.kind", "att"), ("generator", "{kind: patt}")])
@@ -67,12 +56,6 @@ def test_another_baseline_goes_with_the_value_that_repeats_it(good, problems):
     assert "baseline: 3" in problems(good, ["factors.depth.baseline=3"])[f"base.{DEPTH}"]
     moved = Study.from_dict(good, ["factors.depth.baseline=3", f"{DEPTH}=3"])
     assert Study.from_dict(moved.to_dict()) == moved
-
-
-def test_a_scale_may_not_contradict_the_baseline_either(good, problems):
-    good["scales"] = {"tiny": {"base": {"model": {"num_layers": 1}}}}
-    Study.from_dict(good)
-    assert list(problems(good, ["@tiny"])) == [f"base.{DEPTH}"]
 
 
 def test_the_data_that_a_factor_varies_are_held_to_the_same(good, problems):

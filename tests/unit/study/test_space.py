@@ -39,9 +39,6 @@ def found(**domains):
         ({"type": "int", "low": 1, "high": 4, "log": True, "step": 3}, "x.step", "has no step"),
         ({"type": "float", "low": 0, "high": 1, "step": 0.3}, "x.step", "the last value reached is 0.9"),
         ({"type": "int", "low": 2, "high": 9, "step": 2}, "x.step", "the last value reached is 8"),
-        ({"type": "int", "low": 2, "high": 9, "step": 0}, "x.step", "must be above 0, got 0"),
-        ({"type": "float", "low": 0, "high": 1, "step": -0.5}, "x.step", "must be above 0, got -0.5"),
-        ({"type": "categorical", "choices": []}, "x.choices", "is empty"),
         (
             {"type": "categorical", "choices": ["a", "b", "a"]},
             "x.choices[2]",
@@ -58,18 +55,8 @@ def test_unusable_domains(domain, path, message):
     assert message in problems[path]
 
 
-@pytest.mark.parametrize(
-    "domain",
-    [
-        {"type": "float", "low": 0.0, "high": 0.5, "step": 0.1},
-        {"type": "float", "low": 1e-4, "high": 3e-3, "log": True},
-        {"type": "int", "low": 2, "high": 8, "step": 2},
-        {"type": "int", "low": 1, "high": 64, "log": True},
-        {"type": "categorical", "choices": [None, True, "a", [1], {"b": 2}]},
-    ],
-)
-def test_usable_domains(domain):
-    assert found(x=domain) == {}
+def test_a_step_may_miss_the_end_by_rounding():
+    assert found(x={"type": "float", "low": 0.0, "high": 0.5, "step": 0.1}) == {}
 
 
 def test_a_condition_must_be_able_to_hold():

@@ -30,10 +30,7 @@ FULL = {
         },
         "trials": 4,
     },
-    "objective": [
-        {"metric": "dev/bleu", "direction": "maximize"},
-        {"metric": "speed", "direction": "maximize"},
-    ],
+    "objective": {"metric": "dev/bleu", "direction": "maximize"},
     "budget": {"wall_clock": "2h30m", "trials": 100, "max_failed_fraction": 0.5},
     "published": [
         {
@@ -118,7 +115,7 @@ def test_the_fingerprint_changes_with_what_is_computed_and_with_nothing_else(ric
         "design": {"kind": "one_factor"},
         "exclude": [],
         "search": None,
-        "objective": {"metric": "dev/bleu", "direction": "maximize"},
+        "objective": {"metric": "dev/loss", "direction": "minimize"},
         "seeds": [0, 2],
     }
     fresh = document | {"claims": [], "published": [], "exclude": [], "analysis": {}}
@@ -129,13 +126,6 @@ def test_the_fingerprint_changes_with_what_is_computed_and_with_nothing_else(ric
         if name != "exclude"
     }
     assert len(fingerprints | {base, rich.fingerprint}) == len(changes) + 1
-
-
-def test_one_objective_is_a_list_of_one(good):
-    single = Study.from_dict(good)
-    listed = Study.from_dict(good | {"objective": [good["objective"]]})
-    assert single.objectives == listed.objectives
-    assert single.fingerprint == listed.fingerprint
 
 
 def test_dotted_and_nested_values_are_the_same_study(good):

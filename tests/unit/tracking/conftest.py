@@ -61,7 +61,7 @@ class Toy:
         system="trainables.toy",
         seeds=[1, 2],
         data={"corpus": "conlang", "train": 9, "dev": 8, "test": 7},
-        objectives=[SimpleNamespace(metric="dev/bleu", direction="maximize")],
+        objective=SimpleNamespace(metric="dev/bleu", direction="maximize"),
         to_yaml=lambda is_public=False: f"name: demo {'' if is_public else 'with a password'}\n",
     )
 

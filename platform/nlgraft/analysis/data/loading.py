@@ -48,11 +48,11 @@ def load_cell(study: Study, cell: Cell, store: ArtifactStore, busy: set[str], gr
     proposals = [p for p in load_proposals(study, cell, store) if p.number < study.search.trials]
     search = tuple(_search_trial(cell, proposal) for proposal in proposals)
     ended = sum(proposal.has_ended for proposal in proposals)
-    best = best_proposal(study.objectives, proposals)
+    best = best_proposal(study.objective, proposals)
     if ended < study.search.trials:
         state, reason = "planned", f"{ended} of {study.search.trials} search trials have ended"
     elif best is None:
-        state, reason = "failed", f"no search trial finished with a value of {study.objectives[0].metric}"
+        state, reason = "failed", f"no search trial finished with a value of {study.objective.metric}"
     else:
         replicates = _replicates(study, cell, dict(best.params), store, busy, seeds)
         return CellResult(cell, replicates, search, best.params)

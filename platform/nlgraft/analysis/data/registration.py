@@ -199,10 +199,12 @@ def _stages(graph: StageGraph) -> dict[str, tuple[int, str]]:
 
 
 def _study_settings(study: Study) -> Settings:
-    first, *others = study.objectives
-    parts: dict[str, BaseModel | None] = {"objective": first}
-    parts |= {f"objective {number}": objective for number, objective in enumerate(others, start=2)}
-    parts |= {"sequential": study.sequential, "search": study.search, "analysis": study.analysis}
+    parts: dict[str, BaseModel | None] = {
+        "objective": study.objective,
+        "sequential": study.sequential,
+        "search": study.search,
+        "analysis": study.analysis,
+    }
     return dict(flat({name: part.model_dump(mode="json") for name, part in parts.items() if part}))
 
 

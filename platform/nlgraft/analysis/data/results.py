@@ -15,7 +15,7 @@ from nlgraft.study.data.design import Cell, cells, find_cell
 from nlgraft.study.data.space import Domain
 from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import Metric, System
-from nlgraft.study.planning.looks import read_granted
+from nlgraft.study.planning.selection import read_granted
 from nlgraft.study.reading.system_import import load_system
 
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ class Results:
 
     @property
     def main_metric(self) -> str:
-        """The metric that the report leads with: the first objective, on test where it is scored there."""
-        objective = self.study.objectives[0].metric
+        """The metric that the report leads with: the objective, on test where it is scored there."""
+        objective = self.study.objective.metric
         on_test = "test/" + objective.removeprefix("dev/")
         return next((name for name in (on_test, objective) if name in self.metrics), objective)
 

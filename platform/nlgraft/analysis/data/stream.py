@@ -258,7 +258,7 @@ class Pairs:
 
 def read_pairs(pair: Study, store: ArtifactStore, num_seeds: int) -> Pairs:
     """Read the first seeds of a study of two cells, on its objective."""
-    objective = pair.objectives[0]
+    objective = pair.objective
     sign = 1.0 if objective.direction == "maximize" else -1.0
     records = _records(pair, store, num_seeds)
     values: dict[tuple[Arm, int], float] = {}
@@ -294,7 +294,7 @@ def _records(pair: Study, store: ArtifactStore, num: int) -> dict[tuple[Arm, int
 
 def _why_not(pair: Study, records: list[tuple[TrialRecord | None, TrialRecord | None]]) -> str:
     """Say why values of the two arms cannot be compared."""
-    name = pair.objectives[0].metric
+    name = pair.objective.metric
     counted_by = load_system(pair.system).metrics[name].counted_by
     for kept, proposal in records:
         assert kept is not None

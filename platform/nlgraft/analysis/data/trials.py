@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import Cell
-from nlgraft.study.data.study import Objective
 
 Array = NDArray[np.float64]
 State = Literal["planned", "running", "finished", "stopped", "failed", "killed"]
@@ -209,20 +208,3 @@ class CellResult:
         """Standard deviation of a metric over seeds (n - 1); None below two seeds."""
         values = [measured.value for measured in self.measured(metric).values()]
         return float(np.std(values, ddof=1)) if len(values) > 1 else None
-
-    def pareto(self, objectives: Sequence[Objective]) -> list[TrialResult]:
-        """List the finished search trials that no other one beats on every objective, by number.
-
-        Trials without a finite value of every objective are left out.
-        """
-        signs = [1.0 if objective.direction == "maximize" else -1.0 for objective in objectives]
-        scored: list[tuple[TrialResult, Array]] = []
-        for trial in self.search:
-            values = np.array([trial.metrics.get(objective.metric, math.nan) for objective in objectives])
-            if trial.state == "finished" and np.isfinite(values).all():
-                scored.append((trial, values * signs))
-        return [
-            trial
-            for trial, values in scored
-            if not any((other >= values).all() and (other > values).any() for _, other in scored)
-        ]

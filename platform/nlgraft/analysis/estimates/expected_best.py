@@ -77,8 +77,8 @@ class ExpectedBest:
 
 
 def expected_best(result: Results, cell: CellResult) -> ExpectedBest | None:
-    """Estimate the curve of a cell on the first objective; None with fewer than two values."""
-    objective = result.study.objectives[0]
+    """Estimate the curve of a cell on the objective; None with fewer than two values."""
+    objective = result.study.objective
     sign = 1.0 if objective.direction == "maximize" else -1.0
     ended = [trial for trial in cell.search if trial.record is not None and trial.state != "killed"]
     scores = [

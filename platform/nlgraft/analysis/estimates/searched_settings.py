@@ -33,7 +33,6 @@ _NUM_BINS = 4
 _NUM_SHUFFLES = 40
 _EXCEEDED = 0.95
 _RANDOM_SEED = 20261124
-_ADAPTIVE = frozenset({"tpe", "cmaes", "nsga2"})
 
 Tried = tuple[Mapping[str, Any], float]
 """Values by path, and the objective."""
@@ -122,8 +121,8 @@ class CellSettings:
 
 
 def searched_settings(result: Results, cell: CellResult) -> CellSettings | None:
-    """Describe the settings of a cell's search by the first objective; None before a trial has finished."""
-    search, objective = result.study.search, result.study.objectives[0]
+    """Describe the settings of a cell's search by the objective; None before a trial has finished."""
+    search, objective = result.study.search, result.study.objective
     if search is None:
         return None
     tried: list[Tried] = [
@@ -224,7 +223,7 @@ def _caveats(num_trials: int, num_repeated: int, num_left_out: int, sampler: str
             f"{num_left_out} trials that failed or were stopped early are left out, so levels may look "
             "better than they are"
         )
-    if sampler in _ADAPTIVE:
+    if sampler == "tpe":
         caveats.append(
             f"{sampler} tried the values that looked good more often, so levels are unevenly covered"
         )

@@ -36,7 +36,7 @@ from nlgraft.basics.errors import StoreError
 from nlgraft.basics.wording import timestamp
 from nlgraft.pipeline.fingerprint import dotted, fingerprint
 from nlgraft.study.data.design import gain_cells
-from nlgraft.study.planning.looks import cell_digest, cell_key
+from nlgraft.study.planning.selection import cell_digest, cell_key
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ from nlgraft.basics.wording import timestamp
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Study
-from nlgraft.study.planning.looks import cell_digest, cell_key
+from nlgraft.study.planning.selection import cell_digest, cell_key
 from nlgraft.study.reading.system_import import load_system
 
 
@@ -27,7 +27,7 @@ def enter_seen(pair: Study, variant: str, gain: Gain, store: ArtifactStore) -> N
     if gain.mean is None:
         return
     kept, proposal = cells(pair)
-    objective = pair.objectives[0]
+    objective = pair.objective
     metrics = load_system(pair.system).metrics
     scored = [name for name, metric in metrics.items() if name.startswith("dev/") and not metric.is_time]
     keys = {cell.label: cell_digest(pair, cell) for cell in (kept, proposal)}

@@ -233,7 +233,7 @@ def _alternatives(result: ComparedResults) -> dict[str, RowsFunction]:
 
 def _at_checkpoints(result: ComparedResults, missing: list[str]) -> Iterator[tuple[str, Standings]]:
     """Judge the cells on the dev curves at their best and at their last step."""
-    for name in dict.fromkeys((result.study.objectives[0].metric, CURVE)):
+    for name in dict.fromkeys((result.study.objective.metric, CURVE)):
         metric = result.system.metrics.get(name)
         if metric is None or metric.split != "dev":
             continue

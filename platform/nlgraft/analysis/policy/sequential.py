@@ -8,7 +8,6 @@ depends on it. The baseline gets seeds as long as any comparison with it does.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Self
@@ -19,7 +18,7 @@ from nlgraft.analysis.estimates.question import Question
 from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.study import Study
-from nlgraft.study.planning.looks import read_granted
+from nlgraft.study.planning.selection import read_granted
 
 FUTILE = 0.1
 """A comparison is given up when it becomes significant by the last look with a lower probability."""
@@ -77,9 +76,6 @@ class SequentialResults(RecordedResults):
         Returns:
             By label the seeds that each cell gets now.
         """
-        planned = self.study.sequential
-        assert planned is not None
-        limit = math.inf if planned.replicates is None else planned.replicates
         granted = {cell.cell.label: self.study.first_seeds for cell in self.cells}
         reasons = dict.fromkeys(granted, "")
         for look, following in itertools.pairwise(self.run_looks):
@@ -88,17 +84,10 @@ class SequentialResults(RecordedResults):
             due -= {cell.cell.label for cell in view.cells if cell.state != "finished"}
             chances = view._chances()
             reasons |= {label: _why_settled(label, chances) for label in due}
-            # The likeliest first: where replicates are limited, they go where they decide most.
-            for question, chance in sorted(chances.items(), key=lambda pair: -pair[1]):
-                wanting = [label for label in question.cells if granted[label] == look]
-                is_due = all(label in due and granted[label] >= look for label in question.cells)
-                if not wanting or not is_due or chance < FUTILE:
-                    continue
-                if sum(granted.values()) + len(wanting) * (following - look) > limit:
-                    reasons |= dict.fromkeys(wanting, f"all {limit} replicates are spent")
-                    continue
-                granted |= dict.fromkeys(wanting, following)
-                reasons |= dict.fromkeys(wanting, "")
+            for question, chance in chances.items():
+                if due.issuperset(question.cells) and chance >= FUTILE:
+                    granted |= dict.fromkeys(question.cells, following)
+                    reasons |= dict.fromkeys(question.cells, "")
         return {label: Stop(count, reasons[label]) for label, count in granted.items()}
 
     def _up_to(self, granted: Mapping[str, int], *, has_finished: bool = False) -> Self:

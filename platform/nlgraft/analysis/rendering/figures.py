@@ -166,7 +166,7 @@ def expected_best_curves(result: ComparedResults, style: Style = PAGE) -> list[D
             if (num := len(curve.mean)) and (cost := cost_of(curve)) is not None
         ]
         if bands:
-            title = f"{result.study.objectives[0].metric} by {unit}"
+            title = f"{result.study.objective.metric} by {unit}"
             drawings.append(_draw_bands(result, bands, unit, "Expected best", title, style))
     return drawings
 
@@ -292,7 +292,7 @@ def _points(
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
         axes.set_xlabel(path)
         style.add_legend(figure)
-        return Drawing(f"{result.study.objectives[0].metric} by {path}", figure, style)
+        return Drawing(f"{result.study.objective.metric} by {path}", figure, style)
 
 
 def _places(domain: Domain, values: Sequence[Any], index: int, num_cells: int) -> list[float]:

@@ -34,7 +34,7 @@ def methods_paragraph(
     if study.search is not None:
         selection = (
             f"Within each cell, {m('trials.search')} search trials in all chose the values of "
-            f"{escape_latex(', '.join(study.search.space))} by {escape_latex(study.objectives[0].metric)}"
+            f"{escape_latex(', '.join(study.search.space))} by {escape_latex(study.objective.metric)}"
         )
     on = ", ".join(
         f"{corpus} ({', '.join(f'{size:,} {split}' for split, size in splits.items())})"
@@ -151,7 +151,7 @@ def _search(result: RecordedResults, facts: Mapping[str, Any]) -> list[str]:
     search = result.study.search
     if search is None:
         return ["Nothing was searched: all settings are those of the study file."]
-    objective = result.study.objectives[0].metric
+    objective = result.study.objective.metric
     scheduler = search.active_scheduler
     stopped = f", trials stopped early by {scheduler.name}" if scheduler else ""
     return [

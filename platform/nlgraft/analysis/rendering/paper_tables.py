@@ -28,7 +28,7 @@ def latex_tables(result: RecordedResults, facts: Mapping[str, Any]) -> str:
 def _tables(result: RecordedResults, facts: Mapping[str, Any]) -> dict[str, tuple[Table | None, str]]:
     """Choose tables, by name and with their captions."""
     main, study = result.main_metric, result.study
-    objective = study.objectives[0].metric
+    objective = study.objective.metric
     beside = [objective] if objective != main and objective in result.metrics else []
     first = tables.comparison_table(result, main, beside)
     if facts["registration"]:

@@ -321,7 +321,6 @@ def _cell(result: RecordedResults, cell: CellResult) -> dict[str, Any]:
             "trials": len(cell.search),
             "distinct": cell.num_distinct,
             "finished": sum(trial.state == "finished" for trial in cell.search),
-            "pareto": [trial.number for trial in cell.pareto(result.study.objectives)],
             "expected_best": None if expected is None else expected.to_json(),
             "settings": settings.get(cell.cell.label),
         }

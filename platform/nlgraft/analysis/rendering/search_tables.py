@@ -47,7 +47,7 @@ def search_table(result: ComparedResults) -> Table:
     """Tabulate the search of each cell and the values it chose."""
     assert result.study.search is not None
     space = list(result.study.search.space)
-    objective = result.study.objectives[0].metric
+    objective = result.study.objective.metric
     rows = []
     for cell in result.cells:
         states = [trial.state for trial in cell.search]
@@ -58,7 +58,7 @@ def search_table(result: ComparedResults) -> Table:
         row: Row = [cell_entry(cell), counts, str(cell.num_distinct), number(value, decimals)]
         rows.append([*row, *(_param(cell.params.get(path)) for path in space)])
     header = ["cell", "finished + stopped + failed", "distinct", f"best {objective}", *space]
-    return make_table(header, rows, notes=_pareto_notes(result))
+    return make_table(header, rows)
 
 
 def expected_best_table(result: ComparedResults) -> Table | None:
@@ -89,7 +89,7 @@ def expected_best_table(result: ComparedResults) -> Table | None:
         f" Trials without a value count as the worst finished one: {', '.join(lacking)}." if lacking else ""
     )
     note = (
-        f"Expected {result.study.objectives[0].metric} of the best of so many trials, with the range of 95 % "
+        f"Expected {result.study.objective.metric} of the best of so many trials, with the range of 95 % "
         f"of its resamples. The range describes these trials; it is no confidence interval. On new seeds: "
         "what the best is expected to reach there, without the luck of the one seed that chose "
         f"it.{counted}"
@@ -101,18 +101,6 @@ def _param(value: Any) -> str:
     if value is None:
         return NOTHING
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _pareto_notes(result: ComparedResults) -> list[str]:
-    objectives = result.study.objectives
-    if len(objectives) < 2:
-        return []
-    names = " and ".join(objective.metric for objective in objectives)
-    notes = []
-    for cell in result.cells:
-        best = ", ".join(str(trial.number) for trial in cell.pareto(objectives)) or "none"
-        notes.append(f"{cell.cell.label}: Pareto-optimal trials on {names}: {best}.")
-    return notes
 
 
 _NUM_NAMED = 4
@@ -132,7 +120,7 @@ def which_setting(result: ComparedResults) -> str:
     more = (
         f"; {count(len(cells) - _NUM_NAMED, 'further cell')} in the report" if len(cells) > _NUM_NAMED else ""
     )
-    objective = result.study.objectives[0].metric
+    objective = result.study.objective.metric
     return (
         f"Which setting mattered for {objective} (a description of the trials, not a test): "
         f"{'; '.join(shown)}{more}."
@@ -198,7 +186,7 @@ def levels_table(result: ComparedResults) -> Table | None:
         for setting in cell.settings
         if setting.num_without
     ]
-    objective = result.study.objectives[0].metric
+    objective = result.study.objective.metric
     note = "Numbers with many values are cut into four intervals with about equally many trials."
     header = ["cell", "setting", "level", "trials", f"mean {objective}", f"best {objective}"]
     return make_table(header, rows, num_text=3, notes=[note, *without])

@@ -329,7 +329,7 @@ def _without_seeds(result: ComparedResults, span: WithoutSeeds) -> Row:
 
 def trials_table(result: ComparedResults) -> Table:
     """Tabulate every trial with its state, main metric, time and the cache decisions of its stages."""
-    objective = result.study.objectives[0].metric
+    objective = result.study.objective.metric
     shown = list(dict.fromkeys([result.main_metric, objective]))
     header = ["cell", "seed", "kind", "state", "stages", *shown, "seconds", "trial"]
     rows = [_trial_row(trial, shown) for trial in result.trials]

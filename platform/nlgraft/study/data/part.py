@@ -17,7 +17,6 @@ MAX_NAME_LENGTH = 250
 _UNITS_S = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _AMOUNT = r"(\d+(?:\.\d+)?)"
 _SPOKEN = re.compile(rf"(?:{_AMOUNT}d)?(?:{_AMOUNT}h)?(?:{_AMOUNT}m)?(?:{_AMOUNT}s)?")
-_ISO = re.compile(rf"P(?:{_AMOUNT}D)?(?:T(?:{_AMOUNT}H)?(?:{_AMOUNT}M)?(?:{_AMOUNT}S)?)?")
 
 
 class Part(StrictConfig):
@@ -43,16 +42,16 @@ def check_name(name: str) -> str:
 
 
 def parse_duration(value: Any) -> float:
-    """Convert a duration to seconds: a number, or text such as ``2h30m``, ``90s`` or ISO 8601 ``PT2H30M``.
+    """Convert a duration to seconds: a number, or text such as ``2h30m``, ``90s``.
 
     Raises:
         ValueError: It is not a duration, or not a positive one.
     """
-    allowed = "allowed: seconds above 0, '2h30m', '90s', '1d12h' or 'PT2H30M'"
+    allowed = "allowed: seconds above 0, '2h30m', '90s' or '1d12h'"
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(f"{value!r} is not a duration; {allowed}")
     if isinstance(value, str):
-        match = _SPOKEN.fullmatch(value.strip()) or _ISO.fullmatch(value.strip())
+        match = _SPOKEN.fullmatch(value.strip())
         amounts = [float(amount) if amount else 0.0 for amount in match.groups()] if match else []
         if not match or not any(match.groups()):
             raise ValueError(f"{value!r} is not a duration; {allowed}")
@@ -74,7 +73,7 @@ Duration = Annotated[
     WithJsonSchema(
         {
             "anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}],
-            "examples": ["2h30m", "PT2H30M", 9000],
+            "examples": ["2h30m", 9000],
         }
     ),
 ]

@@ -33,11 +33,17 @@ def join(parent: str, part: str | int) -> str:
     return f"{parent}.{part}" if parent else part
 
 
+def contains(outer: str, inner: str) -> bool:
+    """Return True when one path, empty for the root, leads to another, or both are the same."""
+    if not outer:
+        return True
+    outer_parts, inner_parts = (_INDEX.sub(r".\1", path).split(".") for path in (outer, inner))
+    return inner_parts[: len(outer_parts)] == outer_parts
+
+
 def overlap(first: str, second: str) -> bool:
     """Return True when one path lies inside the other, or both are the same."""
-    first_parts, second_parts = split(first), split(second)
-    shorter = min(len(first_parts), len(second_parts))
-    return first_parts[:shorter] == second_parts[:shorter]
+    return contains(first, second) or contains(second, first)
 
 
 def get(tree: Any, path: str) -> Any:

@@ -52,7 +52,7 @@ class FloatDomain(_Domain):
     """Largest value, inclusive."""
     log: bool = False
     """Sample uniformly in the logarithm."""
-    step: float | None = None
+    step: float | None = Field(default=None, gt=0)
     """Distance between allowed values, counted from ``low``; not together with ``log``."""
 
     def probes(self) -> dict[str, JsonValue]:
@@ -85,7 +85,7 @@ class IntDomain(_Domain):
     """Largest value, inclusive."""
     log: bool = False
     """Sample uniformly in the logarithm."""
-    step: int = 1
+    step: int = Field(default=1, gt=0)
     """Distance between allowed values, counted from ``low``; not together with ``log``."""
 
     def probes(self) -> dict[str, JsonValue]:
@@ -114,7 +114,7 @@ class CategoricalDomain(_Domain):
 
     type: Literal["categorical"]
     """Kind of domain."""
-    choices: list[JsonValue]
+    choices: list[JsonValue] = Field(min_length=1)
     """The values."""
 
     def probes(self) -> dict[str, JsonValue]:
@@ -127,9 +127,7 @@ class CategoricalDomain(_Domain):
         return len(self.choices)
 
     def problems(self) -> Iterator[Problem]:
-        """No choice, or one twice."""
-        if not self.choices:
-            yield Problem("choices", "is empty; give at least two values")
+        """Choices that are there twice."""
         seen: dict[str, int] = {}
         for index, choice in enumerate(self.choices):
             # Optuna compares choices as Python does: to it, true is 1.
@@ -285,9 +283,6 @@ def _range_problems(
     if is_log and low <= 0:
         yield Problem("log", f"a logarithmic range needs low above 0, got {low}")
     if step is None or low >= high:
-        return
-    if step <= 0:
-        yield Problem("step", f"must be above 0, got {step}")
         return
     count = (high - low) / step
     if abs(count - round(count)) > _STEP_TOLERANCE * max(1.0, count):

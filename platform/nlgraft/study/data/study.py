@@ -54,7 +54,7 @@ class Resources(Part):
     a spot machine, are counted apart; a trial survives fifty of them."""
     stall_timeout: Duration | None = None
     """Longest time that a training may report nothing (it reports every 50 steps and after an evaluation):
-    seconds, ``30m`` or ``PT30M``. Its trial then fails, with the stacks of its threads; none: no limit."""
+    seconds, or ``30m``. Its trial then fails, with the stacks of its threads; none: no limit."""
 
     @property
     def min_workers(self) -> int:
@@ -204,9 +204,6 @@ class Sequential(Part):
     looks: list[Annotated[int, Field(ge=2)]] = Field(min_length=1)
     """Ascending numbers of seeds at which the results are tested; a run takes those up to the number of
     ``seeds``, and ``run --next-look`` one more at a time."""
-    replicates: int | None = Field(default=None, ge=1)
-    """Maximum number of replicates over all cells, so that undecided cells get what the others leave; none:
-    as many as the looks need."""
 
 
 SCHEMA_VERSION = 1
@@ -236,10 +233,6 @@ Seed = Annotated[int, Field(ge=0, le=_SEED_LIMIT - 1)]
 
 def _levels_kind(value: Any) -> str:
     return "named" if isinstance(value, dict) else "values"
-
-
-def _objective_kind(value: Any) -> str:
-    return "several" if isinstance(value, list) else "one"
 
 
 class Factor(Part):
@@ -300,7 +293,7 @@ class Design(Part):
 class Sampler(Part):
     """Sampler that proposes parameters."""
 
-    name: Literal["tpe", "cmaes", "random", "grid", "nsga2"] = "tpe"
+    name: Literal["tpe", "random", "grid"] = "tpe"
     """Optuna's sampler."""
     seed: Seed = 0
     """Seed of the proposals; 0 is a seed like any other."""
@@ -325,7 +318,7 @@ class TrialScheduler(Part):
     name: Literal["asha", "median", "hyperband", "none"] = "asha"
     """Name of the rule; ``none`` stops nothing."""
     metric: str | None = None
-    """Metric that is compared at equal steps; training must report it. None: the first objective's."""
+    """Metric that is compared at equal steps; training must report it. None: the objective's."""
     grace_steps: int = Field(default=1, ge=1)
     """No trial is stopped before this many optimiser steps."""
     reduction_factor: int = Field(default=3, ge=2)
@@ -366,7 +359,7 @@ class Budget(Part):
     """Limits after which a run starts no more trials."""
 
     wall_clock: Duration | None = None
-    """Longest time a run may last: seconds, ``2h30m`` or ``PT2H30M``."""
+    """Longest time a run may last: seconds, or ``2h30m``."""
     trials: int | None = Field(default=None, ge=1)
     """Most trials a run may start."""
     max_failed_fraction: float = Field(default=1.0, ge=0, le=1)
@@ -438,16 +431,13 @@ class Study(Part):
     """``{factor: level}``: cells that have all of these are dropped."""
     search: Search | None = None
     """Search inside every cell; none: nothing is tuned."""
-    objective: Annotated[
-        Annotated[Objective, Tag("one")] | Annotated[list[Objective], Field(min_length=1), Tag("several")],
-        Discriminator(_objective_kind),
-    ]
-    """Metric by which the search selects; a list for several objectives."""
+    objective: Objective
+    """Metric by which the search selects, and which the report puts first."""
     seeds: list[Seed] = Field(min_length=1)
     """One replicate of every cell per seed. The same seed means the same batches in every cell if the budget
     of the training is in characters or sentences, or the vocabulary the same."""
     sequential: Sequential | None = None
-    """Looks after which decided cells stop, or ``{kind: anytime}``; none: every cell gets every seed, and one
+    """Looks after which decided cells stop,; none: every cell gets every seed, and one
     look decides."""
     resources: Resources = Resources()
     """Resources of one trial."""
@@ -498,21 +488,16 @@ class Study(Part):
         return isinstance(other, Study) and self.to_dict() == other.to_dict()
 
     @property
-    def objectives(self) -> list[Objective]:
-        """The objectives as a list, also when there is only one."""
-        return self.objective if isinstance(self.objective, list) else [self.objective]
-
-    @property
     def main_metrics(self) -> list[str]:
-        """The objectives' metrics, each after its counterpart on the test set."""
-        names = [objective.metric for objective in self.objectives]
-        return [metric for name in names for metric in (f"test/{name.removeprefix('dev/')}", name)]
+        """The objective's metric, after its counterpart on the test set."""
+        return [f"test/{self.objective.metric.removeprefix('dev/')}", self.objective.metric]
 
     @cached_property
     def fingerprint(self) -> str:
         """Digest of what is computed: all fields but those of `NOT_IN_FINGERPRINT`."""
         definition = self.model_dump(mode="json", exclude=set(NOT_IN_FINGERPRINT))
-        definition["objective"] = [objective.model_dump(mode="json") for objective in self.objectives]
+        # A list, as when a study could have several: stores find their studies by this digest.
+        definition["objective"] = [definition["objective"]]
         return fingerprint(definition)
 
     @property

@@ -143,17 +143,18 @@ def _declarations(config_type: type[BaseModel]) -> tuple[ReadWhen, ...]:
     class_conditions: ReadWhen = getattr(config_type, "READ_WHEN", {})
     declarations = [class_conditions]
     for name, config_field in config_type.model_fields.items():
-        for part in _parts(config_field.annotation):
+        for part in parts_of(config_field.annotation):
             declarations += [_inside(name, declared) for declared in _declarations(part)]
     return tuple(declared for declared in declarations if declared)
 
 
-def _parts(annotation: Any) -> Iterator[type[BaseModel]]:
+def parts_of(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the configs that a field may hold, each alternative of a union."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     elif get_origin(annotation) in (Annotated, Union, UnionType):
         for inner in get_args(annotation):
-            yield from _parts(inner)
+            yield from parts_of(inner)
 
 
 def _inside(name: str, declared: ReadWhen) -> ReadWhen:

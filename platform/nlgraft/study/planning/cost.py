@@ -9,14 +9,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from nlgraft.basics.errors import DataError
+from nlgraft.basics.errors import DataError, Problem
+from nlgraft.basics.wording import size
 from nlgraft.pipeline.manifest import Manifest
 from nlgraft.pipeline.stage import Stage, StageGraph, Work
 from nlgraft.pipeline.store import StageCost, TimedRun
-from nlgraft.study.data.plan import BITS_PER_S, BYTES_PER_WEIGHT, StepTime
 from nlgraft.study.data.study import Resources
 from nlgraft.text.files import expand, read_json
 
+_BYTES_PER_WEIGHT = 4
 _FLOP = 6
 """Per parameter and token: two forward, four backward (Kaplan et al. 2020, section 2.1)."""
 _FLOPS_PER_CPU = 1e11
@@ -175,7 +176,7 @@ def estimated_cost(stage: Stage, resources: Resources) -> tuple[float, float] | 
     if not parameters:
         return None
     seconds = _training_s(replace(stage.work, num_parameters=parameters), resources, None)
-    return seconds or 0.0, BYTES_PER_WEIGHT * parameters
+    return seconds or 0.0, _BYTES_PER_WEIGHT * parameters
 
 
 def _training_s(work: Work, resources: Resources, num_workers: int | None) -> float | None:
@@ -191,17 +192,19 @@ def _training_s(work: Work, resources: Resources, num_workers: int | None) -> fl
     return work.num_steps * (_STEP_S + _FLOP * parameters * work.tokens_per_step / rate)
 
 
-def step_times(stages: Iterable[Stage], costs: Mapping[str, StageCost]) -> list[StepTime]:
-    """Return the step times of trainings that were timed with one worker, one for each name of a stage."""
-    by_name: dict[str, StepTime] = {}
+def memory_problems(stages: Iterable[Stage], memory_bytes: float) -> list[Problem]:
+    """Find trainings whose weights alone exceed the memory of a machine; one for each name of a stage."""
+    sizes: dict[str, float] = {}
     for stage in stages:
-        timed = costs[stage.name].by_workers if stage.name in costs else {}
-        steps = stage.work.num_steps if stage.work is not None and stage.is_distributed else None
-        if 1 in timed and steps and stage.name not in by_name:
-            two_s = timed[2] / steps if 2 in timed else None
-            line_s = 8 * BYTES_PER_WEIGHT * _num_parameters(stage) / BITS_PER_S
-            by_name[stage.name] = StepTime(stage.name, timed[1] / steps, two_s, line_s)
-    return [*by_name.values()]
+        if stage.work is not None:
+            num_bytes = _BYTES_PER_WEIGHT * _num_parameters(stage)
+            sizes[stage.name] = max(num_bytes, sizes.get(stage.name, 0.0))
+    has = f"this machine's memory has {size(memory_bytes)}; lower the sizes of its model"
+    return [
+        Problem("base", f"stage {name} trains weights of {size(num_bytes)}, {has}")
+        for name, num_bytes in sizes.items()
+        if num_bytes > memory_bytes
+    ]
 
 
 def _num_parameters(stage: Stage) -> int:
@@ -224,4 +227,4 @@ def _released_parameters(directory: Path) -> int:
         return 0
     is_half = "16" in str(config.get("dtype") or config.get("torch_dtype"))
     num_bytes = sum(path.stat().st_size for path in files)
-    return num_bytes // (BYTES_PER_WEIGHT // 2 if is_half else BYTES_PER_WEIGHT)
+    return num_bytes // (_BYTES_PER_WEIGHT // 2 if is_half else _BYTES_PER_WEIGHT)

@@ -15,12 +15,12 @@ from nlgraft.pipeline.execute import load_function
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell, cells, idle_note
-from nlgraft.study.data.plan import ASSUMPTIONS, Plan, PlannedTrial, StepTime
+from nlgraft.study.data.plan import Plan, PlannedTrial
 from nlgraft.study.data.space import corner
 from nlgraft.study.data.study import Search, Study
 from nlgraft.study.data.system import SEARCH_SPLITS, Findings
 from nlgraft.study.planning.capacity import capacity_problems, max_allowed, max_concurrent
-from nlgraft.study.planning.cost import Cost, cost_of, step_times
+from nlgraft.study.planning.cost import Cost, cost_of, memory_problems
 from nlgraft.study.planning.selection import search_seed
 from nlgraft.study.reading.resolving import ResolvedCell, resolve_cell
 from nlgraft.study.reading.rules import warnings
@@ -57,7 +57,6 @@ def plan(
     study: Study,
     store: ArtifactStore | None = None,
     capacity: Mapping[str, float] | None = None,
-    num_nodes: int | None = None,
 ) -> Plan:
     """Plan a run without side effects.
 
@@ -65,7 +64,6 @@ def plan(
         study: The study.
         store: Holds finished stages and the cost of earlier ones; None: nothing is finished or estimated.
         capacity: Capacity of the cluster, by Ray's resource names; None: unknown, so that everything fits.
-        num_nodes: Model the step of each training on so many nodes, one worker on each.
 
     Raises:
         StudyError: The design is too large, or a cell's config is refused by the system.
@@ -105,8 +103,8 @@ def plan(
             for key, splits in data.read.items()
         }
         cost = cost_of([*to_do, *stages.future], durations, study.resources, texts)
-        steps = step_times(stages.distinct.values(), durations) if num_nodes is not None else []
-    notes += _step_notes(steps, num_nodes) if num_nodes is not None else []
+        problems = capacity_problems(study.resources, capacity) if capacity is not None else []
+        problems += memory_problems(stages.distinct.values(), (capacity or {}).get("memory", math.inf))
     notes += _cost_notes(cost) if store is not None or cost.estimated else []
     return Plan(
         study=study,
@@ -119,7 +117,7 @@ def plan(
             "finished": len(finished),
         },
         max_concurrent=_num_concurrent(study, capacity),
-        problems=capacity_problems(study.resources, capacity) if capacity is not None else [],
+        problems=problems,
         warnings=warnings(study)
         + _small_searches(study, resolved)
         + _short_budget(study, len(trials) + num_search_trials)
@@ -130,8 +128,6 @@ def plan(
         disk_bytes=cost.num_bytes,
         is_cost_measured=not cost.estimated and not cost.unknown,
         is_cost_scaled=bool(cost.scaled),
-        num_nodes=num_nodes,
-        step_times=steps,
     )
 
 
@@ -189,15 +185,6 @@ def _num_concurrent(study: Study, capacity: Mapping[str, float] | None) -> int |
     return max_allowed(study.resources) if capacity is None else max_concurrent(study.resources, capacity)
 
 
-def _step_notes(steps: Sequence[StepTime], num_nodes: int) -> list[str]:
-    if steps:
-        return [f"steps on {num_nodes} nodes are modelled: {'; '.join(ASSUMPTIONS)}"]
-    return [
-        f"no step on {num_nodes} nodes is modelled: the store has no training of this study with a number "
-        "of steps that was timed on one worker"
-    ]
-
-
 def _cost_notes(cost: Cost) -> list[str]:
     notes = []
     if cost.scaled:
@@ -233,11 +220,10 @@ def _looks_note(study: Study, num_cells: int) -> list[str]:
     if planned is None or len(looks) < 2:
         return []
     *earlier, last = looks
-    most = planned.replicates or num_cells * last
     return [
         f"results are tested at {', '.join(map(str, earlier))} and {last} seeds; cells that are decided, or "
-        f"never will be, stop there: {num_cells * planned.looks[0]} to {most} replicates; trials, stages, "
-        f"time and size are those of {last} seeds in every cell"
+        f"never will be, stop there: {num_cells * planned.looks[0]} to {num_cells * last} replicates; "
+        f"trials, stages, time and size are those of {last} seeds in every cell"
     ]
 
 

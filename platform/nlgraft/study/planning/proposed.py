@@ -49,7 +49,7 @@ def _is_choice(text: str) -> bool:
 
 
 def baseline_of(study: StudyT) -> StudyT:
-    """Reduce a study to its baseline and its first objective.
+    """Reduce a study to its baseline.
 
     Raises:
         StudyError: It has seeds that belong to streams.
@@ -201,7 +201,7 @@ def _baseline_document(study: Study) -> dict[str, Any]:
         "analysis": {"alpha": study.analysis.alpha},
         "data": data,
         "base": config,
-        "objective": study.objectives[0].model_dump(mode="json"),
+        "objective": study.objective.model_dump(mode="json"),
     }
 
 

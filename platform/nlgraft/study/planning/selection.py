@@ -1,4 +1,4 @@
-"""The proposals of a search inside a cell, and the choice of the best.
+"""The proposals of a search inside a cell, the choice of the best, and the seeds that looks grant.
 
 Proposals are records beside the artifact store, keyed by everything that determines them, so that a study
 that is run again, extended by a factor or given more trials finds its earlier ones.
@@ -7,7 +7,7 @@ that is run again, extended by a factor or given more trials finds its earlier o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -16,11 +16,11 @@ from pydantic import TypeAdapter
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord, trial_record
-from nlgraft.study.data.design import Cell
+from nlgraft.study.data.design import Cell, cells
 from nlgraft.study.data.study import Objective, Study
-from nlgraft.study.reading.resolving import resolve_config
+from nlgraft.study.reading.resolving import resolve_cell, resolve_config
 
-KIND = "proposals"
+PROPOSALS = "proposals"
 _LAST_SEED = 2**32 - 1
 
 
@@ -88,7 +88,7 @@ def search_key(study: Study, cell: Cell) -> str:
             # Paths as written in the file: a search that moves with its study resumes.
             "config": resolve_config(study, cell, has_absolute_paths=False).model_dump(mode="json"),
             "search": search,
-            "objectives": [objective.model_dump(mode="json") for objective in study.objectives],
+            "objectives": [study.objective.model_dump(mode="json")],
             "seed": search_seed(study),
         }
     )
@@ -97,7 +97,7 @@ def search_key(study: Study, cell: Cell) -> str:
 def load_proposals(study: Study, cell: Cell, store: ArtifactStore) -> list[Proposal]:
     """Read the recorded proposals of a cell by ascending number, with the records of their trials."""
     prefix = search_key(study, cell)
-    proposals = store.list_records(KIND, _PROPOSAL, f"{prefix}/").values()
+    proposals = store.list_records(PROPOSALS, _PROPOSAL, f"{prefix}/").values()
     with_records = [replace(proposal, record=_record_of(proposal, store)) for proposal in proposals]
     return sorted(with_records, key=lambda proposal: proposal.number)
 
@@ -110,7 +110,7 @@ def _record_of(proposal: Proposal, store: ArtifactStore) -> TrialRecord | None:
 
 def save_proposal(study: Study, cell: Cell, store: ArtifactStore, proposal: Proposal) -> None:
     """Record a proposal, before its trial starts."""
-    store.write_record(KIND, f"{search_key(study, cell)}/{proposal.number:05d}", proposal.to_json())
+    store.write_record(PROPOSALS, f"{search_key(study, cell)}/{proposal.number:05d}", proposal.to_json())
 
 
 def chosen_params(study: Study, cell: Cell, store: ArtifactStore) -> dict[str, Any] | None:
@@ -123,16 +123,15 @@ def best_params(study: Study, proposals: Iterable[Proposal]) -> dict[str, Any] |
     assert study.search is not None
     counted = [proposal for proposal in proposals if proposal.number < study.search.trials]
     is_over = sum(proposal.has_ended for proposal in counted) == study.search.trials
-    best = best_proposal(study.objectives, counted) if is_over else None
+    best = best_proposal(study.objective, counted) if is_over else None
     return None if best is None else dict(best.params)
 
 
-def best_proposal(objectives: Sequence[Objective], proposals: Iterable[Proposal]) -> Proposal | None:
-    """Choose the proposal to replicate: the best finished one by the first objective.
+def best_proposal(objective: Objective, proposals: Iterable[Proposal]) -> Proposal | None:
+    """Choose the proposal to replicate: the best finished one by the objective.
 
     The earlier one at a tie; None when no trial finished with a finite value.
     """
-    objective = objectives[0]
     sign = 1.0 if objective.direction == "maximize" else -1.0
 
     def value(proposal: Proposal) -> float:
@@ -143,3 +142,37 @@ def best_proposal(objectives: Sequence[Objective], proposals: Iterable[Proposal]
     ended = [p for p in proposals if p.record is not None and p.record.state == "finished"]
     finite = [proposal for proposal in ended if math.isfinite(value(proposal))]
     return max(finite, key=lambda proposal: (value(proposal), -proposal.number), default=None)
+
+
+# Records of how many seeds each cell gets after planned looks.
+
+
+LOOKS = "looks"
+_ANY_SEED = 0
+_GRANTED = TypeAdapter(dict[str, int])
+
+
+def cell_key(study: Study, cell: Cell, params: Mapping[str, object]) -> str:
+    """Fingerprint of everything that determines the replicates of a cell, except their seeds."""
+    config = resolve_config(study, cell, params, has_absolute_paths=False)
+    return fingerprint({"system": study.system, "config": config.model_dump(mode="json")})
+
+
+def cell_digest(study: Study, cell: Cell) -> str:
+    """Fingerprint of the replicates of a cell but for their seeds: settings, text, and versions of stages."""
+    return resolve_cell(study, cell).graph(_ANY_SEED).fingerprint
+
+
+def record_granted(study: Study, store: ArtifactStore, granted: Mapping[str, int]) -> None:
+    """Record how many seeds each cell gets, by the cells' keys."""
+    store.write_record(LOOKS, f"{study_key(study)}/granted", dict(granted))
+
+
+def read_granted(study: Study, store: ArtifactStore) -> dict[str, int]:
+    """Read how many seeds the cells got at the last look; empty before the first."""
+    # Version 0.1.0 wrote under the first cell's key, which studies with one baseline share.
+    for key in (study_key(study), cell_key(study, cells(study)[0], {})):
+        granted = store.read_record(LOOKS, f"{key}/granted", _GRANTED)
+        if granted is not None:
+            return granted
+    return {}

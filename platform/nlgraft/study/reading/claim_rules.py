@@ -158,11 +158,7 @@ def incomparable_metrics(draft: Draft, metrics: Mapping[str, Metric]) -> Iterato
 def unused_margins(study: Study) -> Iterator[str]:
     """Warn of margins on metrics that are neither the objective's nor a claim's."""
     claimed = {claim.metric for claim in claims_of(study)}
-    deciding = {
-        f"{split}/{objective.metric.partition('/')[2]}"
-        for objective in study.objectives
-        for split in ("dev", "test")
-    }
+    deciding = {f"{split}/{study.objective.metric.partition('/')[2]}" for split in ("dev", "test")}
     for metric in study.analysis.margin:
         if metric not in claimed | deciding:
             yield (

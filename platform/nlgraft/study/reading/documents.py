@@ -11,7 +11,7 @@ import difflib
 import io
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,12 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError, YAMLStreamError
 from ruamel.yaml.events import (
     AliasEvent,
-    DocumentEndEvent,
+    CollectionEndEvent,
     DocumentStartEvent,
     Event,
     MappingStartEvent,
     NodeEvent,
     ScalarEvent,
-    SequenceStartEvent,
-    StreamEndEvent,
-    StreamStartEvent,
 )
 
 from nlgraft.basics.errors import ContractError, DataError, Problem
@@ -37,6 +34,8 @@ from nlgraft.pipeline.fingerprint import plain_json
 from nlgraft.study.data import paths
 from nlgraft.text.files import refuse_special
 
+MAX_INT = 2**63 - 1
+"""Largest whole number of a study: Arrow, databases and torch have 64 bits."""
 _MAX_DEPTH = 50
 _MAX_KEYS = 1000
 _INT = re.compile(r"[-+]?[0-9]+")
@@ -101,9 +100,9 @@ def from_values(values: Mapping[str, Any]) -> Document:
 
 def parse(text: str) -> Document:
     """Parse one YAML 1.2 document; of duplicate keys the first value stays, so that the rest is checked."""
-    builder = _Builder()
+    builder = _Builder(text)
     try:
-        builder.build(YAML(typ="safe", pure=True).parse(io.StringIO(text)))
+        builder.build()
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f"line {mark.line + 1}: " if mark is not None else ""
@@ -147,11 +146,16 @@ def write_yaml(values: Any) -> str:
 
 def masked(values: Any) -> Any:
     """Copy JSON values with the credentials of URIs masked: ``scheme://user:***@host``."""
+    return map_texts(values, lambda _, text: without_credentials(text))
+
+
+def map_texts(values: Any, change: Callable[[str, str], str], path: str = "") -> Any:
+    """Copy JSON values with each text, but no key, replaced by ``change(path, text)``."""
     if isinstance(values, dict):
-        return {key: masked(value) for key, value in values.items()}
+        return {key: map_texts(value, change, paths.join(path, key)) for key, value in values.items()}
     if isinstance(values, list):
-        return [masked(value) for value in values]
-    return without_credentials(values) if isinstance(values, str) else values
+        return [map_texts(value, change, paths.join(path, index)) for index, value in enumerate(values)]
+    return change(path, values) if isinstance(values, str) else values
 
 
 def _represent_text(representer: Any, text: str) -> Any:
@@ -162,155 +166,106 @@ def _represent_text(representer: Any, text: str) -> Any:
     return representer.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
-@dataclass
-class _Frame:
-    """A mapping or list that is being filled."""
-
-    values: Any
-    path: str
-    key: str | None = None
-    is_key_due: bool = True
-    is_skipping: bool = False
-    key_lines: dict[str, int] = field(default_factory=dict)
-
-
 class _Builder:
-    """Builds a document from parser events: nothing is expanded, recursed into or silently dropped."""
+    """Builds a document from parser events: nothing is expanded or silently dropped."""
 
-    def __init__(self) -> None:
+    def __init__(self, text: str) -> None:
         self.document = Document()
-        self._frames: list[_Frame] = []
-        self._num_documents = 0
+        self._events: Iterator[Event] = YAML(typ="safe", pure=True).parse(io.StringIO(text))
 
-    def refuse(self, path: str, message: str) -> None:
+    def refuse(self, path: str, message: str, line: int | None = None) -> None:
         """Record a problem that leaves a gap in the values."""
-        self.document.problems.append(Problem(path, message))
+        where = "" if line is None else f"line {line}: "
+        self.document.problems.append(Problem(path, where + message))
         self.document.is_whole = False
 
-    def build(self, events: Iterable[Event]) -> None:
+    def build(self) -> None:
         """Consume all events."""
-        for event in events:
-            line = event.start_mark.line + 1
+        num_documents = 0
+        for event in self._events:
             if isinstance(event, DocumentStartEvent):
-                self._start_document(event, line)
+                num_documents += 1
+                if num_documents > 1:
+                    self.refuse("", "a second document begins; a study file holds one", _line(event))
+                if event.version is not None and tuple(event.version) != (1, 2):
+                    self.refuse("", "studies are YAML 1.2; remove the %YAML line", _line(event))
             elif isinstance(event, NodeEvent):
-                self._check_node(event, line)
-                if not self._node(event, line):
-                    return
-            elif not isinstance(event, (StreamStartEvent, StreamEndEvent, DocumentEndEvent)):
-                self._frames.pop()
+                self.document.values = self._value(event, "", 0)
 
-    def _start_document(self, event: DocumentStartEvent, line: int) -> None:
-        self._num_documents += 1
-        if self._num_documents > 1:
-            self.refuse("", f"line {line}: a second document begins; a study file holds one")
-        if event.version is not None and tuple(event.version) != (1, 2):
-            self.refuse("", f"line {line}: studies are YAML 1.2; remove the %YAML line")
-
-    def _check_node(self, event: NodeEvent, line: int) -> None:
-        where = self._next_path()
-        anchor = getattr(event, "anchor", None)
+    def _value(self, event: Event, path: str, depth: int) -> Any:
+        self._check_node(event, path)
+        if isinstance(event, ScalarEvent):
+            return self._scalar(event, path)
         if isinstance(event, AliasEvent):
-            self.refuse(where, f"line {line}: alias *{anchor} is not allowed; write the value out")
+            return None
+        # A document nested deeper would exhaust the recursion of whoever walks it.
+        if depth >= _MAX_DEPTH:
+            raise YAMLError(f"line {_line(event)}: nested deeper than {_MAX_DEPTH} levels")
+        return self._mapping(path, depth) if isinstance(event, MappingStartEvent) else self._list(path, depth)
+
+    def _check_node(self, event: Event, path: str) -> None:
+        anchor, tag = getattr(event, "anchor", None), getattr(event, "ctag", None)
+        if isinstance(event, AliasEvent):
+            self.refuse(path, f"alias *{anchor} is not allowed; write the value out", _line(event))
         elif anchor is not None:
-            self.refuse(
-                where, f"line {line}: anchor &{anchor} is not allowed; write the value out where it is used"
-            )
-        tag = getattr(event, "ctag", None)
+            message = f"anchor &{anchor} is not allowed; write the value out where it is used"
+            self.refuse(path, message, _line(event))
         if tag is not None and str(tag):
-            self.refuse(where, f"line {line}: tag {tag} is not allowed; quote the value if it is text")
+            message = f"tag {tag} is not allowed; quote the value if it is text"
+            self.refuse(path, message, _line(event))
 
-    def _node(self, event: NodeEvent, line: int) -> bool:
-        """Add a value or a key; False when reading must stop."""
-        if isinstance(event, (MappingStartEvent, SequenceStartEvent)):
-            # A document nested deeper would exhaust the recursion of whoever walks it.
-            if len(self._frames) >= _MAX_DEPTH:
-                self.refuse("", f"line {line}: nested deeper than {_MAX_DEPTH} levels")
-                return False
-            if self._is_key():
-                self.refuse(self._frames[-1].path, f"line {line}: a key must be text")
-            values: Any = {} if isinstance(event, MappingStartEvent) else []
-            path = self._next_path()
-            self._take(values, line)
-            self._frames.append(_Frame(values, path))
-        elif isinstance(event, ScalarEvent):
-            is_plain = event.style in (None, "")
-            value = resolve_plain(event.value) if is_plain else event.value
-            if self._is_key():
-                frame = self._frames[-1]
-                if len(frame.key_lines) >= _MAX_KEYS:
-                    self.refuse(frame.path, f"line {line}: more than {_MAX_KEYS:,} keys; split the mapping")
-                    return False
-                self._start_key(event.value, value, line)
-                if is_plain and event.value == "<<":
-                    where = self._next_path()
-                    self.refuse(where, f"line {line}: merge key << is not allowed; write the values out")
-            else:
-                self._take(self._checked(value, line), line)
-        else:
-            self._take(None, line)
-        return True
-
-    def _is_key(self) -> bool:
-        if not self._frames:
-            return False
-        frame = self._frames[-1]
-        return isinstance(frame.values, dict) and frame.is_key_due
-
-    def _start_key(self, text: str, value: Any, line: int) -> None:
-        frame = self._frames[-1]
-        where = paths.join(frame.path, text)
-        frame.is_key_due = False
-        frame.is_skipping = False
-        if not isinstance(value, str):
-            self.refuse(where, f'line {line}: key {text} is not text; quote it: "{text}"')
-        if text in frame.key_lines:
-            first = frame.key_lines[text]
-            message = f"line {line}: key {text!r} is written twice, first on line {first}; keep one"
-            self.document.problems.append(Problem(where, message))
-            frame.is_skipping = True
-        else:
-            frame.key_lines[text] = line
-            self.document.lines.setdefault(where, line)
-        frame.key = text
-
-    def _checked(self, value: Any, line: int) -> Any:
-        where = self._next_path()
+    def _scalar(self, event: ScalarEvent, path: str) -> Any:
+        value = _resolved(event)
         if isinstance(value, float) and not math.isfinite(value):
-            self.refuse(where, f"line {line}: {value} is not a finite number")
+            allowed = f"give at most 1.8e308, or as a whole number {MAX_INT:,}"
+            self.refuse(path, f"{value} is not a finite number; {allowed}", _line(event))
         if isinstance(value, str) and ("\0" in value or not _is_unicode(value)):
-            self.refuse(where, f"line {line}: holds a character that no text file has")
+            self.refuse(path, "holds a character that no text file has", _line(event))
         return value
 
-    def _next_path(self) -> str:
-        if not self._frames:
-            return ""
-        frame = self._frames[-1]
-        if isinstance(frame.values, list):
-            return paths.join(frame.path, len(frame.values))
-        if frame.key is None or frame.is_key_due:
-            return frame.path
-        return paths.join(frame.path, frame.key)
+    def _list(self, path: str, depth: int) -> list[Any]:
+        values: list[Any] = []
+        while not isinstance(event := next(self._events), CollectionEndEvent):
+            where = paths.join(path, len(values))
+            self.document.lines.setdefault(where, _line(event))
+            values.append(self._value(event, where, depth + 1))
+        return values
 
-    def _take(self, value: Any, line: int) -> None:
-        """Put a finished or opened value in its place."""
-        if not self._frames:
-            self.document.values = value
-            return
-        frame = self._frames[-1]
-        if isinstance(frame.values, list):
-            self.document.lines.setdefault(paths.join(frame.path, len(frame.values)), line)
-            frame.values.append(value)
-            return
-        if frame.is_key_due:
-            # The key was refused because it is not text; skip the value that follows.
-            frame.key = "?"
-            frame.is_skipping = True
-            frame.is_key_due = False
-            return
-        if not frame.is_skipping and frame.key is not None:
-            frame.values[frame.key] = value
-        frame.is_key_due = True
+    def _mapping(self, path: str, depth: int) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        key_lines: dict[str, int] = {}
+        while not isinstance(event := next(self._events), CollectionEndEvent):
+            line = _line(event)
+            if len(key_lines) >= _MAX_KEYS:
+                place = path or "the file"
+                raise YAMLError(f"line {line}: more than {_MAX_KEYS:,} keys in {place}; split the mapping")
+            if not isinstance(event, ScalarEvent):
+                self.refuse(path, "a key must be text", line)
+                self._value(event, path, depth + 1)
+                self._value(next(self._events), path, depth + 1)
+                continue
+            self._check_node(event, path)
+            key, where = event.value, paths.join(path, event.value)
+            if not isinstance(_resolved(event), str):
+                self.refuse(where, f'key {key} is not text; quote it: "{key}"', line)
+            elif key == "<<" and not event.style:
+                self.refuse(where, "merge key << is not allowed; write the values out", line)
+            if key in key_lines:
+                message = f"key {key!r} is written twice, first on line {key_lines[key]}; keep one"
+                self.document.problems.append(Problem(where, f"line {line}: {message}"))
+            key_lines.setdefault(key, line)
+            self.document.lines.setdefault(where, line)
+            value = self._value(next(self._events), where, depth + 1)
+            values.setdefault(key, value)
+        return values
+
+
+def _line(event: Event) -> int:
+    return event.start_mark.line + 1
+
+
+def _resolved(event: ScalarEvent) -> str | int | float | bool | None:
+    return event.value if event.style else resolve_plain(event.value)
 
 
 def _is_unicode(text: str) -> bool:

@@ -16,6 +16,8 @@ from nlgraft.study.reading.knobs import Place
 
 _MOST_SEEDS = 20
 _QUOTED = re.compile(r"'([^']*)'")
+Parts = tuple[str | int, ...]
+"""Place of a value: keys and indices."""
 _RULES = ("value_error", "assertion_error")
 
 
@@ -30,7 +32,7 @@ class Fault:
         is_missing: True where a value must be given and is not.
     """
 
-    parts: tuple[str | int, ...]
+    parts: Parts
     message: str
     is_unknown_key: bool = False
     is_missing: bool = False
@@ -49,7 +51,7 @@ def faults_of(error: ValidationError, model: type[BaseModel], values: Any) -> li
 
     If pydantic tried several variants at one path, a rule of the model is preferred to an error of type.
     """
-    by_path: dict[tuple[str | int, ...], Fault] = {}
+    by_path: dict[Parts, Fault] = {}
     for details in error.errors(include_url=False):
         least = details.get("ctx", {}).get("min_length")
         if details["type"] == "too_short" and len(details["input"]) >= least:
@@ -59,6 +61,13 @@ def faults_of(error: ValidationError, model: type[BaseModel], values: Any) -> li
         if details["type"] in _RULES or fault.parts not in by_path:
             by_path[fault.parts] = fault
     return list(by_path.values())
+
+
+def take_out(values: Any, parts: Parts) -> tuple[Any, Any]:
+    """Remove a key of nested values, in place; return the mapping that had it, and its value."""
+    for part in parts[:-1]:
+        values = values[part]
+    return values, values.pop(parts[-1], None)
 
 
 def describe(value: Any) -> str:

@@ -15,12 +15,8 @@ from nlgraft.study.data.space import alternatives, corner, same
 from nlgraft.study.data.study import Overrides, Study
 from nlgraft.study.data.system import REPLICATE_SPLITS
 from nlgraft.study.reading.draft import Draft
-from nlgraft.study.reading.knobs import Place
 from nlgraft.study.reading.resolving import Resolver, nested_config
 from nlgraft.study.reading.system_import import load_system
-
-_Changes = Mapping[str, Any]
-_NONE: _Changes = {}
 
 
 def idle_problems(study: Study) -> Iterator[Problem]:
@@ -84,22 +80,22 @@ class _Twins:
                     message = f"{idle.factor} has an effect where {conditions_text(where)}; remove the entry"
                     yield Problem(f"design.idle[{index}]", message)
 
-    def _identity(self, cell: Cell, changes: _Changes = _NONE) -> tuple[str, ...]:
-        """Fingerprints of a cell's trials with some values changed; none where its config is refused."""
+    def _identity(self, cell: Cell) -> tuple[str, ...]:
+        """Fingerprints of a cell's trials; none where its config is refused."""
         fingerprints = []
         for params in self._probes(cell):
-            config = self._config(cell, {**params, **changes})
+            config = self._config(cell, params)
             if config is None:
                 return ()
             graph = self._system.stage_graph(config, seed=self._study.seeds[0], splits=REPLICATE_SPLITS)
             fingerprints.append(graph.fingerprint)
         return tuple(fingerprints)
 
-    def _config(self, cell: Cell, changes: _Changes = _NONE) -> BaseModel | None:
-        return self._resolver.faults(cell, changes)[0]
+    def _config(self, cell: Cell, params: Mapping[str, Any]) -> BaseModel | None:
+        return self._resolver.faults(cell, params)[0]
 
     def _probes(self, cell: Cell) -> list[dict[str, Any]]:
-        config = self._config(cell)
+        config = self._config(cell, {})
         if self._study.search is None or config is None:
             return [{}]
         space = self._study.search.space
@@ -119,7 +115,7 @@ class _Twins:
         num_others = len({same_cell.label for pair in pairs for same_cell in pair}) - len(labels)
         overridden = {**twin.overrides, **cell.overrides}
         changed = [path for path in overridden if not _agree(twin, cell, path)]
-        if self._config(twin) == self._config(cell):
+        if self._config(twin, {}) == self._config(cell, {}):
             return f"{cells} have the same config; keep one"
         where = ""
         remedies = ["keep one of them"]
@@ -128,8 +124,9 @@ class _Twins:
             if len(names) == 1 and self._study.design.kind == "full":
                 when = ", ".join(f"{k}: [{', '.join(map(level_text, v))}]" for k, v in conditions.items())
                 remedies.insert(0, f"declare design.idle: [{{factor: {names[0]}, when: {{{when}}}}}]")
-        elif setting := self._setting(twin, cell, changed):
-            where = f" where {setting}"
+        elif read_when := [each for path in changed for each in self._system.conditions(path)]:
+            listed = [{path: [*values] for path, values in condition.items()} for condition in read_when]
+            where = f" unless {' or '.join(map(conditions_text, listed))}"
             remedies.insert(0, "change that")
         others = f" (and so do {num_others} others)" if num_others else ""
         verb = "has" if len(changed) == 1 else "have"
@@ -152,24 +149,6 @@ class _Twins:
             if needed:
                 return {name: needed}
         return {}
-
-    def _setting(self, twin: Cell, cell: Cell, changed: Sequence[str]) -> str | None:
-        """The setting without which the twins would differ, of those with choices, the study's own first."""
-        config = self._config(cell)
-        assert config is not None
-        values = dict(paths.leaves(config.model_dump(mode="json")))
-        base_paths = [path for path, _ in paths.leaves(self._study.base) if path in values]
-        for path in dict.fromkeys([*base_paths, *values]):
-            place = Place.root(self._system.config_type)
-            for part in paths.split(path):
-                place = place.step(part)
-            choices = place.choices or ([True, False] if place.type == "true or false" else [])
-            for choice in choices if path not in changed else ():
-                if self._are_apart(
-                    *(self._identity(same_cell, {path: choice}) for same_cell in (twin, cell))
-                ):
-                    return f"{path} is {level_text(values[path])}"
-        return None
 
     @staticmethod
     def _are_apart(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
@@ -230,7 +209,7 @@ def _domain(study: Study, path: str) -> str | None:
     """The domain that proposes a value in every trial; None where there is none or it has a condition."""
     space = study.search.space if study.search else {}
     for target, domain in space.items():
-        if _covers(target, path) and not domain.when:
+        if paths.contains(target, path) and not domain.when:
             return f"search.space.{target}"
     return None
 
@@ -241,21 +220,11 @@ def _owners(study: Study, cells: Sequence[Cell], path: str) -> list[str]:
     names += [f"components.{name}" for name in study.components]
     owners: dict[str, None] = {}
     for cell in cells:
-        origins = [origin for target, origin in cell.origins.items() if _covers(target, path)]
+        origins = [origin for target, origin in cell.origins.items() if paths.contains(target, path)]
         if not origins:
             return []
         owners |= dict.fromkeys(name for name in names for o in origins if o.startswith(f"{name}."))
     return list(owners)
-
-
-def _covers(target: str, path: str) -> bool:
-    """Return True when setting a target replaces the whole value at a path."""
-    try:
-        outer, inner = paths.split(target), paths.split(path)
-    except ValueError:
-        # Not a path; reported with the config's own paths.
-        return False
-    return inner[: len(outer)] == outer
 
 
 def _explain(

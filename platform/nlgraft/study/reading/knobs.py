@@ -24,8 +24,15 @@ from nlgraft.study.data.system import System
 # Descriptions of settings: the docstrings below the fields of a config, put into its JSON schema.
 
 
-class DescribedSchema(GenerateJsonSchema):
-    """Writes schemas in which the docstring below a field is its description."""
+class _WithDefaults(GenerateJsonSchema):
+    def get_default_value(self, schema: Any) -> Any:
+        factory = schema.get("default_factory")
+        takes_data = schema.get("default_factory_takes_data")
+        return factory() if factory and not takes_data else super().get_default_value(schema)
+
+
+class DescribedSchema(_WithDefaults):
+    """Writes schemas with all defaults, in which the docstring below a field is its description."""
 
     def model_schema(self, schema: ModelSchema) -> JsonSchemaValue:
         """Write the schema of one model."""
@@ -115,26 +122,9 @@ class Knob:
 
     def to_json(self) -> dict[str, Any]:
         """Turn the knob into JSON values; ``default`` is null where ``is_required``."""
-        return {
-            "path": self.path,
-            "type": self.type,
-            "default": None if self.default is REQUIRED else self.default,
-            "is_required": self.default is REQUIRED,
-            "allowed": self.allowed,
-            "description": self.description,
-            "kinds": [*self.kinds],
-        }
-
-
-class _WithDefaults(GenerateJsonSchema):
-    def get_default_value(self, schema: Any) -> Any:
-        factory = schema.get("default_factory")
-        takes_data = schema.get("default_factory_takes_data")
-        return factory() if factory and not takes_data else super().get_default_value(schema)
-
-
-class _DescribedWithDefaults(_WithDefaults, DescribedSchema):
-    pass
+        is_required = self.default is REQUIRED
+        default = None if is_required else self.default
+        return vars(self) | {"default": default, "is_required": is_required, "kinds": [*self.kinds]}
 
 
 @dataclass(frozen=True)
@@ -153,9 +143,7 @@ class Place:
     @lru_cache(maxsize=64)
     def root(cls, model: type[BaseModel], *, is_described: bool = False) -> Place:
         """Return the place of a whole config, with the descriptions of its settings if wanted."""
-        schema = model.model_json_schema(
-            schema_generator=_DescribedWithDefaults if is_described else _WithDefaults
-        )
+        schema = model.model_json_schema(schema_generator=DescribedSchema if is_described else _WithDefaults)
         return cls([], schema.get("$defs", {})).at([schema])
 
     def at(self, schemas: Sequence[Schema]) -> Place:
@@ -302,7 +290,7 @@ def _rows(place: Place, parent: str, defaults: Any, depth: int) -> Iterator[Knob
     is_union = len(place.variants) > 1
     for schema in sorted(place.variants, key=lambda schema: not _agrees(schema, defaults)):
         variant_defaults = defaults if _agrees(schema, defaults) else {}
-        kinds = _kinds([schema], place.variants) if is_union else ()
+        kinds = _kinds(schema, place.variants) if is_union else ()
         for name, field in schema.get("properties", {}).items():
             default = variant_defaults.get(name, field.get("default", REQUIRED))
             rows = _field_rows(place.at([field]), paths.join(parent, name), default, field, depth)
@@ -336,12 +324,11 @@ def _field_rows(
         yield Knob(path, leaf.type, default, leaf.allowed, field.get("description", ""))
 
 
-def _kinds(variants: Sequence[Schema], all_variants: Sequence[Schema]) -> tuple[str, ...]:
-    """The choices by which some variants of a mapping differ from all others: ``corpus: files``."""
-    fields = [schema.get("properties", {}) for schema in all_variants]
-    first = fields[0] if fields else {}
-    names = [name for name in first if all("const" in properties.get(name, {}) for properties in fields)]
-    return tuple(f"{name}: {schema['properties'][name]['const']}" for schema in variants for name in names)
+def _kinds(schema: Schema, variants: Sequence[Schema]) -> tuple[str, ...]:
+    """The choices by which a variant of a mapping differs from all others: ``corpus: files``."""
+    fields = [variant.get("properties", {}) for variant in variants]
+    names = [name for name in fields[0] if all("const" in properties.get(name, {}) for properties in fields)]
+    return tuple(f"{name}: {schema['properties'][name]['const']}" for name in names)
 
 
 def _inner(schema: Schema) -> list[Schema]:
@@ -425,9 +412,7 @@ def _partial(schema: Any) -> Any:
     if isinstance(schema, list):
         return [_partial(entry) for entry in schema]
     if isinstance(schema, dict):
-        return {key: _partial(value) for key, value in schema.items() if not _is_required(key, value)}
+        # A setting may itself be called "required".
+        kept = {key: value for key, value in schema.items() if key != "required" or isinstance(value, dict)}
+        return {key: _partial(value) for key, value in kept.items()}
     return schema
-
-
-def _is_required(key: str, value: Any) -> bool:
-    return key == "required" and isinstance(value, list)

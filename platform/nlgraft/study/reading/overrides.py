@@ -45,7 +45,7 @@ def apply(document: Document, overrides: Iterable[str], environ: Mapping[str, st
             applied[pair[0]] = pair[1]
     # Scales are left out: a variable that only an unused scale names need not be set.
     scales = values.pop("scales", None)
-    values = _interpolate(values, "", environ, document.problems)
+    values = _interpolated(values, environ, document.problems)
     if scales is not None:
         values["scales"] = scales
     document.values = values
@@ -137,34 +137,18 @@ def _forget_lines(document: Document, path: str) -> None:
     document.lines |= dict.fromkeys([path, *inner_paths], 0)
 
 
-def _interpolate(
-    value: Any,
-    path: str,
-    environ: Mapping[str, str],
-    problems: list[Problem],
-) -> Any:
-    if isinstance(value, dict):
-        return {
-            key: _interpolate(child, paths.join(path, key), environ, problems) for key, child in value.items()
-        }
-    if isinstance(value, list):
-        return [
-            _interpolate(child, paths.join(path, index), environ, problems)
-            for index, child in enumerate(value)
-        ]
-    if not isinstance(value, str) or "${" not in value:
-        return value
+def _interpolated(values: Any, environ: Mapping[str, str], problems: list[Problem]) -> Any:
+    """Copy values with ``${env:NAME}`` put in; the first place that names an unset variable is a problem."""
+    unset: set[str] = set()
 
-    def look_up(match: re.Match[str]) -> str:
-        name = match.group(1)
-        if name not in environ:
-            message = f"the environment variable {name} is not set; export {name}=..."
-            if message not in [problem.message for problem in problems]:
-                # The first place that names a variable stands for all.
+    def put_in(path: str, text: str) -> str:
+        for name in _VARIABLE.findall(text):
+            if name not in environ and name not in unset:
+                unset.add(name)
+                message = f"the environment variable {name} is not set; export {name}=..."
                 problems.append(Problem(path, message))
-            return match.group()
-        return environ[name]
+        for other in _LIKE_VARIABLE.findall(_VARIABLE.sub("", text)):
+            problems.append(Problem(path, f"{other!r} is not understood; write ${{env:NAME}}"))
+        return _VARIABLE.sub(lambda match: environ.get(match[1], match[0]), text)
 
-    for other in _LIKE_VARIABLE.findall(_VARIABLE.sub("", value)):
-        problems.append(Problem(path, f"{other!r} is not understood; write ${{env:NAME}}"))
-    return _VARIABLE.sub(look_up, value)
+    return documents.map_texts(values, put_in)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from nlgraft.basics.errors import Problem, StoreError, nearest
 from nlgraft.pipeline.store import ArtifactStore
@@ -22,6 +22,11 @@ _TRACKING_SCHEMES = (
     "postgresql",
     "mysql",
     "mssql",
+)
+_FILE_STORE = (
+    "{uri!r} is an MLflow file store, which MLflow no longer writes. Give sqlite:///PATH.db or "
+    "http://HOST:PORT. To keep its runs, run `mlflow migrate-filestore --source {source} --target "
+    "sqlite:///mlflow.db` and give sqlite:///mlflow.db here"
 )
 _TRACKING_PLUGINS = "mlflow.tracking_store"
 _SQLITE_HEAD = b"SQLite format 3\0"
@@ -61,24 +66,33 @@ def _tracking_problems(study: Study) -> Iterator[Problem]:
     uri = study.tracking.uri
     if uri is None:
         return
-    if re.match(r"(?i)file:", uri) or (":" not in uri and uri not in ("databricks", "uc")):
-        message = "MLflow no longer writes file stores; give sqlite:///PATH.db or http://HOST:PORT"
-        yield Problem("tracking.uri", message)
-        return
-    scheme = uri.partition(":")[0].partition("+")[0].lower()
-    allowed = [*_TRACKING_SCHEMES, *(entry.name for entry in entry_points(group=_TRACKING_PLUGINS))]
-    if scheme not in allowed:
-        yield Problem("tracking.uri", f"{scheme!r} is no scheme of MLflow. {nearest(scheme, allowed)}")
-    database = sqlite_path(uri)
-    if database is None:
-        return
-    if fault := database_fault(database):
+    if fault := uri_fault(uri):
         yield Problem("tracking.uri", fault)
-    if database == Path(study.storage.path, OPTUNA_FILE).absolute():
+    elif sqlite_path(uri) == Path(study.storage.path, OPTUNA_FILE).absolute():
         message = (
             "is the database of Optuna; MLflow cannot share it, as both manage its tables. Give another file"
         )
         yield Problem("tracking.uri", message)
+
+
+def uri_fault(uri: str) -> str:
+    """Return why MLflow cannot write to a tracking URI; empty if nothing in it or on disk tells."""
+    try:
+        parts = urlsplit(uri)
+        is_place = parts.hostname or (uri.strip() and parts.scheme not in ("http", "https"))
+    except ValueError:
+        # No closing bracket.
+        is_place = False
+    if not is_place:
+        return f"{uri!r} is empty or names no server. Give sqlite:///PATH.db or http://HOST:PORT"
+    scheme = uri.partition(":")[0].partition("+")[0].lower()
+    if scheme == "file" or (":" not in uri and uri not in _TRACKING_SCHEMES):
+        return _FILE_STORE.format(uri=uri, source=parts.path)
+    allowed = [*_TRACKING_SCHEMES, *(entry.name for entry in entry_points(group=_TRACKING_PLUGINS))]
+    if scheme not in allowed:
+        return f"{scheme!r} is no scheme of MLflow. {nearest(scheme, allowed)}"
+    database = sqlite_path(uri)
+    return "" if database is None else database_fault(database)
 
 
 def sqlite_path(uri: str) -> Path | None:

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import JsonValue, TypeAdapter, ValidationError
+from pydantic import JsonValue, TypeAdapter
 
 from nlgraft.basics.errors import Problem, StudyError, nearest
 from nlgraft.pipeline.fingerprint import fingerprint
@@ -18,8 +18,8 @@ from nlgraft.study.data.study import SCHEMA_VERSION, Overrides, Study
 from nlgraft.study.reading import documents, overrides
 from nlgraft.study.reading.claim_rules import claim_problems
 from nlgraft.study.reading.documents import Document
-from nlgraft.study.reading.draft import read_draft
-from nlgraft.study.reading.faults import describe, faults_of
+from nlgraft.study.reading.draft import StudyT, read_draft
+from nlgraft.study.reading.faults import describe
 from nlgraft.study.reading.idle_rules import idle_problems, shadow_problems
 from nlgraft.study.reading.rules import seed_problems, study_problems, usable_cells, value_problems
 from nlgraft.study.reading.system_rules import system_problems
@@ -32,7 +32,7 @@ _KIND = "definitions"
 INPUTS = "inputs"
 """Folder of an unpacked store with the input files of its studies, by the places that they came from."""
 
-_REMOVED_RESOURCES = {"priority", "use_idle_cpus"}
+_REMOVED = {"resources": {"priority", "use_idle_cpus"}, "sequential": {"replicates"}}
 """Settings that records of earlier versions hold; none of them changed what trials compute."""
 
 
@@ -99,8 +99,9 @@ def recorded_study(name: str, store: ArtifactStore, kind: type[StudyT]) -> Study
         message = f"is neither a file nor a study of the store {store.uri}. {hint}. {other}"
         raise StudyError([Problem("", f"{name!r} {message}")], name)
     values = {**definition.study, "storage": {"path": store.uri}}
-    if isinstance(resources := values.get("resources"), dict):
-        values["resources"] = {key: resources[key] for key in resources.keys() - _REMOVED_RESOURCES}
+    for field, removed in _REMOVED.items():
+        if isinstance(settings := values.get(field), dict):
+            values[field] = {key: settings[key] for key in settings.keys() - removed}
     # A run records values. The environment of who reads the store of somebody else is none of its business.
     if "${env:" in json.dumps({key: value for key, value in values.items() if key != "scales"}):
         raise StudyError(
@@ -117,8 +118,6 @@ def recorded_study(name: str, store: ArtifactStore, kind: type[StudyT]) -> Study
 
 _OF_CELLS = ("system", "data", "base", "factors", "components", "design", "exclude", "search", "seeds")
 """Fields that determine the trials of a cell."""
-
-StudyT = TypeVar("StudyT", bound=Study)
 
 
 def read_study(
@@ -142,44 +141,35 @@ def read_study(
     Raises:
         StudyError: Lists all problems in file order.
     """
-    applied = Overrides()
-    reason = _unusable(document)
-    if reason is not None:
+    if document.is_whole and (reason := _unusable(document.values)) is not None:
         document.problems.append(reason)
-    elif document.is_whole:
-        applied = overrides.apply(document, changes, environ)
-        draft = read_draft(document.values, document.problems)
-        draft.study._directory = str(directory.absolute())
-        document.problems += value_problems(document.values)
-        document.problems += seed_problems(document.values.get("seeds"))
-        cells = usable_cells(draft)
-        document.problems += study_problems(draft, cells)
-        document.problems += claim_problems(draft, cells)
-        document.problems += system_problems(draft, cells)
-        document.problems += shadow_problems(draft, cells, applied)
-        # Building stage graphs takes the longest, and needs cells in which nothing else is wrong.
-        if not any(problem.path.startswith(_OF_CELLS) for problem in document.problems):
-            document.problems += idle_problems(draft.study)
+        document.is_whole = False
+    if not document.is_whole:
+        raise StudyError(_in_file_order(document), source)
+    applied = overrides.apply(document, changes, environ)
+    draft = read_draft(document.values, document.problems, kind)
+    study = draft.study
+    study._directory, study._overrides = str(directory.absolute()), applied
+    document.problems += value_problems(document.values)
+    document.problems += seed_problems(document.values.get("seeds"))
+    cells = usable_cells(draft)
+    document.problems += study_problems(draft)
+    document.problems += claim_problems(draft, cells)
+    document.problems += system_problems(draft, cells)
+    document.problems += shadow_problems(draft, cells, applied)
+    # Building stage graphs takes the longest, and needs cells in which nothing else is wrong.
+    if not any(problem.path.startswith(_OF_CELLS) for problem in document.problems):
+        document.problems += idle_problems(study)
     if document.problems:
         raise StudyError(_in_file_order(document), source)
-    try:
-        study = kind.model_validate(document.values)
-    except ValidationError as error:
-        # Some problems only show when the parts are put together.
-        faults = faults_of(error, Study, document.values)
-        raise StudyError([Problem(fault.path, fault.message) for fault in faults], source) from error
-    study._directory = str(directory.absolute())
-    study._overrides = applied
     return study
 
 
-def _unusable(document: Document) -> Problem | None:
+def _unusable(values: Any) -> Problem | None:
     """The problem that makes further reading pointless."""
-    if not document.is_whole:
-        return None
-    if not isinstance(document.values, dict):
-        return Problem("", f"a study is a mapping that begins with its name, got {describe(document.values)}")
-    version: Any = document.values.get("schema_version")
+    if not isinstance(values, dict):
+        return Problem("", f"a study is a mapping that begins with its name, got {describe(values)}")
+    version = values.get("schema_version")
     if isinstance(version, int) and not isinstance(version, bool) and version > SCHEMA_VERSION:
         message = f"{version} is newer than this nlgraft, which reads up to {SCHEMA_VERSION}; upgrade nlgraft"
         return Problem("schema_version", message)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
 
 from nlgraft.basics.errors import Problem, StudyError
 from nlgraft.pipeline.fingerprint import canonical_json
@@ -19,8 +17,8 @@ from nlgraft.pipeline.stage import StageGraph
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
-from nlgraft.study.data.system import REPLICATE_SPLITS, System
-from nlgraft.study.reading.faults import Fault, faults_of
+from nlgraft.study.data.system import REPLICATE_SPLITS, System, parts_of
+from nlgraft.study.reading.faults import Fault, Parts, faults_of, take_out
 from nlgraft.study.reading.system_import import load_system
 from nlgraft.text.files import looking_below
 
@@ -65,7 +63,7 @@ class Resolver:
             values = nested_config(self._base, self._data, overrides, params)
         except ValueError as error:
             return None, [Fault((), str(error))]
-        by_parts: dict[tuple[str | int, ...], Fault] = {}
+        by_parts: dict[Parts, Fault] = {}
         for _ in range(_MAX_REPAIRS):
             try:
                 config = self._system.validate(values, self._directory)
@@ -77,7 +75,8 @@ class Resolver:
             if not unknown:
                 break
             # An unknown key hides the rules over several fields, which run last: look for those without it.
-            values = _remove_keys(values, unknown)
+            for fault in unknown:
+                take_out(values, fault.parts)
         has_rules = () in by_parts
         context = {"directory": self._directory}
         hidden = [] if has_rules else hidden_problems(self._system.config_type, values, context)
@@ -90,20 +89,19 @@ class Resolver:
         over several values is placed at the one that the cell changed.
         """
         path = fault.path
-        parts = [str(part) for part in fault.parts]
         inside = f" (in cell {cell.label!r})" if not cell.is_baseline else ""
         for param in params:
-            if _contains(_parts(param), parts) or _contains(parts, _parts(param)):
+            if paths.overlap(param, path):
                 return Problem(f"search.space.{param}", fault.message + inside)
-        setters = [setter for setter in cell.overrides if _contains(_parts(setter), parts)]
+        setters = [setter for setter in cell.overrides if paths.contains(setter, path)]
         if setters:
             setter = max(setters, key=len)
             inner = path[len(setter) :]
             return Problem(cell.origins.get(setter, setter) + inner, fault.message)
         for setter in cell.changed:
-            if _contains(parts, _parts(setter)):
+            if paths.contains(path, setter):
                 return Problem(cell.origins.get(setter, setter), fault.message + inside)
-        if parts[:1] == ["data"]:
+        if paths.contains("data", path):
             return Problem(path, fault.message)
         return Problem(f"base.{path}" if path else "base", fault.message)
 
@@ -179,34 +177,10 @@ def resolve_cell(study: Study, cell: Cell, params: Mapping[str, Any] | None = No
     return ResolvedCell(resolve_config(study, cell, params), load_system(study.system), study.mirror)
 
 
-def _parts(path: str) -> list[str]:
-    try:
-        return paths.split(path)
-    except ValueError:
-        # Not a path: a key that no config has.
-        return [path]
-
-
-def _contains(outer: list[str], inner: list[str]) -> bool:
-    return inner[: len(outer)] == outer
-
-
-def _remove_keys(values: dict[str, Any], unknown: list[Fault]) -> dict[str, Any]:
-    values = copy.deepcopy(values)
-    for fault in unknown:
-        node: Any = values
-        for part in fault.parts[:-1]:
-            node = node[part]
-        node.pop(fault.parts[-1], None)
-    return values
-
-
 # Rules over several settings that pydantic does not reach, since one of these settings is refused.
 
 
-def hidden_problems(
-    model: type[BaseModel], values: Mapping[str, Any], context: Mapping[str, Any]
-) -> list[str]:
+def hidden_problems(model: type[BaseModel], values: Mapping[str, Any], context: dict[str, Any]) -> list[str]:
     """Apply a system's own rules to a config of which some values are refused.
 
     Refused values count as their defaults; messages about them are left out, as they may be due to that.
@@ -234,7 +208,7 @@ def _build_without_rules(
     model: type[BaseModel],
     values: Mapping[str, Any],
     path: str,
-    context: Mapping[str, Any],
+    context: dict[str, Any],
     refused: set[str],
 ) -> BaseModel:
     """Build the part at a path, and add the paths of refused values to ``refused``.
@@ -247,13 +221,13 @@ def _build_without_rules(
             fields[name] = field.get_default(call_default_factory=True)
             continue
         try:
-            fields[name] = _validated(field, values[name], context)
+            adapter = TypeAdapter[Any](Annotated[field.annotation, field])
+            fields[name] = adapter.validate_json(canonical_json(values[name]), strict=True, context=context)
         except ValidationError:
-            part = next(_single_part(field.annotation), None)
-            if part is not None and isinstance(values[name], Mapping):
-                fields[name] = _build_without_rules(
-                    part, values[name], paths.join(path, name), context, refused
-                )
+            parts = [*parts_of(field.annotation)]
+            if len(parts) == 1 and isinstance(values[name], Mapping):
+                where = paths.join(path, name)
+                fields[name] = _build_without_rules(parts[0], values[name], where, context, refused)
             else:
                 refused.add(paths.join(path, name))
                 fields[name] = field.get_default(call_default_factory=True)
@@ -262,25 +236,6 @@ def _build_without_rules(
     }
     try:
         # Validated again as a whole, since defaults may depend on the values given.
-        return model.model_validate(accepted, context=dict(context))
+        return model.model_validate(accepted, context=context)
     except ValidationError:
         return model.model_construct(**fields)
-
-
-def _validated(field: FieldInfo, value: Any, context: Mapping[str, Any]) -> Any:
-    annotation: Any = field.annotation
-    for constraint in field.metadata:
-        annotation = Annotated[annotation, constraint]
-    if field.discriminator is not None:
-        annotation = Annotated[annotation, FieldInfo(discriminator=field.discriminator)]
-    return TypeAdapter(annotation).validate_json(canonical_json(value), strict=True, context=dict(context))
-
-
-def _single_part(annotation: Any) -> Iterator[type[BaseModel]]:
-    """The one part that an annotation allows, besides null; none where there are several."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    elif get_origin(annotation) in (Annotated, Union, UnionType):
-        parts = [model for inner in get_args(annotation) for model in _single_part(inner)]
-        if len(parts) == 1:
-            yield parts[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nlgraft.basics.errors import Problem, StudyError, nearest
@@ -22,8 +22,9 @@ from nlgraft.study.data.space import (
     space_problems,
     table_text,
 )
-from nlgraft.study.data.study import Factor, Search, Study
+from nlgraft.study.data.study import Factor, Search, Sequential, Study
 from nlgraft.study.reading.claim_rules import unused_margins
+from nlgraft.study.reading.documents import MAX_INT
 from nlgraft.study.reading.draft import Draft
 from nlgraft.study.reading.faults import describe
 from nlgraft.study.reading.overrides import scale_problems
@@ -31,17 +32,15 @@ from nlgraft.study.reading.place_rules import place_problems
 
 _NUM_SHOWN = 10
 """Leading characters of a level that MLflow's parallel coordinates show."""
-_MAX_INT = 2**63 - 1
 _PROSE = ("description", "source", "reason")
 _MAX_ENTRY_PROBLEMS = 20
 
 
-def study_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
+def study_problems(draft: Draft) -> Iterator[Problem]:
     """Find the problems of a study that need no system to be seen, with their paths in the study file.
 
     Args:
         draft: The study.
-        cells: Its `usable_cells`.
     """
     study = draft.study
     for name, factor in study.factors.items():
@@ -52,10 +51,9 @@ def study_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
     yield from _setter_problems(study)
     yield from _design_problems(draft)
     if study.search is not None:
-        yield from _search_problems(study.search, len(draft.objectives))
-    yield from _objective_problems(draft)
-    if draft.can_use("seeds", "sequential"):
-        yield from _look_problems(draft, len(cells))
+        yield from _search_problems(study.search)
+    if study.sequential is not None:
+        yield from _look_problems(study.sequential)
     yield from place_problems(study)
     yield from scale_problems(study.scales)
 
@@ -136,21 +134,26 @@ def _factor_problems(factor: Factor) -> Iterator[Problem]:
         yield Problem("baseline", f"{factor.baseline!r} is not among the levels. {hint}")
 
 
-def _setters(study: Study) -> list[tuple[str, str, set[str]]]:
-    """List everything that sets values of the config: kind, place in the file, config paths."""
-    setters: list[tuple[str, str, set[str]]] = []
+def setters(study: Study) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
+    """Yield what sets values of the config: its kind, its place, and each path after its own place."""
     for name, factor in study.factors.items():
-        if isinstance(factor.levels, dict):
-            targets = {path for level in factor.levels.values() for path, _ in paths.leaves(level)}
-        else:
-            targets = {factor.target} if factor.target else set()
-        setters.append(("factor", f"factors.{name}", targets))
+        place = f"factors.{name}"
+        levels = factor.levels.items() if isinstance(factor.levels, dict) else ()
+        named = [
+            (f"{place}.levels.{level}.{path}", path)
+            for level, values in levels
+            for path, _ in paths.leaves(values)
+        ]
+        yield "factor", place, [*named, *([(f"{place}.target", factor.target)] if factor.target else [])]
     for name, component in study.components.items():
-        targets = {path for path, _ in paths.leaves(component.without)}
-        setters.append(("component", f"components.{name}", targets))
+        place = f"components.{name}"
+        yield (
+            "component",
+            place,
+            [(f"{place}.without.{path}", path) for path, _ in paths.leaves(component.without)],
+        )
     for path in study.search.space if study.search else ():
-        setters.append(("search", f"search.space.{path}", {path}))
-    return setters
+        yield "search", f"search.space.{path}", [(f"search.space.{path}", path)]
 
 
 def _setter_problems(study: Study) -> Iterator[Problem]:
@@ -158,26 +161,18 @@ def _setter_problems(study: Study) -> Iterator[Problem]:
     for name in study.components:
         if name in shared_names:
             yield Problem(f"components.{name}", f"a factor is called {name!r} too; rename one")
-    setters = _setters(study)
-    for index, (kind, place, own_paths) in enumerate(setters):
-        for other_kind, other, other_paths in setters[:index]:
+    owners = [(kind, place, {path for _, path in named}) for kind, place, named in setters(study)]
+    for index, (kind, place, own_paths) in enumerate(owners):
+        for other_kind, other, other_paths in owners[:index]:
             # One departure at a time leaves no doubt what a removed component means, nor do two components.
             is_ambiguous = study.design.kind in ("full", "cells") or kind == other_kind != "component"
             if kind != "search" and not is_ambiguous:
                 continue
             for path in sorted(own_paths):
-                if any(_overlap(path, other_path) for other_path in other_paths):
+                if any(paths.overlap(path, other_path) for other_path in other_paths):
                     verb = "searches" if kind == "search" else "sets"
                     yield Problem(place, f"{verb} {path}, which {other} sets too; one path has one owner")
                     break
-
-
-def _overlap(first: str, second: str) -> bool:
-    try:
-        return paths.overlap(first, second)
-    except ValueError:
-        # Not a path; reported with the config's own paths.
-        return False
 
 
 def usable_cells(draft: Draft) -> list[Cell]:
@@ -260,7 +255,7 @@ def _exclude_problems(axes: Axes) -> Iterator[Problem]:
         yield Problem(f"exclude[{index}]", "matches no cell of the design; remove it")
 
 
-def _search_problems(search: Search, num_objectives: int) -> Iterator[Problem]:
+def _search_problems(search: Search) -> Iterator[Problem]:
     if not search.space:
         # An empty space was refused when it was read.
         return
@@ -270,27 +265,15 @@ def _search_problems(search: Search, num_objectives: int) -> Iterator[Problem]:
     for path, domain in search.space.items():
         if name == "grid" and isinstance(domain, FloatDomain) and domain.step is None:
             yield Problem(f"search.space.{path}", "a grid needs a step here, or a categorical domain")
-        if name == "cmaes" and domain.type == "categorical":
-            yield Problem(
-                f"search.space.{path}", "cmaes searches numbers only; use tpe, or vary it as a factor"
-            )
-        if name == "cmaes" and domain.when:
-            yield Problem(f"search.space.{path}.when", "cmaes knows no conditions; use tpe")
     if name != "tpe" and search.sampler.num_startup_trials is not None:
         yield Problem("search.sampler.num_startup_trials", f"{name} has none; leave it out, or use tpe")
-    if name == "cmaes" and len(search.space) < 2:
-        yield Problem("search.sampler.name", "cmaes needs at least two dimensions; use tpe")
-    if name == "cmaes" and num_objectives > 1:
-        yield Problem("search.sampler.name", "cmaes has one objective; use nsga2 or tpe for several")
     size = _grid_size(search) if name == "grid" else None
     if size is not None and search.trials > size:
         yield Problem("search.trials", f"the grid has {size} points; at most {size} trials differ")
-    scheduler = search.trial_scheduler
-    if scheduler is None or scheduler.name == "none":
+    scheduler = search.active_scheduler
+    if scheduler is None or scheduler.max_steps is None:
         return
-    if num_objectives > 1 and scheduler.metric is None:
-        yield Problem("search.trial_scheduler.metric", "is missing: which of the objectives stops trials?")
-    if scheduler.max_steps is not None and scheduler.max_steps <= scheduler.grace_steps:
+    if scheduler.max_steps <= scheduler.grace_steps:
         message = (
             f"{scheduler.max_steps} is not above grace_steps, {scheduler.grace_steps}: nothing would stop"
         )
@@ -304,39 +287,14 @@ def _grid_size(search: Search) -> int | None:
         return None
     size = 1.0
     for domain in search.space.values():
-        if domain.type != "categorical" and domain.step is not None and domain.step <= 0:
-            return None
         size *= domain.num_values
     return int(size) if 0 < size < math.inf else None
 
 
-def _objective_problems(draft: Draft) -> Iterator[Problem]:
-    seen: dict[str, str] = {}
-    for path, objective in draft.objectives:
-        first = seen.setdefault(objective.metric, path)
-        if first != path:
-            yield Problem(
-                f"{path}.metric", f"{objective.metric!r} is the metric of {first} too; name it once"
-            )
-
-
-def _look_problems(draft: Draft, num_cells: int) -> Iterator[Problem]:
-    planned = draft.study.sequential
-    if planned is None:
-        return
-    looks = planned.looks
-    place = "sequential.looks"
-    for index, (before, after) in enumerate(itertools.pairwise(looks), start=1):
+def _look_problems(planned: Sequential) -> Iterator[Problem]:
+    for index, (before, after) in enumerate(itertools.pairwise(planned.looks), start=1):
         if after <= before:
-            yield Problem(f"{place}[{index}]", f"{after} is not above {before}; looks ascend")
-    least = num_cells * looks[0]
-    most = num_cells * looks[-1]
-    if planned.replicates is not None and num_cells and not least <= planned.replicates <= most:
-        message = (
-            f"{planned.replicates} is not between {least} and {most}: {num_cells} cells with "
-            f"{looks[0]} to {looks[-1]} seeds each"
-        )
-        yield Problem("sequential.replicates", message)
+            yield Problem(f"sequential.looks[{index}]", f"{after} is not above {before}; looks ascend")
 
 
 def value_problems(values: Any, path: str = "") -> Iterator[Problem]:
@@ -349,5 +307,5 @@ def value_problems(values: Any, path: str = "") -> Iterator[Problem]:
                     message = f"{ascii(text)[:60]} has characters that control a terminal; leave them out"
                     yield Problem(paths.join(path, key), message)
             yield from value_problems(value, paths.join(path, key))
-    elif isinstance(values, int) and abs(values) > _MAX_INT:
-        yield Problem(path, f"{describe(values)} is too large; whole numbers go up to {_MAX_INT:,}")
+    elif isinstance(values, int) and abs(values) > MAX_INT:
+        yield Problem(path, f"{describe(values)} is too large; whole numbers go up to {MAX_INT:,}")

@@ -17,6 +17,7 @@ from nlgraft.study.reading.draft import Draft
 from nlgraft.study.reading.faults import Fault
 from nlgraft.study.reading.knobs import path_problem
 from nlgraft.study.reading.resolving import Resolver
+from nlgraft.study.reading.rules import setters
 from nlgraft.study.reading.system_import import load_system
 
 _REPORTED = ("published", "claims", "analysis")
@@ -67,32 +68,24 @@ def _named_metrics(draft: Draft) -> list[tuple[str, str]]:
         for path, statement in draft.claims
         if statement.worse_metric
     ]
-    return named + [(f"{path}.metric", objective.metric) for path, objective in draft.objectives]
+    if draft.can_use("objective"):
+        named.append(("objective.metric", draft.study.objective.metric))
+    return named
 
 
 def _config_paths(draft: Draft) -> Iterator[tuple[str, str]]:
     """Every config path that the study names, after its place in the file."""
-    for name, factor in draft.study.factors.items():
-        if factor.target is not None:
-            yield f"factors.{name}.target", factor.target
-        if isinstance(factor.levels, dict):
-            for level, values in factor.levels.items():
-                yield from (
-                    (f"factors.{name}.levels.{level}.{path}", path) for path, _ in paths.leaves(values)
-                )
-    for name, component in draft.study.components.items():
-        for path, _ in paths.leaves(component.without):
-            yield f"components.{name}.without.{path}", path
+    for _, _, named in setters(draft.study):
+        yield from named
     space: Mapping[str, Domain] = draft.study.search.space if draft.study.search else {}
     for path, domain in space.items():
-        yield f"search.space.{path}", path
         for other in domain.when or {}:
             if other not in space:
                 yield f"search.space.{path}.when.{other}", other
 
 
 def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Iterator[Problem]:
-    metric_names = list(system.metrics)
+    metric_names, objective = list(system.metrics), draft.study.objective
     named = [(f"{path}.metric", column.metric) for path, column in draft.published]
     named += _named_metrics(draft)
     if draft.can_use("analysis"):
@@ -100,11 +93,9 @@ def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Ite
     tracked = [name for name in metric_names if system.metrics[name].is_tracked and name.startswith("dev/")]
     scheduler = draft.study.search and draft.study.search.active_scheduler
     if scheduler is not None:
-        objectives = [
-            objective.metric for _, objective in draft.objectives if objective.metric in metric_names
-        ]
-        stopping = [scheduler.metric] if scheduler.metric else objectives[:1]
-        named += [(_STOPS_BY, name) for name in stopping]
+        by_objective = objective.metric if objective.metric in metric_names else None
+        if stops_by := scheduler.metric or by_objective:
+            named.append((_STOPS_BY, stops_by))
     for path, name in named:
         if name not in system.metrics:
             yield Problem(path, f"{system.name} reports no metric {name!r}. {nearest(name, metric_names)}")
@@ -120,11 +111,10 @@ def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Ite
             # With any other metric nothing would ever be stopped.
             message = f"{name!r} is not reported while a trial trains; reported: {', '.join(tracked)}"
             yield Problem(path, message)
-    for path, objective in draft.objectives:
-        metric = system.metrics.get(objective.metric)
-        if metric is not None and metric.direction != objective.direction:
-            message = f"{objective.metric} is a metric to {metric.direction}, not to {objective.direction}"
-            yield Problem(f"{path}.direction", message)
+    metric = system.metrics.get(objective.metric)
+    if metric is not None and metric.direction != objective.direction:
+        message = f"{objective.metric} is a metric to {metric.direction}, not to {objective.direction}"
+        yield Problem("objective.direction", message)
     yield from contradicted_orderings(draft, cells, system.metrics)
     yield from incomparable_metrics(draft, system.metrics)
 

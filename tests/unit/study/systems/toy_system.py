@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -36,6 +36,7 @@ class Attention(StrictConfig):
 
 
 class Model(StrictConfig):
+    READ_WHEN: ClassVar = {"dropout": ({"merge": ("sum", "gate")},)}
     num_layers: int = Field(default=2, ge=1, le=6)
     """Layers of the encoder."""
     num_fine_layers: int = Field(default=1, ge=0)

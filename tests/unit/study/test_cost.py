@@ -1,0 +1,79 @@
+"""Costs that are scaled from earlier runs, by hand."""
+
+from dataclasses import replace
+
+import pytest
+
+from nlgraft.pipeline.integrity import FileEntry
+from nlgraft.pipeline.manifest import Manifest, describe_artifact
+from nlgraft.pipeline.stage import Stage, Work
+from nlgraft.pipeline.store import StageCost, TimedRun, text_bytes
+from nlgraft.study.data.study import Resources
+from nlgraft.study.planning.cost import cost_of
+
+
+def training(**options):
+    return Stage(name="training", run="m:f", work=Work(**options))
+
+
+def manifest_of(stage: Stage, seconds: float, *, inputs=(), files=None, workers=1) -> Manifest:
+    manifest = describe_artifact(
+        stage, files or {}, started_at=0, duration_s=seconds, reason="", num_workers=workers
+    )
+    return replace(
+        manifest, bytes=1000, inputs={str(number): upstream for number, upstream in enumerate(inputs)}
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "factor"),
+    [
+        ({}, 1.0),
+        ({"num_steps": 6000}, 60.0),
+        # 100 steps of 0.02 s and 6 * 1.6e6 * 1000 / 1e11 = 0.096 s
+        ({"tokens_per_step": 3000}, 0.308 / 0.116),
+        ({"num_parameters": 2_000_000}, 0.176 / 0.116),
+        ({"max_workers": 2}, 0.068 / 0.116),
+    ],
+)
+def test_a_training_is_scaled_by_steps_tokens_weights_and_workers(changes, factor):
+    size = {"num_steps": 100, "tokens_per_step": 1000, "num_parameters": 1_000_000}
+    run = manifest_of(training(**size), 70.0)
+    costs = {"training": StageCost(70.0, 1000.0, (TimedRun(run, None),))}
+    workers = changes.pop("max_workers", 1)
+    planned = training(**(size | changes))
+    cost = cost_of([(planned, 2)], costs, Resources(workers=workers))
+    assert cost.seconds == pytest.approx(2 * 70 * factor)
+    assert cost.num_bytes == pytest.approx(2 * 1000 * changes.get("num_parameters", 1_000_000) / 1_000_000)
+    assert cost.scaled == (("training",) if factor != 1 else ())
+
+
+def test_the_run_that_is_nearest_in_size_counts_and_a_gpu_is_no_cpu():
+    sizes = {100: 10.0, 1000: 400.0}
+    runs = [(training(num_steps=steps, tokens_per_step=9, num_parameters=9), s) for steps, s in sizes.items()]
+    costs = {"training": StageCost(1.0, 1.0, tuple(TimedRun(manifest_of(*run), None) for run in runs))}
+    planned = training(num_steps=2000, tokens_per_step=9, num_parameters=9)
+    assert cost_of([(planned, 1)], costs, Resources()).seconds == pytest.approx(800)
+    on_gpu = cost_of([(planned, 1)], costs, Resources(gpus_per_worker=1))
+    assert on_gpu.estimated == ("training",)
+
+
+def test_other_stages_are_scaled_by_the_text_of_the_split_that_they_read():
+    corpus = Stage(name="corpus", run="m:f", locations={"corpus": {}})
+    test, dev = (
+        Stage(name="translation", run="m:f", config={"split": split}, inputs={"corpus": corpus})
+        for split in ("test", "dev")
+    )
+    files = {
+        f"{split}/{name}": FileEntry("", number)
+        for split, number in (("dev", 50), ("test", 500))
+        for name in ("corpus.json", "x.txt")
+    }
+    read = manifest_of(corpus, 1.0, files=files)
+    run = manifest_of(dev, 2.3, inputs=[read.fingerprint])
+    manifests = {manifest.fingerprint: manifest for manifest in (read, run)}
+    costs = {"translation": StageCost(2.3, 1000.0, (TimedRun(run, text_bytes(run, manifests)),))}
+    corpora = {corpus.fingerprint: {"train": 10**6, "dev": 100, "test": 1000}}
+    cost = cost_of([(test, 1)], costs, Resources(), corpora)
+    assert cost.seconds == pytest.approx(0.3 + 2.0 * 10)
+    assert cost.scaled == ("translation",)
