@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nlgraft.analysis.policy.sequential import SequentialResults
-from nlgraft.analysis.rendering.document import result_document
+from nlgraft.analysis.rendering import report
 from nlgraft.analysis.rendering.prose import headline, short_note
 from nlgraft.analysis.rendering.tables import comparison_table, effects_table, metrics_table
 from nlgraft.analysis.rendering.typesetting import Table
@@ -43,13 +43,11 @@ class StudyResult(SequentialResults):
 
     def _repr_html_(self) -> str:
         """Show the comparison table in a notebook."""
-        from nlgraft.analysis.rendering.report import html_table  # loads jinja2
-
-        return html_table(self.comparison(), f"{self.study.variant}: {self.main_metric}")
+        return report.html_table(self.comparison(), f"{self.study.variant}: {self.main_metric}")
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON of ``run --json`` and ``report --format json``."""
-        return result_document(self)
+        return report.result_document(self)
 
     def headline(self) -> str:
         """Summarise the verdicts in a few sentences."""
@@ -66,12 +64,7 @@ class StudyResult(SequentialResults):
             ``cell``, one column per factor, ``state``, ``metric``, ``mean``, ``std``, ``n``, ``difference``,
             ``ci_low``, ``ci_high``, ``p``, ``p_holm`` and more, as in ``comparison.csv``.
         """
-        import pandas as pd
-
-        from nlgraft.analysis.rendering.report import comparison_rows  # loads jinja2
-
-        titles, *rows = comparison_rows(self)
-        return pd.DataFrame(rows, columns=titles)
+        return report.comparison_frame(self).infer_objects()
 
     def plot(self, kind: PlotKind = "forest") -> Drawings:
         """Draw figures of the result, for a notebook; each has Matplotlib's ``.figure`` and ``.save(path)``.
@@ -83,7 +76,7 @@ class StudyResult(SequentialResults):
         Raises:
             NlgraftError: There is no such kind.
         """
-        from nlgraft.analysis.rendering.plots import plot  # loads matplotlib
+        from nlgraft.analysis.rendering.figures import plot  # loads matplotlib
 
         return plot(self, kind)
 
@@ -110,9 +103,7 @@ class StudyResult(SequentialResults):
         Raises:
             NlgraftError: There is no such format.
         """
-        from nlgraft.analysis.rendering.report import render  # loads jinja2
-
-        return render(self, kind)
+        return report.render(self, kind)
 
     def report(self, out: str | Path, formats: Sequence[str] = ("html", "md")) -> list[Path]:
         """Write a report.
@@ -127,9 +118,7 @@ class StudyResult(SequentialResults):
         Raises:
             NlgraftError: There is no such format.
         """
-        from nlgraft.analysis.rendering.report import write_report  # loads jinja2
-
-        return write_report(self, Path(out), formats)
+        return report.write_report(self, Path(out), formats)
 
     def paper(self, out: str | Path) -> list[Path]:
         """Write tables, figures, numbers, methods, checklist, examples and BibTeX for a paper.
@@ -140,6 +129,6 @@ class StudyResult(SequentialResults):
         Returns:
             The files written; ``paper.tex`` shows the others.
         """
-        from nlgraft.analysis.rendering.paper import write_paper  # loads jinja2 and matplotlib
+        from nlgraft.analysis.rendering.paper import write_paper  # loads matplotlib
 
         return write_paper(self, Path(out))

@@ -41,7 +41,7 @@ def ledger(study: str | None, is_json: bool, storage: str | None) -> None:
 
     entries, streams = api.ledger(study, storage), api.streams(study, storage)
     if is_json:
-        from nlgraft.analysis.rendering.stream_tables import streams_document
+        from nlgraft.analysis.rendering.journals import streams_document
 
         analyses = [{"number": number, **asdict(entry)} for number, entry in entries.items()]
         print_json({"analyses": analyses, "streams": streams_document(streams)})

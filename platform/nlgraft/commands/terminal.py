@@ -155,8 +155,10 @@ def show_result(result: StudyResult) -> None:
 
 def ledger_list(entries: Mapping[int, Entry], streams: Mapping[str, Stream]) -> None:
     """Print analyses by number, then the proposals of each stream."""
-    from nlgraft.analysis.rendering.ledger_tables import ledger_table  # loads scipy
-    from nlgraft.analysis.rendering.stream_tables import stream_table
+    from nlgraft.analysis.rendering.journals import (
+        ledger_table,  # loads scipy
+        stream_table,
+    )
 
     _show_table(_console(), ledger_table(entries))
     for stream in streams.values():
@@ -165,7 +167,7 @@ def ledger_list(entries: Mapping[int, Entry], streams: Mapping[str, Stream]) -> 
 
 def registrations_list(registrations: Iterable[Registration]) -> None:
     """Print what registrations freeze, one after the other."""
-    from nlgraft.analysis.rendering.registration_tables import registered_table  # loads scipy
+    from nlgraft.analysis.rendering.journals import registered_table  # loads scipy
 
     for registration in registrations:
         header, *rows = registered_table(registration).plain()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from nlgraft.analysis.data.pairs import read_pairs
-from nlgraft.analysis.data.stream import BASELINE, Proposal, Step, Stream, append, read_stream
+from nlgraft.analysis.data.stream import BASELINE, Proposal, Step, Stream, append, read_pairs, read_stream
 from nlgraft.analysis.policy.answer import Answer, Gain, Judgement, first_gain, gain_again, judge
 from nlgraft.analysis.policy.proposals import FRESH_SEEDS, LOOKS, false_share, noise_of, stream_level
 from nlgraft.analysis.policy.seen_on_dev import enter_seen

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from scipy.stats import ttest_1samp
 
-from nlgraft.analysis.data.pairs import Pairs
-from nlgraft.analysis.data.stream import Step
+from nlgraft.analysis.data.stream import Pairs, Step
 from nlgraft.analysis.policy.answer import Gain, judge
 
 GOOD = {1: 1.0, 2: 1.2, 3: 0.9, 4: 1.1, 5: 1.0, 6: 1.2}

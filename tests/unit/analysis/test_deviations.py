@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 import nlgraft
-from nlgraft.analysis.data import frozen
+from nlgraft.analysis.data import registration
 from nlgraft.study.data.study import Analysis
 from nlgraft.study.reading.system_import import load_system
 from tests.unit.analysis.registered import STUDY, SYSTEM, Workplace, put
@@ -184,7 +184,7 @@ def test_another_meaning_of_a_metric_is_shown(finished, monkeypatch):
     system = load_system(SYSTEM)
     changed = {"test/bleu": replace(system.metrics["test/bleu"], unit="percent")}
     other = replace(system, metrics={**system.metrics, **changed})
-    monkeypatch.setattr(frozen, "load_system", lambda _: other)
+    monkeypatch.setattr(registration, "load_system", lambda _: other)
     assert finished.deviations() == ["metric test/bleu: maximize, points → maximize, percent"]
 
 

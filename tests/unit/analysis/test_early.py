@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nlgraft.analysis.data.early import mean_height, steps_to
+from nlgraft.analysis.data.loading import mean_height, steps_to
 from nlgraft.basics.errors import StudyError
 
 CURVE = np.array([[0.0, 8.0], [10.0, 4.0], [30.0, 2.0], [40.0, 3.0]])

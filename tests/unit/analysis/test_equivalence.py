@@ -145,15 +145,15 @@ def test_every_format_shows_them(verdicts):
 
 
 def test_the_forest_plot_has_a_band(verdicts, make_study, scored):
-    assert "band: margin of 0.5" in figures.forest_plot(verdicts, METRIC).inline()
+    assert "band: margin of 0.5" in figures.forest_plot(verdicts)[0].inline()
     plain = scored(make_study(seeds=[1, 2, 3, 4, 5]), {k: {METRIC: v} for k, v in SCORES.items()})
-    assert "band" not in figures.forest_plot(plain, METRIC).inline()
+    assert "band" not in figures.forest_plot(plain)[0].inline()
 
 
 def test_an_interval_over_segments_alone_is_dotted(make_small_study, run, store, verdicts):
-    assert "dotted" not in figures.forest_plot(verdicts, METRIC).inline()
+    assert "dotted" not in figures.forest_plot(verdicts)[0].inline()
     single = run(make_small_study(seeds=[1], claims=[]), store)
-    assert "dotted: one seed, nothing is decided" in figures.forest_plot(single, METRIC).inline()
+    assert "dotted: one seed, nothing is decided" in figures.forest_plot(single)[0].inline()
 
 
 def test_without_a_margin_nothing_is_said_of_one(make_study, scored):

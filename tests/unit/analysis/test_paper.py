@@ -12,11 +12,10 @@ import subprocess
 import pytest
 import sacrebleu
 
-from nlgraft.analysis.data.cost import cost_of
+from nlgraft.analysis.data.provenance import cost_of
 from nlgraft.analysis.policy.examples import examples_of
-from nlgraft.analysis.rendering.bibliography import bibliography, paper_key
 from nlgraft.analysis.rendering.paper_numbers import Numbers, unique_slugs
-from nlgraft.analysis.rendering.paper_prose import methods_paragraph
+from nlgraft.analysis.rendering.paper_prose import bibliography, methods_paragraph, paper_key
 from nlgraft.analysis.rendering.report import describe
 from nlgraft.analysis.rendering.typesetting import escape_latex, make_table, to_latex
 from nlgraft.analysis.study_result import StudyResult
@@ -76,14 +75,14 @@ def test_its_tables_are_those_of_the_latex_report(result, paper):
 
 def test_the_name_of_a_further_test_set_breaks_nothing(result):
     sizes = {"text": {"train": 9000, "test_old_news": 300}}
-    numbers = Numbers(result, [], cost_of(result), sizes)
+    numbers = Numbers(result, [], cost_of(result.trials, result.store), sizes)
     text = methods_paragraph(result, describe(result), numbers, sizes)
     assert r"text (9,000 train, 300 test\_old\_news)" in text
     assert numbers.macro("examples.text.test-old-news")
 
 
 def test_hours_that_count_all_workers_for_every_stage_are_an_upper_bound(result):
-    facts, numbers = describe(result), Numbers(result, [], cost_of(result), {})
+    facts, numbers = describe(result), Numbers(result, [], cost_of(result.trials, result.store), {})
     assert "Everything took \\nlgraft{" in methods_paragraph(result, facts, numbers, {})
     resources = result.study.resources.model_copy(update={"workers": 2})
     several = dataclasses.replace(result, study=result.study.model_copy(update={"resources": resources}))

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 import nlgraft
 from nlgraft import api
-from nlgraft.analysis.data import frozen
+from nlgraft.analysis.data import registration
 from nlgraft.analysis.data.registration import open_registrations
 from nlgraft.basics.errors import DataError
 from nlgraft.commands.main import main
@@ -150,7 +150,7 @@ def test_edited_text_that_cannot_be_read_stops_no_report(finished, monkeypatch):
     def refuse(_):
         raise DataError("the hub is away")
 
-    monkeypatch.setattr(frozen, "load_corpus", refuse)
+    monkeypatch.setattr(registration, "load_corpus", refuse)
     assert finished.registration().is_as_registered, "the registered text need not be read again"
     put("data/limits", {"train": 20})(finished)
     assert finished.deviations() == ["text: readable → cannot be read: the hub is away"]

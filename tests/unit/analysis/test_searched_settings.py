@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from nlgraft.analysis.data.trials import TrialRecord, TrialResult
-from nlgraft.analysis.rendering import settings_tables
-from nlgraft.analysis.rendering.settings_figures import setting_plots, short_names
+from nlgraft.analysis.rendering import search_tables
+from nlgraft.analysis.rendering.figures import setting_plots, short_names
 from nlgraft.execution.optuna_study import importances
 
 SPACE = {
@@ -76,7 +76,7 @@ def test_levels_are_means_and_bests_of_the_trials_that_finished(searched):
 
 
 def test_few_trials_say_nothing(searched):
-    text = settings_tables.which_setting(searched(FEW))
+    text = search_tables.which_setting(searched(FEW))
     assert text.endswith("baseline: nothing to be said from 3 finished trials.")
 
 
@@ -118,7 +118,7 @@ def test_what_decides_stands_out_beyond_chance(searched):
     assert cell.settings[0].path == "lr"
     assert [setting.path for setting in cell.settings if setting.stands_out] == ["lr"]
     assert sum(setting.share for setting in cell.settings) == pytest.approx(1.0)
-    text = settings_tables.which_setting(result)
+    text = search_tables.which_setting(result)
     assert text.startswith("Which setting mattered for dev/bleu (a description of the trials, not a test): ")
     assert "baseline: lr (0." in text
 
@@ -129,7 +129,7 @@ def test_noise_seldom_stands_out(searched):
     ]
     shares = [setting.stands_out for cell in cells for setting in cell.settings]
     assert np.mean(shares) < 0.15
-    assert "none more than by chance" in settings_tables.which_setting(
+    assert "none more than by chance" in search_tables.which_setting(
         searched(drawn(lambda _, rng: rng.normal(), seed=3))
     )
 
@@ -148,18 +148,19 @@ def test_every_format_shows_it(searched):
     assert settings["settings"][0]["stands_out"]
     assert settings["settings"][0]["levels"][0].keys() == {"level", "trials", "mean", "best"}
     assert document["which_setting"].count("lr (") == 1
-    titles = [title for title, _ in setting_plots(result)]
+    drawings = {drawing.caption or drawing.title: drawing for drawing in setting_plots(result)}
+    titles = list(drawings)
     assert titles[0].startswith("Importance, a description")
     assert titles[1] == "dev/bleu by lr"
-    assert 'role="img"' in dict(setting_plots(result))["dev/bleu by upstream"].inline()
+    assert 'role="img"' in drawings["dev/bleu by upstream"].inline()
 
 
 def test_a_study_without_a_search_says_nothing(make_small_study, scored):
     result = scored(make_small_study(claims=[]), dict.fromkeys(("baseline", "arm=patt_eg"), SCORES))
     assert result.searched_settings == []
-    assert settings_tables.which_setting(result) == ""
-    assert settings_tables.importance_table(result) is None
-    assert settings_tables.levels_table(result) is None
+    assert search_tables.which_setting(result) == ""
+    assert search_tables.importance_table(result) is None
+    assert search_tables.levels_table(result) is None
     assert setting_plots(result) == []
     assert "Which setting mattered" not in result.render("md")
 

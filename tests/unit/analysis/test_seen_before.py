@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nlgraft.analysis.data.ledger import open_ledger
-from nlgraft.analysis.rendering.ledger_tables import ledger_sentences, ledger_table
+from nlgraft.analysis.rendering.journals import ledger_sentences, ledger_table
 from nlgraft.analysis.rendering.typesetting import to_markdown
 from nlgraft.study.data.design import cells
 

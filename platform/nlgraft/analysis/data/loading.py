@@ -1,14 +1,18 @@
-"""Read the cells of a study from its store."""
+"""Read the cells of a study from its store: trials, their statistics, and what they were scored on."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import load
 
+from nlgraft.analysis.data.ledger import Segments, scored_lines, segments_of
 from nlgraft.analysis.data.trials import Array, CellResult, State, Texts, TrialResult, by_document
 from nlgraft.basics.errors import DataError, StoreError
 from nlgraft.evaluation.artifact import parse_lines
@@ -18,7 +22,7 @@ from nlgraft.pipeline.store import ArtifactStore, Manifest
 from nlgraft.pipeline.trial import TrialRecord, trial_record
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
-from nlgraft.study.data.system import SEARCH_SPLITS, TEST_MEAN, System, on_split
+from nlgraft.study.data.system import AREA, CURVE, SEARCH_SPLITS, STEPS, TEST_MEAN, System, on_split
 from nlgraft.study.planning.selection import Proposal, best_proposal, load_proposals
 from nlgraft.study.reading.resolving import resolve_cell
 from nlgraft.study.reading.system_import import load_system
@@ -44,24 +48,22 @@ def load_cell(study: Study, cell: Cell, store: ArtifactStore, busy: set[str], gr
     proposals = [p for p in load_proposals(study, cell, store) if p.number < study.search.trials]
     search = tuple(_search_trial(cell, proposal) for proposal in proposals)
     ended = sum(proposal.has_ended for proposal in proposals)
-    if ended < study.search.trials:
-        reason = f"{ended} of {study.search.trials} search trials have ended"
-        return CellResult(cell, _not_chosen(study, cell, "planned", reason), search, {}, (reason,))
     best = best_proposal(study.objective, proposals)
-    if best is None:
-        reason = f"no search trial finished with a value of {study.objective.metric}"
-        return CellResult(cell, _not_chosen(study, cell, "failed", reason), search, {}, (reason,))
-    replicates = _replicates(study, cell, dict(best.params), store, busy, seeds)
-    return CellResult(cell, replicates, search, best.params)
+    if ended < study.search.trials:
+        state, reason = "planned", f"{ended} of {study.search.trials} search trials have ended"
+    elif best is None:
+        state, reason = "failed", f"no search trial finished with a value of {study.objective.metric}"
+    else:
+        replicates = _replicates(study, cell, dict(best.params), store, busy, seeds)
+        return CellResult(cell, replicates, search, best.params)
+    not_chosen = (TrialResult("replicate", cell, seed, "", state, reason) for seed in study.seeds)
+    return CellResult(cell, tuple(not_chosen), search)
 
 
 def load_dev_trial(study: Study, cell: Cell, seed: int, store: ArtifactStore) -> TrialResult:
     """Find a finished trial that was scored on dev alone, with the text that it was scored on."""
     graph = resolve_cell(study, cell).graph(seed, SEARCH_SPLITS)
-    texts, stream = partial(_texts, graph, store), partial(_stream, graph, store)
-    return TrialResult(
-        "replicate", cell, seed, graph.fingerprint, "finished", read_texts=texts, read_stream=stream
-    )
+    return TrialResult("replicate", cell, seed, graph.fingerprint, "finished", **_readers(graph, store))
 
 
 def load_manifests(trials: Iterable[TrialResult], store: ArtifactStore) -> dict[str, Manifest]:
@@ -79,23 +81,17 @@ def load_manifests(trials: Iterable[TrialResult], store: ArtifactStore) -> dict[
 
 
 def _search_trial(cell: Cell, proposal: Proposal) -> TrialResult:
-    record = proposal.record
+    state, reason = _ended(proposal.record, "planned")
     return TrialResult(
-        kind="search",
-        cell=cell,
-        seed=proposal.seed,
-        fingerprint=proposal.fingerprint,
-        state="planned" if record is None else record.state,
-        reason="" if record is None else record.reason,
+        *("search", cell, proposal.seed, proposal.fingerprint, state, reason),
         params=proposal.params,
         number=proposal.number,
-        record=record,
+        record=proposal.record,
     )
 
 
-def _not_chosen(study: Study, cell: Cell, state: State, reason: str) -> tuple[TrialResult, ...]:
-    """Build the replicates of a cell whose search has not chosen a config."""
-    return tuple(TrialResult("replicate", cell, seed, "", state, reason) for seed in study.seeds)
+def _ended(record: TrialRecord | None, otherwise: State) -> tuple[State, str]:
+    return (otherwise, "") if record is None else (record.state, record.reason)
 
 
 def _replicates(
@@ -113,23 +109,17 @@ def _replicates(
         graph = resolved.graph(seed)
         record = trial_record(store, graph.fingerprint)
         is_running = any(stage.fingerprint in busy for stage in graph.stages)
-        state: State = "running" if is_running else "planned"
-        is_finished = record is not None and record.state == "finished"
+        state, reason = _ended(record, "running" if is_running else "planned")
+        is_finished = record is not None and state == "finished"
         trials.append(
             TrialResult(
-                kind="replicate",
-                cell=cell,
-                seed=seed,
-                fingerprint=graph.fingerprint,
-                state=state if record is None else record.state,
-                reason="" if record is None else record.reason,
+                *("replicate", cell, seed, graph.fingerprint, state, reason),
                 params=params,
                 record=record,
                 derived=_test_means(record, system) if record and is_finished else {},
                 segments=_segments(graph, store, system, record) if record and is_finished else {},
                 num_documents=len(set(_stream(graph, store, "test", "document") or ())) if is_finished else 0,
-                read_texts=partial(_texts, graph, store),
-                read_stream=partial(_stream, graph, store),
+                **_readers(graph, store),
                 seeded={stage.fingerprint: stage.name for stage in graph.stages if stage.seed is not None},
             )
         )
@@ -167,6 +157,10 @@ def _segments(
     return segments
 
 
+def _readers(graph: StageGraph, store: ArtifactStore) -> dict[str, Any]:
+    return {"read_texts": partial(_texts, graph, store), "read_stream": partial(_stream, graph, store)}
+
+
 def _texts(graph: StageGraph, store: ArtifactStore, split: str) -> Texts | None:
     """Read hypotheses and references of the stage nearest the result that has them."""
     for stage in sorted(graph.stages, key=graph.depth, reverse=True):
@@ -200,3 +194,104 @@ def _agree(name: str, rows: Array, record: TrialRecord, metric: str) -> bool:
     except DataError:
         return False
     return abs(recomputed - value) <= _AGREEMENT * max(1.0, abs(value))
+
+
+def with_early_learning(cells: Sequence[CellResult]) -> tuple[CellResult, ...]:
+    """Add the metrics of early learning to the finished replicates that have a curve of dev loss."""
+    curves = {
+        (cell.cell.label, trial.seed): curve
+        for cell in cells
+        for trial in cell.trials
+        if trial.state == "finished" and (curve := _curve(trial)) is not None
+    }
+    if not curves:
+        return tuple(cells)
+    first = max(curve[0, 0] for curve in curves.values())
+    last = min(curve[-1, 0] for curve in curves.values())
+    early: dict[tuple[str, int], dict[str, float]] = {}
+    for (label, seed), curve in curves.items():
+        early[label, seed] = {AREA: mean_height(curve, first, last)} if first < last else {}
+        if (goal := curves.get((cells[0].cell.label, seed))) is not None:
+            early[label, seed][STEPS] = steps_to(curve, float(goal[:, 1].min()))
+    return tuple(
+        replace(
+            cell,
+            trials=tuple(
+                replace(trial, derived={**trial.derived, **early.get((cell.cell.label, trial.seed), {})})
+                for trial in cell.trials
+            ),
+        )
+        for cell in cells
+    )
+
+
+def mean_height(curve: Array, first: float, last: float) -> float:
+    """Average a curve, linear between its points of shape (n, 2), from one step to another."""
+    inner = curve[(curve[:, 0] > first) & (curve[:, 0] < last), 0]
+    steps = np.concatenate(([first], inner, [last]))
+    return float(np.trapezoid(np.interp(steps, curve[:, 0], curve[:, 1]), steps) / (last - first))
+
+
+def steps_to(curve: Array, goal: float) -> float:
+    """Find the step at which a curve first is as low as ``goal``; its last step if it never is."""
+    low = np.flatnonzero(curve[:, 1] <= goal)
+    if len(low) == 0:
+        return float(curve[-1, 0])
+    index = int(low[0])
+    if index == 0:
+        return float(curve[0, 0])
+    (before, high), (after, value) = curve[index - 1], curve[index]
+    return float(before + (after - before) * (high - goal) / (high - value))
+
+
+def _curve(trial: TrialResult) -> Array | None:
+    """Return step and dev loss, shape (n, 2), the last value of each step; None below two points."""
+    values = trial.curve(CURVE)
+    return np.array(sorted(values.items()), dtype=float) if len(values) > 1 else None
+
+
+@dataclass(frozen=True)
+class ScoredLines:
+    """A set of lines.
+
+    Attributes:
+        segments: The lines as the ledger describes them.
+        legacy: The same as entries of version 1 describe them.
+    """
+
+    segments: Segments
+    legacy: Segments
+
+
+def scored_lines_of(
+    trials: Sequence[TrialResult], splits: Sequence[str], data: Mapping[str, Any]
+) -> ScoredLines:
+    """Describe the lines that trials were scored on.
+
+    Args:
+        trials: Finished trials; the first one that has the lines stored tells them.
+        splits: Names of the split, the likeliest first.
+        data: The study's data, whose texts are named where no trial has its lines stored.
+    """
+    for split in splits:
+        for trial in trials:
+            if (texts := _scored_texts(trial, split)) is not None:
+                sources, references, legacy = texts
+                lines = scored_lines(sources, references)
+                return ScoredLines(Segments.of(lines), Segments.of(legacy or _settings(splits[-1], data)))
+    return ScoredLines(segments_of([], splits[-1], data), Segments.of(_settings(splits[-1], data)))
+
+
+def _scored_texts(trial: TrialResult, split: str) -> tuple[list[str], list[str], list[str]] | None:
+    """Read sources, references and the lines of version 1, which are those of stored references alone."""
+    streams = {role: trial.read_stream(split, role) or [] for role in ("source 0", "target", "label")}
+    sources, target, labels = streams.values()
+    scored = (trial.read_texts(split) or ([], []))[1]
+    references = target or labels or scored or sources
+    is_paired = len(sources) == len(scored)
+    legacy = ["\t".join(pair) for pair in zip(sources, scored, strict=True)] if is_paired else scored
+    return (sources, references, legacy) if references else None
+
+
+def _settings(split: str, data: Mapping[str, Any]) -> list[str]:
+    return [f"{split} {json.dumps(data, sort_keys=True, ensure_ascii=False)}"]

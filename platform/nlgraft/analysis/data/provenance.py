@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from nlgraft.analysis.data.loading import load_manifests
-from nlgraft.analysis.data.trials import TrialResult
-from nlgraft.pipeline.store import ArtifactStore, Manifest
+from nlgraft.analysis.data.trials import CellResult, TrialResult
+from nlgraft.pipeline.store import ArtifactStore, Decision, Manifest
+from nlgraft.pipeline.trial import TRIAL_RECORD
 
 _CLOCK_S = 0.05
 """Shorter overlaps are those of clocks."""
+_LOST = (str(Decision.FAILED), str(Decision.STOPPED))
+_CORPUS = "corpus.json"
 
 
 @dataclass(frozen=True)
@@ -90,20 +94,96 @@ def crowded_stages(manifests: Iterable[Manifest]) -> set[str]:
 
 def corpora(data: Any) -> list[str]:
     """List the values of all ``corpus`` keys in a study's ``data``, each once, in file order."""
-    return list(dict.fromkeys(_corpora(data)))
+    named = [data["corpus"]] if isinstance(data, Mapping) and isinstance(data.get("corpus"), str) else []
+    parts = data.values() if isinstance(data, Mapping) else data if isinstance(data, list | tuple) else ()
+    return list(dict.fromkeys([*named, *(corpus for part in parts for corpus in corpora(part))]))
 
 
-def has_constructed_data(data: Any) -> bool:
-    """True if the conlang is among a study's corpora."""
-    return "conlang" in corpora(data)
+@dataclass(frozen=True)
+class Cost:
+    """Time of the stages of a study, each counted once however many trials share it.
+
+    Attributes:
+        total_s: Of all stages, those that ended without an artifact included.
+        search_s: Of the stages that search trials alone needed.
+        lost_s: Of the attempts on record that failed or were stopped.
+        num_again: Trials that ran more than once; the time of the earlier attempts is on record only where
+            their stages were stored.
+        elsewhere_s: Of the trials on record in the same store that are not of this study, from start to end;
+            stages that they share with this study count here again.
+        num_elsewhere: Number of these trials.
+    """
+
+    total_s: float
+    search_s: float
+    lost_s: float
+    num_again: int
+    elsewhere_s: float
+    num_elsewhere: int
 
 
-def _corpora(data: Any) -> Iterable[str]:
-    if isinstance(data, Mapping):
-        if isinstance(data.get("corpus"), str):
-            yield data["corpus"]
-        for value in data.values():
-            yield from _corpora(value)
-    elif isinstance(data, list | tuple):
-        for value in data:
-            yield from _corpora(value)
+def cost_of(trials: Sequence[TrialResult], store: ArtifactStore | None) -> Cost:
+    """Add up the time that trials took, whatever became of them.
+
+    Args:
+        trials: All trials of a study.
+        store: Where they come from; None for results that are only supposed.
+    """
+    manifests = {} if store is None else load_manifests(trials, store)
+    took = {fingerprint: manifest.duration_s for fingerprint, manifest in manifests.items()}
+    lost_s = _lost(trials)
+    needed, searched = (_stages(trials, kind) for kind in ("replicate", "search"))
+    fingerprints = {trial.fingerprint for trial in trials}
+    records = {} if store is None else store.list_records("trials", TRIAL_RECORD)
+    others = [record for record in records.values() if record.fingerprint not in fingerprints]
+    return Cost(
+        total_s=sum(took.values()) + sum(lost_s.values()),
+        search_s=sum(times.get(stage, 0.0) for times in (took, lost_s) for stage in searched - needed),
+        lost_s=sum(lost_s.values()),
+        num_again=sum(trial.record.attempt > 1 for trial in trials if trial.record is not None),
+        elsewhere_s=sum(record.ended_at - record.started_at for record in others),
+        num_elsewhere=len(others),
+    )
+
+
+def _stages(trials: Iterable[TrialResult], kind: str) -> set[str]:
+    return {
+        stage["fingerprint"]
+        for trial in trials
+        if trial.kind == kind and trial.record
+        for stage in trial.record.stages
+    }
+
+
+def _lost(trials: Iterable[TrialResult]) -> dict[str, float]:
+    """Time of stages that failed or were stopped, by fingerprint, of every trial that they ended."""
+    lost_s: dict[str, float] = {}
+    for record in {trial.fingerprint: trial.record for trial in trials}.values():
+        for stage in record.stages if record is not None else ():
+            if stage["decision"] in _LOST:
+                lost_s[stage["fingerprint"]] = lost_s.get(stage["fingerprint"], 0.0) + stage["duration_s"]
+    return lost_s
+
+
+def split_sizes(cells: Iterable[CellResult], store: ArtifactStore | None) -> dict[str, dict[str, int]]:
+    """Count the examples of each split of the corpora that finished trials read, by name of their stage.
+
+    Cells may read corpora of unlike sizes under one name: each further one is named ``corpus (arm=b)``.
+    """
+    sizes_of: dict[str, dict[str, int]] = {}
+    for cell in cells if store is not None else ():
+        for manifest in load_manifests(cell.finished[:1], store).values():
+            sizes = {} if manifest.inputs else _sizes(store, manifest)
+            namesakes = [name for name in sizes_of if name.split(" (")[0] == manifest.name]
+            if sizes and sizes not in [sizes_of[name] for name in namesakes]:
+                sizes_of[f"{manifest.name} ({cell.cell.label})" if namesakes else manifest.name] = sizes
+    return sizes_of
+
+
+def _sizes(store: ArtifactStore, manifest: Manifest) -> dict[str, int]:
+    sizes = {}
+    for split in ("train", "dev", *(name.partition("/")[0] for name in manifest.files)):
+        if f"{split}/{_CORPUS}" in manifest.files and split not in sizes:
+            data = store.read_file(manifest.fingerprint, f"{split}/{_CORPUS}")
+            sizes[split] = int(json.loads(data or b"{}").get("examples", 0))
+    return sizes

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from nlgraft.analysis.data.early import with_early_learning
-from nlgraft.analysis.data.loading import load_cell
-from nlgraft.analysis.data.provenance import Provenance, has_constructed_data, read_provenance
+from nlgraft.analysis.data.loading import load_cell, with_early_learning
+from nlgraft.analysis.data.provenance import Provenance, corpora, read_provenance
 from nlgraft.analysis.data.trials import CellResult, TrialResult
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell, cells, find_cell
@@ -100,14 +99,10 @@ class Results:
         cell_results = with_early_learning(
             [load_cell(study, cell, store, busy, granted.get(cell.key, 0)) for cell in cells(study)]
         )
-        trials = [trial for cell in cell_results for trial in (*cell.search, *cell.trials)]
-        return cls(
-            study,
-            load_system(study.system).of_study(study.data, study.base),
-            cell_results,
-            read_provenance(trials, store),
-            store=store,
-        )
+        system = load_system(study.system).of_study(study.data, study.base)
+        result = cls(study, system, cell_results, Provenance(), store=store)
+        result.provenance = read_provenance(result.trials, store)
+        return result
 
     @property
     def baseline(self) -> CellResult:
@@ -135,16 +130,12 @@ class Results:
     @property
     def is_constructed(self) -> bool:
         """True if any of the data is constructed."""
-        return has_constructed_data(self.study.data)
+        return "conlang" in corpora(self.study.data)
 
     @property
     def granted(self) -> dict[str, int]:
         """Seeds that looks grant each cell so far, by the cell's key; empty without planned looks."""
-        return {
-            cell.cell.key: self.stops[cell.cell.label].num_seeds
-            for cell in self.cells
-            if cell.cell.label in self.stops
-        }
+        return {self.cell(label).cell.key: stop.num_seeds for label, stop in self.stops.items()}
 
     def cell(self, cell: str | Cell) -> CellResult:
         """Find a cell by a text that names it: ``baseline``, ``arm=avg_eg``, ``without x``.
@@ -162,23 +153,6 @@ class Results:
         """The cells by label, and by any other text that has named them."""
         return {cell.cell.label: cell for cell in self.cells}
 
-    def best(self, cell: str | Cell | None = None) -> TrialResult | None:
-        """Find the replicate, of one cell or of all, with the best value of the objective.
-
-        Returns:
-            The earlier trial at a tie; None when none has finished.
-        """
-        objective = self.study.objective
-        sign = 1.0 if objective.direction == "maximize" else -1.0
-        among = self.cells if cell is None else (self.cell(cell),)
-        scored = [
-            (sign * measured.value, trial)
-            for cell_result in among
-            for trial in cell_result.trials
-            if (measured := trial.measured(objective.metric)) is not None
-        ]
-        return max(scored, key=lambda pair: pair[0])[1] if scored else None
-
     def frame(self) -> pd.DataFrame:
         """Return all trials as a data frame.
 
@@ -188,19 +162,13 @@ class Results:
         """
         import pandas as pd  # half a second that `status` need not pay
 
-        rows = []
-        for trial in self.trials:
-            row: dict[str, Any] = {
-                "cell": trial.cell.label,
-                "kind": trial.kind,
-                "number": trial.number,
-                "seed": trial.seed,
-                "state": trial.state,
-                "reason": trial.reason,
-            }
-            row |= {f"factor.{name}": level for name, level in trial.cell.levels.items()}
-            row |= {f"param.{path}": value for path, value in trial.params.items()}
-            row |= trial.metrics
-            rows.append(row | {"fingerprint": trial.fingerprint})
-        frame = pd.DataFrame(rows)
-        return frame.astype({"number": "Int64", "seed": "Int64"}) if rows else frame
+        rows = [
+            {"cell": trial.cell.label}
+            | {name: getattr(trial, name) for name in ("kind", "number", "seed", "state", "reason")}
+            | {f"factor.{name}": level for name, level in trial.cell.levels.items()}
+            | {f"param.{path}": value for path, value in trial.params.items()}
+            | trial.metrics
+            | {"fingerprint": trial.fingerprint}
+            for trial in self.trials
+        ]
+        return pd.DataFrame(rows).astype({"number": "Int64", "seed": "Int64"})

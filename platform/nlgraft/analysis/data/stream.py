@@ -7,17 +7,24 @@ any of its results is seen, and once: whoever asks again finds the entry.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Literal
 
 from pydantic import JsonValue
 
 from nlgraft.basics.errors import DataError, nearest
 from nlgraft.basics.wording import timestamp
-from nlgraft.pipeline.journal import Journal
+from nlgraft.pipeline.journal import Journal, Pages
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.study.data.study import Overrides
+from nlgraft.pipeline.trial import TrialRecord, trial_record
+from nlgraft.study.data.design import cells
+from nlgraft.study.data.study import Overrides, Study
+from nlgraft.study.data.system import SEARCH_SPLITS
+from nlgraft.study.reading.resolving import resolve_cell
+from nlgraft.study.reading.system_import import load_system
 
 BASELINE = 0
 """Number of the study's baseline among what is kept."""
@@ -149,9 +156,7 @@ class Stream:
 
     def kept(self, origin: str) -> dict[int, Proposal]:
         """Return what was kept from a baseline, by number, in the order in which it was kept."""
-        return {
-            number: proposal for number, proposal in self._kept.items() if proposal.entered.origin == origin
-        }
+        return {number: kept for number, kept in self._kept.items() if kept.entered.origin == origin}
 
     def is_of(self, name: str, variant: str | None) -> bool:
         """True if a study proposed something: of one variant, or of any with None."""
@@ -162,11 +167,9 @@ class Stream:
 
     def find(self, step: Step) -> Proposal | None:
         """Find the proposal that asks the same: this config against this one."""
-        for proposal in self.proposals.values():
-            entered = proposal.entered
-            if (entered.origin, entered.config, entered.against) == (step.origin, step.config, step.against):
-                return proposal
-        return None
+        asks = attrgetter("origin", "config", "against")
+        same = (proposal for proposal in self.proposals.values() if asks(proposal.entered) == asks(step))
+        return next(same, None)
 
     def chosen(self, origin: str, against: str | None) -> Proposal | None:
         """Find the kept proposal that the next one is compared with; None for the study's baseline.
@@ -196,14 +199,16 @@ def open_streams(store: ArtifactStore) -> Journal[Step]:
 def read_streams(store: ArtifactStore) -> dict[str, Stream]:
     """Read all streams of a store, by key, in the order in which they began."""
     pages = open_streams(store).read()
-    keys = dict.fromkeys(step.stream for step in pages.documents.values())
-    num_unreadable = pages.last - len(pages.documents)
-    return {key: Stream(key, pages.documents.values(), num_unreadable) for key in keys}
+    return {step.stream: _stream(pages, step.stream) for step in pages.documents.values()}
 
 
 def read_stream(store: ArtifactStore, key: str) -> Stream:
     """Read one stream; it has no proposals before the first."""
-    return read_streams(store).get(key) or Stream(key, ())
+    return _stream(open_streams(store).read(), key)
+
+
+def _stream(pages: Pages[Step], key: str) -> Stream:
+    return Stream(key, pages.documents.values(), pages.last - len(pages.documents))
 
 
 def append(store: ArtifactStore, key: str, next_step: Callable[[Stream], Step | None]) -> Stream:
@@ -221,11 +226,81 @@ def append(store: ArtifactStore, key: str, next_step: Callable[[Stream], Step | 
     journal = open_streams(store)
     while True:
         pages = journal.read()
-        num_unreadable = pages.last - len(pages.documents)
-        stream = Stream(key, pages.documents.values(), num_unreadable)
+        stream = _stream(pages, key)
         step = next_step(stream)
         if step is None:
             return stream
-        step = replace(step, time=timestamp())
-        if journal.append(pages.last + 1, step):
-            return Stream(key, [*pages.documents.values(), step], num_unreadable)
+        if journal.append(pages.last + 1, replace(step, time=timestamp())):
+            return read_stream(store, key)
+
+
+_ARMS: tuple[Arm, Arm] = ("kept", "proposal")
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Trials of two configs with the same seeds.
+
+    Attributes:
+        gains: Proposal minus what is kept by seed, where both have a value; positive is better.
+        failed: Reasons by arm and seed of the trials that failed.
+        diverged: Arms and seeds whose value is not finite.
+        open: Seeds with a trial that has not ended.
+        why_not: Reason why the values cannot be compared; empty if they can.
+    """
+
+    gains: Mapping[int, float]
+    failed: Mapping[tuple[Arm, int], str] = field(default_factory=dict)
+    diverged: frozenset[tuple[Arm, int]] = frozenset()
+    open: frozenset[int] = frozenset()
+    why_not: str = ""
+
+
+def read_pairs(pair: Study, store: ArtifactStore, num_seeds: int) -> Pairs:
+    """Read the first seeds of a study of two cells, on its objective."""
+    objective = pair.objective
+    sign = 1.0 if objective.direction == "maximize" else -1.0
+    records = _records(pair, store, num_seeds)
+    values: dict[tuple[Arm, int], float] = {}
+    failed: dict[tuple[Arm, int], str] = {}
+    diverged = set()
+    unended = set()
+    for (arm, seed), record in records.items():
+        if record is None or record.state not in ("finished", "failed"):
+            unended.add(seed)
+        elif record.state == "failed":
+            failed[arm, seed] = record.reason
+        elif math.isfinite(value := record.metrics.get(objective.metric, math.nan)):
+            values[arm, seed] = value
+        else:
+            diverged.add((arm, seed))
+    gains = {
+        seed: sign * (values["proposal", seed] - values["kept", seed])
+        for seed in pair.seeds[:num_seeds]
+        if ("proposal", seed) in values and ("kept", seed) in values
+    }
+    why_not = _why_not(pair, [(records["kept", seed], records["proposal", seed]) for seed in gains])
+    return Pairs(gains, failed, frozenset(diverged), frozenset(unended), why_not)
+
+
+def _records(pair: Study, store: ArtifactStore, num: int) -> dict[tuple[Arm, int], TrialRecord | None]:
+    records = {}
+    for arm, cell in zip(_ARMS, cells(pair), strict=True):
+        resolved = resolve_cell(pair, cell)
+        for seed in pair.seeds[:num]:
+            records[arm, seed] = trial_record(store, resolved.graph(seed, SEARCH_SPLITS).fingerprint)
+    return records
+
+
+def _why_not(pair: Study, records: list[tuple[TrialRecord | None, TrialRecord | None]]) -> str:
+    """Say why values of the two arms cannot be compared."""
+    name = pair.objective.metric
+    counted_by = load_system(pair.system).metrics[name].counted_by
+    for kept, proposal in records:
+        assert kept is not None
+        assert proposal is not None
+        if kept.signatures.get(name) != proposal.signatures.get(name):
+            return f"{name} is computed in another way: {proposal.signatures.get(name)}"
+        if counted_by and kept.metrics.get(counted_by) != proposal.metrics.get(counted_by):
+            return f"{name} averages over units of another vocabulary; take a metric per character"
+    return ""

@@ -52,14 +52,6 @@ def by_document(rows: Array, documents: Sequence[str] | None) -> Array:
     return summed
 
 
-def _no_texts(_: str) -> Texts | None:
-    return None
-
-
-def _no_stream(_split: str, _role: str) -> list[str] | None:
-    return None
-
-
 @dataclass(frozen=True, eq=False)
 class TrialResult:
     """One trial of a cell.
@@ -95,8 +87,8 @@ class TrialResult:
     num_documents: int = 0
     derived: Mapping[str, float] = field(default_factory=dict, repr=False)
     seeded: Mapping[str, str] = field(default_factory=dict, repr=False)
-    read_texts: Callable[[str], Texts | None] = field(default=_no_texts, repr=False)
-    read_stream: Callable[[str, str], list[str] | None] = field(default=_no_stream, repr=False)
+    read_texts: Callable[[str], Texts | None] = field(default=lambda _: None, repr=False)
+    read_stream: Callable[[str, str], list[str] | None] = field(default=lambda *_: None, repr=False)
     _measured: dict[str, Measured] = field(default_factory=dict, repr=False)
 
     @property
@@ -108,6 +100,11 @@ class TrialResult:
     def config(self) -> dict[str, Any]:
         """The recorded, resolved config."""
         return {} if self.record is None else self.record.config
+
+    def curve(self, name: str) -> dict[float, float]:
+        """Return the finite values of a learning curve by step, the last value of each step."""
+        points = [] if self.record is None else self.record.curves.get(name, [])
+        return {step: value for step, value, _ in points if math.isfinite(value)}
 
     def measured(self, metric: str) -> Measured | None:
         """Return one metric with its statistics; None unless the trial finished with a finite value of it."""
@@ -130,14 +127,12 @@ class CellResult:
         trials: One replicate for each seed of the study, in the study's order.
         search: Search trials by number.
         params: Values that the search chose for the replicates; empty without a search or before its end.
-        notes: Remarks on what is unusual about the cell.
     """
 
     cell: Cell
     trials: tuple[TrialResult, ...]
     search: tuple[TrialResult, ...] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
     _measured: dict[str, dict[int, Measured]] = field(default_factory=dict, repr=False, init=False)
 
     @property
@@ -184,8 +179,9 @@ class CellResult:
     def measured(self, metric: str, seeds: Sequence[int] | None = None) -> dict[int, Measured]:
         """Return a metric of the finished replicates, all or those of ``seeds``, in the study's order."""
         if metric not in self._measured:
-            pairs = [(trial.seed, trial.measured(metric)) for trial in self.trials]
-            self._measured[metric] = {seed: score for seed, score in pairs if score is not None}
+            self._measured[metric] = {
+                trial.seed: score for trial in self.trials if (score := trial.measured(metric)) is not None
+            }
         scores = self._measured[metric]
         return {seed: score for seed, score in scores.items() if seeds is None or seed in seeds}
 
@@ -196,12 +192,12 @@ class CellResult:
 
     def lost(self, metric: str) -> list[int]:
         """List the seeds that failed, or whose value of a metric that others have is not finite."""
-        is_lost = {
-            trial.seed: trial.state == "failed"
-            or (trial.state == "finished" and not math.isfinite(trial.metrics.get(metric, 0.0)))
+        return [
+            trial.seed
             for trial in self.trials
-        }
-        return [seed for seed, has_lost in is_lost.items() if has_lost]
+            if trial.state == "failed"
+            or (trial.state == "finished" and not math.isfinite(trial.metrics.get(metric, 0.0)))
+        ]
 
     def mean(self, metric: str) -> float | None:
         """Average a metric over the finished replicates; None when there is none."""

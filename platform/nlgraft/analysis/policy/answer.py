@@ -11,8 +11,7 @@ import numpy as np
 from scipy.stats import t
 
 from nlgraft.analysis.data.ledger import NoisePrior
-from nlgraft.analysis.data.pairs import Pairs
-from nlgraft.analysis.data.stream import Arm, Proposal, Step
+from nlgraft.analysis.data.stream import Arm, Pairs, Proposal, Step
 from nlgraft.analysis.policy.proposals import LOOKS, Decision, decide, p_of_gain
 from nlgraft.basics.wording import count
 

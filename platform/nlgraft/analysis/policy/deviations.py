@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from nlgraft.analysis.data.frozen import Content, FrozenCell, Settings
+from nlgraft.analysis.data.registration import Content, FrozenCell, Settings
 from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.study.data.design import level_text
 

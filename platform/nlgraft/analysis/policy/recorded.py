@@ -24,8 +24,8 @@ from nlgraft.analysis.data.ledger import (
     history,
     record,
 )
+from nlgraft.analysis.data.loading import ScoredLines, scored_lines_of
 from nlgraft.analysis.data.registration import SHOWN_DIGITS, Registration, register
-from nlgraft.analysis.data.segments import ScoredLines, scored_lines_of
 from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.estimates.effects import Contrast, Effect
 from nlgraft.analysis.estimates.noise_prior import paired_kinds, prior_from

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nlgraft.analysis.data.frozen import Content, Freezer
 from nlgraft.analysis.data.ledger import Entry, History
-from nlgraft.analysis.data.registration import Registration, open_registrations
+from nlgraft.analysis.data.registration import Content, Freezer, Registration, open_registrations
 from nlgraft.analysis.data.results import Results
 from nlgraft.analysis.data.trials import CellResult
 from nlgraft.analysis.policy.deviations import Deviation, Matching, deviations_of, listed

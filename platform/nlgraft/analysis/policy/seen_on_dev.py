@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from nlgraft.analysis.data.ledger import VERSION, Asked, Entry, Plan, history, record
-from nlgraft.analysis.data.loading import load_dev_trial
-from nlgraft.analysis.data.segments import scored_lines_of
+from nlgraft.analysis.data.loading import load_dev_trial, scored_lines_of
 from nlgraft.analysis.policy.answer import Gain
 from nlgraft.basics.wording import timestamp
 from nlgraft.pipeline.store import ArtifactStore

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 NUM_SERIES = 8
@@ -74,6 +75,17 @@ class Style:
             "xtick.color": self.soft,
             "ytick.color": self.soft,
         }
+
+    def color(self, index: int) -> str:
+        """Return the colour of a cell by its place in the result."""
+        return self.series[index % NUM_SERIES]
+
+    @contextmanager
+    def canvas(self, size: tuple[float, float]) -> Iterator[tuple[Figure, Axes]]:
+        """Begin a figure of that width and height in inches, to be drawn on inside the context."""
+        with mpl.rc_context(self.settings):
+            figure = Figure(figsize=size, layout="constrained")
+            yield figure, figure.add_subplot()
 
     def add_legend(self, figure: Figure) -> None:
         """Name the cells of a figure, each once, unless its surroundings do."""
@@ -134,11 +146,13 @@ class Drawing:
         title: What it shows, in words.
         figure: The figure, which may be changed before it is written.
         style: How it was drawn.
+        caption: What stands above or below it; empty where its title does.
     """
 
     title: str
     figure: Figure = field(repr=False)
     style: Style = field(repr=False)
+    caption: str = ""
 
     def save(self, path: Path) -> None:
         """Write the figure in the format of the path's suffix; no date is in it."""

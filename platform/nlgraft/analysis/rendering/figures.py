@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from nlgraft.analysis.data.trials import Array, CellResult
-from nlgraft.analysis.estimates.expected_best import expected_best
+from nlgraft.analysis.estimates.expected_best import ExpectedBest, expected_best
+from nlgraft.analysis.estimates.searched_settings import SearchedSetting
 from nlgraft.analysis.policy.compared import ComparedResults
-from nlgraft.analysis.rendering.drawing import NUM_SERIES, PAGE, Drawing, Style
+from nlgraft.analysis.rendering.drawing import NUM_SERIES, PAGE, Drawing, Drawings, Style, notebook_style
+from nlgraft.basics.errors import NlgraftError, nearest
 from nlgraft.study.data.design import axes_of, level_text
+from nlgraft.study.data.space import Domain
 
 _MAX_PANELS = 6
 _MAX_POINTS = 200
 _DASHES = ("-", "--", ":", "-.")
+_NOT_DRAWN = ("/lr", "_per_s", "_s", "_efficiency", "_norm")
+"""Ends of the names of curves that say how a training ran, not what it learned."""
+_BAR = 0.8
+_NAME_WIDTH = 18
+"""Characters of a choice on an axis; longer names leave no room for the panel."""
+_MARKS = "osD^v"
+"""One for each round of the colours."""
+
+Draw = Callable[[ComparedResults, Style], list[Drawing]]
 
 
 @dataclass(frozen=True)
@@ -43,86 +56,89 @@ class Band:
     num_seeds: int
 
 
-def forest_plot(result: ComparedResults, metric: str, style: Style = PAGE) -> Drawing | None:
-    """Draw every cell's difference from the baseline with its interval; None without any."""
-    compared = [result.compare(cell.cell, metric=metric) for cell in result.cells[1:]]
+def plot(result: ComparedResults, kind: str) -> Drawings:
+    """Draw the figures of one kind for a notebook; none where the result has nothing to draw.
+
+    Raises:
+        NlgraftError: There is no such kind.
+    """
+    if kind not in KINDS:
+        raise NlgraftError(f"no figure '{kind}'. {nearest(kind, list(KINDS))}")
+    return Drawings(KINDS[kind](result, notebook_style()))
+
+
+def forest_plot(result: ComparedResults, style: Style = PAGE) -> list[Drawing]:
+    """Draw every cell's difference from the baseline on the main metric with its interval."""
+    main = result.main_metric
+    compared = [result.compare(cell.cell) for cell in result.cells[1:]] if main in result.metrics else []
     rows = [
         (comparison, comparison.difference) for comparison in compared if comparison.difference is not None
     ]
     if not rows:
-        return None
-    with mpl.rc_context(style.settings):
-        figure = Figure(figsize=(style.width, 0.8 + style.row_height * len(rows)), layout="constrained")
-        axes = figure.add_subplot()
+        return []
+    with style.canvas((style.width, 0.8 + style.row_height * len(rows))) as (figure, axes):
         for row, (comparison, difference) in enumerate(rows):
             color = style.standing[result.standing(comparison)]
-            low, high = comparison.ci if comparison.ci is not None else (difference, difference)
+            ends = comparison.ci or (difference, difference)
             line = ":" if comparison.scope == "segments" else "-"
-            axes.plot([low, high], [row, row], line, color=color, linewidth=2.4, solid_capstyle="round")
+            axes.plot(ends, [row, row], line, color=color, linewidth=2.4, solid_capstyle="round")
             axes.plot([difference], [row], marker="o", markersize=6.5, color=color)
         axes.axvline(0, color=style.soft, linewidth=1)
-        if (margin := result.margin(metric)) is not None:
+        band = ""
+        if (margin := result.margin(main)) is not None:
             axes.axvspan(-margin, margin, color=style.standing["equal"], alpha=0.15, linewidth=0)
-        axes.set_yticks(range(len(rows)), [comparison.a for comparison, _ in rows], color=style.ink)
-        axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.grid(visible=False, axis="y")
+            band = f"; band: margin of {margin:g}"
+        _name_rows(axes, [comparison.a for comparison, _ in rows], color=style.ink)
         axes.tick_params(axis="y", length=0)
-        unit = result.system.metrics[metric].unit
-        band = "" if margin is None else f"; band: margin of {margin:g}"
         if any(comparison.scope == "segments" for comparison, _ in rows):
             band += "; dotted: one seed, nothing is decided"
-        axes.set_xlabel(f"{metric} minus that of {result.baseline.cell.label} ({unit}){band}")
-        return Drawing(f"Differences from the baseline on {metric}", figure, style)
+        unit = result.system.metrics[main].unit
+        axes.set_xlabel(f"{main} minus that of {result.baseline.cell.label} ({unit}){band}")
+        return [Drawing(f"Differences from the baseline on {main}", figure, style)]
 
 
-def gain_curves(result: ComparedResults, metric: str, style: Style = PAGE) -> Drawing | None:
-    """Draw the gains over the levels of ``analysis.gains_over``, intervals as bands; None without any."""
-    over = result.study.analysis.gains_over
-    levels = list(map(level_text, axes_of(result.study).levels[over])) if over is not None else []
+def gain_curves(result: ComparedResults, style: Style = PAGE) -> list[Drawing]:
+    """Draw the gains on the main metric over the levels of ``analysis.gains_over``, intervals as bands."""
+    over, main = result.study.analysis.gains_over, result.main_metric
+    if over is None or main not in result.metrics:
+        return []
+    levels = list(map(level_text, axes_of(result.study).levels[over]))
     curves = {
         curve.label: [
             (levels.index(level), gain.difference, *(gain.ci or (gain.difference, gain.difference)))
             for level, gain in curve.gains
             if gain.difference is not None
         ]
-        for curve in result.gains(metric)
+        for curve in result.gains()
     }
     if not any(curves.values()):
-        return None
-    with mpl.rc_context(style.settings):
-        figure = Figure(figsize=(style.width, 3.6), layout="constrained")
-        axes = figure.add_subplot()
-        for index, (label, points) in enumerate(curves.items()):
+        return []
+    with style.canvas((style.width, 3.6)) as (figure, axes):
+        for index, (label, points) in enumerate(curves.items(), start=1):
             at, middle, low, high = np.array(points, dtype=float).reshape(-1, 4).T
-            color = style.series[(index + 1) % NUM_SERIES]
-            dashes = _DASHES[(index + 1) // NUM_SERIES % len(_DASHES)]
+            color, dashes = style.color(index), _DASHES[index // NUM_SERIES % len(_DASHES)]
             axes.fill_between(at, low, high, color=color, alpha=0.15, linewidth=0)
             axes.plot(at, middle, color=color, linestyle=dashes, linewidth=1.6, marker="o", label=label)
         axes.axhline(0, color=style.soft, linewidth=1)
         axes.set_xticks(range(len(levels)), levels)
-        axes.set_xlabel(str(over))
-        axes.set_ylabel(f"gain in {metric} ({result.system.metrics[metric].unit})")
+        axes.set_xlabel(over)
+        axes.set_ylabel(f"gain in {main} ({result.system.metrics[main].unit})")
         axes.legend(frameon=False)
-        return Drawing(f"Gains over {over} in {metric}", figure, style)
+        return [Drawing(f"Gains over {over} in {main}", figure, style)]
 
 
-def learning_curves(result: ComparedResults, style: Style = PAGE) -> list[tuple[str, Drawing]]:
-    """Draw the learning curves of all cells by title, at most six, dev curves first."""
-    names = {
-        name: None
-        for cell in result.cells
-        for trial in cell.trials
-        if trial.record is not None
-        for name in trial.record.curves
-    }
-    drawn = []
-    for name in sorted(names, key=_curve_rank):
+def learning_curves(result: ComparedResults, style: Style = PAGE) -> list[Drawing]:
+    """Draw the learning curves of all cells, at most six, dev curves of the last stage first."""
+    records = [trial.record for cell in result.cells for trial in cell.trials if trial.record is not None]
+    names = {name for record in records for name in record.curves if not f"/{name}".endswith(_NOT_DRAWN)}
+    drawings: list[Drawing] = []
+    ranks = {name: (name.count("/") > 1, "dev" not in name.split("/")[-2:-1], name) for name in names}
+    for name in sorted(names, key=ranks.__getitem__):
         bands = share([band for cell in result.cells if (band := make_band(cell, name)) is not None])
-        if bands and len(drawn) < _MAX_PANELS and _curve_rank(name)[0] < _NOT_DRAWN:
+        if bands and len(drawings) < _MAX_PANELS:
             title = f"{name}{_unlike_units(result, name)}"
-            whole = f"Learning curves of {title}"
-            drawn.append((title, _draw_bands(result, whole, "optimiser steps", bands, style)))
-    return drawn
+            drawings.append(_draw_bands(result, bands, "optimiser steps", "Learning curves of", title, style))
+    return drawings
 
 
 def _unlike_units(result: ComparedResults, curve: str) -> str:
@@ -134,57 +150,37 @@ def _unlike_units(result: ComparedResults, curve: str) -> str:
     return ": tokens of different vocabularies, curves of cells cannot be compared"
 
 
-def expected_best_curves(result: ComparedResults, style: Style = PAGE) -> list[tuple[str, Drawing]]:
-    """Draw the expected best of a search by trials, steps and worker seconds, by title."""
+def expected_best_curves(result: ComparedResults, style: Style = PAGE) -> list[Drawing]:
+    """Draw the expected best of a search by trials, steps and worker seconds."""
     curves = [curve for cell in result.cells if (curve := expected_best(result, cell)) is not None]
-    units = {
-        "search trials": [1.0 for _ in curves],
-        "training steps": [curve.steps_per_trial for curve in curves],
-        "worker seconds": [curve.worker_s_per_trial for curve in curves],
+    costs: dict[str, Callable[[ExpectedBest], float | None]] = {
+        "search trials": lambda _: 1.0,
+        "training steps": attrgetter("steps_per_trial"),
+        "worker seconds": attrgetter("worker_s_per_trial"),
     }
-    drawn = []
-    for unit, costs in units.items():
+    drawings = []
+    for unit, cost_of in costs.items():
         bands = [
-            Band(
-                (curve.label,),
-                cost * np.arange(1, len(curve.mean) + 1),
-                curve.mean,
-                curve.low,
-                curve.high,
-                len(curve.mean),
-            )
-            for curve, cost in zip(curves, costs, strict=True)
-            if cost is not None
+            Band((curve.label,), cost * np.arange(1, num + 1), curve.mean, curve.low, curve.high, num)
+            for curve in curves
+            if (num := len(curve.mean)) and (cost := cost_of(curve)) is not None
         ]
         if bands:
             title = f"{result.study.objective.metric} by {unit}"
-            drawn.append((title, _draw_bands(result, f"Expected best {title}", unit, bands, style)))
-    return drawn
+            drawings.append(_draw_bands(result, bands, unit, "Expected best", title, style))
+    return drawings
 
 
 def make_band(cell: CellResult, name: str) -> Band | None:
     """Combine the curves of a cell's seeds; None when no seed has a finite point of this name."""
-    curves = [trial.record.curves.get(name, []) for trial in cell.trials if trial.record is not None]
-    by_step: dict[float, list[float]] = {}
-    num_seeds = 0
-    for points in curves:
-        last = {step: value for step, value, _ in points if np.isfinite(value)}
-        num_seeds += bool(last)
-        for step, value in last.items():
-            by_step.setdefault(step, []).append(value)
-    if not by_step:
+    curves = [curve for trial in cell.trials if (curve := trial.curve(name))]
+    if not curves:
         return None
-    steps = sorted(by_step)
-    kept = [steps[index] for index in _spaced(len(steps))]
-    values = [np.array(by_step[step]) for step in kept]
-    return Band(
-        (cell.cell.label,),
-        np.array(kept, dtype=float),
-        np.array([at_step.mean() for at_step in values]),
-        np.array([at_step.min() for at_step in values]),
-        np.array([at_step.max() for at_step in values]),
-        num_seeds,
-    )
+    steps = np.array(sorted(set().union(*curves)), dtype=float)
+    steps = steps[np.unique(np.linspace(0, len(steps) - 1, _MAX_POINTS).round().astype(int))]
+    values = [np.array([curve[step] for curve in curves if step in curve]) for step in steps]
+    ends = (np.array([reduce(at_step) for at_step in values]) for reduce in (np.mean, np.min, np.max))
+    return Band((cell.cell.label,), steps, *ends, len(curves))
 
 
 def share(bands: Sequence[Band]) -> list[Band]:
@@ -193,51 +189,138 @@ def share(bands: Sequence[Band]) -> list[Band]:
     for band in bands:
         # Means of one curve over four and over five seeds differ in their last bits.
         key = tuple(np.round(part, 9).tobytes() for part in (band.steps, band.mean, band.low, band.high))
-        same = joined.get(key)
-        labels = band.labels if same is None else (*same.labels, *band.labels)
-        joined[key] = Band(labels, band.steps, band.mean, band.low, band.high, band.num_seeds)
+        labels = joined[key].labels if key in joined else ()
+        joined[key] = replace(band, labels=(*labels, *band.labels))
     return list(joined.values())
 
 
-_NOT_DRAWN = 9
-
-
-def _curve_rank(name: str) -> tuple[int, int, str]:
-    """Rank dev curves of the last stage first; learning rates and speeds are not drawn."""
-    last = name.rsplit("/", 1)[-1]
-    if last == "lr" or last.endswith(("_per_s", "_s", "_efficiency", "_norm")):
-        return _NOT_DRAWN, 0, name
-    is_dev = name.rsplit("/", 2)[-2:-1] == ["dev"]
-    return name.count("/") > 1, not is_dev, name
-
-
 def _draw_bands(
-    result: ComparedResults, title: str, budget: str, bands: Sequence[Band], style: Style
+    result: ComparedResults, bands: Sequence[Band], budget: str, what: str, caption: str, style: Style
 ) -> Drawing:
-    with mpl.rc_context(style.settings):
-        figure = Figure(figsize=style.panel, layout="constrained")
-        axes = figure.add_subplot()
+    with style.canvas(style.panel) as (figure, axes):
         series = [cell.cell.label for cell in result.cells]
-        is_shared = len(bands[0].labels) == len(result.cells) > 1
+        is_shared = len(bands[0].labels) == len(series) > 1
         for band in bands:
             index = series.index(band.labels[0])
-            color = style.ink if is_shared else style.series[index % NUM_SERIES]
+            color = style.ink if is_shared else style.color(index)
             dashes = _DASHES[index // NUM_SERIES % len(_DASHES)]
             if band.num_seeds > 1:
                 axes.fill_between(band.steps, band.low, band.high, color=color, alpha=0.15, linewidth=0)
-            marker = "o" if len(band.steps) == 1 else None
-            drawn: dict[str, Any] = {"linestyle": dashes, "linewidth": 1.6, "marker": marker}
-            axes.plot(band.steps, band.mean, color=color, label=", ".join(band.labels), **drawn)
+            drawn: dict[str, Any] = {"marker": "o" if len(band.steps) == 1 else None, "linewidth": 1.6}
+            label = ", ".join(band.labels)
+            axes.plot(band.steps, band.mean, color=color, label=label, linestyle=dashes, **drawn)
         axes.set_xlabel(budget + (" (all cells share this stage)" if is_shared else ""))
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
         axes.margins(x=0.02)
         if not is_shared:
             style.add_legend(figure)
-        return Drawing(title, figure, style)
+        return Drawing(f"{what} {caption}", figure, style, caption)
 
 
-def _spaced(length: int) -> Sequence[int]:
-    if length <= _MAX_POINTS:
-        return range(length)
-    return sorted({round(index) for index in np.linspace(0, length - 1, _MAX_POINTS)})
+def setting_plots(result: ComparedResults, style: Style = PAGE) -> list[Drawing]:
+    """Draw importances, and the objective by value of each setting.
+
+    Settings are drawn in the order of their largest importance in any cell, at most six.
+    """
+    search = result.study.search
+    if search is None or not result.searched_settings:
+        return []
+    index_of = {cell.cell.label: index for index, cell in enumerate(result.cells)}
+    by_path: dict[str, dict[int, SearchedSetting]] = {path: {} for path in search.space}
+    for cell in result.searched_settings:
+        for setting in cell.settings:
+            by_path[setting.path][index_of[cell.label]] = setting
+    paths = sorted(
+        filter(by_path.get, by_path),
+        key=lambda path: -max(setting.share or 0.0 for setting in by_path[path].values()),
+    )
+    return _bars(result, by_path, style) + [
+        _points(result, path, by_path[path], search.space[path], style) for path in paths[:_MAX_PANELS]
+    ]
+
+
+def _bars(
+    result: ComparedResults, by_path: Mapping[str, Mapping[int, SearchedSetting]], style: Style
+) -> list[Drawing]:
+    """Draw the importances, one group of bars per setting."""
+    if all(setting.share is None for by_cell in by_path.values() for setting in by_cell.values()):
+        return []
+    height = _BAR / len(result.cells)
+    width, least = style.panel
+    with style.canvas((width, max(least, 0.3 * len(by_path) + 1))) as (figure, axes):
+        for row, by_cell in enumerate(by_path.values()):
+            for index, setting in by_cell.items():
+                at = row + (index - (len(result.cells) - 1) / 2) * height
+                label = result.cells[index].cell.label
+                axes.barh(at, setting.share or 0.0, height * 0.9, color=style.color(index), label=label)
+                if setting.by_chance is not None:
+                    ends = [at - height * 0.45, at + height * 0.45]
+                    axes.plot([setting.by_chance] * 2, ends, color=style.soft, linewidth=1.6)
+        _name_rows(axes, list(by_path))
+        axes.set_xlabel("share of the importances")
+        style.add_legend(figure)
+        caption = "Importance, a description (line: exceeded by one of twenty shuffles)"
+        return [Drawing("Importances of the searched settings", figure, style, caption)]
+
+
+def _name_rows(axes: Axes, names: Sequence[str], **style: Any) -> None:
+    """Name the rows of a figure, the first one at the top."""
+    axes.set_yticks(range(len(names)), names, **style)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.grid(visible=False, axis="y")
+
+
+def _points(
+    result: ComparedResults, path: str, by_cell: Mapping[int, SearchedSetting], domain: Domain, style: Style
+) -> Drawing:
+    """Draw the objective of every finished trial against its value of a setting, coloured by cell."""
+    with style.canvas(style.panel) as (figure, axes):
+        for index, setting in by_cell.items():
+            values, objectives = zip(*setting.points, strict=True)
+            places = _places(domain, values, index, len(result.cells))
+            drawn: dict[str, Any] = {"color": style.color(index), "markersize": 5, "alpha": 0.7}
+            mark = _MARKS[index // NUM_SERIES % len(_MARKS)]
+            axes.plot(places, objectives, mark, label=result.cells[index].cell.label, **drawn)
+        if domain.type == "categorical":
+            axes.set_xticks(range(len(domain.choices)), short_names(domain.choices))
+        elif domain.log:
+            axes.set_xscale("log")
+            ticks = np.geomspace(domain.low, domain.high, 4)
+            axes.set_xticks(ticks, [f"{tick:.1g}" for tick in ticks])
+            axes.minorticks_off()
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
+        axes.set_xlabel(path)
+        style.add_legend(figure)
+        return Drawing(f"{result.study.objective.metric} by {path}", figure, style)
+
+
+def _places(domain: Domain, values: Sequence[Any], index: int, num_cells: int) -> list[float]:
+    """Place values along the axis; choices beside each other by cell, so that points do not hide others."""
+    if domain.type != "categorical":
+        return list(map(float, values))
+    names = [json.dumps(choice) for choice in domain.choices]
+    shift = (index - (num_cells - 1) / 2) * _BAR / max(num_cells, 2) / 2
+    return [names.index(json.dumps(value)) + shift for value in values]
+
+
+def short_names(choices: Sequence[Any]) -> list[str]:
+    """Name choices briefly enough for an axis; of mappings only what tells them apart is named."""
+    mappings = [choice for choice in choices if isinstance(choice, Mapping)]
+    names = []
+    for choice in choices:
+        name = choice if isinstance(choice, str) else json.dumps(choice)
+        if isinstance(choice, Mapping):
+            keys = [key for key in choice if any(other.get(key) != choice[key] for other in mappings)]
+            name = ", ".join(f"{key} {choice[key]}" for key in keys) or name
+        names.append(name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 1]}…")
+    return names
+
+
+KINDS: dict[str, Draw] = {
+    "forest": forest_plot,
+    "gains": gain_curves,
+    "curves": learning_curves,
+    "budget": expected_best_curves,
+    "importance": setting_plots,
+}

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nlgraft.analysis.data.cost import cost_of, split_sizes
+from nlgraft.analysis.data.provenance import cost_of, split_sizes
 from nlgraft.analysis.policy.recorded import RecordedResults
-from nlgraft.analysis.rendering.bibliography import bibliography
 from nlgraft.analysis.rendering.drawing import Drawing, paper_style
-from nlgraft.analysis.rendering.paper_examples import examples_appendix
+from nlgraft.analysis.rendering.figures import KINDS
 from nlgraft.analysis.rendering.paper_numbers import Numbers, slug, unique_slugs
-from nlgraft.analysis.rendering.paper_prose import checklist, methods_paragraph
+from nlgraft.analysis.rendering.paper_prose import (
+    bibliography,
+    checklist,
+    examples_appendix,
+    methods_paragraph,
+)
 from nlgraft.analysis.rendering.paper_tables import caption, covered, latex_tables, seeds
-from nlgraft.analysis.rendering.plots import KINDS
 from nlgraft.analysis.rendering.report import describe
 from nlgraft.analysis.rendering.typesetting import escape_latex
 
@@ -64,7 +67,7 @@ def write_paper(result: RecordedResults, out: Path) -> list[Path]:
         ``references.bib``, ``checklist.md``, and every figure as PDF and as SVG.
     """
     facts = describe(result)
-    cost, sizes = cost_of(result), split_sizes(result)
+    cost, sizes = cost_of(result.trials, result.store), split_sizes(result.cells, result.store)
     compared = [name for name, _ in facts["other_comparisons"]]
     compared += [result.main_metric] if result.main_metric in result.metrics else []
     numbers = Numbers(result, compared, cost, sizes)
@@ -104,10 +107,13 @@ def _figures(result: RecordedResults) -> dict[str, tuple[Drawing, str]]:
     figures = {}
     for kind, draw in KINDS.items():
         drawn = draw(result, paper_style())
-        short = unique_slugs(drawing.title if kind == "importance" else title for title, drawing in drawn)
-        for (title, drawing), name in zip(drawn, short.values(), strict=True):
+        shown = [figure.caption or figure.title for figure in drawn]
+        names = (
+            unique_slugs(figure.title for figure in drawn) if kind == "importance" else unique_slugs(shown)
+        )
+        for figure, text, name in zip(drawn, shown, names.values(), strict=True):
             file = kind if kind in _WIDE else f"{named[kind]}-{name}"
-            figures[file] = (drawing, captions[kind].replace("{title}", title))
+            figures[file] = (figure, captions[kind].replace("{title}", text))
     return figures
 
 

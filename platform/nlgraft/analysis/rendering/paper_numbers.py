@@ -3,14 +3,15 @@ r"""Every number of a result as a LaTeX macro, ``\nlgraft{study.cell.metric.mean
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 
-from nlgraft.analysis.data.cost import Cost
+from nlgraft.analysis.data.provenance import Cost
 from nlgraft.analysis.policy.compared import ComparedResults
+from nlgraft.analysis.rendering.tables import column_decimals
 from nlgraft.analysis.rendering.typesetting import (
     NOTHING,
     escape_latex,
-    num_decimals,
     number,
     probability,
 )
@@ -36,22 +37,19 @@ class Numbers:
         result: ComparedResults,
         compared: Iterable[str],
         cost: Cost,
-        sizes: dict[str, dict[str, int]],
+        sizes: Mapping[str, Mapping[str, int]],
     ) -> None:
         self._study = slug(result.study.variant)
-        self._by_key: dict[str, str] = {}
-        self._add_study(result, cost)
-        for corpus, splits in sizes.items():
-            for split, examples in splits.items():
-                self._add(f"examples.{slug(corpus)}.{slug(split)}", f"{examples:,}")
-        self._slugs = unique_slugs(cell.cell.label for cell in result.cells)
-        self._metrics = unique_slugs(result.metrics)
-        for metric in result.metrics:
-            self._add_scores(result, metric)
-        for metric in compared:
-            self._add_differences(result, metric)
-        for index, claim in enumerate(result.claims, start=1):
-            self._add(f"claim.{index}.verdict", claim.text)
+        examples = (
+            (f"examples.{slug(corpus)}.{slug(split)}", f"{number_of:,}")
+            for corpus, splits in sizes.items()
+            for split, number_of in splits.items()
+        )
+        verdicts = (
+            (f"claim.{index}.verdict", claim.text) for index, claim in enumerate(result.claims, start=1)
+        )
+        keyed = chain(_of_study(result, cost), examples, _of_cells(result, compared), verdicts)
+        self._by_key = {f"{self._study}.{key}": escape_latex(text) for key, text in keyed}
 
     def macro(self, key: str) -> str:
         r"""Return the LaTeX of a number by its key without the study's name.
@@ -71,56 +69,51 @@ class Numbers:
         ]
         return _DEFINITION + "\n".join(lines) + "\n"
 
-    def _add(self, key: str, text: str) -> None:
-        self._by_key[f"{self._study}.{key}"] = escape_latex(text)
 
-    def _add_study(self, result: ComparedResults, cost: Cost) -> None:
-        states = [trial.state for trial in result.trials]
-        searched = [trial for trial in result.trials if trial.kind == "search"]
-        resources, settings = result.study.resources, result.study.analysis
-        hours = {"worker": 1.0, "cpu": resources.cpus_per_worker, "gpu": resources.gpus_per_worker}
-        facts: dict[str, float] = {
-            "cells": len(result.cells),
-            "trials": len(result.trials),
-            "trials.search": len(searched),
-            **{f"trials.{state}": states.count(state) for state in ("finished", "failed", "stopped")},
-            "resamples": result.samples,
-        }
-        for key, value in facts.items():
-            self._add(key, f"{value:,}")
-        self._add("seeds", numbers_of_seeds(result))
-        self._add("alpha", f"{settings.alpha:g}")
-        self._add("confidence", f"{100 * (1 - settings.alpha):g} %")
-        for part, seconds in {"": cost.total_s, ".search": cost.search_s, ".lost": cost.lost_s}.items():
-            for unit, share in hours.items():
-                self._add(f"{unit}-hours{part}", hours_text(seconds * share * resources.max_workers))
+def _of_study(result: ComparedResults, cost: Cost) -> Iterator[tuple[str, str]]:
+    states = [trial.state for trial in result.trials]
+    resources, alpha = result.study.resources, result.study.analysis.alpha
+    facts = {
+        "cells": len(result.cells),
+        "trials": len(result.trials),
+        "trials.search": sum(trial.kind == "search" for trial in result.trials),
+        **{f"trials.{state}": states.count(state) for state in ("finished", "failed", "stopped")},
+        "resamples": result.samples,
+    }
+    yield from ((key, f"{value:,}") for key, value in facts.items())
+    yield "seeds", numbers_of_seeds(result)
+    yield "alpha", f"{alpha:g}"
+    yield "confidence", f"{100 * (1 - alpha):g} %"
+    shares = {"worker": 1.0, "cpu": resources.cpus_per_worker, "gpu": resources.gpus_per_worker}
+    for part, seconds in {"": cost.total_s, ".search": cost.search_s, ".lost": cost.lost_s}.items():
+        for unit, share in shares.items():
+            yield f"{unit}-hours{part}", hours_text(seconds * share * resources.max_workers)
 
-    def _add_scores(self, result: ComparedResults, metric: str) -> None:
-        decimals = num_decimals(cell.mean(metric) for cell in result.cells)
+
+def _of_cells(result: ComparedResults, compared: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield means of all metrics, then the differences from the baseline on those that are compared."""
+    labels, metrics = unique_slugs(cell.cell.label for cell in result.cells), unique_slugs(result.metrics)
+    for metric in result.metrics:
+        decimals = column_decimals(result, metric)
         for cell in result.cells:
-            key = f"{self._slugs[cell.cell.label]}.{self._metrics[metric]}"
-            self._add(f"{key}.mean", number(cell.mean(metric), decimals))
-            self._add(f"{key}.std", number(cell.std(metric), decimals))
-            self._add(f"{key}.n", str(len(cell.measured(metric))))
-
-    def _add_differences(self, result: ComparedResults, metric: str) -> None:
-        decimals = num_decimals(cell.mean(metric) for cell in result.cells)
+            key = f"{labels[cell.cell.label]}.{metrics[metric]}"
+            yield f"{key}.mean", number(cell.mean(metric), decimals)
+            yield f"{key}.std", number(cell.std(metric), decimals)
+            yield f"{key}.n", str(len(cell.measured(metric)))
+    for metric in compared:
+        decimals = column_decimals(result, metric)
         for cell in result.cells[1:]:
             comparison = result.compare(cell.cell, metric=metric)
+            key = f"{labels[cell.cell.label]}.{metrics[metric]}"
             low, high = comparison.ci or (None, None)
-            key = f"{self._slugs[cell.cell.label]}.{self._metrics[metric]}"
             for name, value in (("difference", comparison.difference), ("low", low), ("high", high)):
-                self._add(f"{key}.{name}", number(value, decimals, is_signed=True))
-            for name, p in (
-                ("p", comparison.p),
-                ("p-holm", comparison.p_holm),
-                ("p-segments", comparison.p_segments),
-            ):
-                self._add(f"{key}.{name}", probability(p))
-            self._add(f"{key}.detectable", number(comparison.smallest_detectable, decimals))
+                yield f"{key}.{name}", number(value, decimals, is_signed=True)
+            for name in ("p", "p_holm", "p_segments"):
+                yield f"{key}.{name.replace('_', '-')}", probability(getattr(comparison, name))
+            yield f"{key}.detectable", number(comparison.smallest_detectable, decimals)
             needed = comparison.seeds_needed
-            self._add(f"{key}.seeds-needed", NOTHING if needed is None else f"{needed:,}")
-            self._add(f"{key}.verdict", comparison.verdict)
+            yield f"{key}.seeds-needed", NOTHING if needed is None else f"{needed:,}"
+            yield f"{key}.verdict", comparison.verdict
 
 
 def numbers_of_seeds(result: ComparedResults) -> str:

@@ -1,17 +1,21 @@
-"""What a paper says of a study in words: the methods paragraph and the answers to a checklist."""
+"""What a paper says of a study in words: methods, answers to a checklist, examples, BibTeX."""
 
 from __future__ import annotations
 
+import importlib.metadata
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from nlgraft.analysis.data.cost import Cost
+from nlgraft.analysis.data.provenance import Cost
+from nlgraft.analysis.policy.compared import ComparedResults
+from nlgraft.analysis.policy.examples import NUM_EXAMPLES, Example, Examples, examples_of
 from nlgraft.analysis.policy.recorded import RecordedResults
-from nlgraft.analysis.rendering.bibliography import TOOL_KEY, paper_key
 from nlgraft.analysis.rendering.paper_numbers import Numbers, hours_text
 from nlgraft.analysis.rendering.search_tables import space_table
-from nlgraft.analysis.rendering.typesetting import escape_latex, make_table, to_markdown
+from nlgraft.analysis.rendering.typesetting import escape_latex, make_table, num_decimals, number, to_markdown
 from nlgraft.basics.wording import count, inert_markdown
+from nlgraft.study.data.system import System
 
 _PARAMETERS = ("parameters/total", "parameters/trained")
 _ANSWERED_BY_AUTHORS = (
@@ -172,3 +176,102 @@ def _packages(result: RecordedResults) -> list[str]:
 def _signed(signatures: Mapping[str, list[str]]) -> list[str]:
     rows = [(name, ", ".join(f"`{text}`" for text in distinct)) for name, distinct in signatures.items()]
     return [to_markdown(make_table(["metric", "signature"], rows, num_text=2))] if rows else []
+
+
+_MOST_CHARACTERS = 600
+"""Longer texts, as of whole documents, are cut."""
+
+
+def examples_appendix(result: ComparedResults) -> str:
+    """Typeset the examples of every cell as LaTeX."""
+    return "\n".join(_compared(result, examples) for examples in examples_of(result))
+
+
+def _compared(result: ComparedResults, examples: Examples) -> str:
+    base, metric = result.baseline.cell.label, result.main_metric
+    title = rf"\subsection*{{{escape_latex(f'{examples.label} against {base}')}}}"
+    if examples.why_none:
+        return f"{title}\n{escape_latex(f'No examples: {examples.why_none}.')}\n"
+    preface = (
+        f"The {len(examples.found)} segments whose {metric}, each segment scored alone, differs most between "
+        f"the two (at most {NUM_EXAMPLES}), with the outputs of seed {examples.seed}. They are chosen for "
+        "their difference and are no sample: they show how the systems differ, not which is better."
+    )
+    decimals = num_decimals(score for example in examples.found for score in example.scores)
+    items = [_example(example, (examples.label, base), decimals) for example in examples.found]
+    return "\n".join([title, escape_latex(preface), r"\begin{enumerate}", *items, r"\end{enumerate}", ""])
+
+
+def _example(example: Example, labels: tuple[str, str], decimals: int) -> str:
+    lines = [("source", example.source)] if example.source else []
+    lines += [("reference", example.reference)]
+    lines += [
+        (f"{label} ({number(score, decimals)})", text)
+        for label, score, text in zip(labels, example.scores, example.outputs, strict=True)
+    ]
+    body = r"\\".join(
+        rf"\emph{{{escape_latex(name)}:}} {escape_latex(_cut(text))}" + "\n" for name, text in lines
+    )
+    return rf"\item[{example.number}.] {body}".rstrip()
+
+
+def _cut(text: str) -> str:
+    short = text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
+    return short or "(empty)"
+
+
+_PAPER = re.compile(
+    r"(?P<authors>.+?) \((?P<year>\d{4})\): (?P<title>.+?)\. (?:(?P<venue>[^,]+), )?(?P<url>https?://\S+)"
+)
+_ARXIV = "https://arxiv.org/abs/"
+TOOL_KEY = "nlgraft"
+
+
+def paper_key(system: System) -> str:
+    """Name the entry of a system's paper: the first author and the year, ``mosin2021``."""
+    match = _PAPER.fullmatch(system.paper)
+    if match is None:
+        return re.sub(r"[^a-z0-9]", "", system.name.lower())
+    first = re.split(r", | and ", match["authors"])[0]
+    return re.sub(r"\W", "", first).lower() + match["year"]
+
+
+def bibliography(system: System) -> str:
+    """Write the entries of the paper and of nlgraft.
+
+    A system states its paper with surnames alone: the entry's note asks to complete them.
+    """
+    match = _PAPER.fullmatch(system.paper)
+    if match is None:
+        return _entry("misc", paper_key(system), {"title": system.paper}) + _tool()
+    authors = re.split(r", | and ", match["authors"])
+    fields = {"author": " and ".join(authors), "title": match["title"], "year": match["year"]}
+    if match["venue"]:
+        fields["booktitle"] = match["venue"]
+    fields["url"] = match["url"]
+    if match["url"].startswith(_ARXIV):
+        fields |= {"eprint": match["url"].removeprefix(_ARXIV), "archiveprefix": "arXiv"}
+    kind = "inproceedings" if match["venue"] else "misc"
+    note = f"% {paper_key(system)}: surnames as the system states them; add first names before you publish.\n"
+    return note + _entry(kind, paper_key(system), fields) + _tool()
+
+
+def _tool() -> str:
+    about = importlib.metadata.metadata("nlgraft")
+    author = f"{{{about['Author']}}}"  # a group, whose last word is no surname
+    title = f"nlgraft: {about['Summary']}"
+    return _entry("misc", TOOL_KEY, {"author": author, "title": title, "note": f"Version {about['Version']}"})
+
+
+def _entry(kind: str, key: str, fields: dict[str, str]) -> str:
+    lines = [f"  {name} = {{{_value(name, value)}}}" for name, value in fields.items()]
+    return f"@{kind}{{{key},\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _value(name: str, value: str) -> str:
+    """Escape a value; a title keeps its capitals, an address its signs."""
+    if name == "url":
+        return value
+    if value.startswith("{"):
+        return "{" + escape_latex(value[1:-1]) + "}"
+    return "{" + escape_latex(value) + "}" if name == "title" else escape_latex(value)

@@ -8,9 +8,9 @@ from typing import Any
 
 from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.rendering import tables
-from nlgraft.analysis.rendering.comparison_notes import scopes
 from nlgraft.analysis.rendering.paper_numbers import numbers_of_seeds, slug
 from nlgraft.analysis.rendering.search_tables import space_table
+from nlgraft.analysis.rendering.tables import scopes
 from nlgraft.analysis.rendering.typesetting import LINE, Table, to_latex
 
 

@@ -31,6 +31,30 @@ _STANDINGS = {
     "exploratory": "exploratory, without verdict",
 }
 
+_STABILITY = (
+    "A seed diverged if it reached less than half of what the best seed of its cell reached; it stays in "
+    "every figure. A seed is lost if it failed or has no finite value; where one of two cells lost a "
+    "seed that the other did not, the comparison is left open. The interquartile mean is that of the "
+    "middle half of the seeds (Agarwal et al. 2021)."
+)
+_EXPECTED_BEST = (
+    "The expected best of n search trials is that of n draws with replacement from the trials that ran "
+    "(Dodge et al. 2019). It is biased towards worse values and assumes independent trials, which those "
+    "of an adaptive sampler are not. Its band is the range of 95 % of resamples of these trials: it is "
+    "descriptive, covers the truth in less than half of the searches at their full budget, and "
+    "tests nothing."
+)
+_FIGURES = (
+    "A published figure counts as a single run that varies over seeds as ours do: the interval is a "
+    "prediction interval of its difference from our mean. Its claim is supported when two one-sided t "
+    "tests put the difference within the claim's margin, contradicted when it is significantly beyond."
+)
+_EFFECTS = (
+    "Effects of crossed factors are averaged over the levels of the others with equal weights. An "
+    "interaction is the change due to two levels together beyond the sum of their separate changes. "
+    "p is the paired bootstrap's"
+)
+
 
 def headline(result: ComparedResults) -> str:
     """Summarise the comparison with the baseline and the claims in a few sentences.
@@ -69,12 +93,10 @@ def _named(labels: Sequence[str]) -> str:
 
 def _standing(result: ComparedResults, kind: str) -> str:
     margin = result.margin(result.main_metric)
-    if margin is None or kind in ("better", "worse", "exploratory"):
-        return _STANDINGS[kind]
-    amount = f"{margin:g} {result.system.metrics[result.main_metric].unit}"
-    if kind == "equal":
-        return f"{_STANDINGS[kind]} of {amount}"
-    return f"not known yet, neither different nor within {amount} of the baseline for certain"
+    amount = "" if margin is None else f"{margin:g} {result.system.metrics[result.main_metric].unit}"
+    if kind == "open" and amount:
+        return f"not known yet, neither different nor within {amount} of the baseline for certain"
+    return f"{_STANDINGS[kind]} of {amount}" if kind == "equal" and amount else _STANDINGS[kind]
 
 
 def _unlearned(result: ComparedResults) -> str:
@@ -94,11 +116,12 @@ def _unlearned(result: ComparedResults) -> str:
 
 def _unstable(result: ComparedResults) -> str:
     """Name the cells that lost seeds or whose seeds diverged."""
-    parts = []
-    for cell in result.stabilities:
-        for seeds, word in ((cell.diverged, "diverged"), (cell.lost, "failed")):
-            if seeds:
-                parts.append(f"{len(seeds)} of {count(cell.num_seeds, 'seed')} of {cell.label} {word}")
+    parts = [
+        f"{len(seeds)} of {count(cell.num_seeds, 'seed')} of {cell.label} {word}"
+        for cell in result.stabilities
+        for seeds, word in ((cell.diverged, "diverged"), (cell.lost, "failed"))
+        if seeds
+    ]
     return f"Unstable: {'; '.join(parts)}. " if parts else ""
 
 
@@ -116,10 +139,8 @@ def _claims_headline(result: ComparedResults) -> str:
 
 def _effects_headline(result: ComparedResults) -> str:
     effects = result.effects()
-    if not effects:
-        return ""
     if all(effect.comparison.difference is None for effect in effects):
-        return " Effects are not known yet."
+        return " Effects are not known yet." if effects else ""
     shown = [effect for effect in effects if result.standing(effect.comparison) in ("better", "worse")]
     parts = []
     for title, is_interaction in {"main effects": False, "interactions": True}.items():
@@ -149,17 +170,21 @@ def fairness(result: ComparedResults) -> str:
 
 
 def _trials(result: ComparedResults) -> str:
-    finished = {
-        cell.cell.label: len([t for t in cell.trials if t.state == "finished"]) for cell in result.cells
-    }
-    searched = {cell.cell.label: len([t for t in cell.search if t.record]) for cell in result.cells}
     num_seeds = result.study.first_seeds
     budget = [count(num_seeds, "seed")]
-    short = [f"{name} finished {n} of {budget[0]}" for name, n in finished.items() if n < num_seeds]
+    short = [
+        f"{cell.cell.label} finished {num} of {budget[0]}"
+        for cell in result.cells
+        if (num := len(cell.finished)) < num_seeds
+    ]
     if result.study.search is not None:
         trials = result.study.search.trials
         budget.append(count(trials, "search trial"))
-        short += [f"{name} ended {n} of {budget[1]}" for name, n in searched.items() if n < trials]
+        short += [
+            f"{cell.cell.label} ended {num} of {budget[1]}"
+            for cell in result.cells
+            if (num := len([trial for trial in cell.search if trial.record])) < trials
+        ]
         short += [
             f"{cell.cell.label} has only {cell.num_distinct} distinct of {budget[1]}, since the searched "
             "values change little or nothing there"
@@ -168,9 +193,8 @@ def _trials(result: ComparedResults) -> str:
         ]
     if short:
         return f"Planned for every cell: {' and '.join(budget)}. Less so far: {'; '.join(short)}."
-    if result.study.sequential is not None:
-        return f"Every cell had the same budget up to the first look: {' and '.join(budget)}."
-    return f"Every cell had the same budget: {' and '.join(budget)}."
+    until = " up to the first look" if result.study.sequential is not None else ""
+    return f"Every cell had the same budget{until}: {' and '.join(budget)}."
 
 
 def _examples(result: ComparedResults) -> str:
@@ -190,18 +214,18 @@ def _examples(result: ComparedResults) -> str:
 
 def method(result: ComparedResults) -> list[str]:
     """Describe the statistics, one sentence each."""
-    settings = result.study.analysis
-    family = "every cell against the baseline and the claims, metric by metric"
-    if settings.family == "claims":
-        family = "the claims"
-    level = ""
-    correction = "p is not corrected for multiple comparisons"
+    study, settings = result.study, result.study.analysis
+    level, correction, of_effects = "", "p is not corrected for multiple comparisons", ""
     if result.is_corrected:
+        family = "every cell against the baseline and the claims, metric by metric"
+        family = "the claims" if settings.family == "claims" else family
         level = " at the level that Holm's correction leaves to the open comparisons of the family"
         correction = f"p (Holm) is corrected over the declared family, run or not: {family}"
-    merged = idle_note(result.study)
-    return [
-        *([f"{merged}."] if merged is not None else []),
+        of_effects = "; Holm's correction is over all effects"
+    merged = idle_note(study)
+    num_documents = max((trial.num_documents for trial in result.trials), default=0)
+    sentences = [
+        merged and f"{merged}.",
         "A difference is the mean over seeds of cell minus baseline, paired by seed and by test segment.",
         f"Intervals have {100 * (1 - settings.alpha):g} % confidence. Segments are resampled "
         f"{result.samples:,} times, identically for all cells and seeds; variation over seeds follows "
@@ -211,18 +235,21 @@ def method(result: ComparedResults) -> list[str]:
         "than 20 resamples reach the difference, segment noise is taken as normal; "
         f"{correction}; an asterisk marks significance at {settings.alpha:g}.",
         *_prior_method(result),
-        *_margin_method(result),
-        *_documents_method(result),
-        *_stability_method(result),
-        *_looks_method(result),
-        *_effects_method(result),
-        *_figures_method(result),
+        _margin_method(result),
+        num_documents
+        and f"Test lines are resampled by document ({num_documents:,} documents), as those of one document "
+        "are alike.",
+        result.stabilities and _STABILITY,
+        _looks_method(result),
+        result.effects() and f"{_EFFECTS}{of_effects}.",
+        any(not claim.claim.is_ordering for claim in result.claims) and _FIGURES,
         f"The detectable difference is the true difference that this many seeds detect with probability "
         f"0.8{level}; below five seeds, which say little about the noise, it is a 95 % interval. Seeds "
         "needed is the first later look that decides with that probability, predicted from what is seen.",
         "Search and selection use dev only; test scores come from the replicates of the chosen config.",
-        *_search_method(result),
+        study.search and _EXPECTED_BEST,
     ]
+    return [str(sentence) for sentence in sentences if sentence]
 
 
 def _priors(result: ComparedResults) -> list[NoisePrior]:
@@ -241,70 +268,37 @@ def _prior_method(result: ComparedResults) -> list[str]:
     ]
 
 
-def _documents_method(result: ComparedResults) -> list[str]:
-    number_of = max((trial.num_documents for trial in result.trials), default=0)
-    if not number_of:
-        return []
-    return [
-        f"Test lines are resampled by document ({number_of:,} documents), as those of one document are alike."
+def _margin_method(result: ComparedResults) -> str:
+    margins = [
+        f"{margin:g} {result.system.metrics[name].unit} on {name}"
+        for name in result.metrics
+        if (margin := result.margin(name)) is not None
     ]
-
-
-def _margin_method(result: ComparedResults) -> list[str]:
-    margins = {name: margin for name in result.metrics if (margin := result.margin(name)) is not None}
     if not margins:
-        return []
-    listed = ", ".join(
-        f"{margin:g} {result.system.metrics[name].unit} on {name}" for name, margin in margins.items()
-    )
+        return ""
     both = " at the factors that Holm's procedure leaves to questions open in either way"
-    return [
-        f"Margins below which a difference does not matter: {listed}. Two cells are equal if two one-sided "
-        "tests (Schuirmann 1987), with the noise of the test for a difference, put the difference within the "
-        "margin. Different and equal are tested together, since at most one of the two null hypotheses is "
-        f"true (Goeman et al. 2010){both if result.is_corrected else ''}."
-    ]
+    return (
+        f"Margins below which a difference does not matter: {', '.join(margins)}. Two cells are equal if two "
+        "one-sided tests (Schuirmann 1987), with the noise of the test for a difference, put the difference "
+        "within the margin. Different and equal are tested together, since at most one of the two null "
+        f"hypotheses is true (Goeman et al. 2010){both if result.is_corrected else ''}."
+    )
 
 
-def _stability_method(result: ComparedResults) -> list[str]:
-    if not result.stabilities:
-        return []
-    return [
-        "A seed diverged if it reached less than half of what the best seed of its cell reached; it stays in "
-        "every figure. A seed is lost if it failed or has no finite value; where one of two cells lost a "
-        "seed that the other did not, the comparison is left open. The interquartile mean is that of the "
-        "middle half of the seeds (Agarwal et al. 2021)."
-    ]
-
-
-def _search_method(result: ComparedResults) -> list[str]:
-    if result.study.search is None:
-        return []
-    return [
-        "The expected best of n search trials is that of n draws with replacement from the trials that ran "
-        "(Dodge et al. 2019). It is biased towards worse values and assumes independent trials, which those "
-        "of an adaptive sampler are not. Its band is the range of 95 % of resamples of these trials: it is "
-        "descriptive, covers the truth in less than half of the searches at their full budget, and "
-        "tests nothing."
-    ]
-
-
-def _looks_method(result: ComparedResults) -> list[str]:
+def _looks_method(result: ComparedResults) -> str:
     looks, alpha = result.study.looks, result.study.analysis.alpha
     prior_df = next((prior.df for prior in _priors(result)), 0.0)
     levels = ", ".join(f"{level:.2g}" for level in look_levels(looks, FIRST * alpha, prior_df))
-    text = (
+    stops = (
+        " A cell gets no more seeds when all its comparisons are significant or become so by the last look "
+        f"of a run with a probability below {FUTILE:g}."
+    )
+    return (
         f"Results may be tested at {', '.join(map(str, looks))} seeds, each time on the first so many; a "
         f"single comparison has the levels {levels}, for t tests of so few seeds. p is the smallest overall "
         "level at which one of the looks taken rejects; Holm's correction is over these. Intervals are those "
-        "of the last look and do not allow for the others."
+        f"of the last look and do not allow for the others.{stops if result.study.sequential else ''}"
     )
-    if result.study.sequential is not None:
-        text += (
-            " A cell gets no more seeds when all its comparisons are significant or become so by the last "
-            f"look of a run with a probability below {FUTILE:g}."
-        )
-    return [text]
 
 
 def sharing(result: ComparedResults) -> str:
@@ -317,24 +311,3 @@ def sharing(result: ComparedResults) -> str:
         f"The trials consist of {count(facts.num_stages, 'stage')}, {facts.num_distinct} of them distinct; "
         f"these took {duration(facts.computed_s)} to compute, and {saved}."
     )
-
-
-def _figures_method(result: ComparedResults) -> list[str]:
-    if all(claim.claim.is_ordering for claim in result.claims):
-        return []
-    return [
-        "A published figure counts as a single run that varies over seeds as ours do: the interval is a "
-        "prediction interval of its difference from our mean. Its claim is supported when two one-sided t "
-        "tests put the difference within the claim's margin, contradicted when it is significantly beyond."
-    ]
-
-
-def _effects_method(result: ComparedResults) -> list[str]:
-    if not result.effects():
-        return []
-    correction = "; Holm's correction is over all effects" if result.is_corrected else ""
-    return [
-        "Effects of crossed factors are averaged over the levels of the others with equal weights. An "
-        "interaction is the change due to two levels together beyond the sum of their separate changes. "
-        f"p is the paired bootstrap's{correction}."
-    ]

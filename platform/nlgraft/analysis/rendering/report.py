@@ -5,35 +5,36 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
-
-import jinja2
+from typing import TYPE_CHECKING, Any
 
 from nlgraft.analysis.data.provenance import corpora
-from nlgraft.analysis.estimates.comparison import rounded
+from nlgraft.analysis.data.trials import CellResult
+from nlgraft.analysis.estimates.comparison import Comparison, rounded
+from nlgraft.analysis.estimates.expected_best import expected_best
 from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.rendering import (
-    ledger_tables,
+    journals,
     prose,
-    registration_tables,
     search_tables,
-    settings_tables,
     tables,
     typesetting,
 )
-from nlgraft.analysis.rendering.document import result_document
+from nlgraft.analysis.rendering.journals import ledger_document
 from nlgraft.analysis.rendering.paper_tables import latex_tables
+from nlgraft.analysis.rendering.search_tables import which_setting
 from nlgraft.basics.errors import NlgraftError, nearest
-from nlgraft.basics.wording import inert_markdown
+from nlgraft.basics.wording import inert_markdown, without_credentials
 
-_Facts = Callable[[], dict[str, Any]]
-"""Gives the tables and sentences of a report by their names in the templates."""
+if TYPE_CHECKING:
+    import jinja2
+    import pandas as pd
+
 
 _COMPARED = (
     *("difference", "ci_low", "ci_high", "p", "p_holm", "p_segments", "margin", "p_equal", "p_equal_holm"),
-    *("standing", "is_within_margin", "smallest_detectable"),
+    *("standing", "is_within_margin", "smallest_detectable", "seeds_needed"),
 )
 
 
@@ -43,13 +44,9 @@ def render(result: RecordedResults, kind: str) -> str:
     Raises:
         NlgraftError: There is no such format.
     """
-    return _render(kind, result, lambda: describe(result))
-
-
-def _render(kind: str, result: RecordedResults, facts: _Facts) -> str:
     if kind not in _FORMATS:
         raise NlgraftError(f"no report format '{kind}'. {nearest(kind, list(_FORMATS))}")
-    return _FORMATS[kind][1](result, facts)
+    return _FORMATS[kind][1](result)
 
 
 def write_report(result: RecordedResults, out: Path, formats: Sequence[str]) -> list[Path]:
@@ -67,8 +64,7 @@ def write_report(result: RecordedResults, out: Path, formats: Sequence[str]) -> 
     Raises:
         NlgraftError: There is no such format.
     """
-    facts = cache(lambda: describe(result))  # of 10,000 trials, it takes as long as the writing
-    texts = [(kind, _render(kind, result, facts)) for kind in formats]
+    texts = [(kind, render(result, kind)) for kind in formats]
     out.mkdir(parents=True, exist_ok=True)
     written = []
     for kind, text in texts:
@@ -80,6 +76,7 @@ def write_report(result: RecordedResults, out: Path, formats: Sequence[str]) -> 
     return written
 
 
+@lru_cache(maxsize=1)  # of 10,000 trials, it takes as long as the writing, and formats and paper ask again
 def describe(result: RecordedResults) -> dict[str, Any]:
     """Gather the tables and sentences of a report by their names in the templates."""
     main = result.main_metric
@@ -91,25 +88,25 @@ def describe(result: RecordedResults) -> dict[str, Any]:
         "system": result.system,
         "main_metric": main,
         "headline": prose.headline(result),
-        "ledger": ledger_tables.ledger_sentences(result),
-        "registration": registration_tables.registration_sentence(result),
-        "deviations": registration_tables.deviations_table(result),
-        "earlier": ledger_tables.earlier_analyses(result),
+        "ledger": journals.ledger_sentences(result),
+        "registration": str(result.registration or ""),
+        "deviations": journals.deviations_table(result),
+        "earlier": journals.earlier_analyses(result),
         "comparison": tables.comparison_table(result, main),
         "effects": tables.effects_table(result, main) if main in metrics else None,
         "gains": tables.gains_table(result, main) if main in metrics else None,
         "claims": tables.claims_table(result) if result.claims else None,
         "search": search_tables.search_table(result) if result.study.search else None,
         "expected_best": search_tables.expected_best_table(result) if result.study.search else None,
-        "which_setting": settings_tables.which_setting(result),
-        "importances": settings_tables.importance_table(result),
-        "levels": settings_tables.levels_table(result),
+        "which_setting": search_tables.which_setting(result),
+        "importances": search_tables.importance_table(result),
+        "levels": search_tables.levels_table(result),
         "sensitivity": tables.sensitivity_table(result),
         "stability": tables.stability_table(result),
         "looks": tables.looks_table(result) if result.stops else None,
         "trials": tables.trials_table(result),
         "fairness": prose.fairness(result),
-        "method": [*prose.method(result), *ledger_tables.ledger_method(result)],
+        "method": [*prose.method(result), *journals.ledger_method(result)],
         "signatures": _signatures(result),
         "corpora": corpora(result.study.data),
         "data": json.dumps(result.study.data, indent=2, ensure_ascii=False),
@@ -147,71 +144,69 @@ def _metrics_beside(result: RecordedResults) -> dict[str, Any]:
 
 def html_table(table: typesetting.Table, caption: str) -> str:
     """Render one table as HTML, without a page around it."""
-    macros: Any = _environment_of(is_html=True).get_template("table.html.j2").module
+    macros: Any = _template("table.html.j2").module
     return macros.show(table, caption)
 
 
-def _comparison_csv(result: RecordedResults, _: _Facts) -> str:
-    return typesetting.to_csv(comparison_rows(result))
+def comparison_frame(result: RecordedResults) -> pd.DataFrame:
+    """Compare every cell on every metric, in full precision: one row for each."""
+    import pandas as pd
 
-
-def comparison_rows(result: RecordedResults) -> list[list[Any]]:
-    """Compare every cell on every metric, in full precision, after a row of titles."""
     factors = list(result.baseline.cell.levels)
-    rows: list[list[Any]] = [
-        ["cell", *factors, "state", "metric", "mean", "std", "n", *_COMPARED, "seeds_needed"]
-    ]
+    rows: list[list[Any]] = []
     for cell in result.cells:
         levels = [cell.cell.levels[factor] for factor in factors]
         for name in result.metrics:
             values = [rounded(cell.mean(name)), rounded(cell.std(name)), len(cell.measured(name))]
-            compared: list[Any] = [None] * (len(_COMPARED) + 1)
+            compared: dict[str, Any] = {}
             if cell is not result.baseline:
-                comparison = result.compare(cell.cell, metric=name).to_json()
-                comparison["ci_low"], comparison["ci_high"] = comparison["ci"] or (None, None)
-                compared = [comparison[key] for key in (*_COMPARED, "seeds_needed")]
-            rows.append([cell.cell.label, *levels, cell.state, name, *values, *compared])
-    return rows
+                compared = result.compare(cell.cell, metric=name).to_json()
+                compared["ci_low"], compared["ci_high"] = compared["ci"] or (None, None)
+            row = [cell.cell.label, *levels, cell.state, name, *values]
+            rows.append([*row, *(compared.get(key) for key in _COMPARED)])
+    titles = ["cell", *factors, "state", "metric", "mean", "std", "n", *_COMPARED]
+    return pd.DataFrame(rows, columns=titles, dtype=object)
 
 
-def _environment_of(is_html: bool) -> jinja2.Environment:
+def _template(name: str) -> jinja2.Template:
+    import jinja2  # which Python's callers need not pay for
+
+    is_html = name.endswith(".html.j2")
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("nlgraft.analysis.rendering"),
         autoescape=is_html,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
-        finalize=None if is_html else _inert,
+        # Markdown: all that a template puts in is escaped, but for what it calls safe.
+        finalize=None if is_html else lambda value: inert_markdown(value) if type(value) is str else value,
     )
     environment.filters["markdown"] = typesetting.to_markdown
-    return environment
+    return environment.get_template(name)
 
 
-def _inert(value: Any) -> Any:
-    """Escape all that a Markdown template puts in, but for what it calls safe."""
-    return inert_markdown(value) if type(value) is str else value
+def _markdown(result: RecordedResults) -> str:
+    return _template("report.md.j2").render(describe(result))
 
 
-def _markdown(_: RecordedResults, facts: _Facts) -> str:
-    return _environment_of(is_html=False).get_template("report.md.j2").render(facts())
+def _html(result: RecordedResults) -> str:
+    from nlgraft.analysis.rendering import drawing, figures  # load matplotlib, which takes .3 s
 
-
-def _latex(result: RecordedResults, facts: _Facts) -> str:
-    return latex_tables(result, facts())
-
-
-def _html(result: RecordedResults, described: _Facts) -> str:
-    from nlgraft.analysis.rendering import drawing, plots  # load matplotlib, which takes .3 s
-
-    facts = dict(described())
-    for kind, draw in plots.KINDS.items():
-        facts[f"{kind}_figures"] = [(title, figure.inline()) for title, figure in draw(result, drawing.PAGE)]
+    facts = dict(describe(result))
+    for kind, draw in figures.KINDS.items():
+        drawings = draw(result, drawing.PAGE)
+        facts[f"{kind}_figures"] = [(figure.caption or figure.title, figure.inline()) for figure in drawings]
     facts["legend"] = [(tables.cell_name(cell), index) for index, cell in enumerate(result.cells)]
     facts["num_series"] = drawing.NUM_SERIES
-    return _environment_of(is_html=True).get_template("report.html.j2").render(facts)
+    return _template("report.html.j2").render(facts)
 
 
-def _json(result: RecordedResults, _: _Facts) -> str:
+def _comparison_csv(result: RecordedResults) -> str:
+    frame = comparison_frame(result)
+    return typesetting.to_csv([frame.columns, *frame.itertuples(index=False)])
+
+
+def _json(result: RecordedResults) -> str:
     return json.dumps(result_document(result), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -240,10 +235,107 @@ def _environment(result: RecordedResults) -> list[tuple[str, str]]:
     return rows + [(package, ", ".join(versions)) for package, versions in facts.versions.items()]
 
 
-_FORMATS: dict[str, tuple[str, Callable[[RecordedResults, _Facts], str]]] = {
+_FORMATS: dict[str, tuple[str, Callable[[RecordedResults], str]]] = {
     "md": ("report.md", _markdown),
     "html": ("report.html", _html),
-    "latex": ("report.tex", _latex),
+    "latex": ("report.tex", lambda result: latex_tables(result, describe(result))),
     "csv": ("comparison.csv", _comparison_csv),
     "json": ("result.json", _json),
 }
+
+
+def result_document(result: RecordedResults) -> dict[str, Any]:
+    """Return a result as JSON values.
+
+    Returns:
+        ``study`` (the variant's name), ``overrides``, ``fingerprint``, ``baseline``, ``cells`` (each with
+        ``cell``, ``state``, ``metrics``, ``comparison``), ``effects`` and ``gains`` on the main metric,
+        ``claims``, ``report_dir``, ``tracking_uri``, ``experiment``, ``trials`` and more. Without an
+        invocation ``trials`` counts finished ones as reused.
+    """
+    study, run = result.study, result.invocation
+    states = [trial.state for trial in result.trials]
+    trials = {"run": 0, "reused": states.count("finished"), "failed": states.count("failed")}
+    if run is not None:
+        trials = {"run": run.num_run, "reused": run.num_reused, "failed": run.num_failed}
+    return {
+        "study": study.variant,
+        "overrides": study.overrides,
+        "fingerprint": study.fingerprint,
+        "system": result.system.path,
+        "is_constructed": result.is_constructed,
+        "main_metric": result.main_metric,
+        "baseline": dict(result.baseline.cell.levels),
+        "seeds": list(study.seeds),
+        "looks": {
+            label: {"num_seeds": stop.num_seeds, "stopped_because": stop.reason}
+            for label, stop in result.stops.items()
+        },
+        "ledger": ledger_document(result),
+        "registration": result.registration and result.registration.to_json(),
+        "analysis": {**study.analysis.model_dump(mode="json"), "samples": result.samples},
+        "which_setting": which_setting(result),
+        "trivial": None if result.trivial is None else vars(result.trivial),
+        "stability": {stability.label: stability.to_json() for stability in result.stabilities},
+        "cells": [_cell(result, cell) for cell in result.cells],
+        "effects": [
+            {
+                "effect": effect.contrast.label,
+                "levels": dict(effect.contrast.levels),
+                "kind": "interaction" if effect.is_interaction else "main",
+                **_compared(effect.comparison),
+            }
+            for effect in result.effects()
+        ],
+        "gains": [
+            {"gain": curve.label, "at": level, **_compared(comparison)}
+            for curve in result.gains()
+            for level, comparison in curve.gains
+        ],
+        "claims": [claim.to_json() for claim in result.claims],
+        "report_dir": None if run is None else run.report_dir,
+        "tracking_uri": without_credentials((run and run.tracking_uri) or study.tracking.uri or "") or None,
+        "experiment": (run and run.experiment) or study.tracking.experiment or study.variant,
+        "trials": trials,
+    }
+
+
+def _compared(comparison: Comparison) -> dict[str, Any]:
+    return {"metric": comparison.metric, **comparison.to_json()}
+
+
+def _cell(result: RecordedResults, cell: CellResult) -> dict[str, Any]:
+    metrics = {name: _metric(cell, name) for name in result.metrics if cell.measured(name)}
+    document = {
+        "cell": dict(cell.cell.levels),
+        "label": cell.cell.label,
+        "state": cell.state,
+        "reasons": cell.reasons,
+        "metrics": metrics,
+    }
+    if result.study.search is not None:
+        expected = expected_best(result, cell)
+        settings = {searched.label: searched.to_json() for searched in result.searched_settings}
+        document["params"] = dict(cell.params)
+        document["search"] = {
+            "trials": len(cell.search),
+            "distinct": cell.num_distinct,
+            "finished": sum(trial.state == "finished" for trial in cell.search),
+            "expected_best": None if expected is None else expected.to_json(),
+            "settings": settings.get(cell.cell.label),
+        }
+    if cell is not result.baseline:
+        compared = {name: result.compare(cell.cell, metric=name) for name in metrics}
+        document["comparison"] = {name: comparison.to_json() for name, comparison in compared.items()}
+    return document
+
+
+def _metric(cell: CellResult, name: str) -> dict[str, Any]:
+    measured = cell.measured(name)
+    return {
+        "mean": rounded(cell.mean(name)),
+        "std": rounded(cell.std(name)),
+        "n": len(measured),
+        "values": [rounded(trial.value) for trial in measured.values()],
+        "seeds": list(measured),
+    }

@@ -5,27 +5,150 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nlgraft.analysis.data.trials import CellResult, TrialResult
-from nlgraft.analysis.estimates.comparison import Comparison
+from nlgraft.analysis.estimates.comparison import ONE_SEED, Comparison
 from nlgraft.analysis.policy.claims import ClaimResult
 from nlgraft.analysis.policy.compared import ComparedResults
 from nlgraft.analysis.policy.sensitivity import WithoutSeeds, sensitivities
-from nlgraft.analysis.rendering.comparison_notes import FEW_SEEDS, comparison_notes
 from nlgraft.analysis.rendering.typesetting import (
     NO_BREAK,
     NOTHING,
     Entry,
+    Row,
     Table,
+    grouped,
     interval,
     make_table,
     num_decimals,
     number,
     probability,
 )
+from nlgraft.basics.wording import count
 from nlgraft.study.data.claim import gain
 from nlgraft.study.data.design import level_text
 
+FEW_SEEDS = 5
+"""Below this many seeds the variance, and with it the detectable difference, is given as an interval."""
+
+Compared = Sequence[tuple[str, Comparison]]
+"""Comparisons of one table, on one metric, with the names of their rows."""
+
+
+def comparison_notes(result: ComparedResults, compared: Compared) -> list[str]:
+    """Explain the marks in a table of comparisons, then list the comparisons' own notes."""
+    marks = []
+    if any(result.standing(comparison) != "open" for _, comparison in compared):
+        marks.append(_star(result))
+    marks += _margin_note(result, compared)
+    if any(comparison.scope == "segments" for _, comparison in compared):
+        marks.append(f"† {ONE_SEED}; nothing is decided.")
+    if any(comparison.smallest_detectable is not None for _, comparison in compared):
+        marks.append(
+            "Detectable: the true difference that so many seeds find in four of five such studies; below "
+            f"{FEW_SEEDS} seeds only a range is known. Seeds needed: the first look that probably decides."
+        )
+    notes = grouped(
+        (note, label) for label, comparison in compared for note in comparison.notes if note != ONE_SEED
+    )
+    return [
+        *marks,
+        *_bare_intervals(result, compared),
+        *_equal_within(result, compared),
+        *_family(compared),
+        *scopes(compared),
+        *(f"{', '.join(labels)}: {note}." for note, labels in notes.items()),
+    ]
+
+
+def _star(result: ComparedResults) -> str:
+    """Say what a star means, also to readers who do not know the word."""
+    alpha = result.study.analysis.alpha
+    which = "such tables has any star" if result.is_corrected else "such comparisons has one"
+    return f"* significant at {alpha:g}: if nothing differed, at most one in {1 / alpha:.3g} {which}."
+
+
+def _margin_note(result: ComparedResults, compared: Compared) -> list[str]:
+    """Explain the verdicts where the study sets a margin."""
+    return [
+        f"Equal: the true difference is smaller than {margin:g} {unit}, which the study declares too small "
+        "to matter; p (equal) is the probability to see so small a difference if the true one were as large "
+        "as that. Not known yet: neither a difference nor equality is shown. Seeds more, where given, would "
+        "decide in four of five studies if the observed difference were true."
+        for margin, unit in {(comparison.margin, comparison.unit) for _, comparison in compared}
+        if margin is not None
+    ]
+
+
+def _bare_intervals(result: ComparedResults, compared: Compared) -> list[str]:
+    """Warn of intervals without zero whose comparison is open: they are not corrected."""
+    labels = [
+        label
+        for label, comparison in compared
+        if comparison.ci is not None and comparison.ci[0] * comparison.ci[1] > 0 and comparison.num_seeds > 1
+        if comparison.p is not None and result.standing(comparison) == "open" and not comparison.open_because
+        if comparison.basis != "exploratory"
+    ]
+    if not labels:
+        return []
+    return [
+        f"{', '.join(labels)}: undecided although the interval excludes zero. An interval is that of one "
+        "comparison; p (Holm) allows for all questions, of which some look different by chance."
+    ]
+
+
+def _equal_within(result: ComparedResults, compared: Compared) -> list[str]:
+    """Say of undecided cells within which margin they are equal: good news where it is small."""
+    margins = [
+        f"{label} {comparison.equal_within:g}"
+        for label, comparison in compared
+        if comparison.margin is None and comparison.equal_within is not None and not comparison.is_identical
+        if result.standing(comparison) == "open" and comparison.basis != "exploratory"
+    ]
+    if not margins:
+        return []
+    unit = result.system.metrics[compared[0][1].metric].unit
+    return [
+        f"Undecided, but equal within ({unit}): {'; '.join(margins)}. A larger difference is unlikely: these "
+        "are the farther ends of the intervals, not corrected for their number."
+    ]
+
+
+def _family(compared: Compared) -> list[str]:
+    """Say how much of the family has been tested, unless all of it has."""
+    sizes = {comparison.family for _, comparison in compared if comparison.family[1] < comparison.family[0]}
+    return [
+        f"p (Holm) is corrected over the declared family of {count(size, 'question')}, {tested} tested; the "
+        "others count as p = 1."
+        for size, tested in sizes
+    ]
+
+
+def scopes(compared: Compared) -> list[str]:
+    """State what the intervals cover, for all at once if it is the same."""
+    labels_of = grouped(
+        (_scope(comparison), label)
+        for label, comparison in compared
+        if comparison.scope.startswith("seeds") and not comparison.is_exact
+    )
+    if len(labels_of) == 1 and all(comparison.scope != "segments" for _, comparison in compared):
+        return [f"Intervals cover variation over {scope}." for scope in labels_of]
+    return [
+        f"{', '.join(labels)}: the interval covers variation over {scope}."
+        for scope, labels in labels_of.items()
+    ]
+
+
 _FEW_LEVELS = 2
 _WORDS = {"better": "better", "worse": "worse", "equal": "equal within the margin", "open": "undecided"}
+
+
+def _scope(comparison: Comparison) -> str:
+    once = ", ".join(comparison.trained_once)
+    return comparison.scope + (f"; not covered: {once}, trained once" if once else "")
+
+
+def column_decimals(result: ComparedResults, metric: str) -> int:
+    """Choose the decimals of a metric by the means of all cells."""
+    return num_decimals(cell.mean(metric) for cell in result.cells)
 
 
 def mean_and_std(cell: CellResult, metric: str, decimals: int) -> str:
@@ -44,12 +167,12 @@ def comparison_table(result: ComparedResults, metric: str, beside: Sequence[str]
     """
     shown = [*beside, metric]
     header = ["cell", "seeds", *shown, *_comparison_header(result, metric)]
-    decimals_of = {name: num_decimals(cell.mean(name) for cell in result.cells) for name in shown}
+    decimals_of = {name: column_decimals(result, name) for name in shown}
     decimals = decimals_of[metric]
-    rows: list[list[Entry | str]] = []
+    rows: list[Row] = []
     compared: list[tuple[str, Comparison]] = []
     for cell in result.cells:
-        row: list[Entry | str] = [cell_entry(cell), str(len(cell.measured(metric)))]
+        row: Row = [cell_entry(cell), str(len(cell.measured(metric)))]
         row += [mean_and_std(cell, name, places) for name, places in decimals_of.items()]
         if cell is result.baseline or metric not in result.metrics:
             rows.append([*row, *[NOTHING] * (len(header) - len(row))])
@@ -85,7 +208,7 @@ def gains_table(result: ComparedResults, metric: str) -> Table | None:
 
 def metrics_table(result: ComparedResults, metrics: Sequence[str]) -> Table:
     """Tabulate mean ± standard deviation over seeds of several metrics, one row per cell."""
-    decimals = {name: num_decimals(cell.mean(name) for cell in result.cells) for name in metrics}
+    decimals = {name: column_decimals(result, name) for name in metrics}
     rows = [
         [cell_entry(cell), *(mean_and_std(cell, name, decimals[name]) for name in metrics)]
         for cell in result.cells
@@ -100,44 +223,38 @@ def length_table(result: ComparedResults, metrics: Sequence[str]) -> Table:
     """
     shares = {name for name in metrics if result.metrics[name].unit.startswith("share")}
     header = ["cell"]
+    columns: list[Row] = [[cell_entry(cell) for cell in result.cells]]
     for name in metrics:
-        header += [name] if name in shares else [name, "against baseline"]
-    rows = []
-    for cell in result.cells:
-        row: list[Entry | str] = [cell_entry(cell)]
-        for name in metrics:
-            mean, base = cell.mean(name), result.baseline.mean(name)
-            if name in shares:
-                row.append(_percent(mean))
-                continue
-            saved = None
-            if mean is not None and base and cell is not result.baseline:
-                saved = mean / base - 1
-            row += [number(mean, 2), _percent(saved, is_signed=True)]
-        rows.append(row)
-    return make_table(header, rows)
+        means = [cell.mean(name) for cell in result.cells]
+        header.append(name)
+        if name in shares:
+            columns.append([_percent(mean) for mean in means])
+            continue
+        header.append("against baseline")
+        base, *others = means
+        changes = [mean / base - 1 if mean is not None and base else None for mean in others]
+        columns.append([number(mean, 2) for mean in means])
+        columns.append([_percent(change, is_signed=True) for change in (None, *changes)])
+    return make_table(header, zip(*columns, strict=True))
 
 
 def claims_table(result: ComparedResults) -> Table:
     """Tabulate the claims with our verdicts and, where they are comparable, the published figures."""
     header = ("claim", "source", "verdict", "because", "ours", "published")
-    rows: list[list[Entry | str]] = []
-    notes: dict[str, list[str]] = {}
-    for claim in result.claims:
-        measured, published = _claim_figures(claim)
-        answer = Entry(claim.text, claim.verdict)
-        rows.append([claim.claim.text, claim.claim.source, answer, claim.explanation, measured, published])
-        if claim.why_not_comparable and claim.claim.published:
-            notes.setdefault(claim.why_not_comparable, []).append(claim.claim.text)
-    return make_table(
-        header,
-        rows,
-        num_text=len(header),
-        notes=[
-            f"Published figures not shown for {'; '.join(claims)}: {reason}."
-            for reason, claims in notes.items()
-        ],
+    rows = [
+        [
+            *(claim.claim.text, claim.claim.source, Entry(claim.text, claim.verdict), claim.explanation),
+            *_claim_figures(claim),
+        ]
+        for claim in result.claims
+    ]
+    reasons = grouped(
+        (claim.why_not_comparable, claim.claim.text)
+        for claim in result.claims
+        if claim.why_not_comparable and claim.claim.published
     )
+    notes = [f"Published figures not shown for {'; '.join(texts)}: {why}." for why, texts in reasons.items()]
+    return make_table(header, rows, num_text=len(header), notes=notes)
 
 
 def stability_table(result: ComparedResults) -> Table | None:
@@ -147,8 +264,7 @@ def stability_table(result: ComparedResults) -> Table | None:
         [
             cell.label,
             str(cell.num_seeds),
-            _share(cell.lost, cell.num_seeds),
-            _share(cell.diverged, cell.num_seeds),
+            *(_share(seeds, cell.num_seeds) for seeds in (cell.lost, cell.diverged)),
             *(number(value, decimals) for value in (cell.mean, cell.median, cell.interquartile_mean)),
         ]
         for cell in result.stabilities
@@ -175,7 +291,7 @@ def sensitivity_table(result: ComparedResults) -> Table | None:
     sensitivity = sensitivities(result)
     if not sensitivity.rows and not sensitivity.without_seeds:
         return None
-    rows: list[list[Entry | str]] = []
+    rows: list[Row] = []
     for row in sensitivity.rows:
         changes = "; ".join(f"{_WORDS[other]} {name}" for name, other in row.changes.items())
         stands = f"{len(row.others) - len(row.changes)} of {len(row.others)}"
@@ -189,7 +305,7 @@ def sensitivity_table(result: ComparedResults) -> Table | None:
     return make_table(header, rows, num_text=5, notes=[*notes, *sensitivity.missing])
 
 
-def _named_once(rows: Sequence[list[Entry | str]]) -> list[list[Entry | str]]:
+def _named_once(rows: Sequence[Row]) -> list[Row]:
     """Order rows by cell, and leave out cell and verdict where they are those of the row before."""
     labels = list(dict.fromkeys(str(row[0]) for row in rows))
     ordered = sorted(rows, key=lambda row: labels.index(str(row[0])))
@@ -199,10 +315,10 @@ def _named_once(rows: Sequence[list[Entry | str]]) -> list[list[Entry | str]]:
     ]
 
 
-def _without_seeds(result: ComparedResults, span: WithoutSeeds) -> list[Entry | str]:
+def _without_seeds(result: ComparedResults, span: WithoutSeeds) -> Row:
     """Say in a row whether the difference keeps its sign without each seed, and how far it moves."""
     kind = result.standing(result.compare(span.label))
-    decimals = num_decimals(cell.mean(result.main_metric) for cell in result.cells)
+    decimals = column_decimals(result, result.main_metric)
     low, high = (number(end, decimals, is_signed=True) for end in (span.low, span.high))
     sign = "same sign" if span.has_one_sign else "no difference" if span.low == span.high else "sign changes"
     return [span.label, Entry(_WORDS[kind], kind), "seeds", sign, f"{low} to {high} without one seed"]
@@ -228,7 +344,7 @@ def cell_name(cell: CellResult) -> str:
 def cell_entry(cell: CellResult) -> Entry:
     """Name a cell with its state unless it has finished, and why not."""
     mark = "" if cell.state == "finished" else f" ({cell.state})"
-    return Entry(cell_name(cell) + mark, "", "; ".join(cell.reasons))
+    return Entry(cell_name(cell) + mark, hint="; ".join(cell.reasons))
 
 
 def _differences_table(
@@ -240,8 +356,8 @@ def _differences_table(
     """Tabulate differences, each by its name in the notes, its two words and itself; None without any."""
     if not differences:
         return None
-    decimals = num_decimals(cell.mean(metric) for cell in result.cells)
-    rows: list[list[Entry | str]] = [
+    decimals = column_decimals(result, metric)
+    rows: list[Row] = [
         [*words, str(comparison.num_seeds), *_comparison_entries(result, comparison, decimals)]
         for _, words, comparison in differences
     ]
@@ -258,14 +374,14 @@ def _comparison_header(result: ComparedResults, metric: str) -> list[str]:
     return [*verdict, *tests, "detectable", "seeds needed"]
 
 
-def _comparison_entries(result: ComparedResults, comparison: Comparison, decimals: int) -> list[Entry | str]:
+def _comparison_entries(result: ComparedResults, comparison: Comparison, decimals: int) -> Row:
     kind = result.standing(comparison)
     star = f"{NO_BREAK}*" if kind in ("better", "worse") else ""
     dagger = "†" if comparison.scope == "segments" else ""
     hint = f"variation over {comparison.scope}; over segments alone: p = {probability(comparison.p_segments)}"
     difference = number(comparison.difference, decimals, is_signed=True)
     has_margin = result.margin(comparison.metric) is not None
-    entries: list[Entry | str] = [Entry(comparison.verdict, kind)] if has_margin else []
+    entries: Row = [Entry(comparison.verdict, kind)] if has_margin else []
     entries += [Entry(difference, kind), interval(comparison.ci, decimals) + dagger]
     entries.append(
         Entry(probability(comparison.p) + dagger + ("" if result.is_corrected else star), "", hint)
@@ -286,7 +402,7 @@ def _equal_entry(result: ComparedResults, comparison: Comparison) -> Entry:
     return Entry(probability(shown) + star, "", f"not corrected: p = {probability(comparison.p_equal)}")
 
 
-def _power_entries(comparison: Comparison, decimals: int) -> list[Entry | str]:
+def _power_entries(comparison: Comparison, decimals: int) -> Row:
     if comparison.smallest_detectable is None or comparison.detectable_ci is None:
         return [NOTHING, NOTHING]
     detectable = number(comparison.smallest_detectable, decimals)
@@ -328,7 +444,7 @@ def _percent(share: float | None, *, is_signed: bool = False) -> str:
     return f"{number(100 * share, 1, is_signed=is_signed)} %"
 
 
-def _trial_row(trial: TrialResult, metrics: Sequence[str]) -> list[Entry | str]:
+def _trial_row(trial: TrialResult, metrics: Sequence[str]) -> Row:
     record = trial.record
     stages = [] if record is None else record.stages
     decisions = ", ".join(f"{stage['name']}: {stage['decision']}" for stage in stages)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 NOTHING = "–"
 NO_BREAK = "\u00a0"
@@ -70,6 +70,9 @@ class Entry:
     hint: str = ""
 
 
+Row = list[Entry | str]
+
+
 @dataclass(frozen=True)
 class Table:
     """A table.
@@ -105,13 +108,6 @@ class Table:
             for header, body in zip(headers, rows, strict=True)
         ]
 
-    def frame(self) -> pd.DataFrame:
-        """Return the texts as a data frame, for a notebook."""
-        import pandas as pd
-
-        header, *rows = self.plain()
-        return pd.DataFrame(rows, columns=header)
-
     def plain(self) -> list[list[str]]:
         """Return the texts for a terminal, the header first."""
         rows = [list(self.header), *([entry.text for entry in row] for row in self.rows)]
@@ -124,6 +120,14 @@ def make_table(
     """Build a table from entries and plain texts."""
     full = tuple(tuple(cell if isinstance(cell, Entry) else Entry(cell) for cell in row) for row in rows)
     return Table(tuple(header), full, num_text, tuple(notes))
+
+
+def grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Collect the labels of each text from pairs of text and label, in the order of the texts."""
+    labels_of: dict[str, list[str]] = {}
+    for text, label in pairs:
+        labels_of.setdefault(text, []).append(label)
+    return labels_of
 
 
 def num_decimals(values: Iterable[float | None]) -> int:
@@ -215,7 +219,7 @@ def escape_latex(text: str) -> str:
 def to_csv(rows: Iterable[Iterable[Any]]) -> str:
     """Format rows as CSV that no spreadsheet runs; see `inert`."""
     buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerows([inert(value) for value in row] for row in rows)
+    csv.writer(buffer, lineterminator="\n").writerows(map(inert, row) for row in rows)
     return buffer.getvalue()
 
 

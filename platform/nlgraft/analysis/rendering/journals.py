@@ -1,0 +1,263 @@
+"""What the journals of a store hold, in sentences and tables: registrations, the ledger, streams."""
+
+from __future__ import annotations
+
+from collections import ChainMap, Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from itertools import chain
+from typing import Any
+
+from nlgraft.analysis.data.ledger import Asked, Entry
+from nlgraft.analysis.data.registration import Registration
+from nlgraft.analysis.data.stream import BASELINE, Proposal, Stream
+from nlgraft.analysis.policy.answer import first_gain, gain_again
+from nlgraft.analysis.policy.deviations import claim_text
+from nlgraft.analysis.policy.recorded import Analysis, RecordedResults
+from nlgraft.analysis.policy.rules import FIRST
+from nlgraft.analysis.rendering.typesetting import (
+    NOTHING,
+    Table,
+    interval,
+    make_table,
+    num_decimals,
+    number,
+    probability,
+)
+from nlgraft.basics.wording import count
+
+_NUM_NAMED = 3
+_DAY = 10
+_DECIMALS = 2
+_ALPHA = 0.05
+"""Intervals of gains cover 1 - this; the level of a stream is that of its studies."""
+
+_BASES = {
+    "declared later": "at the level that is left (docs/validity.md)",
+    "exploratory": "without verdict: scores had been seen before it was asked",
+}
+
+
+def deviations_table(result: RecordedResults) -> Table | None:
+    """Tabulate the deviations from the registration; None without any."""
+    registration = result.registration
+    if registration is None or not registration.deviations:
+        return None
+    header = ["what", "registered", "now"]
+    rows = [[getattr(deviation, name) for name in header] for deviation in registration.deviations]
+    return make_table(header, rows, num_text=3)
+
+
+def registered_entry(entry: Entry) -> str:
+    """Say in a few words how an analysis of the ledger related to its registration."""
+    if not entry.registration:
+        return NOTHING
+    if not entry.deviations:
+        return f"as registered ({entry.registration})"
+    return f"{count(len(entry.deviations), 'deviation')} from {entry.registration}"
+
+
+def registered_table(registration: Registration) -> Table:
+    """Tabulate what a registration freezes; settings and text in full are in its JSON."""
+    content = registration.content
+    base, *others = content.cells
+    # Settings in which cells differ are those of the factors, and known by the labels.
+    shared = {path: value for path, value in base.settings.items() if path.startswith("data.")}
+    rows = [
+        ["date", registration.time],
+        ["digest (SHA-256)", registration.digest],
+        ["seen before", _before(registration)],
+        ["system", content.system],
+        ["baseline", ", ".join(f"{name}={level}" for name, level in base.levels.items()) or base.label],
+        ["cells", _listed([cell.label for cell in others])],
+        ["seeds", ", ".join(map(str, content.seeds))],
+        *([path, _value(value)] for path, value in content.settings.items()),
+        *(["claim", _claim(claim)] for claim in content.claims),
+        *([f"metric {name}", meaning] for name, meaning in content.metrics.items()),
+        *([path, _value(value)] for path, value in shared.items()),
+        ["settings", f"{len(base.settings) - len(shared)} of each cell, see --json"],
+    ]
+    return make_table([registration.variant, "registered"], rows, num_text=2)
+
+
+def _before(registration: Registration) -> str:
+    num = len(registration.analyses)
+    seen = count(num, "analysis", "analyses") if num else "no analyses"
+    replicates = count(registration.num_planned, "replicate")
+    return f"{seen} of its test segments; {registration.num_finished} of {replicates} finished"
+
+
+def _claim(claim: dict[str, Any]) -> str:
+    further = [f"{name} {_value(claim[name])}" for name in ("figures", "margin", "source") if name in claim]
+    return ", ".join([claim_text(claim), *further])
+
+
+def _value(value: Any) -> str:
+    return _listed(value) if isinstance(value, list) else str(value)
+
+
+def _listed(values: Sequence[Any]) -> str:
+    return "; ".join(map(str, values)) or NOTHING
+
+
+def ledger_sentences(result: RecordedResults) -> str:
+    """Say how often the test segments were analysed before; empty without a store."""
+    return " ".join(_sentence(metric, analysis) for metric, analysis in result.analyses.items())
+
+
+def _sentence(metric: str, analysis: Analysis) -> str:
+    num = analysis.entry.segments.num
+    what = f"these {count(num, 'segment')}" if num > 1 else "this data"
+    earlier = analysis.earlier
+    text = f"Analysis {len(earlier) + 1} of {what} in this store ({metric})"
+    if earlier:
+        names = list(dict.fromkeys(entry.variant for entry in reversed(earlier.values())))
+        more = ", ..." if len(names) > _NUM_NAMED else ""
+        text += f"; {len(earlier)} earlier: {', '.join(names[:_NUM_NAMED])}{more}"
+    text += "."
+    answered = [question for question in analysis.entry.asked if question.difference is not None]
+    bases = Counter(question.basis for question in answered if question.family is not None)
+    for basis, meaning in _BASES.items():
+        if bases[basis]:
+            text += f" {count(bases[basis], 'question')} {basis}, {meaning}."
+    if analysis.why_not_entered:
+        text += f" The store's ledger lacks this analysis: {analysis.why_not_entered}."
+    if analysis.past.problems:
+        text += f" The ledger is damaged: {'; '.join(analysis.past.problems)}."
+    return text
+
+
+def ledger_method(result: RecordedResults) -> list[str]:
+    """Describe the correction over the ledger; empty without a store."""
+    if not result.analyses:
+        return []
+    also = "" if result.is_corrected else "Stars follow it whatever the study's own correction. "
+    return [
+        "The store's ledger holds every analysis that was shown. What the first one on these test segments "
+        f"declared has {FIRST:g} of alpha, by Holm's correction over all its looks; what was declared later, "
+        "about trials that nobody had seen, shares the rest; all else is exploratory and gets no verdict. "
+        f"{also}Other stores cannot be known."
+    ]
+
+
+def ledger_table(entries: Mapping[int, Entry]) -> Table:
+    """Tabulate analyses by number."""
+    header = ["analysis", "day", "study", "metric", "asked", "seeds", "segments", "decided"]
+    rows = [_row(*item) for item in entries.items()]
+    if any(entry.registration for entry in entries.values()):
+        header.append("registration")
+        rows = [[*row, registered_entry(entry)] for row, entry in zip(rows, entries.values(), strict=True)]
+    return make_table(header, rows, num_text=len(header))
+
+
+def earlier_analyses(result: RecordedResults) -> Table | None:
+    """Tabulate the analyses of the same segments before this one; None without any."""
+    entries = dict(ChainMap(*(analysis.earlier for analysis in result.analyses.values())))
+    return ledger_table({number: entries[number] for number in sorted(entries)}) if entries else None
+
+
+def ledger_document(result: RecordedResults) -> list[dict[str, Any]]:
+    """Return what a report says of the ledger as JSON values, without dates."""
+    return [
+        {
+            "metric": metric,
+            "segments": analysis.entry.segments.num,
+            "analysis": len(analysis.earlier) + 1,
+            "earlier": [entry.variant for entry in analysis.earlier.values()],
+            "why_not_entered": analysis.why_not_entered,
+        }
+        for metric, analysis in result.analyses.items()
+    ]
+
+
+def _row(position: int, entry: Entry) -> list[str]:
+    questions = [question for question in entry.asked if question.family is not None] or list(entry.asked)
+    seeds = sorted({*chain(*(question.seeds for question in questions), *entry.scores.values())})
+    decided = [_decided(question) for question in entry.asked if question.verdict != "open"]
+    return [
+        str(position),
+        entry.time[:_DAY],
+        entry.variant,
+        entry.metrics[0],
+        count(len(questions), "question"),
+        ", ".join(map(str, seeds)) or NOTHING,
+        str(entry.segments.num),
+        "; ".join(decided) or NOTHING,
+    ]
+
+
+def _decided(question: Asked) -> str:
+    what = f"{' against '.join(question.labels)} on {question.metric}"
+    if question.verdict == "equal":
+        return f"{what}: equal within {question.equal_margin:g} (p = {probability(question.p_equal_ledger)})"
+    difference = number(question.difference, num_decimals([question.difference]), is_signed=True)
+    return f"{what}: {difference} (p = {probability(question.p_ledger)})"
+
+
+def stream_table(stream: Stream) -> Table:
+    """Tabulate the proposals of a stream, with what they cost and gained."""
+    header = [
+        "proposal",
+        "day",
+        "study",
+        "change",
+        "against",
+        "decision",
+        "seeds",
+        "level",
+        "gain",
+        "gain again",
+    ]
+    metric = next((proposal.entered.metric for proposal in stream.proposals.values()), "")
+    note = (
+        f"{count(len(stream.proposals), 'proposal')} on {metric}, {stream.num_kept} kept, "
+        f"levels so far add up to {stream.spent:.3g}. Gains again are those of fresh seeds, with 95 % "
+        "intervals; the first gain of what was kept flatters it."
+    )
+    rows = [_proposal_row(stream, number, proposal) for number, proposal in stream.proposals.items()]
+    return make_table(header, rows, num_text=6, notes=[note])
+
+
+def streams_document(streams: Mapping[str, Stream]) -> list[dict[str, Any]]:
+    """Return streams as JSON values."""
+    return [
+        {
+            "stream": key,
+            "kept": stream.num_kept,
+            "levels": stream.spent,
+            "proposals": [
+                {
+                    "number": number,
+                    **{
+                        name: step and asdict(step) for name, step in vars(proposal).items() if name != "lost"
+                    },
+                }
+                for number, proposal in stream.proposals.items()
+            ],
+        }
+        for key, stream in streams.items()
+    ]
+
+
+def _proposal_row(stream: Stream, at: int, proposal: Proposal) -> list[str]:
+    entered, decided = proposal.entered, proposal.decided
+    before = stream.proposals.get(entered.against)
+    texts_before = [] if before is None else before.entered.texts
+    again = gain_again(proposal.measured, _ALPHA)
+    gain = first_gain(proposal)
+    measured = NOTHING
+    if again is not None:
+        ends = interval(again.interval, _DECIMALS)
+        measured = f"{number(again.mean, _DECIMALS, is_signed=True)} {ends}"
+    return [
+        str(at),
+        entered.time[:_DAY],
+        entered.study,
+        " ".join(text for text in entered.texts if text not in texts_before),
+        "baseline" if entered.against == BASELINE else str(entered.against),
+        "open" if decided is None else str(decided.decision),
+        str(len(gain.seeds)) if decided is not None else NOTHING,
+        f"{entered.level:.2g}",
+        number(gain.mean, _DECIMALS, is_signed=True),
+        measured,
+    ]
