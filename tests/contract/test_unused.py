@@ -44,9 +44,7 @@ UNREAD = {
     "whoever calls the Python API": {"from_dict", "log_probability"},
     "fields of documents and configs, written and read whole": {
         "schema_version", "num_read", "num_empty_lines",
-        "median_tokens", "chars_per_token",
     },
-    "benchmarks": {"efficiency", "side_efficiency", "num_over_budget"},
 }  # fmt: skip
 
 

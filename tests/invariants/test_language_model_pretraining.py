@@ -15,7 +15,7 @@ from nlgraft.nn.batch import Tokens
 from nlgraft.nn.frozen_states import FrozenStates, write_frozen_states
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import GenerationConfig, preset
+from nlgraft.nn.model_config import GenerationConfig
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import LanguageModelPhaseConfig
@@ -30,7 +30,9 @@ from nlgraft.training.language_model_training import (
     read_language_model,
 )
 from nlgraft.training.losses import Seq2SeqObjective
-from nlgraft.training.views import Encoded, Side, View
+from nlgraft.training.train_config import Side, View
+from nlgraft.training.views import Encoded
+from tests.tiny_models import family_config
 from tests.unit.stages.runs import artifact, run
 
 SIZES = {"d_model": 32, "num_layers": 2, "num_heads": 4, "ffn_dim": 64}
@@ -96,7 +98,7 @@ def test_perplexity_falls_below_that_of_the_unigrams(text, pretrained):
 def graft(pretrained, vocab_size, use):
     encoder, directory, _ = pretrained
     side = "src" if encoder.kind == "bi_lm" else "tgt"
-    config = preset(f"{side}_{use}", encoder=encoder, **MT)
+    config = family_config(f"{side}_{use}", encoder=encoder, **MT)
     torch.manual_seed(1)
     return Seq2Seq(config, vocab_size, vocab_size, {"lm": read_language_model(directory, encoder)}), side
 

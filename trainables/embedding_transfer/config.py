@@ -116,7 +116,6 @@ READ_WHEN: ReadWhen = {
     "transfer.sides": (_with((*PRETRAINED_VOCABULARIES, *_EXCHANGING)),),
     "transfer.cap": (_with(GENERATOR_KINDS),),
     "transfer.order": (_with(GENERATOR_KINDS),),
-    "transfer.norm_match": (_WITH_NEW_ROWS,),
     "transfer.new_rows_first_steps": (_WITH_NEW_ROWS,),
     "vectors": (_with(VECTOR_METHODS),),
     "independent": (_with(("independent_encoder",)),),
@@ -327,9 +326,6 @@ class TransferConfig(StrictConfig):
     order: Literal["id", "shortest", "frequency"] = "id"
     """Which containing tokens are preferred under the cap: those with the lowest id (authors' code; in most
     vocabularies a proxy of frequency), the shortest, or the most frequent in the upstream training text."""
-    norm_match: Literal["none", "median", "class"] = "none"
-    """Scale new rows to the median norm of old rows: of all rows (median), or of those of tokens in the same
-    position in a word, initial or internal (class). The paper does not scale: none."""
     new_rows_first_steps: int = Field(default=0, ge=0)
     """Number of initial finetuning steps in which only the new rows are trained, that is, rows of exchanged
     tables and entries of the output bias that are neither copied nor special (not in the paper).

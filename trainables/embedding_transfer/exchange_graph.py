@@ -146,7 +146,6 @@ class VocabularyExchange:
         is_counted = has_similar and transfer.order == "frequency"
         settings = PlanSettings(
             method=PRODUCERS.get(transfer.method, transfer.method),
-            norm_match=transfer.norm_match,
             cap=transfer.cap if has_similar else None,
             order=transfer.order if has_similar else "id",
             streams=self.streams if is_counted else {},

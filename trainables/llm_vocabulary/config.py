@@ -159,9 +159,6 @@ class VocabularyConfig(StrictConfig):
     # Left out of the keys of cells and searches where it is null: these are older than the donor.
     donor: DonorConfig | None = Field(default=None, exclude_if=lambda donor: donor is None)
     """The model that knows new tokens, for the method omp; null: none."""
-    norm_match: Literal["none", "median", "class"] = "none"
-    """Scale new rows to the median norm of old rows: of all rows (median), or of those of tokens in the same
-    position in a word (class). none: no scaling."""
 
 
 class LoraConfig(StrictConfig):
@@ -218,7 +215,6 @@ class Config(SystemConfig):
         "vocabulary.min_count": ({"vocabulary.change": EXTENDING},),
         "vocabulary.method": (_NEW,),
         "vocabulary.donor": ({**_NEW, "vocabulary.method": DONOR_METHODS},),
-        "vocabulary.norm_match": (_NEW,),
         "vectors": ({**_NEW, "vocabulary.method": VECTOR_METHODS},),
         "training.new_rows_first_steps": (_NEW,),
         "training.has_reference": ({"vocabulary.change": (*WITH_NEW_ROWS, "prune")},),

@@ -214,9 +214,7 @@ class _Builder:
         config = self.config.vocabulary
         # All tokens of a pruned vocabulary are copied, whatever the method.
         method = find_method(config.method if self.has_new_rows else "mean")
-        settings = PlanSettings(
-            method=method.name, norm_match=config.norm_match if self.has_new_rows else "none"
-        )
+        settings = PlanSettings(method=method.name)
         donor, donor_tokenizer = self._donor(method)
         inputs = PlanInputs(
             model=self.pretrained,

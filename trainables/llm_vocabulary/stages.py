@@ -97,7 +97,7 @@ def train(context: StageContext) -> None:
     rows_first = _rows_first(settings, inputs, model, context.seed)
     training = Training(model, causal_objective, text, settings.train, _learned(settings, model))
     outcome, _ = TrainingTask(training, measure, save, rows_first, settings.metric_prefix).run(context)
-    times = text.times_read(outcome.steps * settings.train.accumulation)
+    times = text.times_read(outcome.step * settings.train.accumulation)
     counts = token_counts(read_encoded(inputs.encoded, "train").stream(TEXT), times, len(model.input_table))
     save_file({"counts": counts}, context.directory / READ_FILE)
     num_bytes = int(times @ bytes_of(inputs.corpus, "train"))

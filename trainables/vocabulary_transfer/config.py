@@ -91,9 +91,6 @@ class TransferConfig(StrictConfig):
     over partitions into old tokens; vipi_count likewise, without preferring the longest token (released
     code); vipi_one by one partition drawn at random; vipi_shuffled by as many random old tokens as the
     partitions have; fvt by the average over the old tokenizer's pieces (Gee et al. 2022)."""
-    norm_match: Literal["none", "median", "class"] = "none"
-    """Scale new rows to the median norm of old rows: of all rows (median), or of those of tokens in the same
-    position in a word (class). none: no scaling."""
 
 
 _EXCHANGED: Condition = {"transfer.method": EXCHANGING}
@@ -108,7 +105,6 @@ class Config(SystemConfig):
 
     READ_WHEN: ClassVar[ReadWhen] = {
         "upstream": (_PRETRAINED,),
-        "transfer.norm_match": (_EXCHANGED,),
         "masked_lm.downstream_tokenizer": ({"transfer.method": (SCRATCH, *EXCHANGING)},),
         "data.unlabelled": ({"transfer.method": (SCRATCH, *EXCHANGING)}, {"intermediate": (GIVEN,)}),
         "masked_lm.masking": _TRAINED,

@@ -130,7 +130,6 @@ class _Builder:
     @cached_property
     def transferred(self) -> Stage:
         """The encoder with the trial's vocabulary."""
-        transfer = self.config.transfer
         if self.method == KEPT:
             return self.pretrained
         if self.method == SCRATCH:
@@ -142,7 +141,6 @@ class _Builder:
             self.old,
             self.text.tokenizer,
             method=PLAN_METHODS.get(self.method, self.method),
-            norm_match=transfer.norm_match,
             seed=self.seed,
         )
 

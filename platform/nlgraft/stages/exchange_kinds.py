@@ -43,8 +43,8 @@ class PlanSettings(Settings):
 
     method: str
     """Name of a method of ``nlgraft.vocab.methods``."""
-    norm_match: Literal["none", "median", "class"] = "none"
-    """Scale new rows to the median norm of old rows: of all, or of those of their class."""
+    # A constant: fingerprints of stored plans hold it.
+    norm_match: Literal["none"] = "none"
     cap: int | None = None
     """Largest number of similar tokens of a token, for methods that use them; null: all."""
     order: Literal["id", "shortest", "frequency"] = "id"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from nlgraft.nn.model_config import BertConfig, TransformerConfig
 from nlgraft.pipeline.stage import Stage
@@ -118,11 +118,10 @@ def exchanged_masked_lm(
     new: Stage,
     *,
     method: str,
-    norm_match: Literal["none", "median", "class"] = "none",
     seed: int,
 ) -> Stage:
     """Exchange the vocabulary of a masked language model by a method that needs no training."""
-    settings = PlanSettings(method=method, norm_match=norm_match)
+    settings = PlanSettings(method=method)
     inputs = PlanInputs(model=model, old={SIDE: old}, new={SIDE: new})
     plans = PLAN.stage("transfer_plan", settings, inputs, seed=seed)
     return EXCHANGE.stage("transfer", NoSettings(), ExchangeInputs(model=model, plans=plans))

@@ -189,21 +189,6 @@ def test_frequent_tokens_come_first_in_training_and_exchange(store, tying, simil
     assert all(options == expected for calls in similar_calls.values() for options in calls)
 
 
-def test_norms_are_matched_by_place_in_a_word(store):
-    """Generated rows get the median norm of the old rows that begin words, or that do not, as they do."""
-    transfer = {"method": "avg_eg", "norm_match": "class"}
-    graph, before, after = models(store, "avg_eg", transfer=transfer)
-    plan = TransferPlan.load(store.fetch(graph.find("transfer")) / "plan-decoder")
-    name = "target_embedding.table.weight"
-    old, new = (np.linalg.norm(weights[name].numpy(), axis=1) for weights in (before, after))
-    medians = {kind: np.median(old[plan.is_real & (plan.old_classes == kind)]) for kind in (1, 2)}
-    rows = plan.rows(Provenance.COMPOSED)
-    kinds = plan.new_classes[rows]
-    assert set(kinds.tolist()) == {1, 2}
-    assert abs(medians[1] - medians[2]) > 1e-3
-    assert new[rows] == pytest.approx([medians[kind] for kind in kinds], rel=1e-4)
-
-
 @pytest.mark.parametrize(
     ("sides", "has_bias", "changes"),
     [

@@ -10,7 +10,8 @@ from nlgraft.nn.frozen_states import FrozenStates
 from nlgraft.text.batches import Ragged
 from nlgraft.training.data import SampledText, Seq2SeqData
 from nlgraft.training.losses import Seq2SeqObjective
-from nlgraft.training.views import Encoded, Side, View, beside, join, surround, take
+from nlgraft.training.train_config import Side, View
+from nlgraft.training.views import Encoded, beside, join, surround, take
 from tests.unit.training.toy import ToyModel, dev_loss_of
 
 SOURCES = [[5, 6], [7], [8, 9, 10, 5]]

@@ -17,11 +17,11 @@ from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
 from nlgraft.training.language_model_training import (
     LanguageModel,
-    LanguageModelObjective,
     TextData,
     condition,
     evaluate_language_model,
     fresh_language_model,
+    language_model_objective,
     write_language_model,
 )
 from nlgraft.training.step import Training
@@ -52,7 +52,7 @@ def train(context: StageContext) -> None:
         return evaluate_language_model(model, dev, context.device)
 
     task = TrainingTask(
-        Training(model, LanguageModelObjective(), text, settings.train),
+        Training(model, language_model_objective, text, settings.train),
         measure,
         save=write_language_model,
         prefix=settings.metric_prefix,
