@@ -43,7 +43,7 @@ UNREAD = {
     "zipfile writes the comment that is set": {"comment"},
     "whoever calls the Python API": {"from_dict", "log_probability"},
     "fields of documents and configs, written and read whole": {
-        "schema_version", "num_read", "num_empty_lines",
+        "schema_version", "num_read", "num_empty_lines", "best_step",
     },
 }  # fmt: skip
 

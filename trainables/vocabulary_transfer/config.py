@@ -93,7 +93,6 @@ class TransferConfig(StrictConfig):
     partitions have; fvt by the average over the old tokenizer's pieces (Gee et al. 2022)."""
 
 
-_EXCHANGED: Condition = {"transfer.method": EXCHANGING}
 _PRETRAINED: Condition = {"transfer.method": (KEPT, *EXCHANGING)}
 _UPSTREAM: Condition = {"upstream": (GIVEN,), **_PRETRAINED}
 _TRAINED: tuple[Condition, ...] = (_UPSTREAM, {"intermediate": (GIVEN,)})
