@@ -1,4 +1,4 @@
-"""A newcomer: a fresh clone, own text by relative paths, the commands of README, the report in a browser."""
+"""A newcomer: a fresh clone, own text the commands of the pages, the report in a browser."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Newcomer:
         self.clone = home / "nlgraft"
         self.project = home / "my project"
         (self.project / "text").mkdir(parents=True)
-        readme = (self.clone / "README.md").read_text("utf-8")
-        [study] = re.findall(r"```yaml\n(.*?)```", readme, re.DOTALL)
+        page = (self.clone / "docs" / "commands.md").read_text("utf-8")
+        [study] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
         names = set(re.findall(r"[\w-]+\.(?:en|de)(?:\.gz)?", study))
         self.write_text(names)
         # their text lies in a folder beside the study
@@ -65,7 +65,7 @@ class Newcomer:
             path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
 
     def types(self, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of README in the project's folder, with the clone's code."""
+        """Run a command of the documentation in the project's folder, with the clone's code."""
         done = subprocess.run(
             [sys.executable, *(() if command[0] == "-c" else ("-m",)), *command],
             cwd=self.project,
@@ -94,7 +94,8 @@ def test_plan_run_report_and_the_report_in_a_browser(newcomer: Newcomer) -> None
     assert re.search(r"^upstream_corpus +train +400 ", plan.stdout, re.M)
     ran = newcomer.types("nlgraft", "run", "law.yaml", *OVERRIDES)
     assert ran.stderr.splitlines()[0] == "checking the data"
-    assert len(re.findall(r"^finished  .*test/bleu [\d.]+, dev/bleu", ran.stderr, re.M)) == 6
+    assert len(re.findall(r"^finished  .*: dev/bleu [\d.]+ ", ran.stderr, re.M)) == 6
+    assert "test/bleu" not in ran.stderr
     assert re.search(r"^arm=patt_eg .* \[.*, .*\]", ran.stdout, re.M)
     shown = newcomer.types("nlgraft", "report", "law.yaml", *OVERRIDES)
     assert "| arm=patt_eg |" in shown.stdout
@@ -115,9 +116,9 @@ def test_plan_run_report_and_the_report_in_a_browser(newcomer: Newcomer) -> None
 
 
 def test_the_same_from_python(newcomer: Newcomer) -> None:
-    """The Python of README on the study that the command line has run."""
-    readme = (newcomer.clone / "README.md").read_text("utf-8")
-    [code] = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    """The Python of docs/commands.md on the study that the command line has run."""
+    page = (newcomer.clone / "docs" / "commands.md").read_text("utf-8")
+    [code] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     code, changed = re.subn(r"from_yaml\(.*\)", f"from_yaml('law.yaml', overrides={OVERRIDES!r})", code)
     assert changed == 1
     shown = newcomer.types("-c", code).stdout

@@ -43,6 +43,19 @@ def test_what_starts_nothing_runs_as_printed(place: Path) -> None:
     assert "finished" in plan["stages"]
 
 
+def test_the_skill_names_commands_options_and_keys_that_the_page_explains() -> None:
+    skill = (Path(__file__).parents[2] / "SKILL.md").read_text("utf-8")
+    typed = [shlex.split(text)[1:] for text in re.findall(r"`(nlgraft [^`]+)`", skill)]
+    assert {command[0] for command in typed} <= {command[0] for command in COMMANDS}
+    for command in typed:
+        shown = nlgraft(command[0], "--help").stdout
+        assert [word for word in command if word.startswith("--") and word not in shown] == [], command
+    named = set(re.findall(r"`([a-z_]+)`|`[^`]*\.([a-z_]+)`", skill))
+    keys = {first or second for first, second in named} - {"nlgraft"}
+    assert {"cost_s", "problems", "standing", "seeds_more"} <= keys
+    assert {key for key in keys if key not in PAGE} == set()
+
+
 def keys_of(document: Any, path: str) -> Any:
     for part in re.sub(r"\[\]", ".[]", path).split("."):
         if part == "[]":

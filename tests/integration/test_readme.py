@@ -1,4 +1,4 @@
-"""Every command and every file of README.md, as a newcomer would use them."""
+"""Every command and every file of README.md and docs/commands.md, as a newcomer would use them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,26 @@ from nlgraft.text.corpus_config import ConlangConfig
 from tests.commands import nlgraft
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text("utf-8")
-BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
-COMMANDS = [
-    shlex.split(line, comments=True)
-    for kind, block in BLOCKS
-    if not kind
-    for line in block.replace("\\\n", " ").splitlines()
-    if line.startswith("nlgraft ")
-]
+README, PAGE = ((ROOT / name).read_text("utf-8") for name in ("README.md", "docs/commands.md"))
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """The language and the text of each block of code."""
+    return re.findall(r"```(\w*)\n(.*?)```", page, re.DOTALL)
+
+
+def typed(page: str) -> list[list[str]]:
+    """The commands of nlgraft in a page's blocks, split into words."""
+    return [
+        shlex.split(line, comments=True)
+        for language, block in blocks(page)
+        if not language
+        for line in block.replace("\\\n", " ").splitlines()
+        if line.startswith("nlgraft ")
+    ]
+
+
+COMMANDS = typed(PAGE)
 SMALL = [
     "tokenizers.upstream.vocab_size=200",
     "tokenizers.downstream.vocab_size=240",
@@ -36,17 +47,17 @@ SMALL = [
     "decode={beam: 1, max_length_offset: 5}",
     "seeds=[1, 2]",
 ]
-"""Overrides that make README's study one of seconds."""
+"""Overrides that make the page's study one of seconds."""
 
 
 def study_of_readme() -> str:
-    """The only YAML file of README."""
-    [text] = [block for kind, block in BLOCKS if kind == "yaml"]
+    """The only YAML file of the page."""
+    [text] = [block for language, block in blocks(PAGE) if language == "yaml"]
     return text
 
 
 def write_text(directory: Path) -> None:
-    """Make the text files that README's study names, parallel and of two domains."""
+    """Make the text files that the page's study names, parallel and of two domains."""
     names = set(re.findall(r"[\w-]+\.(?:en|de)(?:\.gz)?", study_of_readme()))
     corpora = {
         stem: load_corpus(ConlangConfig(corpus="conlang", domain=domain, train=150, dev=8, test=6))
@@ -63,7 +74,7 @@ def write_text(directory: Path) -> None:
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A newcomer's folder: the study of README and its text, by relative paths."""
+    """A newcomer's folder: the study of the page and its text, by relative paths."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "STUDY.yaml").write_text(study_of_readme(), "utf-8")
     write_text(tmp_path)
@@ -97,8 +108,9 @@ def test_the_study_runs_and_is_reported(project: Path) -> None:
     assert (project / "winner" / "README.md").is_file()
 
 
-def test_every_command_of_the_readme_exists() -> None:
-    names = {command[1] for command in COMMANDS} | set(re.findall(r"`nlgraft (\w+)", README))
+def test_every_command_of_the_two_pages_exists() -> None:
+    names = {command[1] for page in (README, PAGE) for command in typed(page)}
+    names |= set(re.findall(r"`nlgraft (\w+)", README + PAGE))
     assert {
         "validate",
         "plan",
@@ -110,9 +122,23 @@ def test_every_command_of_the_readme_exists() -> None:
         "systems",
         "schema",
         "vocab",
+        "init",
     } <= names
+    assert len(README.split()) <= 900, "a reader of README has a minute"
     shown = nlgraft("--help").stdout
     assert [name for name in names if f"\n  {name} " not in shown] == []
+
+
+def test_bash_completes_commands_and_studies_as_the_page_says() -> None:
+    [line] = re.findall(r"`eval \"(.*?)\"`", PAGE)
+    program = Path(sys.executable).with_name("nlgraft")
+    if not program.exists():
+        pytest.skip("nlgraft is not installed as a command")
+    script = f"""eval "{line.replace("nlgraft)", f"{program})")}"
+COMP_WORDS=({program} rep); COMP_CWORD=1; _nlgraft_completion {program}; echo "${{COMPREPLY[@]}}"
+"""
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[0].split() == ["report"]
 
 
 def test_the_vocabulary_commands_run_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

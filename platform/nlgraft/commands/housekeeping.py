@@ -20,7 +20,7 @@ from nlgraft.commands.study_command import (
 )
 
 if TYPE_CHECKING:
-    from nlgraft.analysis.estimates.hypotheses import SystemScores
+    from nlgraft.analysis.policy.hypotheses import SystemScores
     from nlgraft.pipeline.store import ArtifactStore
     from nlgraft.runs.housekeeping import Removal
     from nlgraft.study.public import Study
@@ -210,6 +210,11 @@ def diff(first: str, second: str, storage: str | None, is_json: bool) -> None:
     help="System of each HYP, in order; files of one system are its seeds.",
 )
 @click.option("--metric", "metrics", multiple=True, default=["bleu"], show_default=True, help="Repeatable.")
+@click.option(
+    "--ledger",
+    metavar="STORE",
+    help="Store that remembers what was compared on these lines; nlgraft_store here, if there is one.",
+)
 @has_json
 @user_errors
 def compare(
@@ -217,15 +222,18 @@ def compare(
     reference: str,
     names: tuple[str, ...],
     metrics: tuple[str, ...],
+    ledger: str | None,
     is_json: bool,
 ) -> None:
     """Compare files of hypotheses of any systems with those of the first, as the cells of a study.
 
     Paired over segments and seeds, with Holm's correction over all comparisons of the call. Without
     --sys-name each file is a system with one seed, which decides nothing: its interval covers segments alone.
+    Verdicts need a ledger: the same call with twice or four times the files is its next look.
     """
-    from nlgraft.analysis.estimates.hypotheses import compare_systems
+    from nlgraft.analysis.policy.hypotheses import compare_systems
     from nlgraft.commands.terminal import plain_table
+    from nlgraft.study.data.study import Storage
 
     if not all(name.strip() for name in names):
         raise DataError("--sys-name: empty; name each system")
@@ -236,7 +244,8 @@ def compare(
     systems: dict[str, list[str]] = {}
     for name, path in zip(names or hypotheses, hypotheses, strict=True):
         systems.setdefault(name, []).append(path)
-    scores = compare_systems(systems, reference, metrics)
+    has_ledger = ledger is not None or Path(Storage().path).is_dir()
+    scores = compare_systems(systems, reference, metrics, _open(ledger) if has_ledger else None)
     if is_json:
         print_json([system.to_json() for system in scores])
     else:

@@ -49,7 +49,7 @@ class Progress:
 
     Args:
         stream: Where it is written.
-        metrics: Metrics shown for a trial that has ended, if it has them.
+        metrics: Metrics shown for a trial that has ended, if it has them; those of test sets never.
         now: Monotonic seconds; replaced in tests.
     """
 
@@ -137,7 +137,8 @@ class Progress:
         self._num_ended += record.state != "killed"  # the next run goes on with a killed trial
         if event.is_reused:
             return
-        shown = [name for name in self._metrics if name in record.metrics]
+        # Test scores come with the first analysis: nobody is to choose arms or seeds by them before.
+        shown = [name for name in self._metrics if name in record.metrics and not name.startswith("test")]
         values = ", ".join(f"{name} {record.metrics[name]:.4g}" for name in shown)
         note = record.reason or values
         self._print(f"{record.state:9} {event.trial.name}: {note} [{self._tail()}]")

@@ -62,11 +62,11 @@ def test_the_best_values_of_a_search_are_shown_as_overrides_are_written(screen):
     ]
 
 
-def test_an_ended_trial_shows_its_main_metrics_test_first(screen):
+def test_an_ended_trial_shows_its_main_metrics_but_no_test_score(screen):
     lines = screen.show(SweepStarted(1, 0, 1), TrialEnded(TRIAL, ENDED))
     assert lines == [
         "1 trial planned, 0 finished before, 1 at once",
-        "finished  baseline, seed 1: test/bleu 21.5, dev/bleu 20 [1 of 1 trial, 0:00 so far]",
+        "finished  baseline, seed 1: dev/bleu 20 [1 of 1 trial, 0:00 so far]",
     ]
 
 
