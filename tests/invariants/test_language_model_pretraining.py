@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.frozen_states import FrozenStates, write_frozen_states
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import GenerationConfig
@@ -129,17 +128,3 @@ def test_a_pretrained_model_is_grafted(text, pretrained, use):
     source = Tokens.from_lists([[*train[0].tolist(), 3]])
     [[best]] = beam_search(model, [source], config=GenerationConfig(beam=2, start_id=3, max_length_offset=4))
     assert math.isfinite(best.score)
-
-
-def test_pretrained_states_are_precomputed(text, pretrained, tmp_path):
-    """States that a stage stores of a frozen pretrained model are those that the model computes."""
-    train, _, vocab_size = text
-    model, side = graft(pretrained, vocab_size, "elmo")
-    embedding = model.eval().source_embedding if side == "src" else model.eval().target_embedding
-    sentences = [[*train[n].tolist(), 3] for n in range(5)]
-    write_frozen_states(tmp_path / "states", embedding, sentences)
-    tokens = FrozenStates(tmp_path / "states").tokens(range(5))
-    with torch.no_grad():
-        live = embedding(Tokens.from_lists(sentences))
-        stored = embedding(tokens)
-    torch.testing.assert_close(stored[tokens.valid], live[tokens.valid], rtol=0, atol=1e-5)

@@ -16,7 +16,6 @@ from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import masked_lm_graph as masked_pieces
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import MASK_TOKEN, MaskedSpansConfig, PhaseConfig
-from nlgraft.stages.language_model_kinds import TrainLanguageModelInputs
 from nlgraft.stages.masked_lm_graph import (
     BERT2BERT,
     TRAIN_MASKED,
@@ -26,6 +25,7 @@ from nlgraft.stages.masked_lm_graph import (
 )
 from nlgraft.stages.released_graph import MarianSide, Released, language_view, released
 from nlgraft.stages.seq2seq_graph import DecodingSettings, EncodedText, TrainSettings
+from nlgraft.stages.training_settings import TrainLanguageModelInputs
 from nlgraft.text.corpus_config import EOS
 from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig, View
 from trainables.embedding_transfer.config import (

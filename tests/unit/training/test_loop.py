@@ -101,15 +101,6 @@ def test_terms_of_the_objective_become_curves(tmp_path):
     assert all(half[1] == pytest.approx(whole[1] / 2) for whole, half in pairs)
 
 
-def test_a_plain_pair_is_an_objective_too(tmp_path):
-    def objective(model, batch):
-        return Seq2SeqObjective(0.1)(model, batch)[:2]
-
-    assert torch.equal(
-        run(tmp_path / "a", objective=objective)[0].mix.weight, run(tmp_path / "b")[0].mix.weight
-    )
-
-
 def test_accumulation_gives_the_gradient_of_one_batch(tmp_path):
     """Two batches of unlike sizes and lengths, accumulated, against the same rows in one batch."""
     halves, merged = ToyData(rows=3), ToyData(rows=3)

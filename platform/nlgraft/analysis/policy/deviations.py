@@ -14,7 +14,12 @@ from nlgraft.study.data.design import level_text
 NONE = "none"
 _SHOWN_CHARS = 100
 _CELLS = ("better", "worse", "cell")
-_REMOVED = {("score.engine", "torch"), ("score.dev_precision", "fp32")}
+_REMOVED = {
+    ("score.engine", "torch"),
+    ("score.dev_precision", "fp32"),
+    ("transfer.norm_match", "none"),
+    ("vocabulary.norm_match", "none"),
+}
 """Settings that there are no more, with what takes their place: no deviation of an earlier registration."""
 _Pairs = list[tuple[FrozenCell, FrozenCell]]
 

@@ -21,7 +21,6 @@ from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.exchange_kinds import EXCHANGE, PLAN, SIDE, VECTORS, PlanInputs, PlanSettings
 from nlgraft.stages.run.new_rows import TABLES
 from nlgraft.stages.run.text_stages import REPORT_FILE, read_encoded
-from nlgraft.text.batches import Ragged
 from nlgraft.text.files import write_json
 from nlgraft.training.masked_lm_training import read_masked_lm
 from nlgraft.training.models import DESCRIPTION, fresh_model, read_model, write_model
@@ -174,7 +173,8 @@ def write_plans(
             seed=context.seed or 0,
         )
         material = PlanMaterial(
-            frequencies=_frequencies(settings, inputs, tables, side, len(old)),
+            frequencies=inputs.encoded
+            and old_frequencies(inputs.encoded, settings.streams, tables, side, len(old)),
             old_rows=tables[side].float().numpy(),
             new_vectors=inputs.new_vectors and read_vectors(inputs.new_vectors, side),
             old_vectors=inputs.old_vectors and read_vectors(inputs.old_vectors, side),
@@ -189,14 +189,6 @@ def _donor(inputs: PlanInputs[Path], new: Vocabulary) -> TokenVectors | None:
         return None
     table = embedding_tables(read_exchangeable(inputs.donor))[SIDE].float().numpy()
     return donor_rows(new, load_vocabulary(inputs.donor_tokenizer), table)
-
-
-def _frequencies(
-    settings: PlanSettings, inputs: PlanInputs[Path], tables: Mapping[str, Tensor], side: str, size: int
-) -> list[int] | None:
-    if inputs.encoded is None:
-        return None
-    return old_frequencies(inputs.encoded, settings.streams, tables, side, size)
 
 
 def old_frequencies(
@@ -219,14 +211,10 @@ def old_frequencies(
     text = read_encoded(encoded, "train")
     # A tied table reads the text of every side that shares it.
     sides = [name for name, table in tables.items() if table.data_ptr() == tables[side].data_ptr()]
-    return token_counts([text.stream(streams[name]) for name in sides if name in streams], size)
-
-
-def token_counts(texts: list[Ragged], size: int) -> list[int]:
-    """Count how often each of ``size`` ids occurs in texts."""
     counts = np.zeros(size, dtype=np.int64)
-    for text in texts:
-        counts += np.bincount(text.values, minlength=size)
+    for name in sides:
+        if name in streams:
+            counts += np.bincount(text.stream(streams[name]).values, minlength=size)
     return counts.tolist()
 
 

@@ -18,7 +18,6 @@ from nlgraft.nn.masked_lm_models import (
 )
 from nlgraft.nn.transformers_lms import fresh_like
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.language_model_kinds import TrainLanguageModelInputs
 from nlgraft.stages.masked_lm_graph import (
     BEGIN_MASKED,
     BERT2BERT,
@@ -38,6 +37,7 @@ from nlgraft.stages.run.training_task import (
     write_scores,
     write_split,
 )
+from nlgraft.stages.training_settings import TrainLanguageModelInputs
 from nlgraft.text.batches import LengthBatches
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.corpus_config import SPLITS
