@@ -19,12 +19,13 @@ from typing import Any
 from obstore.store import MemoryStore
 
 from benchmarks.overhead import empty_study
-from nlgraft.execution.events import Driver, Event, SweepTrial, TrialEnded, TrialStarted
+from nlgraft.execution.events import Driver, Event, TrialEnded, TrialStarted
 from nlgraft.execution.trial_queue import TrialQueue
 from nlgraft.pipeline.object_files import ObjectFiles
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import cells
+from nlgraft.study.data.plan import SweepTrial
 from nlgraft.tracking.entries import RunEntry, RunKey
 from nlgraft.tracking.mlflow_tracker import MlflowTracker
 

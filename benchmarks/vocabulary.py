@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.measure import Rates, interleave, table
 from nlgraft.vocab.methods.building import build_plan
-from nlgraft.vocab.methods.similar import DEFAULT_CAP, Relation, hyperword_relation, similar_tokens
+from nlgraft.vocab.methods.similar import DEFAULT_CAP, Relation, Similar, SimilarTokens, hyperword_relation
 from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
 from nlgraft.vocab.tokenizers.segmenters import UnigramSegmenter
 from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, Kind, Tok
@@ -170,23 +170,28 @@ def _partition_lines(old: Vocabulary, new: Vocabulary) -> list[str]:
 
 def _similar_rates(old: Vocabulary, queries: list[Tok]) -> tuple[Rates, int]:
     """Measure the search for similar tokens, check it on a sample, and count the pairs."""
-    similar = similar_tokens(queries, old)
+
+    def search() -> list[Similar]:
+        index = SimilarTokens(old)
+        return [index.of(tok) for tok in queries]
+
+    similar = search()
     sample = random.Random(3).sample(range(len(queries)), min(NUM_BY_DEFINITION, len(queries)))
 
     def searched() -> float:
-        similar_tokens(queries, old)
+        search()
         return len(queries)
 
     def defined() -> float:
         for i in sample:
             expected = _hyperwords_by_definition(queries[i], old)
-            hyperwords = [pair for pair in similar.of(i) if pair[1] >= Relation.HYP_PREFIX]
+            hyperwords = [pair for pair in similar[i] if pair[1] >= Relation.HYP_PREFIX]
             assert hyperwords == expected[: len(hyperwords)]
-            assert len(hyperwords) == len(expected) or len(similar.of(i)) >= DEFAULT_CAP
+            assert len(hyperwords) == len(expected) or len(similar[i]) >= DEFAULT_CAP
         return len(sample)
 
     rates = interleave("tokens", {"similar tokens": searched, DEFINITION: defined}, NUM_ROUNDS)
-    return rates, int(similar.sizes.sum())
+    return rates, sum(map(len, similar))
 
 
 def report() -> list[str]:

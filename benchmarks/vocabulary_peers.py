@@ -22,7 +22,7 @@ from benchmarks.measure import interleave
 from benchmarks.vocabulary import make_tokens, make_unigram
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.methods.interface import PlanMaterial, TokenVectors
-from nlgraft.vocab.methods.matching_pursuit import NUM_TERMS
+from nlgraft.vocab.methods.neighbours import NUM_TERMS
 from nlgraft.vocab.plans.transfer_plan import Array
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 

@@ -15,7 +15,7 @@ from mlflow import MlflowClient
 from PIL import Image
 
 from nlgraft import api
-from nlgraft.tracking.naming import KIND
+from nlgraft.tracking.entries import KIND
 from tests.pages import browse
 from tests.servers import mlflow_server
 

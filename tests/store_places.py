@@ -8,7 +8,7 @@ sys.path.insert(0, str(Path(__file__).parent / "unit" / "pipeline"))
 
 from pipeline_stages import number
 
-from nlgraft.pipeline.local_files import Files
+from nlgraft.pipeline.object_files import Files
 from nlgraft.pipeline.store import ArtifactStore
 
 OpenStore = Callable[..., ArtifactStore]

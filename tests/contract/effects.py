@@ -17,9 +17,9 @@ from safetensors.torch import load_file
 
 from nlgraft.basics.errors import NlgraftError, TrialFailed
 from nlgraft.pipeline.execute import CURVES, METRICS, RecordingReporter
-from nlgraft.pipeline.runner import StageRunner
 from nlgraft.pipeline.stage import NullReporter, Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial import StageRunner
 from nlgraft.study.data import paths
 from nlgraft.study.data.system import System
 

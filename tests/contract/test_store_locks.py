@@ -19,8 +19,7 @@ from pydantic import TypeAdapter
 from nlgraft.basics.errors import StageBusy, StudyLockedError
 from nlgraft.pipeline.fence import Fence, Superseded
 from nlgraft.pipeline.leases import Lease, Leases
-from nlgraft.pipeline.local_files import Files
-from nlgraft.pipeline.object_files import ObjectFiles
+from nlgraft.pipeline.object_files import Files, ObjectFiles
 from nlgraft.pipeline.store import ArtifactStore
 from tests.store_places import OpenStore, files_of, publish
 
@@ -41,11 +40,11 @@ def test_leases(open_store: OpenStore):
 def test_study_lock(open_store: OpenStore):
     first, second = open_store(), open_store()
     assert not second.leases.is_study_locked("abc")
-    with first.lock_study("abc", "nlgraft run"):
+    with first.leases.lock_study("abc", "nlgraft run"):
         with pytest.raises(StudyLockedError, match=f"nlgraft run .*pid {os.getpid()}"):
-            second.lock_study("abc")
+            second.leases.lock_study("abc")
         assert second.leases.is_study_locked("abc")
-    second.lock_study("abc").release()
+    second.leases.lock_study("abc").release()
 
 
 def silent_lease(store: ArtifactStore) -> str:
@@ -70,7 +69,7 @@ def stored(store: ArtifactStore) -> dict[str, bytes | None]:
 
 
 def test_who_has_lost_the_lock_of_a_study_writes_nothing(open_store: OpenStore):
-    lock = open_store().lock_study("study")
+    lock = open_store().leases.lock_study("study")
     older = open_store(fence=lock.fence)
     publish(older, 1)
     older.write_record("trials", "a", {"by": "older"})
@@ -78,7 +77,7 @@ def test_who_has_lost_the_lock_of_a_study_writes_nothing(open_store: OpenStore):
     stage = older.leases.acquire("c")
     assert older.is_writable()
     files_of(open_store()).delete(lock.key)
-    newer = open_store().lock_study("study")
+    newer = open_store().leases.lock_study("study")
     before = stored(open_store())
     writes: list[Callable[[], object]] = [
         lambda: publish(older, 3),
@@ -107,7 +106,7 @@ def test_a_write_that_slept_after_its_look_at_the_lock_replaces_nothing_newer(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, before: dict[str, str] | None
 ):
     """SIGSTOP between the look and the write: a look alone would let it through."""
-    lock = open_store().lock_study("study")
+    lock = open_store().leases.lock_study("study")
     older = open_store(fence=lock.fence)
     if before is not None:
         older.write_record("trials", "a", before)
@@ -118,7 +117,7 @@ def test_a_write_that_slept_after_its_look_at_the_lock_replaces_nothing_newer(
         is_held = look(fence, files)
         monkeypatch.setattr(Fence, "is_held", look)
         files_of(open_store()).delete(lock.key)
-        newer = open_store().lock_study("study")
+        newer = open_store().leases.lock_study("study")
         taken.append(newer)
         open_store(fence=newer.fence).write_record("trials", "a", {"by": "newer"})
         return is_held
@@ -216,7 +215,7 @@ def test_a_lock_that_is_taken_over_meanwhile_stays(
 ):
     """A driver has died; while one process cleans up or starts, another one takes its lock over."""
     store, other = open_store(), open_store()
-    with store.lock_study("abc") as lease:
+    with store.leases.lock_study("abc") as lease:
         data = json.loads(files_of(store).read(lease.key) or b"")
     files_of(store).write(lease.key, json.dumps({**data, "process_started": "1"}).encode())
     pending, taken = [other], []
@@ -224,7 +223,7 @@ def test_a_lock_that_is_taken_over_meanwhile_stays(
     def after_the_other(call: Callable[..., Any]) -> Callable[..., Any]:
         def call_late(*arguments: Any, **options: Any) -> Any:
             if pending:
-                taken.append(pending.pop().lock_study("abc"))
+                taken.append(pending.pop().leases.lock_study("abc"))
             return call(*arguments, **options)
 
         return call_late
@@ -243,7 +242,7 @@ def test_a_lock_that_is_taken_over_meanwhile_stays(
     assert lock.is_held()
     assert open_store().leases.is_study_locked("abc")
     with pytest.raises(StudyLockedError):
-        open_store().lock_study("abc")
+        open_store().leases.lock_study("abc")
     lock.release()
 
 

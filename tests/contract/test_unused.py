@@ -39,7 +39,9 @@ UNREAD = {
     "CTranslate2 reads what is set on its specification": {
         "layer_norm_epsilon", "bos_token", "eos_token", "decoder_start_token", "scale_embeddings", "gamma",
     },
-    "fingerprints of stored translations and scores hold them": {"engine", "dev_precision"},
+    "fingerprints of stored translations, scores, plans and generators hold them": {
+        "engine", "dev_precision", "norm_match", "distillation_reduction", "distillation_align",
+    },
     "zipfile writes the comment that is set": {"comment"},
     "whoever calls the Python API": {"from_dict", "log_probability"},
     "fields of documents and configs, written and read whole": {

@@ -23,7 +23,6 @@ import pytest
 from ruamel.yaml import YAML
 
 import nlgraft
-from nlgraft.basics.errors import StudyError
 from nlgraft.execution.events import Event, TrialEnded, TrialStarted
 from nlgraft.study.public import Study
 from tests.processes import patient
@@ -229,24 +228,3 @@ def test_a_study_is_written_once_and_in_full_although_the_database_is_lost_meanw
     stored = {entry.key.rpartition("/")[2] for entry in server.bucket.objects.all()}
     assert {"metrics.json", "record.json"} <= stored
     assert not (tmp_path / "mlruns").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("password", ["wrong", None])
-def test_a_wrong_or_missing_password_is_refused_before_a_trial_starts(
-    server: Server,
-    user: None,
-    toy_document: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-    password: str | None,
-) -> None:
-    if password is None:
-        monkeypatch.delenv("MLFLOW_TRACKING_USERNAME")
-        monkeypatch.delenv("MLFLOW_TRACKING_PASSWORD")
-    else:
-        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", password)
-    events: list[Event] = []
-    with pytest.raises(StudyError, match=r"refuses the (user 'admin'|client without).*status 401"):
-        nlgraft.launch(Study.from_dict(toy_document), tracking_uri=server.uri, on_event=events.append)
-    assert not [event for event in events if isinstance(event, TrialStarted)]

@@ -68,38 +68,6 @@ def job_server(environment: dict[str, str]) -> Iterator[str]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-@pytest.fixture(scope="module")
-def study_file() -> Iterator[Path]:
-    """A study inside the repository: only what lies there travels to the cluster."""
-    path = ROOT / "toy-job.yaml"
-    path.write_text(STUDY)
-    yield path
-    path.unlink()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(420)
-def test_plain_job_submit_finishes_a_two_trial_study(
-    job_server: str, environment: dict[str, str], study_file: Path, tmp_path: Path
-) -> None:
-    ran = subprocess.run(
-        [
-            BIN / "ray", "job", "submit", "--address", job_server, "--working-dir", ".", "--runtime-env",
-            "runtime_env.yaml", "--", "python", "-m", "nlgraft", "run", study_file.name, "--json",
-            "--storage", str(tmp_path / "store"),
-        ],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )  # fmt: skip
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    results = [line for line in ran.stdout.splitlines() if line.startswith('{"study"')]
-    assert json.loads(results[0])["trials"] == {"run": 2, "reused": 0, "failed": 0}
-
-
 @pytest.fixture
 def nlgraft(
     job_server: str, environment: dict[str, str], tmp_path: Path

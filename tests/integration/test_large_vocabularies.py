@@ -16,9 +16,8 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from nlgraft.text.files import read_lines
 from nlgraft.vocab_tool.apply import apply_plan
 from nlgraft.vocab_tool.changed import extend, prune
-from nlgraft.vocab_tool.doctor import examine_checkpoint
+from nlgraft.vocab_tool.checks import examine_checkpoint, verify_checkpoint
 from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer
-from nlgraft.vocab_tool.verify import verify_checkpoint
 from tests.sharded_checkpoints import write_shards
 
 DATA = Path(os.environ.get("NLGRAFT_DATA", Path(__file__).parents[3] / "shared" / "data")) / "debian"
@@ -32,8 +31,8 @@ import transformers
 from transformers import LlamaForCausalLM, conversion_mapping
 from nlgraft.text.files import read_lines
 from nlgraft.vocab_tool.apply import apply_plan
-from nlgraft.vocab_tool.doctor import examine_checkpoint
-from nlgraft.vocab_tool.verify import verify_checkpoint
+from nlgraft.vocab_tool.checks import examine_checkpoint
+from nlgraft.vocab_tool.checks import verify_checkpoint
 
 def memory(field):
     line = next(line for line in open("/proc/self/status") if line.startswith(field))

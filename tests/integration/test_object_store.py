@@ -10,11 +10,6 @@ from typing import Any
 
 import pytest
 
-from nlgraft.execution.events import Driver
-from nlgraft.execution.sweep import run_sweep
-from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.study.data.design import cells
-from nlgraft.study.public import Study
 from tests.commands import json_of, write_study
 from tests.integration.test_command_line import dev_means, finish, start, wait_for
 from tests.proxies import LosingProxy, Proxy, listening
@@ -25,19 +20,6 @@ def store_uri(s3_uri: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> s
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("NLGRAFT_CACHE", str(tmp_path / "cache"))
     return s3_uri
-
-
-@pytest.mark.usefixtures("ray_cluster")
-def test_a_store_with_options_in_its_uri(toy_document: dict[str, Any], store_uri: str) -> None:
-    study = Study.from_dict({**toy_document, "storage": {"path": store_uri}})
-    outcomes = [
-        run_sweep(study, ArtifactStore.open(store_uri), cells(study), Driver(lambda event: None))
-        for _ in range(2)
-    ]
-    assert [(outcome.num_run, outcome.num_reused, outcome.num_failed) for outcome in outcomes] == [
-        (4, 0, 0),
-        (0, 4, 0),
-    ]
 
 
 class CutOff:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +11,7 @@ import pytest
 
 from nlgraft.analysis.policy.proposals import FRESH_SEEDS, stream_level
 from tests.commands import nlgraft, write_study
-
-
-def start(*arguments: str | Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "nlgraft", "try", *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env=os.environ,
-    )
+from tests.integration.test_command_line import start
 
 
 @pytest.mark.slow
@@ -32,7 +19,7 @@ def test_a_killed_proposal_goes_on_at_its_level(toy_document: dict[str, Any], tm
     toy_document["base"] |= {"hold": str(tmp_path / "hold")}
     (tmp_path / "hold").touch()
     path = write_study(tmp_path / "toy.yaml", toy_document)
-    killed = start(path, "gain=1.0")
+    killed = start("try", path, "gain=1.0")
     assert killed.stderr is not None
     for line in killed.stderr:
         if line.startswith("started"):
@@ -42,7 +29,7 @@ def test_a_killed_proposal_goes_on_at_its_level(toy_document: dict[str, Any], tm
     assert killed.returncode == 143, err
     assert "the same command again to resume" in err
     (tmp_path / "hold").unlink()
-    process = start(path, "gain=1.0", "--json")
+    process = start("try", path, "gain=1.0", "--json")
     out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
     answer = json.loads(out)

@@ -21,12 +21,10 @@ from nlgraft.basics.errors import ClusterError, StoreError
 from nlgraft.execution import sweep, waiting
 from nlgraft.execution.cluster import local_capacity
 from nlgraft.execution.events import Driver, Event, LookTaken, Notice, TrialEnded, TrialStarted
-from nlgraft.execution.scheduling import OUTCOME, REASON, TRIAL_ID
 from nlgraft.execution.sweep import SweepOutcome, run_sweep
 from nlgraft.execution.sweep_board import SweepBoard
 from nlgraft.execution.trainable import TrialSpec, TuneReporter
 from nlgraft.execution.trial_queue import TrialQueue
-from nlgraft.execution.tune_searcher import BriefResults
 from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.stage import KillReason, Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore, StorePlace
@@ -243,34 +241,17 @@ def test_processes_that_a_worker_starts_can_be_ended_by_a_signal() -> None:
     assert ray.get(ray.remote(end_a_child).remote()) == -signal.SIGTERM
 
 
-def test_tune_keeps_of_a_result_what_its_end_is_read_from() -> None:
-    result = {OUTCOME: "killed", REASON: "lost", "training_iteration": 3, "config": {TRIAL_ID: "1"}, "pid": 7}
-    BriefResults().on_trial_result(1, [], cast(Any, None), result)
-    assert result == {OUTCOME: "killed", REASON: "lost"}
-
-
 def test_a_trial_that_cannot_reach_its_driver_is_killed_and_not_failed(toy_document: dict[str, Any]) -> None:
     group = WorkerGroup(1, 1.0, 0.0, 0, "")
     stage = Stage(name="training", run="sweep_toy:run_training")
     spec = TrialSpec(StageGraph(stage), {}, StorePlace(""), "batch-1", "a", group, "", None)
     board: Any = cast(Any, ray.remote(num_cpus=0)(SweepBoard)).remote()
-    board.assign.remote("batch-1", [spec.to_bytes(), "b", "c"])
-    received = TrialSpec.from_bytes(ray.get(board.current.remote("batch-1")))
-    assert received.graph.fingerprint == spec.graph.fingerprint
+    board.assign.remote("batch-1", ["a", "b", "c"])
+    assert ray.get(board.begin.remote("batch-1", "node"))[0] == "a"
     reporter = TuneReporter(spec, board)
     assert reporter.should_stop() is None
     ray.get(board.request_stop.remote("batch-1", KillReason("the sweep ends")))
     assert isinstance(reporter.should_stop(), KillReason), "the kind of a request survives the board"
-    assert ray.get(board.advance.remote("batch-1", {OUTCOME: "ended"})) == "b"
-    assert ray.get(board.current.remote("batch-1")) == "b", "a process that takes over begins where it ended"
-    assert reporter.should_stop() is None, "a request is for one trial"
-    assert ray.get(board.withdraw.remote("batch-1")) == 2
-    assert ray.get(board.advance.remote("batch-1", {OUTCOME: "busy"})) is None
-    assert ray.get(board.remove.remote("batch-1")) == [{OUTCOME: "ended"}, {OUTCOME: "busy"}]
-    nothing = ray.get(board.stop_reason.remote("batch-1"))
-    assert nothing is None, "the board keeps nothing of a batch that ended"
-    with pytest.raises(KeyError):
-        ray.get(board.current.remote("batch-1"))
     ray.kill(board)
     end_s = time.monotonic() + 60
     while (reason := reporter.should_stop()) is None:  # ray.kill returns before the process has ended

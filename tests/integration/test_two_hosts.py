@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import secrets
 import subprocess
@@ -16,7 +15,6 @@ from typing import Any
 import pytest
 
 from tests.hosts import ROOT, Host, join, joined_hosts
-from tests.integration.test_worker_groups import TRIALS
 from tests.processes import patient
 
 BIN = Path(sys.executable).parent
@@ -122,15 +120,6 @@ class Cluster:
         out, err = verified.communicate(timeout=patient(120))
         assert verified.returncode == 0, out + err
 
-    def plan(self, store: str, *options: str) -> dict[str, Any]:
-        """What `plan` says of a study that `run` or `write` has written, on this cluster."""
-        command = ["env", f"RAY_ADDRESS={self.head.address}:6379", sys.executable, "-m", "nlgraft", "plan"]
-        command += [f"/tmp/{store}.yaml", "--json", *options]
-        planned = self._start(self.head, *command, stdout=subprocess.PIPE)
-        out, _ = planned.communicate(timeout=patient(120))
-        assert planned.returncode == 0, out
-        return json.loads(out)
-
     def words(self, command: str, store: str, tracking_uri: str | None = None) -> list[str]:
         """Words of a command about a study, in Python on the head."""
         tracked = tracking_uri or f"sqlite:////tmp/{store}.db"
@@ -168,28 +157,28 @@ def toy(name: str, **base: Any) -> dict[str, Any]:
     }
 
 
-def spread(workers: int, seeds: list[int]) -> dict[str, Any]:
-    """A study of a real training, which gives each worker all CPUs of a host."""
-    sizes = {"d_model": 32, "ffn_dim": 64, "num_heads": 2, "dropout": 0.0}
-    document = TRIALS["embedding_transfer"]
+def training(workers: int) -> dict[str, Any]:
+    """A study of a real training, which gives each worker all CPUs of a host.
+
+    Without dropout, whose draws would depend on how rows are dealt.
+    """
+    corpus = {"corpus": "conlang", "train": 300, "dev": 40, "test": 40}
+    steps = {"max_steps": 20, "batch_tokens": 600, "warmup_steps": 5, "peak_lr": 1e-3, "eval_every_steps": 2}
     return {
         "name": "spread",
         "system": "trainables.embedding_transfer",
-        **document,
-        "base": {**document["base"], "model": {"preset": "tiny", **sizes}, "decode": {"beam": 1}},
+        "data": {"upstream": {**corpus, "domain": "a"}, "downstream": {**corpus, "domain": "b"}},
+        "base": {
+            "transfer": {"method": "single_run"},
+            "tokenizers": {"downstream": {"vocab_size": 200}},
+            "downstream": {"train": steps},
+            "model": {"preset": "tiny", "d_model": 32, "ffn_dim": 64, "num_heads": 2, "dropout": 0.0},
+            "decode": {"beam": 1},
+        },
         "objective": {"metric": "dev/loss", "direction": "minimize"},
-        "seeds": seeds,
+        "seeds": [1],
         "resources": {"workers": workers, "cpus_per_worker": 2},
     }
-
-
-def test_a_host_shares_directories_of_this_machine_that_lie_in_one_another(tmp_path: Path) -> None:
-    """As the virtual environment does in a clone below /tmp."""
-    (tmp_path / "inner").mkdir()
-    (tmp_path / "inner" / "file").write_text("here")
-    with joined_hosts([tmp_path, tmp_path / "inner"]) as hosts:
-        for host in hosts:
-            assert subprocess.check_output(host.command("cat", tmp_path / "inner" / "file")) == b"here"
 
 
 @pytest.fixture(scope="module")
@@ -230,34 +219,15 @@ def test_a_host_whose_disk_is_full_is_left_out_and_the_other_computes_all(cluste
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_one_trial_on_two_hosts_gives_the_metrics_of_one(cluster: Cluster) -> None:
-    """Each worker takes all CPUs of a host, so the two can only be on two; see `test_worker_groups`."""
+    """Each worker takes all CPUs of a host, so the two can only be on two.
+
+    Both see the same global batches, and gradients are sums over them: only the order of floats differs.
+    """
     losses = []
     for workers in (1, 2):
-        result, _ = finish(cluster.run(spread(workers, [1]), f"spread{workers}"))
+        result, _ = finish(cluster.run(training(workers), f"spread{workers}"))
         losses.append(result["cells"][0]["metrics"]["dev/loss"]["mean"])
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_a_step_on_eight_nodes_is_modelled_from_times_on_one_and_two(cluster: Cluster) -> None:
-    """The store holds a training of one worker by the test above, or gets it here."""
-    for workers, seeds in ((1, [1]), (2, [1, 2])):
-        finish(cluster.run(spread(workers, seeds), "spread1"))
-    steps = cluster.plan("spread1", "--nodes", "8")["step_times"]
-    assert steps
-    for step in steps:
-        assert step["one_s"] > 0
-        assert step["two_s"] > 0
-        excess_s = max(0.0, step["two_s"] - step["one_s"] / 2 - step["line_s"])
-        assert step["parts_s"] == pytest.approx(
-            {
-                "compute": step["one_s"] / 8,
-                "all-reduce": 2 * 7 / 8 * step["line_s"],
-                "waiting": excess_s * 1.4236 * math.sqrt(math.pi),  # Teichroew (1956), eight normal draws
-            },
-            rel=1e-3,
-        )
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from nlgraft.execution.interruption import StudyLock
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.runs.verifying import Verification
 from nlgraft.study.public import Study
-from nlgraft.tracking.naming import CELL
+from nlgraft.tracking.entries import CELL
 from tests.commands import json_of, nlgraft, write_study
 from tests.conftest import TOY
 

@@ -111,11 +111,9 @@ def test_options_reach_the_plan(tmp_path):
         "base": (),
         "cap": ("--cap", "1"),
         "all": ("--cap", "all"),
-        "order": ("--cap", 4, "--order", "frequency", "--text", text),
         "random": ("--method", "random"),
         "seed": ("--method", "random", "--seed", 5),
         "std": ("--method", "random", "--noise-std", 0.5),
-        "norm": ("--norm-match", "class"),
     }
     rows, settings = {}, {}
     for name, options in plans.items():
@@ -123,25 +121,14 @@ def test_options_reach_the_plan(tmp_path):
         run("plan", *arguments, *options)
         rows[name] = TransferPlan.load(tmp_path / name).describe(3).rpartition(" = ")[2].split(" + ")
         settings[name] = json.loads((tmp_path / name / "plan.json").read_text())
-    assert [len(rows[name]) for name in ("base", "cap", "all", "order")] == [10, 2, 14, 4]
+    assert [len(rows[name]) for name in ("base", "cap", "all")] == [10, 2, 14]
     assert rows["base"][2:] == [f"0.1 {word}" for word in longer[:8]]
-    assert rows["order"] == ["0.25 ab", "0.25 ##c", "0.25 abco", "0.25 abcp"]
     assert settings["random"]["noise"] == {"center": "zero", "spread": "fixed", "scale": 0.02, "seed": 0}
     assert settings["seed"]["noise"]["seed"] == 5
     assert settings["std"]["noise"]["scale"] == 0.5
-    assert settings["norm"]["norm_match"] == "class"
     different = run("diff", tmp_path / "base", tmp_path / "cap", code=1)
     assert different.stdout.splitlines()[1].startswith("+ abc: composed (2 subwords, 0 hyperwords) = 0.5 ab")
     assert different.stderr == "1 rows differ\n"
-
-
-def test_case_is_matched_when_asked(tmp_path):
-    for name, tokens in (("old", ["motor", "##s"]), ("new", ["Motor", "motor"])):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "vocab.txt").write_text("\n".join(["[PAD]", "[CLS]", *tokens]))
-    base = ("plan", "--old", tmp_path / "old", "--new", tmp_path / "new", "--json")
-    assert json.loads(run(*base).stdout)["counts"]["copy"] == 2
-    assert json.loads(run(*base, "--match-case").stdout)["counts"]["copy"] == 1
 
 
 @pytest.mark.parametrize(
@@ -152,7 +139,7 @@ def test_case_is_matched_when_asked(tmp_path):
         (["plan", "--old", "OLD", "--new", "NEW", "--cap", "0"], "a number from 1, or all"),
         (["plan", "--old", "OLD", "--new", "NEW", "--method", "vipi", "--cap", "3"], "does not read --cap"),
         (["plan", "--old", "OLD", "--new", "NEW", "--out", "OLD"], "not empty"),
-        (["plan", "--old", "OLD", "--new", "NEW", "--order", "frequency"], "--text"),
+        (["plan", "--old", "OLD", "--new", "NEW", "--method", "focus"], "--text"),
         (["plan", "--old", "OLD", "--new", "NEW", "--text", "nothing.txt"], "nothing.txt"),
         (["plan", "--old", "OLD", "--new", "NEW", "--old-codes", "NEW"], "codes"),
         (["plan", "--old", "OLD", "--new", "NEW", "--model", "EMPTY"], "not a checkpoint"),

@@ -18,14 +18,14 @@ from nlgraft.vocab.surgery.exchange import exchange_vocabulary
 from nlgraft.vocab.tokenizers.tokens import Tok
 from tests.tiny_masked_lms import KINDS, LINES, SPECIALS, WIDTH, Words, masked_lm, pieces, write_words
 from trainables.embedding_transfer.config import SegmentationRates
-from trainables.embedding_transfer.generator_data import ChangedLines
+from trainables.embedding_transfer.generator_data import ChangedLines, ChangedSide
 from trainables.embedding_transfer.generator_training import (
     FrozenMaskedLM,
     GeneratorModel,
     GeneratorObjective,
+    NewTokens,
 )
 from trainables.embedding_transfer.generators import EmbeddingGenerator, generator_method
-from trainables.embedding_transfer.new_tokens import ChangedSide, ChangeOptions, NewTokens
 
 NO_CHANGE = SegmentationRates(split=0, merge=0)
 CHANGES = SegmentationRates(split=1, cut=0.3, cut_edge=0.3, min_split_chars=3, merge=0.7)
@@ -41,9 +41,8 @@ def changed_data(
 ):
     masking = MaskingConfig(rate=mask_rate, unit=unit)
     masker = Masker(tokenizer.encode(LINES * 4, 30), tokenizer.ids, masking, seed)
-    side = ChangedSide(tokenizer.vocabulary, rates, SIDE)
-    options = ChangeOptions({SIDE: side}, seed, cap=10, order="id", max_tokens=max_tokens)
-    return ChangedLines(masker, 200, new_mask_rate, options)
+    side = ChangedSide(tokenizer.vocabulary, rates, SIDE, 10)
+    return ChangedLines(masker, 200, new_mask_rate, side, max_tokens)
 
 
 def generators(body, kind="patt"):
@@ -138,7 +137,7 @@ def test_distillation_is_zero_without_perturbation(tokenizer, kind, unit):
 def test_a_word_hidden_in_one_segmentation_only_is_not_compared(tokenizer):
     """Invariant V27; and if every new token is masked, no changed word is left to compare."""
     data = changed_data(tokenizer, new_mask_rate=1.0)
-    model = generators(masked_lm(len(tokenizer.vocabulary)), "avg")
+    model = generators(masked_lm(len(tokenizer.vocabulary)))
     size = len(tokenizer.vocabulary)
     for batch in data.in_order():
         assert int(batch.changed.tokens.ids.max()) < size  # no new token is read
@@ -184,7 +183,8 @@ def test_the_text_never_changes(tokenizer):
     data = changed_data(tokenizer, rates, mask_rate=0.2)
     surfaces: set[str] = set()
     for place, line in enumerate(LINES * 16):
-        sentence = data.change(SIDE, place % 16, place // 16)
+        ids = data._masker.line(place % 16, place // 16)
+        sentence = data.change(SIDE, place % 16, place // 16, ids.tokens, ids.is_predicted)
         toks = [token if isinstance(token, Tok) else vocabulary.token(token) for token in sentence.tokens]
         parts = [("" if tok.starts_word is False else " ") + tok.text for tok in toks]
         expected = line.replace(".", " .").replace("'", " ' ")

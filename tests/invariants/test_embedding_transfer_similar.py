@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nlgraft.vocab.methods.building import build_plan
-from nlgraft.vocab.methods.similar import similar_tokens
+from nlgraft.vocab.methods.similar import SimilarTokens
 from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
 from nlgraft.vocab.tokenizers.tokenizer_json import read_tokenizer_json
 from nlgraft.vocab.tokenizers.tokens import BYTE_LEVEL, SENTENCEPIECE, SUBWORD_NMT, WORDPIECE, Kind, Tok
@@ -27,8 +27,8 @@ def vocabulary(surfaces, marking, normalise=str):
 
 
 def members(surface, old, **options):
-    table = similar_tokens([old.marking.canonical(surface)], old, **options)
-    return [(old.surfaces[member], int(relation)) for member, relation in table.of(0)]
+    similar = SimilarTokens(old, **options).of(old.marking.canonical(surface))
+    return [(old.surfaces[member], int(relation)) for member, relation in similar]
 
 
 def test_suffix_finds_its_words_but_not_a_word_that_only_begins_so():
@@ -50,10 +50,6 @@ def test_cap_keeps_all_subwords_then_lowest_ids():
     old = vocabulary(["ab", "##c", *hyperwords], WORDPIECE)
     expected = [("ab", 0), ("##c", 1), *((word, 3) for word in hyperwords[:8])]
     assert members("abc", old) == expected
-    tokens = [WORDPIECE.canonical(surface) for surface in ("x", "abc", "##c", "ab")]
-    together = similar_tokens(tokens, old)
-    alone = [similar_tokens([tok], old).of(0) for tok in tokens]
-    assert [together.of(i) for i in range(4)] == alone
 
 
 def test_relations_of_subwords_come_from_their_place():
@@ -83,7 +79,7 @@ def test_the_unknown_token_is_no_similar_token(kind):
         settings = {"type": "Unigram", "unk_id": 0, "vocab": [[t, -1.0] for t in tokens]}
     old = read_tokenizer_json({"model": settings}, specials={"unk_token": "[UNK]"})
     word = Tok(b"qqq", starts_word=True, ends_word=True)
-    assert similar_tokens([word, Tok(b"q", False)], old).sizes.tolist() == [0, 0]
+    assert [*map(SimilarTokens(old).of, [word, Tok(b"q", False)])] == [[], []]
     plan = build_plan(old, vocabulary(["qqq"], WORDPIECE), "avg")
     assert plan.describe(0) == "qqq: noise (no similar token and no known character)"
     assert np.isfinite(plan.apply(np.eye(3, dtype=np.float32))).all()
@@ -124,9 +120,8 @@ def test_similar_tokens_equal_brute_force(marking, seed):
         old = vocabulary(surfaces, marking)
         queries = [marking.canonical(surface) for surface in surfaces[:6]] + toks[:6] + [Tok(b"", True)]
         expected = [brute_force(tok, old) for tok in queries]
-        table = similar_tokens(queries, old, cap=None)
-        actual = [[(member, int(r)) for member, r in table.of(i) if r >= 3] for i in range(len(queries))]
-        assert actual == expected
+        index = SimilarTokens(old, cap=None)
+        assert [[(member, int(r)) for member, r in index.of(tok) if r >= 3] for tok in queries] == expected
 
 
 def test_same_text_is_found_across_tokenizers():
@@ -137,8 +132,8 @@ def test_same_text_is_found_across_tokenizers():
     assert old.find(BYTE_LEVEL.canonical("Ã©")) == 1
     half = BYTE_LEVEL.canonical("Ã")
     assert old.find(half) is None
-    assert similar_tokens([half], old, cap=None).sizes.tolist() == [1]
-    assert similar_tokens([half], vocabulary(["e"], SENTENCEPIECE)).sizes.tolist() == [0]
+    assert len(SimilarTokens(old, cap=None).of(half)) == 1
+    assert SimilarTokens(vocabulary(["e"], SENTENCEPIECE)).of(half) == []
 
 
 def test_the_old_tokenizers_normalisation_applies():

@@ -58,7 +58,6 @@ def test_essential_settings_are_those_that_studies_set() -> None:
     rows = json.loads(shown("systems", "embedding_transfer", "--essential", "--json"))
     named = {row["path"] for row in rows}
     assert {"transfer.method", "tokenizers.downstream.vocab_size", "upstream.train.max_steps"} <= named
-    assert "transfer.order" not in named
     assert "masked_lm.masking.rate" not in named
 
 

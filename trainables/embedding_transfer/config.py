@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, ValidationError
 
@@ -49,16 +49,12 @@ Method = Literal[
     "patt_eg",
 ]
 
-GENERATOR_KINDS: dict[str, Literal["avg", "att", "patt"]] = {
-    "avg_eg": "avg",
-    "att_eg": "att",
-    "patt_eg": "patt",
-}
-"""Methods that generate embeddings from similar tokens, with their kind of generator."""
+TRAINED_METHODS: dict[str, Literal["att", "patt"]] = {"att_eg": "att", "patt_eg": "patt"}
+"""Methods whose generator has parameters, with its kind."""
+SIMILAR_METHODS = ("avg_eg", *TRAINED_METHODS)
+"""Methods that generate embeddings from similar tokens."""
 PRODUCERS = {"random_init": "random", "avg_eg": "avg"}
 """Methods with a different name in `nlgraft.vocab.methods`."""
-TRAINED_METHODS = ("att_eg", "patt_eg")
-"""Methods whose generator has parameters."""
 PRETRAINED_VOCABULARIES = {"downstream_vocab": "downstream", "joint_vocab": "joint"}
 """Methods that do not pretrain with the upstream vocabulary, and the vocabulary they use instead."""
 UNTRAINED_METHODS = ("single_run", "untrained")
@@ -114,8 +110,7 @@ READ_WHEN: ReadWhen = {
         ),
     ),
     "transfer.sides": (_with((*PRETRAINED_VOCABULARIES, *_EXCHANGING)),),
-    "transfer.cap": (_with(GENERATOR_KINDS),),
-    "transfer.order": (_with(GENERATOR_KINDS),),
+    "transfer.cap": (_with(SIMILAR_METHODS),),
     "transfer.new_rows_first_steps": (_WITH_NEW_ROWS,),
     "vectors": (_with(VECTOR_METHODS),),
     "independent": (_with(("independent_encoder",)),),
@@ -209,6 +204,12 @@ class SegmentationRates(RatesConfig):
     """The same where the cut splits off a single character."""
 
 
+def _shared(config: StrictConfig) -> dict[str, Any]:
+    """Select the settings that the training loop has under the same names."""
+    names = type(config).model_fields.keys() & SmoothedTrainConfig.model_fields.keys()
+    return {name: getattr(config, name) for name in names}
+
+
 class GeneratorConfig(OneOfSeveral):
     """Training of ATT-EG and PATT-EG (section 3.3). AVG-EG has no parameters and ignores all of this."""
 
@@ -216,15 +217,8 @@ class GeneratorConfig(OneOfSeveral):
 
     distillation_lambda: float = Field(default=0.5, ge=0)
     """Weight of the distillation loss L_d beside the pretraining loss L_p (eq. 5); 0: no distillation."""
-    distillation_reduction: Literal["sum_dim", "mean_dim"] = "sum_dim"
-    """Whether the squared distance between word states is summed (eq. 4) or averaged over dimensions."""
-    distillation_align: Literal["input", "target"] = "input"
-    """Which decoder states represent a word in L_d: those at the positions where its tokens are input, or
-    where they are predicted, one position earlier."""
     scale: Literal["none", "inv_size"] = "none"
     """Factor on generated rows: none (authors' code), or 1/|S_m| as printed in equations 2 and 3."""
-    init: Literal["zeros", "normal"] = "zeros"
-    """Initial weights: zeros, so that training starts from AVG-EG; or N(0, 1), as in the authors' code."""
     decoder_rates: RatesConfig = RatesConfig()
     """Splits and merges in target sentences."""
     encoder_rates: Annotated[RatesConfig, defaulting(min_split_chars=7)] = RatesConfig(min_split_chars=7)
@@ -261,17 +255,9 @@ class GeneratorConfig(OneOfSeveral):
             The training config.
         """
         return SmoothedTrainConfig(
-            max_steps=self.max_steps,
-            max_epochs=self.max_epochs,
-            batch_tokens=self.batch_tokens,
-            peak_lr=self.peak_lr,
-            warmup_steps=self.warmup_steps,
-            lr_schedule=self.lr_schedule,
+            **_shared(self),
+            **{name: getattr(upstream, name) for name in ("label_smoothing", "smoothing_kind", "precision")},
             betas=BETAS,
-            label_smoothing=upstream.label_smoothing,
-            smoothing_kind=upstream.smoothing_kind,
-            precision=upstream.precision,
-            eval_every_steps=self.eval_every_steps,
             is_evaluated_at_start=True,
             best_metric="generator/dev_loss",
         )
@@ -298,11 +284,8 @@ class IndependentConfig(StrictConfig):
 
     def train_config(self, downstream: SmoothedTrainConfig) -> SmoothedTrainConfig:
         """Describe the first phase; batches, optimiser and loss are those of the finetuning."""
-        phase_settings = {
-            name: getattr(self, name) for name in type(self).model_fields if name != "num_layers"
-        }
         plain = {"max_epochs": None, "patience": None, "average_last": None, "best_metric": "dev/loss"}
-        return SmoothedTrainConfig(**{**downstream.model_dump(), **plain, **phase_settings})
+        return SmoothedTrainConfig(**{**downstream.model_dump(), **plain, **_shared(self)})
 
 
 class TransferConfig(StrictConfig):
@@ -321,11 +304,8 @@ class TransferConfig(StrictConfig):
     sides: Sides = "decoder"
     """Whose vocabulary is exchanged (section 4.1: the decoder's)."""
     cap: int | None = Field(default=10, ge=1)
-    """Maximum number of similar tokens of a new token: first its subwords, then the tokens that contain it;
-    null: no maximum (authors' code: 10; the paper does not say)."""
-    order: Literal["id", "shortest", "frequency"] = "id"
-    """Which containing tokens are preferred under the cap: those with the lowest id (authors' code; in most
-    vocabularies a proxy of frequency), the shortest, or the most frequent in the upstream training text."""
+    """Maximum number of similar tokens of a new token: first its subwords, then the tokens that contain it,
+    by id; null: no maximum (authors' code: 10; the paper does not say)."""
     new_rows_first_steps: int = Field(default=0, ge=0)
     """Number of initial finetuning steps in which only the new rows are trained, that is, rows of exchanged
     tables and entries of the output bias that are neither copied nor special (not in the paper).
@@ -414,7 +394,7 @@ class Config(SystemConfig):
             ("upstream.train", self.upstream.train, smoothing, "whose loss is not smoothed"),
             ("downstream.train", self.downstream.train, smoothing, "whose loss is not smoothed"),
             ("transfer", self.transfer, ("sides",), one_table),
-            ("generator", self.generator, ("distillation_align", "decoder_rates"), one_table),
+            ("generator", self.generator, ("decoder_rates",), one_table),
             ("upstream", self.upstream, ("objective", "num_bleu_sentences"), one_table),
             ("downstream", self.downstream, ("num_bleu_sentences",), one_table),
         ):

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,32 +19,83 @@ from nlgraft.training.masked_text import Masker, labels_of
 from nlgraft.training.seeds import generator_for
 from nlgraft.training.train_config import View
 from nlgraft.training.views import Encoded, IntArray
-from trainables.embedding_transfer.config import STREAMS
-from trainables.embedding_transfer.generator_training import NO_WORD, ChangedBatch
-from trainables.embedding_transfer.new_tokens import BatchNumbering, ChangeOptions, Shard
+from nlgraft.vocab.methods.similar import SimilarTokens
+from nlgraft.vocab.tokenizers.tokens import Tok
+from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
+from trainables.embedding_transfer.config import STREAMS, SegmentationRates
+from trainables.embedding_transfer.generator_training import NO_WORD, ChangedBatch, NewTokens
+from trainables.embedding_transfer.generators import padded
 from trainables.embedding_transfer.perturbation import ChangedSentence, Perturber
 
-SHARD_SENTENCES = 4096
-"""Number of sentences whose new tokens are looked up together, in one pass over the vocabulary."""
 DEV_EPOCH = -1
 """Epoch number for the perturbation of dev text, distinct from all training epochs."""
+NUM_REMEMBERED = 2**17
+"""New tokens whose similar tokens are remembered: the frequent ones come in every batch."""
+
+
+class ChangedSide:
+    """A side of the text whose words are split and merged.
+
+    Attributes:
+        perturber: Splits and merges.
+        table: Name of its embedding table; sides that share a table share the vocabulary.
+        similar: Finds the similar tokens of a new token.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, rates: SegmentationRates, table: str, cap: int | None) -> None:
+        self.perturber = Perturber(vocabulary, rates)
+        self.table = table
+        self.similar = lru_cache(NUM_REMEMBERED)(SimilarTokens(vocabulary, cap).of)
+
+
+class BatchNumbering:
+    """Assigns ids to the new tokens of a batch: V, V + 1, ... in order of appearance."""
+
+    def __init__(self, sides: Mapping[str, ChangedSide]) -> None:
+        self._sides = sides
+        self._numbers: dict[str, dict[Tok, int]] = {side.table: {} for side in sides.values()}
+
+    def ids(self, name: str, tokens: Sequence[int | Tok]) -> list[int]:
+        """Number the tokens of a sentence."""
+        side = self._sides[name]
+        numbers, size = self._numbers[side.table], len(side.perturber.vocabulary)
+        return [
+            size + numbers.setdefault(token, len(numbers)) if isinstance(token, Tok) else token
+            for token in tokens
+        ]
+
+    def new_tokens(self) -> dict[str, NewTokens]:
+        """Find the similar tokens of those numbered so far, by table."""
+        finders = {side.table: side.similar for side in self._sides.values()}
+        return {
+            table: NewTokens(*padded([*map(finders[table], tokens)]))
+            for table, tokens in self._numbers.items()
+        }
 
 
 class ChangedData(ABC):
     """Batches of upstream text, each sentence in two segmentations.
 
     **Determinism**: the perturbation of a sentence depends only on the seed, the epoch and the sentence, not
-    on the sentences that are looked up together with it, nor on the number of workers.
+    on the sentences beside it, nor on the number of workers.
     """
 
-    def __init__(self, batches: LengthBatches, options: ChangeOptions) -> None:
+    def __init__(
+        self, batches: LengthBatches, sides: Mapping[str, ChangedSide], seed: int, max_tokens: int | None
+    ) -> None:
+        """Set up the data.
+
+        Args:
+            batches: Row numbers of the batches.
+            sides: The changed sides, ``encoder`` or ``decoder``.
+            seed: Seed of the perturbation.
+            max_tokens: Maximum length that the model can read, without begin and end; a sentence that would
+                become longer by splitting is left unchanged. None: no limit.
+        """
         self._batches = batches
-        self._options = options
-        self._perturbers = {
-            name: Perturber(side.vocabulary, side.rates) for name, side in options.sides.items()
-        }
-        self._shard = lru_cache(maxsize=2)(self._make_shard)
-        self._shard_numbers = lru_cache(maxsize=2)(self._number_shards)
+        self._sides = sides
+        self._seed = seed
+        self._max_tokens = max_tokens
 
     def epoch(self, index: int) -> Sequence[IntArray]:
         """List the global batches of an epoch, each as row numbers."""
@@ -60,69 +110,48 @@ class ChangedData(ABC):
     def batch(self, rows: IntArray, epoch: int) -> ChangedBatch:
         """Make the batch of some rows."""
 
-    @abstractmethod
-    def _sentence(self, side: str, row: int, epoch: int) -> tuple[list[int], Sequence[bool]]:
-        """Return the tokens of a sentence, and which of them must not be changed."""
-
-    def change(self, side: str, row: int, epoch: int) -> ChangedSentence:
+    def change(
+        self, side: str, row: int, epoch: int, ids: Sequence[int], is_kept: Sequence[bool] = ()
+    ) -> ChangedSentence:
         """Perturb a sentence of a side for an epoch; one that would become too long is left unchanged."""
-        ids, is_kept = self._sentence(side, row, epoch)
-        perturber = self._perturbers[side]
-        generator = generator_for(self._options.seed, "perturb", side, epoch, row)
-        changed = perturber.perturb(ids, generator, is_kept)
-        limit = self._options.max_tokens
-        if limit is not None and len(changed.tokens) > max(limit, len(ids)):
+        perturber = self._sides[side].perturber
+        changed = perturber.perturb(ids, generator_for(self._seed, "perturb", side, epoch, row), is_kept)
+        if self._max_tokens is not None and len(changed.tokens) > max(self._max_tokens, len(ids)):
             return ChangedSentence([*ids], perturber.words(ids))
         return changed
-
-    def _shards(self, rows: IntArray, epoch: int) -> list[Shard]:
-        """Return the shard of each row."""
-        return [self._shard(epoch, int(number)) for number in self._shard_numbers(epoch)[rows]]
-
-    def _number_shards(self, epoch: int) -> IntArray:
-        """Number the shard of every row, in the order in which the epoch reads them."""
-        batches = self._batches.in_order() if epoch == DEV_EPOCH else self._batches.epoch(epoch)
-        order = np.concatenate(batches)
-        numbers = np.zeros(len(order), dtype=np.int64)
-        numbers[order] = np.arange(len(order)) // SHARD_SENTENCES
-        return numbers
-
-    def _make_shard(self, epoch: int, number: int) -> Shard:
-        rows = np.flatnonzero(self._shard_numbers(epoch) == number).tolist()
-        sentences = {side: {row: self.change(side, row, epoch) for row in rows} for side in self._perturbers}
-        return Shard.of(sentences, self._options)
 
 
 class ChangedPairs(ChangedData):
     """Sentence pairs for an encoder-decoder."""
 
-    def __init__(self, encoded: Encoded, view: View, batch_tokens: int, options: ChangeOptions) -> None:
+    def __init__(
+        self,
+        encoded: Encoded,
+        view: View,
+        batch_tokens: int,
+        sides: Mapping[str, ChangedSide],
+        *,
+        seed: int,
+        max_tokens: int | None = None,
+    ) -> None:
         """Set up batches of at most ``batch_tokens`` padded positions on either side."""
-        self._data = Seq2SeqData(encoded, view, batch_tokens=batch_tokens, seed=options.seed)
-        self._streams = {side: encoded.stream(STREAMS[side]) for side in options.sides}
-        super().__init__(self._data.batches, options)
-
-    def _sentence(self, side: str, row: int, epoch: int) -> tuple[list[int], Sequence[bool]]:
-        del epoch
-        return self._streams[side][row].tolist(), ()
+        self._data = Seq2SeqData(encoded, view, batch_tokens=batch_tokens, seed=seed)
+        self._streams = {side: encoded.stream(STREAMS[side]) for side in sides}
+        super().__init__(self._data.batches, sides, seed, max_tokens)
 
     def batch(self, rows: IntArray, epoch: int) -> ChangedBatch:
         """Make the batch of some rows."""
-        shards, original = self._shards(rows, epoch), self._data.batch(rows, 0)
-        numbering = BatchNumbering(self._options.sides)
+        original, numbering = self._data.batch(rows, 0), BatchNumbering(self._sides)
         original_words, changed_words, changed = {}, {}, {}
-        for side, perturber in self._perturbers.items():
-            sentences = [shard.sentences[side][int(row)] for shard, row in zip(shards, rows, strict=True)]
-            changed[side] = [
-                numbering.ids(side, sentence.tokens, shard)
-                for sentence, shard in zip(sentences, shards, strict=True)
-            ]
-            words = [perturber.words(self._streams[side][int(row)].tolist()) for row in rows]
-            begin, end = (len(ids) for ids in self._around(side))
+        for name, side in self._sides.items():
+            plain = {row: self._streams[name][row].tolist() for row in rows.tolist()}
+            sentences = [self.change(name, row, epoch, ids) for row, ids in plain.items()]
+            changed[name] = [numbering.ids(name, sentence.tokens) for sentence in sentences]
+            begin, end = (len(ids) for ids in self._around(name))
             # what the decoder predicts last is no input of its own
-            around = {"num_before": begin, "num_after": end - (side == "decoder")}
-            original_words[side] = _word_numbers(words, **around)
-            changed_words[side] = _word_numbers([sentence.words for sentence in sentences], **around)
+            around = {"num_before": begin, "num_after": end - (name == "decoder")}
+            original_words[name] = _word_numbers([*map(side.perturber.words, plain.values())], **around)
+            changed_words[name] = _word_numbers([sentence.words for sentence in sentences], **around)
         return ChangedBatch(
             original, self._changed(original, changed), numbering.new_tokens(), original_words, changed_words
         )
@@ -159,7 +188,12 @@ class ChangedLines(ChangedData):
     """
 
     def __init__(
-        self, masker: Masker, batch_tokens: int, new_mask_rate: float, options: ChangeOptions
+        self,
+        masker: Masker,
+        batch_tokens: int,
+        new_mask_rate: float,
+        side: ChangedSide,
+        max_tokens: int | None = None,
     ) -> None:
         """Set up the lines.
 
@@ -167,22 +201,17 @@ class ChangedLines(ChangedData):
             masker: Masks the lines.
             batch_tokens: Most padded positions of a batch.
             new_mask_rate: Share of the new tokens that are masked and predicted.
-            options: How lines are perturbed.
+            side: How lines are perturbed.
+            max_tokens: Maximum length that the model can read, without begin and end; None: no limit.
         """
         self._masker = masker
         self._new_mask_rate = new_mask_rate
-        super().__init__(masker.batches(batch_tokens, masker.seed), options)
-
-    def _sentence(self, side: str, row: int, epoch: int) -> tuple[list[int], Sequence[bool]]:
-        line = self._masker.line(row, epoch)
-        return line.tokens, line.is_predicted
+        super().__init__(masker.batches(batch_tokens, masker.seed), {SIDE: side}, masker.seed, max_tokens)
 
     def batch(self, rows: IntArray, epoch: int) -> ChangedBatch:
         """Make the batch of some rows."""
-        shards, numbering = self._shards(rows, epoch), BatchNumbering(self._options.sides)
-        lines = [
-            self._line(int(row), epoch, shard, numbering) for row, shard in zip(rows, shards, strict=True)
-        ]
+        numbering = BatchNumbering(self._sides)
+        lines = [self._line(row, epoch, numbering) for row in rows.tolist()]
         num_words = max((max(line.original_words, default=-1) for line in lines), default=-1) + 1
         compared_BW = torch.ones(len(lines), num_words, dtype=torch.bool)
         for number, line in enumerate(lines):
@@ -204,16 +233,16 @@ class ChangedLines(ChangedData):
             {SIDE: compared_BW},
         )
 
-    def _line(self, row: int, epoch: int, shard: Shard, numbering: BatchNumbering) -> _ChangedLine:
-        """Number the new tokens of a line, mask some of them, and reapply the line's own masks."""
-        line, sentence = self._masker.line(row, epoch), shard.sentences[SIDE][row]
-        perturber = self._perturbers[SIDE]
+    def _line(self, row: int, epoch: int, numbering: BatchNumbering) -> _ChangedLine:
+        """Perturb a line, number and mask its new tokens, and reapply the line's own masks."""
+        line, perturber = self._masker.line(row, epoch), self._sides[SIDE].perturber
+        sentence = self.change(SIDE, row, epoch, line.tokens, line.is_predicted)
         words = perturber.words(line.tokens)
         kept = {word for word, is_predicted in zip(words, line.is_predicted, strict=True) if is_predicted}
         # kept words have the same tokens in both segmentations, so their masks are copied token by token
         pieces = zip(words, line.inputs, line.is_predicted, strict=True)
         waiting = iter([(read, is_predicted) for word, read, is_predicted in pieces if word in kept])
-        ids = numbering.ids(SIDE, sentence.tokens, shard)
+        ids = numbering.ids(SIDE, sentence.tokens)
         size = len(perturber.vocabulary)
         draws = generator_for(self._masker.seed, "new", epoch, row).random(len(ids))
         inputs: list[int] = []

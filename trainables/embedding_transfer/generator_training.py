@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +20,26 @@ from nlgraft.nn.batch import Batch
 from nlgraft.nn.masked_lm_models import MaskedBatch, MaskedLM
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.stages.exchange_kinds import SIDE
-from nlgraft.stages.run.exchange_stages import embedding_tables
 from nlgraft.stages.run.new_rows import EXCHANGED
 from nlgraft.training.losses import Loss, smoothed_cross_entropy
 from nlgraft.training.train_config import SmoothingKind
 from trainables.embedding_transfer.generators import EmbeddingGenerator, extended
-from trainables.embedding_transfer.new_tokens import NewTokens
+
+
+class NewTokens(NamedTuple):
+    """Out-of-vocabulary tokens of a batch, with their similar tokens.
+
+    Attributes:
+        members: Ids of similar tokens, int64 [N, W].
+        relations: ``Relation`` of each slot, int64 [N, W].
+    """
+
+    members: Tensor
+    relations: Tensor
+
+    def to(self, device: torch.device | str) -> NewTokens:
+        """Move to a device."""
+        return NewTokens(self.members.to(device), self.relations.to(device))
 
 
 @dataclass(frozen=True)
@@ -100,10 +114,6 @@ class FrozenModel(nn.Module, ABC):
         return self.get_parameter(self.tables[name][0])
 
     @abstractmethod
-    def all_tables(self) -> Mapping[str, Tensor]:
-        """The table of input embeddings of every side, changed or not, [V, D]."""
-
-    @abstractmethod
     def states(self, batch: Any) -> Mapping[str, Tensor]:
         """Compute the last hidden states of each side, [B, T, D]."""
 
@@ -129,10 +139,6 @@ class FrozenSeq2Seq(FrozenModel):
         config = model.config
         is_limited = "learned" in (config.source_positions, config.target_positions)
         self.max_tokens = config.max_positions - 2 if is_limited else None
-
-    def all_tables(self) -> Mapping[str, Tensor]:
-        """The tables of encoder and decoder, [V, D]."""
-        return embedding_tables(self.model)
 
     def states(self, batch: Batch) -> Mapping[str, Tensor]:
         """Compute the states of decoder and, where it is changed, encoder, [B, T, D]."""
@@ -160,10 +166,6 @@ class FrozenMaskedLM(FrozenModel):
         # the table of input embeddings comes first
         self.tables = {SIDE: sorted(tensors, key=lambda name: names[name] is not model.input_table)}
         self.max_tokens = model.max_tokens
-
-    def all_tables(self) -> Mapping[str, Tensor]:
-        """The one table, [V, D]."""
-        return {SIDE: self.model.input_table}
 
     def states(self, batch: MaskedBatch) -> Mapping[str, Tensor]:
         """Compute the states of the lines, [B, T, D]."""
@@ -229,16 +231,12 @@ class GeneratorObjective:
 
     Attributes:
         distillation_lambda: Weight of L_d; with 0 the teacher is not run.
-        reduction: Whether squared distances are summed or averaged over D.
-        align: Whether the decoder states of a word are those at which its tokens are input or predicted.
         smoothing: Label smoothing of L_p.
         kind: Kind of label smoothing.
         has_prediction: False for a model without a pretrained prediction head, for which L_p is undefined.
     """
 
     distillation_lambda: float
-    reduction: Reduction = "sum_dim"
-    align: str = "input"
     smoothing: float = 0.0
     kind: SmoothingKind = "uniform_all"
     has_prediction: bool = True
@@ -261,23 +259,14 @@ class GeneratorObjective:
         taught = model.teach(batch)
         total_B = torch.zeros_like(reading.num_targets, dtype=torch.float32)
         for side in batch.original_words:
-            teacher_words, student_words = batch.original_words[side], batch.changed_words[side]
-            if side == "decoder" and self.align == "target":
-                teacher_words, student_words = _predicted_at(teacher_words), _predicted_at(student_words)
             total_B = total_B + distillation_loss(
                 taught[side].float(),
-                teacher_words,
+                batch.original_words[side],
                 reading.states[side].float(),
-                student_words,
-                reduction=self.reduction,
+                batch.changed_words[side],
                 compared_BW=batch.compared.get(side),
             )
         return total_B
-
-
-def _predicted_at(words_BT: Tensor) -> Tensor:
-    """Shift word numbers from the positions where a token is input to those that predict it, one earlier."""
-    return torch.cat([words_BT[:, 1:], words_BT.new_full((len(words_BT), 1), NO_WORD)], 1)
 
 
 # Distillation loss: the hidden states of a word should not depend on its segmentation.
@@ -285,8 +274,6 @@ def _predicted_at(words_BT: Tensor) -> Tensor:
 # Shape letters: B sentences, T and S positions of the teacher's and the student's sequence, D width, W words.
 # Source: Liu et al. (2021), eq. 4.
 
-
-Reduction = Literal["sum_dim", "mean_dim"]
 
 NO_WORD = -1
 """Word number of positions that belong to no word: begin and end of sentence, padding."""
@@ -310,7 +297,6 @@ def distillation_loss(
     student_BSD: Tensor,
     student_words_BS: Tensor,
     *,
-    reduction: Reduction = "sum_dim",
     compared_BW: Tensor | None = None,
 ) -> Tensor:
     """Compute L_d of every sentence: the mean over its words of the squared distance of word states.
@@ -320,7 +306,6 @@ def distillation_loss(
         teacher_words_BT: Word number of each of its positions.
         student_BSD: Last hidden states with generated embeddings on the changed segmentation.
         student_words_BS: Word number of each of its positions; the same words as the teacher's.
-        reduction: Squared distances summed over D (paper) or averaged (times 1/D).
         compared_BW: Words to compare, bool [B, W]; None for all words of a sentence. Excluded are words that
             are masked in only one of the two sequences, whose states would differ whatever the embeddings.
 
@@ -334,8 +319,6 @@ def distillation_loss(
         student_BSD, student_words_BS, num_words
     )
     distance_BW = difference_BWD.square().sum(2)
-    if reduction == "mean_dim":
-        distance_BW = distance_BW / difference_BWD.shape[2]
     present_BW = torch.arange(num_words, device=student_BSD.device) <= student_words_BS.max(1).values[:, None]
     if compared_BW is not None:
         present_BW = present_BW & compared_BW

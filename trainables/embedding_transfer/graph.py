@@ -8,14 +8,27 @@ same encoded text, and only ``att_eg`` and ``patt_eg`` depend on the generator's
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import Field
 
 from nlgraft.nn.checkpoint_files import Reader
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import masked_lm_graph as masked_pieces
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import MASK_TOKEN, MaskedSpansConfig, PhaseConfig
+from nlgraft.stages.exchange_kinds import (
+    EXCHANGE,
+    PLAN,
+    VECTORS,
+    ExchangeInputs,
+    PlanInputs,
+    PlanSettings,
+    VectorInputs,
+    VectorSettings,
+)
 from nlgraft.stages.masked_lm_graph import (
     BERT2BERT,
     TRAIN_MASKED,
@@ -24,20 +37,217 @@ from nlgraft.stages.masked_lm_graph import (
     TrainMaskedSettings,
 )
 from nlgraft.stages.released_graph import MarianSide, Released, language_view, released
-from nlgraft.stages.seq2seq_graph import DecodingSettings, EncodedText, TrainSettings
-from nlgraft.stages.training_settings import TrainLanguageModelInputs
+from nlgraft.stages.seq2seq_graph import DecodingSettings, EncodedText, TrainInputs, TrainSettings
+from nlgraft.stages.stage_kind import Inputs, NoSettings, StageKind, T
+from nlgraft.stages.training_settings import TrainingSettings, TrainLanguageModelInputs
 from nlgraft.text.corpus_config import EOS
-from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig, View
+from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig, SmoothedTrainConfig, View
 from trainables.embedding_transfer.config import (
+    CUT_EDGES,
     KEPT_METHODS,
     MASK_RATES,
+    NEW_MASK_RATE,
     PRETRAINED_VOCABULARIES,
+    PRODUCERS,
+    SIMILAR_METHODS,
     STREAMS,
+    TRAINED_METHODS,
     UNTRAINED_METHODS,
+    VECTOR_METHODS,
     Config,
+    SegmentationRates,
 )
-from trainables.embedding_transfer.exchange_graph import NEW_LAYERS, NewLayersSettings, VocabularyExchange
 from trainables.embedding_transfer.metrics import REPORT_STEPS
+
+# Settings and inputs of the paper's own stages: generator training and new embedding layers. No torch.
+
+
+_STAGES = "trainables.embedding_transfer.stages"
+
+
+class GeneratorSettings(TrainingSettings[SmoothedTrainConfig]):
+    """Training of the generators; a masked language model has a single side, called ``encoder``."""
+
+    kind: Literal["att", "patt"]
+    """Architecture of the generators."""
+    rates: Mapping[str, SegmentationRates]
+    """Probabilities of splits and merges, by perturbed side."""
+    cap: int | None
+    """Maximum number of similar tokens of a token."""
+    scale: Literal["none", "inv_size"]
+    """Factor on generated rows."""
+    distillation_lambda: float
+    """Weight of L_d."""
+    # Constants: fingerprints of stored generators hold them.
+    order: Literal["id"] = "id"
+    init: Literal["zeros"] = "zeros"
+    distillation_reduction: Literal["sum_dim"] = "sum_dim"
+    distillation_align: Literal["input"] = "input"
+    num_dev_sentences: int
+    """Number of upstream dev sentences on which generators are evaluated."""
+    masked_spans: MaskedSpansConfig | None = None
+    """Masked spans in the sources of a denoising model."""
+    masking: MaskingConfig | None = None
+    """Objective of a masked language model; null: the model is an encoder-decoder."""
+    new_mask_rate: float | None = None
+    """Share of the new tokens that are masked and predicted; null for encoder-decoders."""
+    # Out of the fingerprint where it is null: generators are older than it.
+    view: View | None = Field(default=None, exclude_if=lambda view: view is None)
+    """What is put around the lines of a model that reads their language; null: their end alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratorInputs(Inputs[T]):
+    """The frozen model, its text, and the tokenizer of each perturbed side."""
+
+    model: T
+    encoded: T
+    tokenizers: Mapping[str, T]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratedPlanInputs(PlanInputs[T]):
+    """Inputs of a plan, and the trained generators that make the rows."""
+
+    generator: T
+
+
+class NewLayersSettings(TrainSettings):
+    """Training of new embedding layers in front of a frozen model, the input ``start``."""
+
+    sides: tuple[str, ...]
+    """Sides whose embeddings are replaced, among ``encoder`` and ``decoder``."""
+    num_layers: int
+    """Number of layers between a new table and the pretrained model."""
+
+
+GENERATOR = StageKind(f"{_STAGES}:train_generator", GeneratorSettings, GeneratorInputs, is_distributed=True)
+GENERATED_PLAN = StageKind(f"{_STAGES}:plan_by_generator", PlanSettings, GeneratedPlanInputs, version=2)
+NEW_LAYERS = StageKind(f"{_STAGES}:attach_embeddings", NewLayersSettings, TrainInputs, is_distributed=True)
+
+
+# Exchange of a vocabulary: encoder-decoders and masked language models share these stages.
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocabularyExchange:
+    """An exchange of the vocabulary on one or both sides.
+
+    Attributes:
+        config: Of the trial.
+        seed: Of the trial.
+        model: The pretrained model.
+        old: Its tokenizer of each exchanged side.
+        new: The new tokenizer of each exchanged side.
+        old_text: Upstream text in the old vocabularies.
+        new_text: Downstream text in the new ones.
+        streams: Stream of upstream text that each side reads, exchanged or not.
+        learner: Model in which generators are trained, if not ``model``: the masked language model from which
+            it was initialised.
+        masking: What a masked language model predicts; None for encoder-decoders.
+        masked_spans: Masked spans in the sources of a denoising model.
+        view: What is put around the lines of a model that reads their language; None for others.
+    """
+
+    config: Config
+    seed: int
+    model: Stage
+    old: Mapping[str, Stage]
+    new: Mapping[str, Stage]
+    old_text: Stage
+    new_text: Stage
+    streams: Mapping[str, str]
+    learner: Stage | None = None
+    masking: MaskingConfig | None = None
+    masked_spans: MaskedSpansConfig | None = None
+    view: View | None = None
+
+    @property
+    def _upstream_seed(self) -> int:
+        return self.config.upstream.seed_of(self.seed)
+
+    @cached_property
+    def generator(self) -> Stage:
+        """The generators; they do not depend on the new vocabularies, so cells that vary these share them."""
+        config, transfer = self.config.generator, self.config.transfer
+        is_masked = self.masking is not None
+        # a masked language model has one sequence and one table, whoever gets the generated rows
+        tokenizers = {"encoder": next(iter(self.old.values()))} if is_masked else self.old
+        rates = {"encoder": config.encoder_rates, "decoder": config.decoder_rates}
+        settings = GeneratorSettings(
+            kind=TRAINED_METHODS[transfer.method],
+            rates={
+                side: SegmentationRates(**rates[side].model_dump(), cut_edge=CUT_EDGES[side])
+                for side in tokenizers
+            },
+            train=config.train_config(self._pretraining),
+            cap=transfer.cap,
+            scale=config.scale,
+            distillation_lambda=config.distillation_lambda,
+            num_dev_sentences=config.num_dev_sentences,
+            masked_spans=self.masked_spans,
+            masking=self.masking,
+            new_mask_rate=NEW_MASK_RATE if is_masked else None,
+            view=self.view,
+        )
+        inputs = GeneratorInputs(
+            model=self.learner or self.model, encoded=self.old_text, tokenizers=tokenizers
+        )
+        seed = self.seed if config.is_per_seed else self._upstream_seed
+        return GENERATOR.stage("generator", settings, inputs, seed=seed)
+
+    @property
+    def _pretraining(self) -> SmoothedTrainConfig:
+        """Settings of the pretraining; the loss of a masked language model has no label smoothing."""
+        train = self.config.upstream.train
+        return train if self.config.masked_lm is None else train.model_copy(update={"label_smoothing": 0.0})
+
+    def vectors(self, age: str) -> Stage | None:
+        """Vectors of the new tokens from downstream text, or of the old ones from upstream text."""
+        kind, ages = VECTOR_METHODS.get(self.config.transfer.method, ("skipgram", ()))
+        if age not in ages:
+            return None
+        is_new = age == "new"
+        tokenizers = self.new if is_new else self.old
+        streams = {side: STREAMS[side] if is_new else self.streams[side] for side in tokenizers}
+        return VECTORS.stage(
+            f"{'downstream' if is_new else 'upstream'}_{kind}_vectors",
+            VectorSettings(kind=kind, vectors=self.config.vectors, streams=streams),
+            VectorInputs(
+                encoded=self.new_text if is_new else self.old_text,
+                tokenizers=tokenizers,
+                model=self.model,
+            ),
+            # vectors of upstream text are shared by the same trials as the pretrained model
+            seed=self.seed if is_new else self._upstream_seed,
+        )
+
+    @cached_property
+    def plans(self) -> Stage:
+        """Where each new row comes from."""
+        transfer = self.config.transfer
+        settings = PlanSettings(
+            method=PRODUCERS.get(transfer.method, transfer.method),
+            cap=transfer.cap if transfer.method in SIMILAR_METHODS else None,
+        )
+        inputs = PlanInputs(
+            model=self.model,
+            old=self.old,
+            new=self.new,
+            new_vectors=self.vectors("new"),
+            old_vectors=self.vectors("old"),
+        )
+        if transfer.method in TRAINED_METHODS:
+            generated = GeneratedPlanInputs(**vars(inputs), generator=self.generator)
+            return GENERATED_PLAN.stage("transfer_plan", settings, generated, seed=self.seed)
+        return PLAN.stage("transfer_plan", settings, inputs, seed=self.seed)
+
+    @cached_property
+    def transfer(self) -> Stage:
+        """The model with the new vocabularies."""
+        inputs = ExchangeInputs(model=self.model, plans=self.plans)
+        return EXCHANGE.stage("transfer", NoSettings(), inputs)
+
 
 # The stages of a trial whose model is a masked language model.
 #
@@ -128,7 +338,12 @@ class _Builder:
         self.is_text = config.upstream.objective != "translation"
         self.is_pretrained = self.method not in UNTRAINED_METHODS
         self.is_exchanged = self.method not in KEPT_METHODS
-        self.sides = _both(config.transfer.sides)
+        sides = config.transfer.sides
+        self.sides = ("encoder", "decoder") if sides == "both" else (sides,)
+        rate = MASK_RATES.get(config.upstream.objective, 0.0)
+        self.masked_spans = None if self.is_masked or not self.is_text else MaskedSpansConfig(rate=rate)
+        # single tokens, as in Devlin et al. (2019)
+        self.masking = MaskingConfig(unit="token", rate=rate) if self.is_masked else None
 
     # --- text -------------------------------------------------------------------------------------------
 
@@ -243,7 +458,7 @@ class _Builder:
         settings = TrainSettings(
             **self._phase("upstream", phase),
             model=self.config.model.transformer(),
-            masked_spans=self._masked_spans,
+            masked_spans=self.masked_spans,
             metric_prefix="upstream",
         )
         return pieces.train("upstream", self.upstream_text, settings, seed=self.upstream_seed)
@@ -254,13 +469,13 @@ class _Builder:
         name, phase = "upstream_masked_lm", self.config.upstream
         if phase.checkpoint is not None:
             return self.released.masked_lm(name, self.old[TARGET])
-        assert self._masking is not None
+        assert self.masking is not None
         settings = TrainMaskedSettings(
             train=phase.train,
             label_smoothing=phase.train.label_smoothing,
             smoothing_kind=phase.train.smoothing_kind,
-            masking=self._masking,
-            scoring=MaskedScoringConfig(unit="token", rate=self._masking.rate),
+            masking=self.masking,
+            scoring=MaskedScoringConfig(unit="token", rate=self.masking.rate),
             encoder=self.config.model.transformer(),
             metric_prefix="upstream",
         )
@@ -277,21 +492,6 @@ class _Builder:
         return released(upstream.checkpoint, upstream.revision, read_as=read_as, max_tokens=max_tokens)
 
     @property
-    def _mask_rate(self) -> float:
-        return MASK_RATES[self.config.upstream.objective]
-
-    @property
-    def _masked_spans(self) -> MaskedSpansConfig | None:
-        if self.config.upstream.objective != "denoising":
-            return None
-        return MaskedSpansConfig(rate=self._mask_rate)
-
-    @property
-    def _masking(self) -> MaskingConfig | None:
-        """Masking of single tokens, as in Devlin et al. (2019)."""
-        return MaskingConfig(unit="token", rate=self._mask_rate) if self.is_masked else None
-
-    @property
     def exchange(self) -> VocabularyExchange:
         """The exchange of the vocabulary on the exchanged sides."""
         streams: dict[str, str] = {"encoder": SOURCE, "decoder": SOURCE if self.is_masked else TARGET}
@@ -305,8 +505,8 @@ class _Builder:
             old_text=self.upstream_text.stage,
             new_text=self.downstream_text.stage,
             streams=streams,
-            masking=self._masking,
-            masked_spans=self._masked_spans,
+            masking=self.masking,
+            masked_spans=self.masked_spans,
             view=self.view if self.languages else None,
         )
 
@@ -374,7 +574,3 @@ class _Builder:
             compared_tokenizer=self.tokenizers("upstream")[TARGET] if self.is_pretrained else None,
             further=further,
         )
-
-
-def _both(sides: str) -> tuple[str, ...]:
-    return ("encoder", "decoder") if sides == "both" else (sides,)

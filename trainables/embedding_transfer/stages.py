@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from nlgraft.basics.errors import DataError
@@ -15,7 +14,7 @@ from nlgraft.evaluation.artifact import write_metrics
 from nlgraft.evaluation.scores import Score
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.run.exchange_stages import old_frequencies, write_plans
+from nlgraft.stages.run.exchange_stages import write_plans
 from nlgraft.stages.run.seq2seq_stages import masked_spans, table_sizes, training_task
 from nlgraft.stages.run.text_stages import read_encoded
 from nlgraft.text.tokenizers import EOS
@@ -23,7 +22,6 @@ from nlgraft.training.loop import train
 from nlgraft.training.masked_lm_training import read_masked_lm
 from nlgraft.training.masked_text import Masker, MaskingIds
 from nlgraft.training.models import fresh_model, read_model
-from nlgraft.training.seeds import derive_seed
 from nlgraft.training.step import Training
 from nlgraft.training.train_config import LearnedParameters, View
 from nlgraft.training.views import Encoded
@@ -31,14 +29,13 @@ from nlgraft.training.weights import carry_over, load_model, save_model
 from nlgraft.vocab.methods.interface import Method
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from trainables.embedding_transfer.config import STREAMS
-from trainables.embedding_transfer.exchange_graph import (
-    GENERATED_PLAN,
-    GENERATOR,
-    NEW_LAYERS,
-    GeneratorInputs,
-    GeneratorSettings,
+from trainables.embedding_transfer.generator_data import (
+    DEV_EPOCH,
+    ChangedData,
+    ChangedLines,
+    ChangedPairs,
+    ChangedSide,
 )
-from trainables.embedding_transfer.generator_data import DEV_EPOCH, ChangedData, ChangedLines, ChangedPairs
 from trainables.embedding_transfer.generator_training import (
     FrozenMaskedLM,
     FrozenModel,
@@ -47,7 +44,13 @@ from trainables.embedding_transfer.generator_training import (
     GeneratorObjective,
 )
 from trainables.embedding_transfer.generators import EmbeddingGenerator, generator_method
-from trainables.embedding_transfer.new_tokens import ChangedSide, ChangeOptions
+from trainables.embedding_transfer.graph import (
+    GENERATED_PLAN,
+    GENERATOR,
+    NEW_LAYERS,
+    GeneratorInputs,
+    GeneratorSettings,
+)
 
 GENERATOR_DESCRIPTION = "generator.json"
 
@@ -58,24 +61,23 @@ def train_generator(context: StageContext) -> None:
     assert context.seed is not None
     body, has_prediction = _read_body(settings, inputs)
     body = body.to(context.device)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed(context.seed, "generator"))
-        generators = {
-            table: EmbeddingGenerator(
-                settings.kind, body.table(table).shape[1], scale=settings.scale, init=settings.init
-            )
-            for table in body.tables
-        }
+    generators = {
+        table: EmbeddingGenerator(settings.kind, body.table(table).shape[1], scale=settings.scale)
+        for table in body.tables
+    }
     objective = GeneratorObjective(
         settings.distillation_lambda,
-        settings.distillation_reduction,
-        settings.distillation_align,
         settings.train.label_smoothing,
         settings.train.smoothing_kind,
         has_prediction=has_prediction,
     )
-    options = _change_options(settings, inputs, body, context.seed)
-    data, dev = (_data(split, settings, inputs, options) for split in ("train", "dev"))
+    sides = {
+        side: ChangedSide(load_vocabulary(inputs.tokenizers[side]), settings.rates[side], table, settings.cap)
+        for side, table in body.sides.items()
+    }
+    data, dev = (
+        _data(split, settings, inputs, sides, context.seed, body.max_tokens) for split in ("train", "dev")
+    )
     outcome = train(
         Training(GeneratorModel(body, generators), objective, data, settings.train),
         context,
@@ -105,20 +107,13 @@ def _read_body(settings: GeneratorSettings, inputs: GeneratorInputs[Path]) -> tu
     return FrozenMaskedLM(model), model.can_predict
 
 
-def _change_options(
-    settings: GeneratorSettings, inputs: GeneratorInputs[Path], body: FrozenModel, seed: int
-) -> ChangeOptions:
-    sides = {}
-    for side, table in body.sides.items():
-        vocabulary, counts = load_vocabulary(inputs.tokenizers[side]), None
-        if settings.order == "frequency":
-            counts = old_frequencies(inputs.encoded, STREAMS, body.all_tables(), side, len(vocabulary))
-        sides[side] = ChangedSide(vocabulary, settings.rates[side], table, counts)
-    return ChangeOptions(sides, seed, settings.cap, settings.order, body.max_tokens)
-
-
 def _data(
-    split: str, settings: GeneratorSettings, inputs: GeneratorInputs[Path], options: ChangeOptions
+    split: str,
+    settings: GeneratorSettings,
+    inputs: GeneratorInputs[Path],
+    sides: Mapping[str, ChangedSide],
+    seed: int,
+    max_tokens: int | None,
 ) -> ChangedData:
     encoded = read_encoded(inputs.encoded, split)
     if split == "dev":
@@ -127,17 +122,18 @@ def _data(
     assert batch_tokens is not None, "generators have a budget of tokens"
     if settings.masking is not None:
         assert settings.new_mask_rate is not None
-        (side,) = options.sides.values()
-        masker = Masker(encoded, MaskingIds.of(side.vocabulary), settings.masking, options.seed)
-        return ChangedLines(masker, batch_tokens, settings.new_mask_rate, options)
+        (side,) = sides.values()
+        masker = Masker(encoded, MaskingIds.of(side.perturber.vocabulary), settings.masking, seed)
+        return ChangedLines(masker, batch_tokens, settings.new_mask_rate, side, max_tokens)
     if settings.masked_spans is not None:
         # monolingual text has one tokenizer; its spans are masked once, and only the segmentation varies from
         # epoch to epoch
         tokenizers = {STREAMS["decoder"]: next(iter(inputs.tokenizers.values()))}
         _, masked = masked_spans(View(), encoded, settings.masked_spans, tokenizers)
-        source = masked.epoch(DEV_EPOCH, options.seed)
+        source = masked.epoch(DEV_EPOCH, seed)
         encoded = Encoded({**encoded.streams, STREAMS["encoder"]: source})
-    return ChangedPairs(encoded, settings.view or View(), batch_tokens, options)
+    view = settings.view or View()
+    return ChangedPairs(encoded, view, batch_tokens, sides, seed=seed, max_tokens=max_tokens)
 
 
 def _evaluation(

@@ -213,7 +213,6 @@ class _Builder:
         config = self.config.vocabulary
         # All tokens of a pruned vocabulary are copied, whatever the method.
         method = find_method(config.method if self.has_new_rows else "mean")
-        settings = PlanSettings(method=method.name)
         donor, donor_tokenizer = self._donor(method)
         inputs = PlanInputs(
             model=self.pretrained,
@@ -224,7 +223,7 @@ class _Builder:
             donor=donor,
             donor_tokenizer=donor_tokenizer,
         )
-        return PLAN.stage("transfer_plan", settings, inputs, seed=self.seed)
+        return PLAN.stage("transfer_plan", PlanSettings(method=method.name), inputs, seed=self.seed)
 
     @cached_property
     def exchanged(self) -> Stage:

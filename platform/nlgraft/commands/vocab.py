@@ -91,21 +91,6 @@ def vocab() -> None:
     help="Limit of similar tokens of a token, or all.",
 )
 @click.option(
-    "--order",
-    type=click.Choice(["id", "shortest", "frequency"]),
-    default="id",
-    show_default=True,
-    help="Longer tokens to prefer under the cap.",
-)
-@click.option("--match-case", is_flag=True, help="Compare text without the old tokenizer's normalisation.")
-@click.option(
-    "--norm-match",
-    type=click.Choice(["none", "median", "class"]),
-    default="none",
-    show_default=True,
-    help="Scale new rows to the median norm of old rows: of all, or of those in the same position in words.",
-)
-@click.option(
     "--noise-std", type=click.FloatRange(min=0, min_open=True), help="Standard deviation of random rows."
 )
 @click.option(
@@ -115,7 +100,7 @@ def vocab() -> None:
     "--text",
     type=_FILE,
     multiple=True,
-    help="Text of the task, plain or gzip: for lengths in the report, frequencies, token vectors.",
+    help="Text of the task, plain or gzip: for lengths in the report, token vectors.",
 )
 @click.option(
     "--model", help="The checkpoint, for methods that learn from its rows; adds norms to the report."
@@ -149,7 +134,6 @@ def plan(
     old: str,
     out: Path | None,
     is_reported: bool,
-    match_case: bool,
     text: tuple[Path, ...],
     is_json: bool,
     **options: Any,
@@ -162,7 +146,7 @@ def plan(
         _quieten()
     settings = {name: value for name, value in _transplant(options).items() if value is not None}
     settings["cap"] = options["cap"]  # None here means no limit, not the default
-    request = PlanRequest(old=old, is_case_matched=match_case, text=text, **settings)
+    request = PlanRequest(old=old, text=text, **settings)
     planned = plan_transfer(request, out)
     for warning in planned.report.warnings:
         _echo(f"warning: {warning}", err=True)
@@ -241,7 +225,7 @@ def verify(model: str, is_json: bool) -> None:
     Also fails while a setting that named a token before an exchange has none (vocabulary_exchange.json).
     """
     _quieten()
-    from nlgraft.vocab_tool.verify import verify_checkpoint
+    from nlgraft.vocab_tool.checks import verify_checkpoint
 
     _echo_checks(model, verify_checkpoint(model), is_json)
 
@@ -260,11 +244,11 @@ def verify(model: str, is_json: bool) -> None:
 def doctor(model: str, base: str | None, is_json: bool) -> None:
     """Look for tokens without rows or that no text yields, and for untrained rows; exit 1 if any."""
     _quieten()
-    from nlgraft.vocab_tool.doctor import examine_checkpoint
+    from nlgraft.vocab_tool.checks import examine_checkpoint
 
     checks = [*examine_checkpoint(model)]
     if base is not None:
-        from nlgraft.vocab_tool.doctor import audit_donor
+        from nlgraft.vocab_tool.checks import audit_donor
 
         checks.append(audit_donor(model, base))
     _echo_checks(model, checks, is_json)
@@ -281,6 +265,13 @@ def _echo_checks(model: str, checks: Sequence[Any], is_json: bool) -> None:
         vocab_checks([{**row, "detail": visible(str(row["detail"]))} for row in rows])
     if not is_good:
         raise SystemExit(EXIT_FAILED)
+
+
+def _echo_changed(changed: Any, is_json: bool) -> None:
+    if is_json:
+        _echo_json(changed.to_json())
+    else:
+        _echo(changed.to_text())
 
 
 @vocab.command("prune")
@@ -302,11 +293,7 @@ def prune_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bo
     """Write a tokenizer without rare tokens; vocab plan and apply then give a model its rows."""
     from nlgraft.vocab_tool.changed import prune
 
-    pruned = prune(tokenizer, text, out, **options)
-    if is_json:
-        _echo_json(pruned.to_json())
-    else:
-        _echo(pruned.to_text())
+    _echo_changed(prune(tokenizer, text, out, **options), is_json)
 
 
 @vocab.command("extend")
@@ -327,11 +314,7 @@ def extend_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: b
     """
     from nlgraft.vocab_tool.changed import extend
 
-    extended = extend(tokenizer, text, out, **options)
-    if is_json:
-        _echo_json(extended.to_json())
-    else:
-        _echo(extended.to_text())
+    _echo_changed(extend(tokenizer, text, out, **options), is_json)
 
 
 @vocab.command("diff")

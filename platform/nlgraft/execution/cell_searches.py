@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
-from nlgraft.execution.events import CellSearched, SweepTrial
+from nlgraft.execution.events import CellSearched
 from nlgraft.execution.optuna_study import OptunaStudy
 from nlgraft.pipeline.fingerprint import dotted
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import Cell
-from nlgraft.study.data.study import Search, Study
+from nlgraft.study.data.plan import SweepTrial
+from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import SEARCH_SPLITS
 from nlgraft.study.planning.selection import (
     Proposal,
@@ -23,10 +24,8 @@ from nlgraft.study.planning.selection import (
 )
 from nlgraft.study.reading.resolving import resolve_cell, resolve_config
 
-
-def flat_config(study: Study, cell: Cell) -> dict[str, Any]:
-    """Resolve the config of a cell by dotted path, for conditions on paths that are not searched."""
-    return dict(dotted(resolve_config(study, cell).model_dump(mode="json")))
+KnownTrial: TypeAlias = tuple[SweepTrial, TrialRecord | None]
+"""A trial and the record of its end; None while it has to run."""
 
 
 def search_trial(study: Study, cell: Cell, number: int, params: Mapping[str, Any]) -> SweepTrial:
@@ -65,25 +64,24 @@ class CellSearches:
     """Proposes trials with an equal budget in every cell and records each proposal in the store.
 
     Args:
-        search: The study's search.
-        cells: The cells to search in.
+        cells: The cells to search in; none is searched in a study without a search.
         open_optuna: Opens the Optuna study of a cell.
     """
 
     def __init__(
         self,
         study: Study,
-        search: Search,
         store: ArtifactStore,
-        cells: list[Cell],
+        cells: Iterable[Cell],
         open_optuna: Callable[[Cell], OptunaStudy],
     ) -> None:
         self._study = study
-        self._search = search
         self._store = store
+        self._num_trials = 0 if study.search is None else study.search.trials
         self._cells: dict[str, _CellSearch] = {}
-        for cell in cells:
-            self._cells[cell.key] = _CellSearch(cell, open_optuna(cell), flat_config(study, cell))
+        for cell in cells if study.search is not None else ():
+            config = dict(dotted(resolve_config(study, cell).model_dump(mode="json")))
+            self._cells[cell.key] = _CellSearch(cell, open_optuna(cell), config)
 
     @property
     def is_over(self) -> bool:
@@ -94,29 +92,24 @@ class CellSearches:
     def num_unproposed(self) -> int:
         """Number of planned trials without a proposal yet, replicates of the best ones included."""
         return sum(
-            self._search.trials - len(state.proposals) + (0 if state.is_over else self._study.first_seeds)
+            self._num_trials - len(state.proposals) + (0 if state.is_over else self._study.first_seeds)
             for state in self._cells.values()
         )
 
-    def resume(self) -> tuple[list[SweepTrial], list[tuple[SweepTrial, TrialRecord]]]:
-        """Read the proposals on record: the trials that are open, and those that have ended."""
-        open_trials: list[SweepTrial] = []
-        ended_trials: list[tuple[SweepTrial, TrialRecord]] = []
+    def resume(self) -> list[KnownTrial]:
+        """Read the proposals on record, those that have ended with their records."""
+        trials: list[KnownTrial] = []
         for state in self._cells.values():
             proposals = load_proposals(self._study, state.cell, self._store)
             # A study may have lowered its number of trials since; what lies beyond it is left alone.
-            kept = [p for p in proposals if p.number < self._search.trials]
-            state.proposals = {p.number: p for p in kept}
-            ended = {p.number: p.record for p in kept if p.record and p.has_ended}
-            state.optuna.reconcile({p.number: p.params for p in kept}, ended)
-            for proposal in kept:
-                trial = search_trial(self._study, state.cell, proposal.number, proposal.params)
-                if proposal.number in ended:
-                    ended_trials.append((trial, ended[proposal.number]))
-                else:
-                    state.running.add(proposal.number)
-                    open_trials.append(trial)
-        return open_trials, ended_trials
+            state.proposals = {p.number: p for p in proposals if p.number < self._num_trials}
+            ended = {number: p.record for number, p in state.proposals.items() if p.record and p.has_ended}
+            state.running = state.proposals.keys() - ended.keys()
+            state.optuna.reconcile({number: p.params for number, p in state.proposals.items()}, ended)
+            for number, proposal in state.proposals.items():
+                trial = search_trial(self._study, state.cell, number, proposal.params)
+                trials.append((trial, ended.get(number)))
+        return trials
 
     def propose(self) -> SweepTrial | None:
         """Propose a trial in the cell that has the fewest running, and record the proposal.
@@ -127,13 +120,13 @@ class CellSearches:
         wanting = [
             state
             for state in self._cells.values()
-            if not state.is_over and len(state.proposals) < self._search.trials
+            if not state.is_over and len(state.proposals) < self._num_trials
         ]
         if not wanting:
             return None
         state = min(wanting, key=lambda s: (len(s.running), len(s.proposals)))
         # The lowest missing number: a proposal that was lost leaves a gap, not a longer search.
-        number = next(number for number in range(self._search.trials) if number not in state.proposals)
+        number = next(number for number in range(self._num_trials) if number not in state.proposals)
         trial = search_trial(self._study, state.cell, number, state.optuna.propose(number, state.config))
         proposal = Proposal(number, trial.params, trial.seed, trial.fingerprint)
         # Before it is handed out: after a crash the search resumes with the same proposal.
@@ -166,7 +159,7 @@ class CellSearches:
         """Close the cells whose proposals have all ended; return the outcome of each."""
         searched = []
         for state in self._cells.values():
-            if state.is_over or state.running or len(state.proposals) < self._search.trials:
+            if state.is_over or state.running or len(state.proposals) < self._num_trials:
                 continue
             state.is_over = True
             state.optuna.flush()

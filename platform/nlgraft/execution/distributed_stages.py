@@ -11,9 +11,9 @@ import logging
 import pickle
 import threading
 import time
+import traceback
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, cast
 
 import ray
@@ -23,12 +23,13 @@ from ray.train import FailureConfig, PreemptionError, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from nlgraft.basics.errors import HostFault, TrialFailed
 from nlgraft.execution.cluster_watch import Losses, is_any_lost
 from nlgraft.execution.worker_group import LOOKS, StallWatch, WorkerGroup
 from nlgraft.pipeline.execute import THREADS, RecordingReporter, execute_stage
-from nlgraft.pipeline.runner import fault_of_host, is_store_fault, one_line
 from nlgraft.pipeline.stage import KillReason, Reporter, Stage, TrialStopped, Worker
-from nlgraft.pipeline.store import ArtifactStore, StorePlace
+from nlgraft.pipeline.store import StorePlace
+from nlgraft.pipeline.trial import end_of
 from nlgraft.study.planning.capacity import num_fitting
 
 _log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class _Mailbox:
         self._members: dict[int, tuple[Any, str]] = {}
         self._reports: list[tuple[str, int, dict[str, float]]] = []
         self._stop_reason: str | None = None
-        self._error: bytes | None = None
+        self._end: tuple[Exception, str] | None = None
         self._stacks: list[str] = []
 
     def join(self, rank: int, world_size: int, worker: Any, node: str) -> None:
@@ -75,11 +76,11 @@ class _Mailbox:
     def stop_reason(self) -> str | None:
         return self._stop_reason
 
-    def post_error(self, error: bytes) -> None:
-        self._error = self._error or error  # what others raise follows from the first
+    def post_end(self, end: Exception, detail: str) -> None:
+        self._end = self._end or (end, detail)  # what others raise follows from the first
 
-    def error(self) -> bytes | None:
-        return self._error
+    def end(self) -> tuple[Exception, str] | None:
+        return self._end
 
     def add_stacks(self, stacks: str) -> None:
         self._stacks.append(stacks)
@@ -125,8 +126,7 @@ def _train_loop(config: dict[str, Any]) -> None:
         all_stacks = _await_stacks(
             lambda: ray.get(mailbox.stacks.remote()), context.get_world_size(), patience_s
         )
-        error = ("NoProgress", "\n".join([reason, *all_stacks]))
-        ray.get(mailbox.post_error.remote(pickle.dumps(error)))
+        ray.get(mailbox.post_end.remote(TrialFailed(stage.name, reason), "\n".join(all_stacks)))
 
     if config["stall_s"] is not None:
         reporter = StallWatch(reporter, config["stall_s"], {stage.fingerprint}, tell_stalled)
@@ -143,29 +143,14 @@ def _train_loop(config: dict[str, Any]) -> None:
         )
     except TrialStopped as stopped:
         if rank == 0:
-            ray.get(mailbox.post_error.remote(pickle.dumps(stopped.reason)))
+            ray.get(mailbox.post_end.remote(stopped, ""))
     except Exception as error:
         # If a worker is lost, the collectives of the others fail as well, in the words of their library.
         if _are_alive(ray.get(mailbox.workers.remote())):
-            ray.get(mailbox.post_error.remote(pickle.dumps(_told(error, config["place"].open()))))
+            end = end_of(error, stage.name, config["place"].open())
+            detail = here.get_node_id() if isinstance(end, HostFault) else traceback.format_exc()
+            ray.get(mailbox.post_end.remote(end, detail))
         raise
-
-
-@dataclass(frozen=True)
-class _FaultyHost:
-    """A fault of the disk of a worker's host, and the host's node."""
-
-    reason: str
-    node: str
-
-
-def _told(error: Exception, store: ArtifactStore) -> tuple[str, str] | KillReason | _FaultyHost:
-    """Turn an error of a worker into what the process that started the group raises; see `run_on_workers`."""
-    if fault := fault_of_host(error, store):
-        return _FaultyHost(str(fault), ray.get_runtime_context().get_node_id())
-    if is_store_fault(error):
-        return KillReason(one_line(error, store.name))
-    return type(error).__name__, str(error)
 
 
 def _await_stacks(read: Callable[[], list[str]], num_workers: int, patience_s: float) -> list[str]:
@@ -194,10 +179,6 @@ def _are_alive(workers: list[Any]) -> bool:
     return True
 
 
-class WorkerStageError(RuntimeError):
-    """A training stage failed on a worker; the message is the worker's own."""
-
-
 def run_on_workers(
     stage: Stage,
     place: StorePlace,
@@ -218,7 +199,7 @@ def run_on_workers(
     Raises:
         TrialStopped: The group ended at the reporter's request, or the store failed on a worker, or the
             disks of so many hosts that the others have no place for the group.
-        WorkerStageError: The stage raised on a worker.
+        TrialFailed: The stage raised on a worker.
         RuntimeError: Workers were lost more often than is allowed.
     """
     faulty: set[str] = set()
@@ -229,22 +210,23 @@ def run_on_workers(
         # Lost workers are counted here and not by Train, which would retry an error of the stage as well.
         trainer = _new_trainer(stage, place, group, mailbox, losses.number, faulty)
         failure = _fit(trainer, reporter, mailbox, report_waiting)
-        posted, nodes = ray.get([mailbox.error.remote(), mailbox.nodes.remote()])
+        posted, nodes = ray.get([mailbox.end.remote(), mailbox.nodes.remote()])
         ray.kill(mailbox)  # else one actor of each attempt would stay as long as the driver
-        error: Any = None if posted is None else pickle.loads(posted)
-        if isinstance(error, tuple):
-            raise WorkerStageError(f"{error[0]}: {error[1]}")
-        if isinstance(error, _FaultyHost):
-            faulty.add(error.node)
+        end, detail = posted or (None, "")
+        if isinstance(end, TrialFailed):
+            raise end from RuntimeError(detail)
+        if isinstance(end, HostFault):
+            faulty.add(detail)
             if not _has_place(group, faulty):
-                raise TrialStopped(KillReason(error.reason))
-            _log.warning("stage %s goes on without a host: %s", stage.name, error.reason)
+                raise TrialStopped(KillReason(str(end)))
+            _log.warning("stage %s goes on without a host: %s", stage.name, end)
             continue
-        if error not in (None, _PREEMPTED):
-            raise TrialStopped(error)
-        if error is None and failure is None:
+        is_preempted = isinstance(end, TrialStopped) and end.reason == _PREEMPTED
+        if end is not None and not is_preempted:
+            raise end
+        if end is None and failure is None:
             return
-        is_announced = error == _PREEMPTED or isinstance(failure, PreemptionError)
+        is_announced = is_preempted or isinstance(failure, PreemptionError)
         losses.add(is_preemption=is_announced or is_any_lost(nodes))
         reporter.num_preemptions = losses.num_preemptions
         _log.warning("stage %s: a worker was lost, %s: %s", stage.name, losses, failure or _PREEMPTED)
@@ -297,9 +279,7 @@ def _new_trainer(
     losses: int,
     faulty: Collection[str],
 ) -> TorchTrainer:
-    resources = {"CPU": group.cpus_per_worker}
-    if group.gpus_per_worker:
-        resources["GPU"] = group.gpus_per_worker
+    resources = {name: amount for name, amount in group.shape.items() if amount}
     most, least = group.num_workers, group.least_workers or group.num_workers
     return TorchTrainer(
         _train_loop,

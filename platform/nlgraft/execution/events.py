@@ -1,67 +1,16 @@
-"""The trials of a sweep and the events that its observers receive."""
+"""The events that observers of a sweep receive, and what it asks the process that runs it."""
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
-from nlgraft.pipeline.stage import StageGraph
-from nlgraft.pipeline.trial import TrialRecord, TrialState
+from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import Cell
+from nlgraft.study.data.plan import SweepTrial
 from nlgraft.study.data.system import REPLICATE_SPLITS
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepTrial:
-    """One trial that a sweep has to complete.
-
-    Attributes:
-        kind: ``search`` trials are scored on dev only, ``replicate`` trials on dev and test.
-        params: Searched values by dotted path; empty without a search.
-        number: Number of the proposal within its cell; None for replicates.
-        config: The resolved config of the system, as JSON values.
-    """
-
-    kind: Literal["search", "replicate"]
-    cell: Cell
-    seed: int
-    config: Mapping[str, Any] = field(repr=False)
-    graph: StageGraph
-    params: Mapping[str, Any] = field(default_factory=dict)
-    number: int | None = None
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the trial: that of its last stage."""
-        return self.graph.fingerprint
-
-    @property
-    def key(self) -> str:
-        """Identity within one sweep; the fingerprint is none, since two cells may hold the same trial."""
-        return f"{self.kind}/{self.cell.key}/{self.seed if self.number is None else self.number}"
-
-    @property
-    def name(self) -> str:
-        """Name shown to people: cell and seed, or cell and number of the proposal."""
-        tail = f"seed {self.seed}" if self.number is None else f"search {self.number}"
-        return f"{self.cell.label}, {tail}"
-
-    def record_of_end(self, state: TrialState, reason: str) -> TrialRecord:
-        """Make the record of an end that the trial's own process has not recorded."""
-        now = time.time()
-        return TrialRecord(
-            fingerprint=self.fingerprint,
-            config=dict(self.config),
-            seed=self.seed,
-            state=state,
-            reason=reason,
-            started_at=now,
-            ended_at=now,
-            host=socket.gethostname(),
-        )
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,7 @@ class StudyLock:
     def __init__(self, study: Study, store: ArtifactStore) -> None:
         searches = [] if study.search is None else [search_key(study, cell) for cell in cells(study)]
         self._name = study.variant
-        self._lease = store.lock_study(study_key(study), covers=searches)
+        self._lease = store.leases.lock_study(study_key(study), covers=searches)
 
     def __enter__(self) -> StudyLock:
         return self

@@ -99,7 +99,9 @@ def _packed(request: JobRequest) -> tuple[str, JobPackage, dict[str, Any]]:
     relative = path.relative_to(directory).as_posix()
     environment = runtime_env(directory)
     environment["env_vars"] = {**environment.get("env_vars", {}), **_values(request.variables)}
-    own_store = _patterns_of(Path(request.study.storage.path).expanduser(), directory)
+    store = (directory / Path(request.study.storage.path).expanduser()).resolve()
+    is_below = store != directory and store.is_relative_to(directory)
+    own_store = [f"/{store.relative_to(directory).as_posix()}"] if is_below else []
     needs = [RUNTIME_ENV_FILE, relative, *_named_in(request.study, directory)]
     package = JobPackage.collect(directory, [*own_store, *environment.pop("excludes", ())], needs)
     if relative not in package.files:
@@ -181,12 +183,6 @@ def runtime_env(directory: Path) -> dict[str, Any]:
     return {"env_vars": {"PYTHONPATH": "platform:."}}
 
 
-def _patterns_of(store: Path, directory: Path) -> list[str]:
-    place = (directory / store).resolve()
-    is_below = place != directory and place.is_relative_to(directory)
-    return [f"/{place.relative_to(directory).as_posix()}"] if is_below else []
-
-
 # The files that ``nlgraft submit`` sends to a cluster: code and studies, neither secrets nor data.
 
 
@@ -203,12 +199,13 @@ SECRETS = (
 """Patterns as in .gitignore of passwords and keys, which stay even if git tracks them."""
 _SECRETS = pathspec.GitIgnoreSpec.from_lines(SECRETS)
 LEFT_OUT = (
-    *SECRETS, ".git",
+    *SECRETS, ".git", ".gitignore", ".rayignore",
     ".venv/", "venv/", "__pycache__/", "*.egg-info/", ".pytest_cache/", ".ruff_cache/", ".mypy_cache/",
     "node_modules/", "/data/", "/datasets/", "/checkpoints/", "/nlgraft_store/", "/reports/", "/mlruns/",
     "/mlartifacts/", "*.db",
 )  # fmt: skip
-"""Passwords and keys, what a machine builds for itself, data and results."""
+"""Passwords and keys, what a machine builds for itself, data, results, and files by which Ray would leave out
+more than this does."""
 MAX_FILE_BYTES = 10_000_000
 """A larger file is left out: it is data or weights."""
 MAX_BYTES = 500_000_000
@@ -434,7 +431,12 @@ class JobServer:
             numbered = self._numbered(name)
             last = numbered[max(numbered)] if numbered else None
             if last is not None and not last.is_over:
-                return self._attached(last, command), False
+                if last.command == command:
+                    return last, False
+                raise StudyLockedError(
+                    f"job {last.job_id} runs this study already, by another command: `{last.command}`. Wait "
+                    "until it has ended, or end it first (`nlgraft stop`)"
+                )
             job_id = f"{name}-{max(numbered, default=0) + 1}"
             with self._explained("accepts no job"):
                 try:
@@ -515,14 +517,6 @@ class JobServer:
             if number:
                 jobs[int(number[1])] = _job(details)
         return jobs
-
-    def _attached(self, job: Job, command: str) -> Job:
-        if job.command == command:
-            return job
-        raise StudyLockedError(
-            f"job {job.job_id} runs this study already, by another command: `{job.command}`. Wait until it "
-            "has ended, or end it first (`nlgraft stop`)"
-        )
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:

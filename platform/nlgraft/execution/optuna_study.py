@@ -10,7 +10,6 @@ import json
 import logging
 import math
 import random
-import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,10 +31,11 @@ from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError
 
 from nlgraft.basics.errors import RUN_AGAIN, Finding, StoreError
-from nlgraft.execution.events import SweepTrial
+from nlgraft.basics.pacing import Pacer
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import Cell
+from nlgraft.study.data.plan import SweepTrial
 from nlgraft.study.data.space import CategoricalDomain, Domain, IntDomain, holds, same, sampling_order
 from nlgraft.study.data.study import Objective, Search, Study
 from nlgraft.study.planning.selection import search_key
@@ -158,18 +158,12 @@ def distribution_of(domain: Domain) -> BaseDistribution:
 
 
 def _suggest(trial: BaseTrial, path: str, domain: Domain) -> Any:
-    distribution = distribution_of(domain)
-    if isinstance(domain, CategoricalDomain) and isinstance(distribution, CategoricalDistribution):
-        chosen = trial.suggest_categorical(path, distribution.choices)
+    if isinstance(domain, CategoricalDomain):
+        chosen = trial.suggest_categorical(path, [encoded(choice) for choice in domain.choices])
         return next(choice for choice in domain.choices if same(encoded(choice), chosen))
-    if isinstance(distribution, IntDistribution):
-        return trial.suggest_int(
-            path, distribution.low, distribution.high, step=distribution.step, log=distribution.log
-        )
-    assert isinstance(distribution, FloatDistribution)
-    return trial.suggest_float(
-        path, distribution.low, distribution.high, step=distribution.step, log=distribution.log
-    )
+    if isinstance(domain, IntDomain):
+        return trial.suggest_int(path, domain.low, domain.high, step=domain.step, log=domain.log)
+    return trial.suggest_float(path, domain.low, domain.high, step=domain.step, log=domain.log)
 
 
 def suggest_params(
@@ -218,6 +212,13 @@ def database_url(store: ArtifactStore) -> str | None:
     root.mkdir(parents=True, exist_ok=True)
     # Quotes what a path may hold and a URL may not: "?", "%", "#".
     return URL.create("sqlite", database=str(root / OPTUNA_FILE)).render_as_string()
+
+
+def open_search(study: Study, store: ArtifactStore, cell: Cell) -> OptunaStudy:
+    """Open the Optuna study of a cell, which a study with a search has."""
+    assert study.search is not None
+    name, url = optuna_name(study, cell), database_url(store)
+    return OptunaStudy(name, study.search, study.objectives, url, store.check_writable)
 
 
 @contextmanager
@@ -297,24 +298,20 @@ class OptunaStudy:
         self._numbers: dict[int, int] = {}
         self._live: dict[int, Trial] = {}
         self._unwritten: list[int] = []
-        self._next_flush_s = -math.inf
-        self._load(stored)
+        self._flushes = Pacer(_FLUSH_PAUSE_S, _FLUSH_SHARE)
+        # In the order of their proposals; `nlgraft verify` tells of one that is there twice.
+        for trial in sorted(stored, key=lambda trial: trial.user_attrs.get(_NUMBER, math.inf)):
+            if trial.state.is_finished() and number_of(trial) not in self._numbers:
+                self._add(trial)
 
     @property
     def trials(self) -> list[FrozenTrial]:
         """Every Optuna trial of this cell."""
         return self._study.get_trials(deepcopy=False)
 
-    def _load(self, stored: Sequence[FrozenTrial]) -> None:
-        """Take over the trials of the database that have ended, in the order of their proposals."""
-        ended = [trial for trial in stored if trial.state.is_finished()]
-        for trial in sorted(ended, key=lambda trial: trial.user_attrs.get(_NUMBER, math.inf)):
-            if number_of(trial) not in self._numbers:  # `nlgraft verify` tells of one that is there twice
-                self._add(trial)
-
     def _add(self, trial: FrozenTrial) -> None:
-        if _NUMBER in trial.user_attrs:
-            self._numbers[trial.user_attrs[_NUMBER]] = len(self.trials)
+        if (number := number_of(trial)) is not None:
+            self._numbers[number] = len(self.trials)
         self._study.add_trial(trial)
 
     @explained()
@@ -327,19 +324,19 @@ class OptunaStudy:
         """
         for number, params in sorted(proposals.items()):
             if number not in self._numbers:
-                self._add(self._running(number, params))
+                distributions = {path: distribution_of(self._search.space[path]) for path in params}
+                values = {path: encoded(value) for path, value in params.items()}
+                self._add(
+                    create_trial(
+                        state=TrialState.RUNNING,
+                        params=values,
+                        distributions=distributions,
+                        user_attrs={_NUMBER: number},
+                    )
+                )
         for number, record in sorted(ended.items()):
             self._tell(number, record)
         self.flush()
-
-    def _running(self, number: int, params: Mapping[str, Any]) -> FrozenTrial:
-        """Build a trial for a proposal that the database does not hold."""
-        return create_trial(
-            state=TrialState.RUNNING,
-            params={path: encoded(value) for path, value in params.items()},
-            distributions={path: distribution_of(self._search.space[path]) for path in params},
-            user_attrs={_NUMBER: number},
-        )
 
     def propose(self, number: int, config: Mapping[str, Any]) -> dict[str, Any]:
         """Ask for the params of proposal ``number``; see `suggest_params`.
@@ -367,21 +364,18 @@ class OptunaStudy:
     def tell(self, number: int, record: TrialRecord) -> None:
         """Tell how a proposal ended: a non-finite objective is FAIL; telling twice changes nothing."""
         self._tell(number, record)
-        if time.monotonic() >= self._next_flush_s:
+        if self._flushes.is_due:
             self.flush()
 
     @explained()
     def flush(self) -> None:
         """Write the trials that have ended to the database."""
-        began_s = time.monotonic()
         trials = self.trials
-        with _going_on_if_locked():
+        with self._flushes.turn(), _going_on_if_locked():
             while self._database is not None and self._unwritten:
                 self._check()
                 self._database.add_trial(trials[self._unwritten[0]])
                 del self._unwritten[0]  # only now: one that could not be written is tried again
-        took_s = time.monotonic() - began_s
-        self._next_flush_s = time.monotonic() + max(_FLUSH_PAUSE_S, took_s / _FLUSH_SHARE)
 
     def _tell(self, number: int, record: TrialRecord) -> None:
         index = self._numbers.get(number)
@@ -417,7 +411,7 @@ def check_optuna(
     for trial, record in ended:
         if trial.number is not None:
             records[trial.cell.key][trial.number] = record
-    findings = []
+    findings: list[Finding] = []
     for cell in cells:
         try:
             trials = _stored(optuna_name(study, cell), url)
@@ -441,32 +435,25 @@ def _compare(
     trials: Sequence[FrozenTrial],
     records: Mapping[int, TrialRecord],
     objectives: Sequence[Objective],
-) -> list[Finding]:
+) -> Iterator[Finding]:
     again = f"delete {OPTUNA_FILE} in the store: `nlgraft run` makes it again from the proposals on record"
-    findings = []
     for trial in trials:
         if not trial.state.is_finished():
-            findings.append(
-                Finding("Optuna", f"{cell.label}: trial {trial.number} is {trial.state.name}", again)
-            )
+            yield Finding("Optuna", f"{cell.label}: trial {trial.number} is {trial.state.name}", again)
     for number, record in sorted(records.items()):
         held = [trial for trial in trials if number_of(trial) == number and trial.state.is_finished()]
         name = f"{cell.label}, search {number}"
         if not held:
-            findings.append(Finding("Optuna", f"{name}: is missing", RUN_AGAIN))
-            continue
+            yield Finding("Optuna", f"{name}: is missing", RUN_AGAIN)
         if len(held) > 1:
             numbers = ", ".join(str(trial.number) for trial in held)
-            findings.append(
-                Finding("Optuna", f"{name}: is there {len(held)} times, as trials {numbers}", again)
-            )
+            yield Finding("Optuna", f"{name}: is there {len(held)} times, as trials {numbers}", again)
         state, values = outcome(record, objectives)
         for trial in held:
             # A pruned trial may carry its last intermediate value.
             if trial.state != state or (values is not None and trial.values != values):
                 what = f"{name}: is {trial.state.name} {trial.values}, the record says {state.name} {values}"
-                findings.append(Finding("Optuna", what, again))
-    return findings
+                yield Finding("Optuna", what, again)
 
 
 # How much of a good objective each searched setting accounts for: Optuna's PED-ANOVA.

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from nlgraft.basics.errors import RUN_AGAIN, Finding
-from nlgraft.execution.cell_searches import search_trial
-from nlgraft.execution.events import SweepTrial
+from nlgraft.execution.cell_searches import KnownTrial, search_trial
 from nlgraft.pipeline.stage import Stage
 from nlgraft.pipeline.store import ArtifactStore, Decision
 from nlgraft.pipeline.trial import TrialRecord, finished_record, trial_record
 from nlgraft.study.data.design import Cell
+from nlgraft.study.data.plan import SweepTrial
 from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import REPLICATE_SPLITS
 from nlgraft.study.planning.looks import read_granted
@@ -54,12 +54,10 @@ class PlannedTrials:
         what = "has not run" if record is None else f"was killed ({record.reason})"
         self._find(f"{trial.name}: {what}")
 
-    def add_built(self, store: ArtifactStore, built: Built) -> None:
-        """Add replicates."""
-        for trial, record in built.finished:
-            self.add(trial, record)
-        for trial in built.missing:
-            self.add(trial, trial_record(store, trial.fingerprint))
+    def add_replicates(self, store: ArtifactStore, replicates: Iterable[KnownTrial]) -> None:
+        """Add replicates, each with its record if it has finished."""
+        for trial, record in replicates:
+            self.add(trial, record or trial_record(store, trial.fingerprint))
 
     def add_unknown(self, what: str, num_trials: int) -> None:
         """Add trials that nothing is known of yet."""
@@ -124,8 +122,8 @@ def planned_trials(study: Study, store: ArtifactStore, cells: Sequence[Cell]) ->
     for cell in cells:
         params = {} if study.search is None else _searched(study, store, cell, planned)
         if params is not None:
-            planned.add_built(store, replicates.begin(cell, params))
-    planned.add_built(store, replicates.grant(read_granted(study, store)))
+            planned.add_replicates(store, replicates.begin(cell, params))
+    planned.add_replicates(store, replicates.grant(read_granted(study, store)))
     return planned
 
 
@@ -150,13 +148,6 @@ def _searched(
 # The replicates of a study: with which params each cell is trained, and how many seeds it is granted.
 
 
-class Built(NamedTuple):
-    """Replicates that are still to be run, and those on record as finished."""
-
-    missing: list[SweepTrial]
-    finished: list[tuple[SweepTrial, TrialRecord]]
-
-
 class Replicates:
     """Builds the replicates of the cells as they are granted.
 
@@ -177,36 +168,34 @@ class Replicates:
         self._splits = splits
         self._params: dict[str, Mapping[str, Any]] = {}
 
-    def begin(self, cell: Cell, params: Mapping[str, Any]) -> Built:
-        """Build the first replicates of a cell, with the params that its search has found, or none."""
+    def begin(self, cell: Cell, params: Mapping[str, Any]) -> list[KnownTrial]:
+        """Build the first replicates of a cell, with the params that its search has found, or none.
+
+        Returns:
+            Each with its record if it has finished.
+        """
         self._params[cell.key] = params
         return self._since(cell, 0)
 
-    def grant(self, granted: Mapping[str, int]) -> Built:
+    def grant(self, granted: Mapping[str, int]) -> list[KnownTrial]:
         """Build what a planned look grants beyond what cells have; those that have none yet are left out."""
-        built = Built([], [])
+        replicates = []
         for cell in self._cells:
             start = self.granted[cell.key]
             if cell.key in self._params and granted.get(cell.key, 0) > start:
                 self.granted[cell.key] = granted[cell.key]
-                missing, finished = self._since(cell, start)
-                built.missing.extend(missing)
-                built.finished.extend(finished)
-        return built
+                replicates += self._since(cell, start)
+        return replicates
 
-    def _since(self, cell: Cell, start: int) -> Built:
+    def _since(self, cell: Cell, start: int) -> list[KnownTrial]:
         params = self._params[cell.key]
         resolved = resolve_cell(self._study, cell, params)
         document = resolved.config.model_dump(mode="json")
-        built = Built([], [])
+        replicates: list[KnownTrial] = []
         for seed in self._study.look_seeds[start : self.granted[cell.key]]:
             graph = resolved.graph(seed, self._splits)
             trial = SweepTrial(
                 kind="replicate", cell=cell, seed=seed, config=document, graph=graph, params=dict(params)
             )
-            record = finished_record(graph, self._store)
-            if record is None:
-                built.missing.append(trial)
-            else:
-                built.finished.append((trial, record))
-        return built
+            replicates.append((trial, finished_record(graph, self._store)))
+        return replicates

@@ -126,19 +126,13 @@ class CooperativeScheduler(FIFOScheduler):
             inner.on_trial_remove(tune_controller, trial)
 
 
-# Keys of a trial's Tune config and results; imports nothing, since every worker process reads it.
+# Keys of a trial's Tune config and results.
 
 
 TRIAL_ID = "nlgraft_trial_id"
 
-KEY = "nlgraft_key"
 OUTCOME = "nlgraft_outcome"
-OWNER = "nlgraft_owner"
 REASON = "nlgraft_reason"
-LEFT_OUT = "left out"
-STACKS = "nlgraft_stacks"
-STAGE = "nlgraft_stage"
+REPORT = "nlgraft_report"
 STEP = "nlgraft_step"
-METRICS = "nlgraft_metrics"
 VALUE = "nlgraft_value"
-UNIX_MS = "nlgraft_unix_ms"

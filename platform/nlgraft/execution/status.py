@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from nlgraft.basics.errors import StoreError
+from nlgraft.basics.pacing import Pacer
 from nlgraft.execution.events import Event, LookTaken, TrialEnded, TrialStarted
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord, trial_record
@@ -42,10 +42,9 @@ class RunningRecord:
     ) -> None:
         self._study = study
         self._store = store
-        self._clock = clock
+        self._writes = Pacer(_PAUSE_S, clock=clock)
         self._key = study_key(study)
         self._running: dict[str, str] = {}
-        self._next_write_s = -math.inf
         self._is_written = False
         self.flush()
 
@@ -64,7 +63,7 @@ class RunningRecord:
 
     def flush(self) -> None:
         """Write the record if it has changed and the pause is over; called often."""
-        if not self._is_written and self._clock() >= self._next_write_s:
+        if not self._is_written and self._writes.is_due:
             self._write()
 
     def close(self) -> None:
@@ -74,8 +73,10 @@ class RunningRecord:
 
     def _write(self) -> None:
         self._is_written = True
-        self._next_write_s = self._clock() + _PAUSE_S
-        with suppress(StoreError):  # whether the sweep can go on is not for its status to decide
+        with (
+            self._writes.turn(),
+            suppress(StoreError),
+        ):  # whether the sweep can go on is not for its status to decide
             self._store.write_record(_KIND, self._key, self._running)
 
 

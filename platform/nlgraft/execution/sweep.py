@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from nlgraft.basics.errors import ClusterError, StageBusy
+from nlgraft.basics.pacing import Pacer
 from nlgraft.basics.wording import duration
 from nlgraft.execution.cluster import (
     DRIVER_SHARE,
@@ -21,22 +24,19 @@ from nlgraft.execution.cluster import (
     local_capacity,
 )
 from nlgraft.execution.cluster_watch import MAX_PREEMPTIONS, ClusterWatch, memory_shortage, places_of_driver
-from nlgraft.execution.events import Driver, Event, Notice, SweepTrial, TrialEnded
+from nlgraft.execution.events import Driver, Event, Notice, TrialEnded
 from nlgraft.execution.interruption import Interrupted, raising_interrupted
-from nlgraft.execution.optuna_study import OptunaStudy, database_url, optuna_name
-from nlgraft.execution.stage_claims import LOOK_SHARE
-from nlgraft.execution.trial_queue import TrialQueue
+from nlgraft.execution.optuna_study import open_search
+from nlgraft.execution.trial_queue import LOOK_SHARE, TrialQueue
 from nlgraft.execution.waiting import Wait, place_text, unplaced
 from nlgraft.execution.worker_group import WorkerGroup
-from nlgraft.pipeline.stage import Stage, StageGraph
+from nlgraft.pipeline.stage import Stage
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import one_line
 from nlgraft.study.data.design import Cell
+from nlgraft.study.data.plan import SweepTrial
 from nlgraft.study.data.study import Study, TrialScheduler
 from nlgraft.study.reading.system_import import load_system
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -83,18 +83,13 @@ def run_sweep(
         driver.observe(event)
 
     def open_queue(max_concurrent: int) -> TrialQueue:
-        def open_optuna(cell: Cell) -> OptunaStudy:
-            assert study.search is not None
-            return OptunaStudy(
-                optuna_name(study, cell),
-                study.search,
-                study.objectives,
-                database_url(store),
-                store.check_writable,
-            )
-
         queue = TrialQueue(
-            study, store, list(cells), open_optuna, replace(driver, observe=note), max_concurrent
+            study,
+            store,
+            list(cells),
+            partial(open_search, study, store),
+            replace(driver, observe=note),
+            max_concurrent,
         )
         queue.open()
         return queue
@@ -135,6 +130,7 @@ class _TuneSweep:
         self._study = study
         self._store = store
         self._queue = queue
+        self._trial_scheduler = None if study.search is None else study.search.active_scheduler
         resources = study.resources
         self._ray_directory = store.child_uri("ray")
         self._group = WorkerGroup(
@@ -148,7 +144,7 @@ class _TuneSweep:
         )
         self._wait = Wait(lambda line: driver.observe(Notice(line)))
         self._wait_timeout_s = driver.wait_timeout_s
-        self._next_look_s = 0.0
+        self._looks = Pacer(_LOOK_PAUSE_S, LOOK_SHARE)
         self._board = DriverBoard(self._encode)
         self._watch = ClusterWatch(places_of_driver(), address)
         self._check_signals: Callable[[], None] = lambda: None
@@ -176,7 +172,10 @@ class _TuneSweep:
                 ended = loss or error
                 # Otherwise status and MLflow would show them as running for ever.
                 has_own_words = isinstance(ended, (Interrupted, ClusterError))
-                self._record_killed(str(ended) if has_own_words else one_line(ended))
+                reason = str(ended) if has_own_words else one_line(ended)
+                self._queue.stop(reason)
+                for trial in self._queue.running:
+                    self._queue.kill(trial, reason)
                 if loss is not None:
                     raise loss from None
                 raise
@@ -187,11 +186,9 @@ class _TuneSweep:
         """Raise if the sweep cannot go on; see `TuneSearcher`."""
         self._check_signals()
         self._watch.check(is_suspect=is_suspect)
-        began_s = time.monotonic()
-        if began_s >= self._next_look_s:
-            self._look_for_places()
-            took_s = time.monotonic() - began_s
-            self._next_look_s = time.monotonic() + max(_LOOK_PAUSE_S, took_s / LOOK_SHARE)
+        if self._looks.is_due:
+            with self._looks.turn():
+                self._look_for_places()
 
     def _look_for_places(self) -> None:
         """Report what keeps trials from running, and end the sweep if none has run for too long."""
@@ -227,9 +224,10 @@ class _TuneSweep:
         from nlgraft.execution.trainable import run_tune_trial
         from nlgraft.execution.tune_searcher import BriefResults
 
+        shape = self._group.shape if self._group.num_workers == 1 else {HEAD_RESOURCE: DRIVER_SHARE}
         trainable = tune.with_parameters(run_tune_trial, board=self._board.actor)
         return tune.Tuner(
-            tune.with_resources(trainable, self._resources_per_trial()),
+            tune.with_resources(trainable, shape),
             tune_config=tune.TuneConfig(
                 search_alg=self._searcher,
                 scheduler=scheduler,
@@ -248,18 +246,13 @@ class _TuneSweep:
             ),
         )
 
-    def _resources_per_trial(self) -> dict[str, float]:
-        if self._group.num_workers > 1:
-            return {HEAD_RESOURCE: DRIVER_SHARE}
-        return self._group.shape
-
     def _new_scheduler(self) -> Any:
         from nlgraft.execution.scheduling import CooperativeScheduler, scheduler_for
 
-        spec = _trial_scheduler(self._study)
+        spec = self._trial_scheduler
         if spec is None:
             return None
-        metric = load_system(self._study.system).metrics[_watched_metric(self._study, spec)]
+        metric = load_system(self._study.system).metrics[self._judged_metric(spec)]
         mode = "max" if metric.direction == "maximize" else "min"
         return CooperativeScheduler(
             lambda trial: self._search_cell(trial.trial_id),
@@ -275,33 +268,17 @@ class _TuneSweep:
     def _encode(self, trial: SweepTrial, batch_id: str) -> bytes:
         from nlgraft.execution.trainable import TrialSpec
 
-        stage, metric = _watched(self._study, trial.graph) if trial.kind == "search" else ("", None)
+        trainings = [stage.name for stage in trial.graph.stages if stage.is_distributed]
+        stage, metric = "", None
+        if trial.kind == "search" and trainings and self._trial_scheduler is not None:
+            stage, metric = trainings[-1], self._judged_metric(self._trial_scheduler)
         spec = TrialSpec(
             trial.graph, trial.config, self._store.place, batch_id, trial.key, self._group, stage, metric
         )
-        return spec.to_bytes()
+        return pickle.dumps(spec)
 
-    def _record_killed(self, reason: str) -> None:
-        self._queue.stop(reason)
-        for trial in self._queue.running:
-            self._queue.kill(trial, reason)
-
-
-def _trial_scheduler(study: Study) -> TrialScheduler | None:
-    return None if study.search is None else study.search.active_scheduler
-
-
-def _watched_metric(study: Study, spec: TrialScheduler) -> str:
-    return spec.metric or study.objectives[0].metric
-
-
-def _watched(study: Study, graph: StageGraph) -> tuple[str, str | None]:
-    """Stage and metric that the trial scheduler judges: those of the last training stage."""
-    training = [stage.name for stage in graph.stages if stage.is_distributed]
-    spec = _trial_scheduler(study)
-    if spec is None or not training:
-        return "", None
-    return training[-1], _watched_metric(study, spec)
+    def _judged_metric(self, spec: TrialScheduler) -> str:
+        return spec.metric or self._study.objectives[0].metric
 
 
 # Removal of training state that no trial will resume, left by trials that a trial scheduler has stopped.

@@ -11,11 +11,31 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from nlgraft.execution.events import SweepTrial
-from nlgraft.execution.scheduling import OUTCOME
+from nlgraft.study.data.plan import SweepTrial
 
 LEFT_OUT_S = 60.0
 """How long no trial is computed on a host whose disk is full."""
+
+
+LEFT_OUT = "left out"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a trial ended on its worker.
+
+    Attributes:
+        kind: ``ended``, and its record says how; ``busy``: another sweep computes a stage; ``killed`` from
+            outside; ``lost`` with its process; ``stalled``; `LEFT_OUT`: its host has a fault.
+        reason: Why; of a busy one, who computes the stage.
+        stage: Fingerprint of the training that stalled.
+        stacks: Those of its threads.
+    """
+
+    kind: str
+    reason: str = ""
+    stage: str = ""
+    stacks: str = ""
 
 
 @dataclass
@@ -25,7 +45,7 @@ class _Batch:
     Attributes:
         specs: Those that have not ended, in order.
         is_begun: True if a worker was given the first of them.
-        outcomes: How the others ended, in order; see `nlgraft.execution.scheduling`.
+        outcomes: How the others ended, in order.
         stop_reason: Why the one that is computed should end.
         node: The node that computes them; empty before they begin.
         lost_on: The nodes of the processes that were lost while they computed the current trial.
@@ -34,7 +54,7 @@ class _Batch:
 
     specs: list[bytes]
     is_begun: bool = False
-    outcomes: list[dict[str, str]] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
     stop_reason: str | None = None
     node: str = ""
     lost_on: list[str] = field(default_factory=list)
@@ -57,19 +77,23 @@ class SweepBoard:
         """Keep the specs of trials that are about to run."""
         self._batches[batch_id] = _Batch(list(specs))
 
-    def current(self, batch_id: str, node: str = "") -> bytes | None:
-        """Return the spec of the trial to compute, again if the process that computed it was lost."""
+    def begin(self, batch_id: str, node: str) -> tuple[bytes | None, list[str], bool]:
+        """Begin a batch on a node, or go on with it if the process that computed it was lost.
+
+        Returns:
+            The spec of the trial to compute, or None; the nodes of the processes that were lost over it; and
+            whether this node is left out.
+        """
         batch = self._batches[batch_id]
-        if node and batch.node:
+        if batch.node:
             batch.lost_on.append(batch.node)
+        batch.node = node
+        return self._current(batch), batch.lost_on, self.is_left_out(batch_id)
+
+    def _current(self, batch: _Batch) -> bytes | None:
         batch.is_waiting_for_workers = False
-        batch.node = node or batch.node
         batch.is_begun = bool(batch.specs)
         return batch.specs[0] if batch.specs else None
-
-    def lost_on(self, batch_id: str) -> list[str]:
-        """Return the nodes of the processes that were lost while they computed the current trial."""
-        return self._batches[batch_id].lost_on
 
     def note_waiting(self, batch_id: str, is_waiting_for_workers: bool) -> None:
         """Note whether the worker group of the current trial has no worker yet."""
@@ -80,18 +104,18 @@ class SweepBoard:
         """Count the trials whose process, or whose worker group, has not begun."""
         return sum(batch.is_waiting_for_workers or not batch.node for batch in self._batches.values())
 
-    def advance(self, batch_id: str, outcome: dict[str, str]) -> bytes | None:
+    def advance(self, batch_id: str, outcome: Outcome) -> bytes | None:
         """Note how the current trial ended; return the spec of the next one, None if there is none."""
         batch = self._batches[batch_id]
-        if outcome.get(OUTCOME) == "stalled":
+        if outcome.kind == "stalled":
             batch.node = ""  # its process ends itself now, which is no loss of the next trial
-        if outcome.get(OUTCOME) == "ended":
+        if outcome.kind == "ended":
             self._left_out_until_s.pop(batch.node, None)
         batch.outcomes.append(outcome)
         del batch.specs[0]
         batch.stop_reason = None
         batch.lost_on = []
-        return self.current(batch_id)
+        return self._current(batch)
 
     def leave_out(self, batch_id: str, is_new: bool) -> bool:
         """Leave the trials of a batch to others, and for a new fault its node out for a while.
@@ -118,7 +142,7 @@ class SweepBoard:
         del batch.specs[batch.is_begun :]
         return len(batch.outcomes) + len(batch.specs)
 
-    def remove(self, batch_id: str) -> list[dict[str, str]]:
+    def remove(self, batch_id: str) -> list[Outcome]:
         """Forget a batch that has ended; return how its trials ended, in order."""
         return self._batches.pop(batch_id).outcomes
 
@@ -160,7 +184,7 @@ class DriverBoard:
         """Take back the trials of a batch that have not begun; return how many stay."""
         return ray.get(self.actor.withdraw.remote(batch_id))
 
-    def outcomes(self, batch_id: str) -> list[dict[str, str]]:
+    def outcomes(self, batch_id: str) -> list[Outcome]:
         """Forget a batch; return how its trials ended, in order, and nothing if the board is lost."""
         try:
             return ray.get(self.actor.remove.remote(batch_id))

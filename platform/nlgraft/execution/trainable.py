@@ -9,10 +9,10 @@ import json
 import logging
 import pickle
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Any
 
 import ray
@@ -21,23 +21,11 @@ from ray.exceptions import RayError
 
 from nlgraft.basics.errors import HostFault, StageBusy, TrialFailed
 from nlgraft.execution.cluster_watch import PROCESS_DIED, Losses, is_any_lost, return_freed_memory
-from nlgraft.execution.scheduling import (
-    KEY,
-    LEFT_OUT,
-    METRICS,
-    OUTCOME,
-    OWNER,
-    REASON,
-    STACKS,
-    STAGE,
-    STEP,
-    TRIAL_ID,
-    UNIX_MS,
-    VALUE,
-)
+from nlgraft.execution.scheduling import OUTCOME, REASON, REPORT, STEP, TRIAL_ID, VALUE
+from nlgraft.execution.sweep_board import LEFT_OUT, Outcome
 from nlgraft.execution.worker_group import StallWatch, WorkerGroup
 from nlgraft.pipeline.execute import THREADS, RecordingReporter
-from nlgraft.pipeline.stage import KillReason, Stage, StageGraph
+from nlgraft.pipeline.stage import KillReason, StageGraph
 from nlgraft.pipeline.store import ArtifactStore, StorePlace
 from nlgraft.pipeline.trial import one_line, run_trial
 
@@ -71,17 +59,6 @@ class TrialSpec:
     watched_stage: str
     watched_metric: str | None
 
-    def to_bytes(self) -> bytes:
-        """Pickle for the board."""
-        return pickle.dumps(self)
-
-    @staticmethod
-    def from_bytes(encoded: bytes) -> TrialSpec:
-        """Undo `to_bytes`; what is read comes from the driver of this sweep, never from the store."""
-        spec = pickle.loads(encoded)
-        assert isinstance(spec, TrialSpec)
-        return spec
-
 
 class TuneReporter:
     """Reporter that sends to Tune and reads stop requests from the board.
@@ -105,14 +82,15 @@ class TuneReporter:
         if not is_judged and not has_dev and now_s - self._last_report_s < _REPORT_PAUSE_S:
             return
         self._last_report_s = now_s
-        result: dict[str, Any] = {
-            KEY: self._spec.key,
-            STAGE: stage,
-            STEP: step,
-            # as text, because Tune flattens nested results
-            METRICS: json.dumps({name: float(value) for name, value in metrics.items()}),
-            UNIX_MS: int(time.time() * 1000),
+        report = {
+            "key": self._spec.key,
+            "stage": stage,
+            "step": step,
+            "metrics": {name: float(value) for name, value in metrics.items()},
+            "unix_ms": int(time.time() * 1000),
         }
+        # as text, because Tune flattens nested results
+        result: dict[str, Any] = {REPORT: json.dumps(report), STEP: step}
         if is_judged and watched is not None:
             result[VALUE] = float(metrics[watched])
         self.send(result)
@@ -137,7 +115,7 @@ class TuneReporter:
 
     def tell_stalled(self, reason: str, stacks: str) -> None:
         """Tell that the trial makes no progress; its process ends now."""
-        outcome = {OUTCOME: "stalled", REASON: reason, STACKS: stacks, STAGE: THREADS.stage}
+        outcome = Outcome("stalled", reason, THREADS.stage, stacks)
         # Not for ever: a driver out of reach must not keep the process from ending.
         ray.get(self._board.advance.remote(self._spec.batch_id, outcome), timeout=_LAST_WORDS_S)
 
@@ -170,24 +148,24 @@ def run_tune_trial(config: dict[str, Any], board: Any) -> None:
     batch_id = config[TRIAL_ID]
     node = ray.get_runtime_context().get_node_id()
     try:
-        encoded: Any = ray.get(board.current.remote(batch_id, node))
-        lost_on: Any = ray.get(board.lost_on.remote(batch_id))
-        if encoded is not None and ray.get(board.is_left_out.remote(batch_id)):
+        begun: tuple[Any, Sequence[str], bool] = ray.get(board.begin.remote(batch_id, node))
+        encoded, lost_on, is_left_out = begun
+        if encoded is not None and is_left_out:
             _leave_out(board, batch_id, "")
             encoded = None
         while encoded is not None:
             outcome, is_ended = _compute(encoded, board, lost_on)
-            if outcome[OUTCOME] == LEFT_OUT:
-                if _leave_out(board, batch_id, outcome[REASON]):
+            if outcome.kind == LEFT_OUT:
+                if _leave_out(board, batch_id, outcome.reason):
                     break
-                outcome[OUTCOME] = "killed"
+                outcome = replace(outcome, kind="killed")
             lost_on = []  # of the first alone: those behind it have lost nothing yet
             return_freed_memory()
             # Told now and not at the end of the batch, at which this process may be lost.
             encoded = ray.get(board.advance.remote(batch_id, outcome))
             if is_ended:
                 return
-            if outcome[OUTCOME] == "killed":
+            if outcome.kind == "killed":
                 break
     except RayError as error:
         tune.report({OUTCOME: "killed", REASON: _lost_contact(error)})
@@ -212,13 +190,13 @@ def _leave_out(board: Any, batch_id: str, fault: str) -> bool:
     return True
 
 
-def _compute(encoded: bytes, board: Any, lost_on: Sequence[str]) -> tuple[dict[str, str], bool]:
+def _compute(encoded: bytes, board: Any, lost_on: Sequence[str]) -> tuple[Outcome, bool]:
     """Run a trial; return how it ended, and whether Tune ended it."""
     try:
-        spec = TrialSpec.from_bytes(encoded)
+        spec: TrialSpec = pickle.loads(encoded)  # from the driver of this sweep, never from the store
     except Exception as error:  # tried again, it would be no more readable
         reason = f"its worker cannot read the trial, is its code on every node? {one_line(error)}"
-        return {OUTCOME: "lost", REASON: reason}, False
+        return Outcome("lost", reason), False
     reporter = TuneReporter(spec, board)
     return _run(spec, reporter, lost_on), reporter.is_ended
 
@@ -229,13 +207,13 @@ def _open_store(place: StorePlace) -> ArtifactStore:
     return place.open()
 
 
-def _run(spec: TrialSpec, tune_reporter: TuneReporter, lost_on: Sequence[str]) -> dict[str, str]:
+def _run(spec: TrialSpec, tune_reporter: TuneReporter, lost_on: Sequence[str]) -> Outcome:
     """Run a trial, unless too many processes were lost over it, on these nodes; return how it ended."""
     losses = Losses(spec.group.max_failures)
     for node in lost_on:
         losses.add(is_preemption=is_any_lost([node]))
     if losses.reason_to_end is not None:
-        return {OUTCOME: "lost", REASON: f"{PROCESS_DIED}; {losses.reason_to_end}"}
+        return Outcome("lost", f"{PROCESS_DIED}; {losses.reason_to_end}")
     # Recorded here, where worker groups report to: a stage that does not finish writes no curves of its own.
     trainings = {stage.fingerprint for stage in spec.graph.stages if stage.is_distributed}
     watch = None
@@ -243,7 +221,20 @@ def _run(spec: TrialSpec, tune_reporter: TuneReporter, lost_on: Sequence[str]) -
         watch = StallWatch(tune_reporter, spec.group.stall_s, trainings, tune_reporter.tell_stalled)
     reporter = RecordingReporter(watch or tune_reporter)
     reporter.num_preemptions = losses.num_preemptions
-    spec.group.limit_threads()
+    distribute = None
+    if spec.group.num_workers > 1:
+        # Imports torch, which the process of a single worker imports when a stage needs it.
+        from nlgraft.execution.distributed_stages import run_on_workers
+
+        distribute = partial(
+            run_on_workers,
+            place=spec.place,
+            group=spec.group,
+            reporter=reporter,
+            losses=losses,
+            report_waiting=tune_reporter.report_waiting,
+        )
+    THREADS.set(spec.group.num_threads)
     try:
         record = run_trial(
             spec.graph,
@@ -252,40 +243,25 @@ def _run(spec: TrialSpec, tune_reporter: TuneReporter, lost_on: Sequence[str]) -
             config=dict(spec.config),
             # A worker that waited would hold its CPU or GPU; the queue defers the trial instead.
             is_waiting=False,
-            distribute=_distributor(spec, reporter, losses, tune_reporter.report_waiting),
+            distribute=distribute,
             device=spec.group.device,
         )
     except StageBusy as busy:
-        return {OUTCOME: "busy", OWNER: busy.owner}
+        return Outcome("busy", busy.owner)
     except HostFault as fault:
-        return {OUTCOME: LEFT_OUT, REASON: str(fault)}
+        return Outcome(LEFT_OUT, str(fault))
     except TrialFailed as failed:
         # For the worker's log; everybody else reads it in the trial's record.
         _log.warning("%s: %s", spec.key, failed)
-        return {OUTCOME: "ended"}
+        return Outcome("ended")
     finally:
         if watch is not None:
             watch.close()
     if record.state == "killed":
         # A store that failed may hold no record of it.
-        return {OUTCOME: "killed", REASON: str(record.reason)}
-    return {OUTCOME: "ended"}
+        return Outcome("killed", record.reason)
+    return Outcome("ended")
 
 
 def _lost_contact(error: RayError) -> KillReason:
     return KillReason(f"lost contact with the driver of the sweep ({type(error).__name__})")
-
-
-def _distributor(
-    spec: TrialSpec, reporter: RecordingReporter, losses: Losses, report_waiting: Callable[[bool], object]
-) -> Callable[[Stage], None] | None:
-    if spec.group.num_workers == 1:
-        return None
-
-    def distribute(stage: Stage) -> None:
-        # Imports torch, which the driver of a sweep of single workers does not need.
-        from nlgraft.execution.distributed_stages import run_on_workers
-
-        run_on_workers(stage, spec.place, spec.group, reporter, losses, report_waiting)
-
-    return distribute

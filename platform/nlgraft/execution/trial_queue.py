@@ -7,35 +7,42 @@ running trial is computing waits here and so occupies no worker; a trial whose s
 from __future__ import annotations
 
 import math
+import socket
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from nlgraft.basics.errors import StoreError
-from nlgraft.execution.cell_searches import CellSearches
+from nlgraft.basics.pacing import Pacer
+from nlgraft.execution.cell_searches import CellSearches, KnownTrial
 from nlgraft.execution.events import (
     Driver,
     LookTaken,
     Notice,
     Outlook,
     SweepStarted,
-    SweepTrial,
     TrialEnded,
     TrialProgress,
     TrialStarted,
 )
 from nlgraft.execution.forecast import Forecast
 from nlgraft.execution.optuna_study import OptunaStudy
-from nlgraft.execution.planned_trials import Built, Replicates
-from nlgraft.execution.stage_claims import LOOK_SHARE, StageClaims
+from nlgraft.execution.planned_trials import Replicates
 from nlgraft.execution.sweep_board import LEFT_OUT_S
-from nlgraft.pipeline.stage import Work
+from nlgraft.pipeline.stage import Stage, Work
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import TrialRecord, finished_record, trial_record, write_end
+from nlgraft.pipeline.trial import TrialRecord, TrialState, finished_record, trial_record, write_end
 from nlgraft.study.data.design import Cell
+from nlgraft.study.data.plan import SweepTrial
 from nlgraft.study.data.study import Study
+
+LOOK_SHARE = 0.02
+"""Share of the driver's time that may go into looking up what the store holds, and into outlooks: each
+goes through every trial that is left."""
+_LOOK_PAUSE_S = 0.5
+_OUTLOOK_PAUSE_S = 2.0
 
 
 class TrialQueue:
@@ -50,6 +57,9 @@ class TrialQueue:
         open_optuna: Opens the Optuna study of a cell.
         driver: Receives every event, and is polled before each write to what drivers share.
         max_concurrent: How many trials may run at once.
+
+    Attributes:
+        stop_reason: Reason why the sweep ends early, or None.
     """
 
     def __init__(
@@ -76,14 +86,12 @@ class TrialQueue:
         # In an object store each manifest that durations are read from is a request.
         self._forecast = Forecast(max_concurrent, store.durations() if store.is_local else {})
         self._stages = StageClaims(store, driver.clock)
-        self._outlooks = Outlooks(self._forecast, self._stages, driver.clock)
-        self._searches = (
-            CellSearches(study, study.search, store, cells, open_optuna) if study.search is not None else None
-        )
+        self._outlooks = Pacer(_OUTLOOK_PAUSE_S, LOOK_SHARE, driver.clock)
+        self._searches = CellSearches(study, store, cells, open_optuna)
         self._deadline_s = (
             None if study.budget.wall_clock_s is None else self._clock() + study.budget.wall_clock_s
         )
-        self._stop_reason: str | None = None
+        self.stop_reason: str | None = None
         self._num_started = 0
         self.num_run = 0
         self.num_reused = 0
@@ -91,18 +99,14 @@ class TrialQueue:
 
     def open(self) -> None:
         """Compare the plan with the store; queue what is missing and report the rest as reused."""
-        reused: list[tuple[SweepTrial, TrialRecord]] = []
-        num_unproposed = 0
-        if self._searches is not None:
-            self._waiting, reused = self._searches.resume()
-            num_unproposed = self._searches.num_unproposed
-        else:
+        trials = self._searches.resume()
+        if self._study.search is None:
             for cell in self._cells:
-                reused += self._enqueue(self._replicates.begin(cell, {}))
-        planned = len(self._waiting) + len(reused) + num_unproposed
-        self._driver.observe(SweepStarted(planned, len(reused), self._max_concurrent))
-        for trial, record in reused:
-            self._take_reused(trial, record)
+                trials += self._replicates.begin(cell, {})
+        num_reused = sum(record is not None for _, record in trials)
+        num_planned = len(trials) + self._searches.num_unproposed
+        self._driver.observe(SweepStarted(num_planned, num_reused, self._max_concurrent))
+        self._enqueue(trials)
         self._replicate_best()
         self._take_look()
 
@@ -111,9 +115,7 @@ class TrialQueue:
         """True when nothing runs and nothing can be handed out any more."""
         if self._running:
             return False
-        return self._stop_reason is not None or (
-            not self._waiting and (self._searches is None or self._searches.is_over)
-        )
+        return self.stop_reason is not None or (not self._waiting and self._searches.is_over)
 
     @property
     def num_idle(self) -> int:
@@ -126,11 +128,6 @@ class TrialQueue:
         return None if self.is_done else self._deferrals.awaited(self._running)
 
     @property
-    def stop_reason(self) -> str | None:
-        """Reason why the sweep ends early, or None."""
-        return self._stop_reason
-
-    @property
     def running(self) -> list[SweepTrial]:
         """Trials that were handed out and have not ended."""
         return list(self._running.values())
@@ -138,13 +135,12 @@ class TrialQueue:
     def close(self) -> None:
         """Write what has been told to the searches' databases, as far as that is possible."""
         with suppress(StoreError):  # it is made again from the proposals on record
-            if self._searches is not None:
-                self._searches.flush()
+            self._searches.flush()
 
     def stop(self, reason: str) -> None:
         """Hand out no further trial; the first reason is kept."""
-        if self._stop_reason is None:
-            self._stop_reason = reason
+        if self.stop_reason is None:
+            self.stop_reason = reason
             self._driver.observe(Notice(f"no further trial is started: {reason}"))
 
     def take(self) -> SweepTrial | None:
@@ -153,7 +149,7 @@ class TrialQueue:
         budget = self._study.budget.trials
         if budget is not None and self._num_started >= budget:
             return None
-        if self._stop_reason is not None or self.num_idle == 0:
+        if self.stop_reason is not None or self.num_idle == 0:
             return None
         self._stages.look(self._waiting)
         self._fail_doomed()
@@ -162,10 +158,10 @@ class TrialQueue:
                 self._waiting.remove(trial)
                 return self._start(trial)
         # Only when no known trial can start: later proposals know more results.
-        trial = None if self._searches is None else self._searches.propose()
-        if trial is not None and self._is_ready(trial):
-            return self._start(trial)
+        trial = self._searches.propose()
         if trial is not None:
+            if self._is_ready(trial):
+                return self._start(trial)
             self._waiting.append(trial)
         self._tell_outlook()
         return None
@@ -176,18 +172,19 @@ class TrialQueue:
         Proposals are made for this only where results change none: a search that waits for them knows more.
         """
         search, budget = self._study.search, self._study.budget.trials
-        # A trial scheduler judges Tune trials, so each of its trials is one.
-        if first.kind == "search" and search is not None and search.active_scheduler is not None:
-            return []
-        is_ahead = first.kind == "search" and search is not None and search.sampler.is_blind
-        num_left = len(self._waiting)
-        if is_ahead and self._searches is not None:
-            num_left += self._searches.num_unproposed
+        num_left, is_blind = len(self._waiting), False
+        if first.kind == "search" and search is not None:
+            # A trial scheduler judges Tune trials, so each of its trials is one.
+            if search.active_scheduler is not None:
+                return []
+            is_blind = search.sampler.is_blind
+            num_left += self._searches.num_unproposed if is_blind else 0
         # What is left is divided among the idle workers.
         limit = -(-num_left // (self.num_idle + 1))
         limit = limit if budget is None else min(limit, budget - self._num_started)
-        if is_ahead:
-            self._propose_ahead(min(limit, self._short.num_at_once(first) - 1))
+        num_ahead = min(limit, self._short.num_at_once(first) - 1) if is_blind else 0
+        while len(self._waiting) < num_ahead and (trial := self._searches.propose()) is not None:
+            self._waiting.append(trial)
         following = [
             trial for trial in self._short.like(first, self._waiting, limit) if self._is_ready(trial)
         ]
@@ -196,12 +193,6 @@ class TrialQueue:
             self._following.add(trial.key)
             self._start(trial)
         return following
-
-    def _propose_ahead(self, num: int) -> None:
-        """Propose until so many trials wait."""
-        assert self._searches is not None
-        while len(self._waiting) < num and (trial := self._searches.propose()) is not None:
-            self._waiting.append(trial)
 
     def give_back(self, trial: SweepTrial, fault: str = "") -> None:
         """Requeue a trial that its worker has not begun, or could not go on with for a fault of its host."""
@@ -236,7 +227,7 @@ class TrialQueue:
     def intermediate(self, trial: SweepTrial, value: float, step: int) -> None:
         """Pass an intermediate value of the objective of a search trial to its search."""
         self._driver.poll()
-        if self._searches is not None and trial.kind == "search":
+        if trial.kind == "search":
             self._searches.intermediate(trial, value, step)
 
     def defer(self, trial: SweepTrial, owner: str) -> None:
@@ -260,7 +251,7 @@ class TrialQueue:
         self._forecast.ended(trial, record)
         self._tell_outlook()
         self._driver.observe(TrialEnded(trial, record))
-        if self._searches is not None and trial.kind == "search":
+        if trial.kind == "search":
             self._searches.end(trial, record)
             self._replicate_best()
         self._check_failures()
@@ -282,7 +273,7 @@ class TrialQueue:
             record = trial_record(self._store, trial.fingerprint)
         self._release(trial)
         if record is None or (record.state, record.reason) != ("killed", reason):
-            record = trial.record_of_end("killed", reason)
+            record = _record_of_end(trial, "killed", reason)
             with suppress(StoreError):
                 self._store_record(trial, record)
         self._driver.observe(TrialEnded(trial, record))
@@ -292,7 +283,7 @@ class TrialQueue:
         finished = finished_record(trial.graph, self._store)
         if finished is not None:
             return finished
-        record = replace(trial.record_of_end("failed", reason), stages=list(stages))
+        record = _record_of_end(trial, "failed", reason, stages)
         self._store_record(trial, record)
         return record
 
@@ -300,47 +291,47 @@ class TrialQueue:
         self._driver.poll()
         write_end(record, trial.graph, self._store)
 
-    def _enqueue(self, built: Built) -> list[tuple[SweepTrial, TrialRecord]]:
-        """Queue the replicates that are missing; return the finished ones, with their records."""
-        self._waiting += built.missing
-        return built.finished
-
-    def _take_reused(self, trial: SweepTrial, record: TrialRecord) -> None:
-        self.num_reused += 1
-        if record.state == "failed":
-            self.num_failed += 1
-        self._driver.observe(TrialEnded(trial, record, is_reused=True))
+    def _enqueue(self, trials: Iterable[KnownTrial]) -> None:
+        """Queue the trials that are missing, and report the others as reused."""
+        for trial, record in trials:
+            if record is None:
+                self._waiting.append(trial)
+                continue
+            self.num_reused += 1
+            self.num_failed += record.state == "failed"
+            self._driver.observe(TrialEnded(trial, record, is_reused=True))
 
     def _replicate_best(self) -> None:
         """Queue the replicates of every cell whose search has just ended."""
-        for searched in self._searches.newly_over() if self._searches is not None else ():
+        for searched in self._searches.newly_over():
             self._driver.observe(searched)
             if searched.params is not None:
-                for trial, record in self._enqueue(self._replicates.begin(searched.cell, searched.params)):
-                    self._take_reused(trial, record)
+                self._enqueue(self._replicates.begin(searched.cell, searched.params))
 
     def _take_look(self) -> None:
         """Queue what planned looks grant, once all the replicates granted before have ended."""
-        is_searching = self._searches is not None and not self._searches.is_over
         # Again and again: if all that a look grants is stored already, the next look is due at once.
-        while not (self._waiting or self._running or is_searching or self._stop_reason is not None):
-            finished = self._enqueue(self._replicates.grant(self._driver.grant()))
-            num_new = len(self._waiting) + len(finished)
-            if num_new == 0:
+        while self._searches.is_over and not (self._waiting or self._running or self.stop_reason is not None):
+            granted = self._replicates.grant(self._driver.grant())
+            if not granted:
                 return
-            self._driver.observe(LookTaken(dict(self._replicates.granted), num_new))
-            for trial, record in finished:
-                self._take_reused(trial, record)
+            self._driver.observe(LookTaken(dict(self._replicates.granted), len(granted)))
+            self._enqueue(granted)
 
     def _is_ready(self, trial: SweepTrial) -> bool:
         return self._deferrals.is_over(trial) and self._stages.awaited(trial) is None
 
     def _tell_outlook(self) -> None:
-        """Tell the observer, every few seconds, what waits for what and how long it all takes."""
-        num_unproposed = 0 if self._searches is None else self._searches.num_unproposed
-        outlook = self._outlooks.take(list(self._running.values()), self._waiting, num_unproposed)
-        if outlook is not None:
-            self._driver.observe(outlook)
+        """Tell the observer, as often as its cost allows, what waits for what and how long it all takes."""
+        if not self._outlooks.is_due:
+            return
+        with self._outlooks.turn():
+            left_s = self._forecast.left(
+                self.running, self._waiting, self._stages.present, self._searches.num_unproposed
+            )
+            awaited_stages = [self._stages.awaited(trial) for trial in self._waiting]
+            held_back = Counter(stage.name for stage in awaited_stages if stage is not None)
+        self._driver.observe(Outlook(len(self._running), held_back, left_s))
 
     def _start(self, trial: SweepTrial) -> SweepTrial:
         self._running[trial.key] = trial
@@ -373,6 +364,96 @@ class TrialQueue:
                 f"{self.num_failed} of {ended} ended trials failed, "
                 f"more than budget.max_failed_fraction = {limit:g}"
             )
+
+
+def _record_of_end(
+    trial: SweepTrial, state: TrialState, reason: str, stages: Sequence[dict[str, Any]] = ()
+) -> TrialRecord:
+    """Make the record of an end that the trial's own process has not recorded."""
+    now = time.time()
+    return TrialRecord(
+        fingerprint=trial.fingerprint,
+        config=dict(trial.config),
+        seed=trial.seed,
+        state=state,
+        reason=reason,
+        stages=list(stages),
+        started_at=now,
+        ended_at=now,
+        host=socket.gethostname(),
+    )
+
+
+# Which stages are stored, being computed by a running trial, or failed.
+
+
+class StageClaims:
+    """Tracks which stages of a sweep are stored, being computed, or failed.
+
+    Attributes:
+        present: Fingerprints of the stages that the store is known to hold.
+
+    Args:
+        store: The artifact store.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, store: ArtifactStore, clock: Callable[[], float]) -> None:
+        self.present: set[str] = set()
+        self._store = store
+        self._looks = Pacer(_LOOK_PAUSE_S, LOOK_SHARE, clock)
+        self._claimed: dict[str, str] = {}
+        self._released: list[Stage] = []
+        self._failed: dict[str, str] = {}
+
+    def claim(self, trial: SweepTrial) -> None:
+        """Note that a trial starts and computes its missing stages."""
+        for stage in trial.graph.stages:
+            if stage.fingerprint not in self.present:
+                self._claimed[stage.fingerprint] = trial.key
+
+    def release(self, trial: SweepTrial) -> None:
+        """Note that a trial has ended; what it published is seen by the next look."""
+        for stage in trial.graph.stages:
+            if self._claimed.get(stage.fingerprint) == trial.key:
+                del self._claimed[stage.fingerprint]
+                self._released.append(stage)
+
+    def awaited(self, trial: SweepTrial) -> Stage | None:
+        """Return the first stage of a trial that a running one is computing."""
+        for stage in trial.graph.stages:
+            if stage.fingerprint in self._claimed and stage.fingerprint not in self.present:
+                return stage
+        return None
+
+    def look(self, waiting: Iterable[SweepTrial]) -> None:
+        """Look up which claimed or wanted stages have been published since the last look."""
+        # What a trial that has ended published is seen at once, everything else after a pause.
+        self.present |= {stage.fingerprint for stage in self._released if self._store.has(stage)}
+        self._released.clear()
+        if self._looks.is_due:
+            with self._looks.turn():
+                fingerprints = {stage.fingerprint for trial in waiting for stage in trial.graph.stages}
+                fingerprints |= set(self._claimed)
+                self.present |= self._store.finished(fingerprints - self.present)
+
+    def remember_failed(self, record: TrialRecord) -> None:
+        """Keep the stage that failed: every trial that needs it would fail in the same way."""
+        for stage in record.stages:
+            if stage["decision"] == "failed":
+                self._failed[stage["fingerprint"]] = record.reason
+
+    @property
+    def has_failed(self) -> bool:
+        """True if a stage has failed."""
+        return bool(self._failed)
+
+    def doom(self, trial: SweepTrial) -> str | None:
+        """Return why a trial is bound to fail; None if it may succeed, or while a stage of it is computed."""
+        stages = [stage.fingerprint for stage in trial.graph.stages]
+        doomed = [key for key in stages if key in self._failed]
+        is_busy = any(key in self._claimed for key in stages)
+        return self._failed[doomed[0]] if doomed and not is_busy else None
 
 
 # Trials that found one of their stages being computed by another sweep, and are tried again.
@@ -458,45 +539,3 @@ class ShortTrials:
 
 def _kind(trial: SweepTrial) -> _Kind:
     return tuple((stage.name, stage.work) for stage in trial.graph.stages)
-
-
-# What a sweep tells every few seconds: what waits for what, and how long it all takes.
-
-
-_LOOK_PAUSE_S = 2.0
-
-
-class Outlooks:
-    """Takes outlooks, as often as their cost allows.
-
-    Args:
-        forecast: Durations.
-        stages: The stages of the sweep.
-        clock: Monotonic seconds.
-    """
-
-    def __init__(self, forecast: Forecast, stages: StageClaims, clock: Callable[[], float]) -> None:
-        self._forecast = forecast
-        self._stages = stages
-        self._clock = clock
-        self._next_s = -math.inf
-
-    def take(
-        self, running: Sequence[SweepTrial], waiting: Sequence[SweepTrial], num_unproposed: int
-    ) -> Outlook | None:
-        """Return the outlook; None while the last one is young.
-
-        Args:
-            running: Trials that run.
-            waiting: Trials that are queued.
-            num_unproposed: Trials whose configs are not known yet.
-        """
-        now_s = self._clock()
-        if now_s < self._next_s:
-            return None
-        left_s = self._forecast.left(running, waiting, self._stages.present, num_unproposed, now_s)
-        awaited_stages = [self._stages.awaited(trial) for trial in waiting]
-        held_back = Counter(stage.name for stage in awaited_stages if stage is not None)
-        took_s = self._clock() - now_s
-        self._next_s = self._clock() + max(_LOOK_PAUSE_S, took_s / LOOK_SHARE)
-        return Outlook(len(running), held_back, left_s)

@@ -14,26 +14,13 @@ from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
 from nlgraft.execution.cluster_watch import PROCESS_DIED
-from nlgraft.execution.events import SweepTrial
-from nlgraft.execution.scheduling import (
-    KEY,
-    LEFT_OUT,
-    METRICS,
-    OUTCOME,
-    OWNER,
-    REASON,
-    STACKS,
-    STAGE,
-    STEP,
-    TRIAL_ID,
-    UNIX_MS,
-    VALUE,
-)
-from nlgraft.execution.sweep_board import DriverBoard
+from nlgraft.execution.scheduling import OUTCOME, REASON, REPORT, STEP, TRIAL_ID, VALUE
+from nlgraft.execution.sweep_board import LEFT_OUT, DriverBoard, Outcome
 from nlgraft.execution.trial_queue import BATCH_S, TrialQueue
 from nlgraft.pipeline.stage import KillReason
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import trial_record
+from nlgraft.study.data.plan import SweepTrial
 
 _LATE_S = 4 * BATCH_S
 
@@ -49,7 +36,7 @@ class BriefResults(Callback):
         self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
     ) -> None:
         """Remove the other keys; Tune lets callbacks change a result in place."""
-        for name in result.keys() - {OUTCOME, OWNER, REASON}:
+        for name in result.keys() - {OUTCOME, REASON}:
             del result[name]
 
 
@@ -149,14 +136,15 @@ class TuneSearcher(Searcher):
         if batch is not None and result.get(OUTCOME) == LEFT_OUT:
             self._give_back(trial_id, batch, result[REASON])
             return
-        if batch is None or STAGE not in result:
+        if batch is None or REPORT not in result:
             return
-        trial = next((candidate for candidate in batch.trials if candidate.key == result[KEY]), None)
-        if trial is None:
-            return
-        self._queue.progress(trial, result[STAGE], result[STEP], json.loads(result[METRICS]), result[UNIX_MS])
-        if VALUE in result:
-            self._queue.intermediate(trial, result[VALUE], result[STEP])
+        report = json.loads(result[REPORT])
+        key = report.pop("key")
+        for trial in batch.trials:
+            if trial.key == key:
+                self._queue.progress(trial, **report)
+                if VALUE in result:
+                    self._queue.intermediate(trial, result[VALUE], result[STEP])
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
@@ -174,9 +162,7 @@ class TuneSearcher(Searcher):
         except Exception as failure:
             self._failure = self._failure or failure
 
-    def _end(
-        self, trials: Sequence[SweepTrial], outcomes: Sequence[dict[str, str]], result: dict[str, Any]
-    ) -> None:
+    def _end(self, trials: Sequence[SweepTrial], outcomes: Sequence[Outcome], result: dict[str, Any]) -> None:
         for trial, outcome in zip(trials, outcomes, strict=False):
             self._end_one(trial, outcome)
         unended = trials[len(outcomes) :]
@@ -192,21 +178,18 @@ class TuneSearcher(Searcher):
         for trial in reversed(unended):  # each goes to the front of the queue
             self._queue.give_back(trial)
 
-    def _end_one(self, trial: SweepTrial, outcome: dict[str, str]) -> None:
-        if outcome[OUTCOME] == "busy":
-            self._queue.defer(trial, outcome[OWNER])
-            return
-        if outcome[OUTCOME] == "killed":
-            self._queue.kill(trial, outcome[REASON])
-            return
-        if outcome[OUTCOME] == "lost":
-            self._queue.end(trial, self._queue.lost(trial, outcome[REASON]))
-            return
-        if outcome[OUTCOME] == "stalled":
-            self._queue.end(trial, self._queue.lost(trial, outcome[REASON], _stalled_stages(trial, outcome)))
-            return
-        record = trial_record(self._store, trial.fingerprint)
-        self._queue.end(trial, record or self._queue.lost(trial, PROCESS_DIED))
+    def _end_one(self, trial: SweepTrial, outcome: Outcome) -> None:
+        match outcome.kind:
+            case "busy":
+                self._queue.defer(trial, outcome.reason)
+            case "killed":
+                self._queue.kill(trial, outcome.reason)
+            case "lost" | "stalled":
+                stages = _stalled_stages(trial, outcome)
+                self._queue.end(trial, self._queue.lost(trial, outcome.reason, stages))
+            case _:
+                record = trial_record(self._store, trial.fingerprint)
+                self._queue.end(trial, record or self._queue.lost(trial, PROCESS_DIED))
 
     def _share_late_batches(self) -> None:
         """Take back what has not begun of batches that turned out long while a worker is idle."""
@@ -241,16 +224,16 @@ class TuneSearcher(Searcher):
         """Restore nothing: the store is the source of truth."""
 
 
-def _stalled_stages(trial: SweepTrial, outcome: dict[str, str]) -> list[dict[str, Any]]:
+def _stalled_stages(trial: SweepTrial, outcome: Outcome) -> list[dict[str, Any]]:
     """Describe the training that made no progress as the records of trials describe a stage that failed."""
     return [
         {
             "name": stage.name,
             "fingerprint": stage.fingerprint,
             "decision": "failed",
-            "reason": outcome[REASON],
-            "traceback": outcome[STACKS],
+            "reason": outcome.reason,
+            "traceback": outcome.stacks,
         }
         for stage in trial.graph.stages
-        if stage.fingerprint == outcome[STAGE]
+        if stage.fingerprint == outcome.stage
     ]

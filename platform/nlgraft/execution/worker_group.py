@@ -56,10 +56,6 @@ class WorkerGroup:
         """Threads of a worker: one per CPU."""
         return max(1, int(self.cpus_per_worker))
 
-    def limit_threads(self) -> None:
-        """Use one thread per requested CPU: spinning threads slow every other trial on the machine."""
-        THREADS.set(self.num_threads)
-
 
 # Ends a process whose training makes no progress, and tells where its threads stood.
 

@@ -60,7 +60,7 @@ def write_seq2seq(
     view = settings.view
     if len(view.sources) != 1:
         raise ContractError("transformers' encoder-decoders read one source")
-    notes = to_hugging_face(model, directory, generation=settings.generation)
+    notes = to_hugging_face(model, directory, settings.generation)
     [source] = view.sources
     target = folders[view.target.stream]
     write_tokenizer(folders[source.stream], directory, source, settings.max_tokens)

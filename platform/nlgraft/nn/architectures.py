@@ -109,16 +109,13 @@ def architecture_of(model_type: str, where: str) -> Architecture:
 
 def read_config(
     architecture: Architecture, hf_config: Mapping[str, Any], **tensor_settings: Any
-) -> tuple[TransformerConfig, list[str]]:
+) -> TransformerConfig:
     """Translate a checkpoint's config.json into our configuration.
 
     Args:
         architecture: The checkpoint's architecture.
         hf_config: Its config.json.
         **tensor_settings: Our settings that follow from its tensors: tying, has_output_bias, position_layout.
-
-    Returns:
-        Our configuration, and notes on what it leaves out.
 
     Raises:
         ContractError: Some settings have no counterpart; all are named.
@@ -139,7 +136,7 @@ def read_config(
         problems.append(f"pad_token_id is {pad_id}: positions are counted from it, and it must be 1")
     if problems:
         raise ContractError(f"{architecture} checkpoint: " + "; ".join(problems))
-    config = TransformerConfig(
+    return TransformerConfig(
         **{**tensor_settings, **STYLES[architecture], "pad_id": pad_id},
         d_model=hf_config["d_model"],
         num_encoder_layers=hf_config["encoder_layers"],
@@ -154,26 +151,15 @@ def read_config(
         has_source_scale=hf_config["scale_embedding"],
         has_target_scale=hf_config["scale_embedding"],
     )
-    notes = [
-        f"{name} {hf_config[name]}: layers are never dropped here while training"
-        for name in ("encoder_layerdrop", "decoder_layerdrop")
-        if hf_config.get(name)
-    ]
-    return config, notes
 
 
-def choose_architecture(config: TransformerConfig, required: Architecture | None = None) -> Architecture:
+def choose_architecture(config: TransformerConfig) -> Architecture:
     """Find the architecture that can express a model.
-
-    Args:
-        config: Our configuration.
-        required: The only one allowed; None: any.
 
     Raises:
         ContractError: None of them can; every setting in the way is named.
     """
-    candidates = [required] if required else list(Architecture)
-    problems = {architecture: [*_misfits(config, architecture)] for architecture in candidates}
+    problems = {architecture: [*_misfits(config, architecture)] for architecture in Architecture}
     for architecture, misfits in problems.items():
         if not misfits:
             return architecture

@@ -6,16 +6,15 @@ Two writers never mix their files, and an artifact without its manifest is not v
 from __future__ import annotations
 
 import hashlib
-import time
-from collections import deque
-from collections.abc import Callable
+from collections import defaultdict, deque
 from pathlib import Path
 
 from nlgraft.basics.errors import StoreError
+from nlgraft.basics.pacing import Pacer
 from nlgraft.pipeline.integrity import ArtifactDamaged
 from nlgraft.pipeline.leases import PlaceClock
-from nlgraft.pipeline.local_files import Files
 from nlgraft.pipeline.manifest import MANIFEST, Manifest
+from nlgraft.pipeline.object_files import Files
 
 # A writer that has added no file for so long is taken to be dead.
 _ABANDONED_AFTER_S = 3600.0
@@ -166,18 +165,14 @@ class KnownManifests:
         files: The store's files.
         artifacts: The store's artifacts.
         limit: How many are kept of one name.
-        clock: Monotonic seconds.
     """
 
-    def __init__(
-        self, files: Files, artifacts: Artifacts, limit: int, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, files: Files, artifacts: Artifacts, limit: int) -> None:
         self._files = files
         self._artifacts = artifacts
         self._limit = limit
-        self._clock = clock
         self._known: dict[str, deque[Manifest]] = {}
-        self._next_look_s: dict[str, float] = {}
+        self._listings: dict[str, Pacer] = defaultdict(lambda: Pacer(0.0, _LIST_SHARE))
 
     def add(self, manifest: Manifest) -> None:
         """Remember an artifact that this process has published."""
@@ -187,11 +182,9 @@ class KnownManifests:
 
     def of(self, name: str) -> list[Manifest]:
         """Return manifests of a stage name, newest first on a local store."""
-        now_s = self._clock()
-        if now_s >= self._next_look_s.get(name, now_s):
-            self._known[name] = self._listed(name)
-            took_s = self._clock() - now_s
-            self._next_look_s[name] = self._clock() + took_s / _LIST_SHARE
+        if self._listings[name].is_due:
+            with self._listings[name].turn():
+                self._known[name] = self._listed(name)
         return list(self._known[name])
 
     def _listed(self, name: str) -> deque[Manifest]:

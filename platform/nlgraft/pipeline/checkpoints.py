@@ -23,7 +23,7 @@ from nlgraft.pipeline.integrity import (
     read_document,
     remove_tree,
 )
-from nlgraft.pipeline.local_files import Files
+from nlgraft.pipeline.object_files import Files
 
 logger = logging.getLogger(__name__)
 

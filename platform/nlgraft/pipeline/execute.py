@@ -53,7 +53,13 @@ def execute_stage(
     """
     function = load_function(stage, stage.run)
     if inputs is None:
-        inputs = {name: _fetch_or_discard(upstream, store) for name, upstream in stage.inputs.items()}
+        inputs = {}
+        for name, upstream in stage.inputs.items():
+            try:
+                inputs[name] = store.fetch(upstream)
+            except ArtifactDamaged:
+                store.discard(upstream)
+                raise
     scratch = store.new_scratch(stage)
     checkpoints = store.checkpoints(stage, is_writable=worker.rank == 0)
     context = StageContext(
@@ -100,14 +106,6 @@ def load_function(stage: Stage, path: str) -> Callable[..., object]:
     if not callable(function):
         raise ContractError(f"stage {stage.name}: {module_name} has no function {name!r}")
     return function
-
-
-def _fetch_or_discard(stage: Stage, store: ArtifactStore) -> Path:
-    try:
-        return store.fetch(stage)
-    except ArtifactDamaged:
-        store.discard(stage)
-        raise
 
 
 # The threads that this process computes with: set here, and counted for the manifests of its stages.

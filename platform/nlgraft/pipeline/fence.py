@@ -15,7 +15,7 @@ from typing import Any, cast
 from pydantic import BaseModel, ValidationError
 
 from nlgraft.basics.errors import StoreError
-from nlgraft.pipeline.local_files import Files
+from nlgraft.pipeline.object_files import Files
 
 _NUM_TRIES = 100
 _READING = frozenset({"read", "names", "existing", "sizes", "modified_at", "damage", "fetch"})

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from nlgraft.basics.errors import ContractError
 from nlgraft.pipeline.integrity import first_problem
-from nlgraft.pipeline.local_files import Files
+from nlgraft.pipeline.object_files import Files
 
 BLOCK = 500
 """Documents of a pack: a reader opens at most this many single files, and one file for each pack."""

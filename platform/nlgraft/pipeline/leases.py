@@ -13,7 +13,6 @@ import itertools
 import json
 import logging
 import os
-import re
 import socket
 import threading
 import time
@@ -26,16 +25,17 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
-from nlgraft.basics.errors import ContractError, StageBusy, StoreError, StudyLockedError
+from nlgraft.basics.errors import StageBusy, StoreError, StudyLockedError
+from nlgraft.basics.wording import duration
 from nlgraft.pipeline.fence import Fence, Superseded
-from nlgraft.pipeline.local_files import REMOVED, Files
+from nlgraft.pipeline.local_files import REMOVED
+from nlgraft.pipeline.object_files import Files
 
 logger = logging.getLogger(__name__)
 
 EXPIRY_S = 60.0
 _POLL_S = 0.1
 _NUM_SILENT_POLLS = 20
-_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=+-]*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +45,9 @@ class LeaseHolder:
     Attributes:
         owner: Free text for people.
         host: Host name of the owning process.
-        namespace: See `ProcessIdentity`.
-        pid: Process number.
-        process_started: See `ProcessIdentity`.
+        namespace: Boot and process-number namespace: numbers compare only within one. Empty where unknown.
+        pid: Process number, which a later process may get.
+        process_started: In kernel ticks since boot. Empty where unknown.
         token: Different for every acquisition.
         acquired_at: Unix seconds by the owner's clock.
         renewed_at: Unix seconds by the owner's clock; ages are judged by the store's clock instead.
@@ -65,8 +65,18 @@ class LeaseHolder:
     covers: tuple[str, ...] = ()
 
     def is_dead(self) -> bool:
-        """Return True if the owner has certainly ended."""
-        return is_dead(ProcessIdentity(self.host, self.namespace, self.pid, self.process_started))
+        """Return True if the owner ran on this host and has ended; False if it lives or is out of sight."""
+        if (self.host, self.namespace) != (socket.gethostname(), _namespace()):
+            return False
+        try:
+            os.kill(self.pid, 0)  # sends nothing, and fails if there is no such process
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            return False  # it belongs to another user
+        state = _kernel_state(self.pid)
+        # A zombie has ended; another start time means that the number was given to a new process.
+        return state is not None and (state[0] in ("Z", "X") or state[1] != self.process_started)
 
     def encode(self) -> bytes:
         """Write the holder as JSON."""
@@ -97,8 +107,8 @@ class _LeaseState:
             return "an owner whose lease cannot be read"
         held_s = max(0.0, time.time() - self.holder.acquired_at)
         return (
-            f"{self.holder.owner} (host {self.holder.host}, pid {self.holder.pid}, for {format_age(held_s)}, "
-            f"last sign of life {format_age(self.silent_s)} ago)"
+            f"{self.holder.owner} (host {self.holder.host}, pid {self.holder.pid}, for {duration(held_s)}, "
+            f"last sign of life {duration(self.silent_s)} ago)"
         )
 
 
@@ -240,7 +250,7 @@ class Leases:
         """
         keys = set(covers)
         # One start at a time: of two that overlap, each would see the other and be refused.
-        with self._wait_for("start", owner) if keys else contextlib.nullcontext():
+        with self._wait_to_start(owner) if keys else contextlib.nullcontext():
             try:
                 lease = self._take(f"study-{key}", owner, tuple(sorted(keys)))
             except _Held as held:
@@ -282,27 +292,27 @@ class Leases:
                 # Only if unchanged: a new owner may have taken it over since it was read.
                 _free(self._files, f"leases/{name}", state.data)
 
-    def _wait_for(self, name: str, owner: str) -> Lease:
-        """Take a lease as soon as no process holds it, however long that takes."""
+    def _wait_to_start(self, owner: str) -> Lease:
+        """Take the lease under which drivers lock studies as soon as no process holds it."""
         for number in itertools.count(1):
             try:
-                return self._take(name, owner)
+                return self._take("start", owner)
             except _Held as held:
                 if number == _NUM_SILENT_POLLS:
-                    logger.warning("waiting for the lease %s of %s", name, held)
+                    logger.warning("waiting for %s, which is starting", held)
                 time.sleep(_POLL_S)
         raise AssertionError
 
     def _take(self, name: str, owner: str, covers: tuple[str, ...] = ()) -> Lease:
         key = _lease_key(name)
-        process = this_process()
-        now = time.time()
+        pid, now = os.getpid(), time.time()
+        state = _kernel_state(pid)
         holder = LeaseHolder(
-            owner=owner or f"process {process.pid}",
-            host=process.host,
-            namespace=process.namespace,
-            pid=process.pid,
-            process_started=process.started,
+            owner=owner or f"process {pid}",
+            host=socket.gethostname(),
+            namespace=_namespace(),
+            pid=pid,
+            process_started=state[1] if state else "",
             token=uuid.uuid4().hex,
             acquired_at=now,
             renewed_at=now,
@@ -336,20 +346,7 @@ class Leases:
         return _LeaseState(data, holder, silent_s, silent_s > self.expiry_s)
 
 
-def format_age(seconds: float) -> str:
-    """Write a duration for people: ``12 s``, ``3 min 5 s`` or ``2 h 4 min``."""
-    minutes, seconds_left = divmod(int(seconds), 60)
-    if minutes == 0:
-        return f"{seconds_left} s"
-    if minutes < 60:
-        return f"{minutes} min {seconds_left} s"
-    hours, minutes_left = divmod(minutes, 60)
-    return f"{hours} h {minutes_left} min"
-
-
 def _lease_key(name: str) -> str:
-    if not _KEY.fullmatch(name):
-        raise ContractError(f"lease {name!r}: use letters, digits and '_', '.', '=', '+', '-' only")
     return f"leases/{name}.json"
 
 
@@ -369,49 +366,7 @@ def _parse(data: bytes | None) -> LeaseHolder | None:
         return None  # an unreadable lease expires by its age
 
 
-# Identity of a process and whether it has ended, for leases whose owner may be dead.
-
-
-@dataclass(frozen=True)
-class ProcessIdentity:
-    """One process, distinct from a later one of the same number.
-
-    Attributes:
-        host: Host name.
-        namespace: Boot and process-number namespace: numbers compare only within one. Empty where unknown.
-        pid: Process number.
-        started: When it started, in kernel ticks since boot. Empty where unknown.
-    """
-
-    host: str
-    namespace: str
-    pid: int
-    started: str
-
-
-def this_process() -> ProcessIdentity:
-    """Identify the calling process."""
-    pid = os.getpid()
-    state = _kernel_state(pid)
-    return ProcessIdentity(socket.gethostname(), _namespace(), pid, state[1] if state else "")
-
-
-def is_dead(identity: ProcessIdentity) -> bool:
-    """Return True if a process ran on this host and has ended; False if it lives or cannot be looked up."""
-    if (identity.host, identity.namespace) != (socket.gethostname(), _namespace()):
-        return False
-    try:
-        os.kill(identity.pid, 0)  # sends nothing, and fails if there is no such process
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False  # it belongs to another user
-    state = _kernel_state(identity.pid)
-    if state is None:
-        return False
-    condition, started = state
-    # A zombie has ended; another start time means that the number was given to a new process.
-    return condition in ("Z", "X") or started != identity.started
+# What tells one process from another.
 
 
 def _kernel_state(pid: int) -> tuple[str, str] | None:

@@ -1,6 +1,7 @@
-"""The file operations that a store is built on, and their implementation for a local directory.
+"""The file operations of a store, in a local directory; `object_files` has the same for objects.
 
-Keys are relative POSIX paths below the store's root.
+Keys are relative POSIX paths below the store's root. **Atomicity**: whoever reads a key reads all of one
+write. **Failure**: `StoreError` when the place is out of reach or refuses; a missing key is no failure.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 from nlgraft.basics.errors import StoreError
 from nlgraft.pipeline.integrity import (
@@ -39,86 +39,13 @@ _PATIENCE_S = 2.0
 _POLL_S = 0.01
 
 
-class Files(Protocol):
-    """Named bytes below one root.
-
-    **Atomicity**: whoever reads a key reads all of one write. **Failure**: `StoreError` when the place is out
-    of reach or refuses; a missing key is no failure.
+class LocalFiles:
+    """Files in a local or network-mounted directory, which is made when the first key is written.
 
     Attributes:
         name: The place in messages, without credentials.
         scratch: Local directories whose files `put_directory` takes over.
     """
-
-    name: str
-    scratch: Scratch
-
-    def read(self, key: str) -> bytes | None:
-        """Read a key; None if it is missing."""
-        ...
-
-    def write(self, key: str, data: bytes) -> None:
-        """Write a key in one step, replacing what was there."""
-        ...
-
-    def create(self, key: str, data: bytes) -> bool:
-        """Write a key only if it is missing; True for the one caller whose data it holds."""
-        ...
-
-    def replace(self, key: str, old: bytes, new: bytes) -> bool:
-        """Write a key only if it holds `old`; True for the one caller whose data it then holds."""
-        ...
-
-    def delete(self, key: str, expected: bytes | None = None) -> None:
-        """Delete a key, or with `expected` only if it holds that; a missing key is fine."""
-        ...
-
-    def delete_tree(self, key: str) -> None:
-        """Delete everything below a key; nothing there is fine."""
-        ...
-
-    def names(self, key: str) -> list[str]:
-        """List the names directly below a key, newest first where times are free; hidden ones left out."""
-        ...
-
-    def existing(self, keys: Iterable[str]) -> set[str]:
-        """Select the keys that exist."""
-        ...
-
-    def sizes(self, key: str) -> dict[str, int]:
-        """List the bytes of every file below a key, by its key; hidden ones left out."""
-        ...
-
-    def modified_at(self, key: str) -> float | None:
-        """Return the Unix time of the last write by the place's own clock; None if the key is missing."""
-        ...
-
-    def put_directory(self, source: Path, key: str, entries: Mapping[str, FileEntry]) -> Path:
-        """Move files of a local directory below a key that nobody else writes to.
-
-        Returns:
-            A local directory with the files.
-        """
-        ...
-
-    def damage(self, key: str, entries: Mapping[str, FileEntry], *, is_afresh: bool = False) -> str | None:
-        """Describe the first file that differs from its entry.
-
-        As far as can be seen without copying it, unless `is_afresh`: then every byte is read.
-        """
-        ...
-
-    def fetch(self, key: str, entries: Mapping[str, FileEntry]) -> Path:
-        """Return a local directory with the files below a key, checksums compared; read only.
-
-        Raises:
-            ArtifactDamaged: A file differs from its entry.
-        """
-        ...
-
-
-class LocalFiles:
-    """Files in a local or network-mounted directory, which is made when the first key is written."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -141,10 +68,10 @@ class LocalFiles:
 
     @store_errors("write")
     def create(self, key: str, data: bytes) -> bool:
-        """Write a key only if it is missing: a hard link fails where a name is taken."""
+        """Write a key only if it is missing; True for the one caller whose data it holds."""
         with self._written(key, data) as scratch:
             try:
-                os.link(scratch, self.root / key)
+                os.link(scratch, self.root / key)  # fails where the name is taken
             except FileExistsError:
                 return False
             except OSError as error:
@@ -158,7 +85,7 @@ class LocalFiles:
 
     @store_errors("write")
     def replace(self, key: str, old: bytes, new: bytes) -> bool:
-        """Write a key only if it holds `old`."""
+        """Write a key only if it holds `old`; True for the one caller whose data it then holds."""
         return self._exchange(key, old, new)
 
     @store_errors("delete")
@@ -248,7 +175,11 @@ class LocalFiles:
 
     @store_errors("write")
     def put_directory(self, source: Path, key: str, entries: Mapping[str, FileEntry]) -> Path:
-        """Rename a local directory."""
+        """Move files of a local directory below a key that nobody else writes to.
+
+        Returns:
+            A local directory with the files.
+        """
         target = self.root / key
         target.parent.mkdir(parents=True, exist_ok=True)
         # Atomic, because the scratch lies on the same file system.

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from pydantic import TypeAdapter
 
@@ -98,16 +98,17 @@ class Manifest:
 _MANIFEST = TypeAdapter(Manifest)
 
 
-def describe_artifact(
-    stage: Stage,
-    files: dict[str, FileEntry],
-    *,
-    started_at: float,
-    duration_s: float,
-    reason: str,
-    num_threads: int | None = None,
-    num_workers: int | None = None,
-) -> Manifest:
+class Making(TypedDict, total=False):
+    """How an artifact was made; see `Manifest`."""
+
+    started_at: float
+    duration_s: float
+    reason: str
+    num_threads: int | None
+    num_workers: int | None
+
+
+def describe_artifact(stage: Stage, files: dict[str, FileEntry], making: Making) -> Manifest:
     """Make the manifest of an artifact about to be published, with a folder of its own."""
     return Manifest(
         name=stage.name,
@@ -119,13 +120,9 @@ def describe_artifact(
         seed=stage.seed,
         files=files,
         location=uuid.uuid4().hex,
-        reason=reason,
-        started_at=started_at,
-        duration_s=duration_s,
-        num_threads=num_threads,
-        num_workers=num_workers,
         size=stage.size,
         bytes=sum(entry.bytes for entry in files.values()),
+        **making,
         **environment(),
     )
 

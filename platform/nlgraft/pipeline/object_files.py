@@ -341,6 +341,9 @@ def _in_threads(function: Callable[[str], Any], names: Iterable[str]) -> list[An
         return list(pool.map(function, names))
 
 
+Files = LocalFiles | ObjectFiles
+
+
 # Local copies of objects: the least recently used are removed when a disk fills up.
 #
 # A process locks each of the copies that it fetched last; the kernel frees the locks when the process ends.

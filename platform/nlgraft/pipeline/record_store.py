@@ -6,17 +6,18 @@ import json
 import logging
 import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from nlgraft.basics.errors import ContractError, nearest
+from nlgraft.basics.errors import ContractError
 from nlgraft.pipeline.integrity import first_problem
-from nlgraft.pipeline.local_files import REMOVED, Files
+from nlgraft.pipeline.local_files import REMOVED
+from nlgraft.pipeline.object_files import Files
 
 logger = logging.getLogger(__name__)
 
-KINDS = ("trials", "proposals", "studies", "looks", "definitions")
+Kind = Literal["trials", "proposals", "studies", "looks", "definitions"]
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=+-]*(/[A-Za-z0-9][A-Za-z0-9_.=+-]*)*")
 _Form = TypeVar("_Form")
 
@@ -32,12 +33,12 @@ class Records:
     def __init__(self, files: Files) -> None:
         self._files = files
 
-    def read(self, kind: str, key: str, form: TypeAdapter[_Form]) -> _Form | None:
+    def read(self, kind: Kind, key: str, form: TypeAdapter[_Form]) -> _Form | None:
         """Read a document; None if it is missing or does not have the form."""
         path = _path(kind, key)
         return self._decode(path, self._files.read(path), form)
 
-    def write(self, kind: str, key: str, document: dict[str, Any]) -> None:
+    def write(self, kind: Kind, key: str, document: dict[str, Any]) -> None:
         """Write a document in one step.
 
         Raises:
@@ -47,7 +48,7 @@ class Records:
 
     def write_unless(
         self,
-        kind: str,
+        kind: Kind,
         key: str,
         document: dict[str, Any],
         form: TypeAdapter[_Form],
@@ -63,9 +64,9 @@ class Records:
             if self._files.create(path, data) if before is None else self._files.replace(path, before, data):
                 return
 
-    def list(self, kind: str, form: TypeAdapter[_Form], prefix: str = "") -> dict[str, _Form]:
+    def list(self, kind: Kind, form: TypeAdapter[_Form], prefix: str = "") -> dict[str, _Form]:
         """Read every document of a kind whose key begins with a prefix, by sorted keys."""
-        folder = f"records/{_known(kind)}"
+        folder = f"records/{kind}"
         # List the deepest folder that the prefix names in full, not the whole kind.
         inner = prefix.rpartition("/")[0]
         documents = {}
@@ -91,20 +92,14 @@ class Records:
         return None
 
 
-def _known(kind: str) -> str:
-    if kind not in KINDS:
-        raise ContractError(f"record kind {kind!r}: {nearest(kind, KINDS)}")
-    return kind
-
-
-def _encode(kind: str, key: str, document: dict[str, Any]) -> bytes:
+def _encode(kind: Kind, key: str, document: dict[str, Any]) -> bytes:
     try:
         return json.dumps(document, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError) as error:
         raise ContractError(f"record {kind}/{key}: {error}") from error
 
 
-def _path(kind: str, key: str) -> str:
+def _path(kind: Kind, key: str) -> str:
     if not _KEY.fullmatch(key):
         raise ContractError(f"record key {key!r}: use letters, digits, '_.=+-', and '/' between parts")
-    return f"records/{_known(kind)}/{key}.json"
+    return f"records/{kind}/{key}.json"

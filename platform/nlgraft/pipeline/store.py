@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from statistics import fmean
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 from urllib.parse import unquote, urlparse, urlsplit, urlunsplit
 from uuid import uuid4
 
@@ -27,11 +27,11 @@ from nlgraft.pipeline.checkpoints import Checkpoints
 from nlgraft.pipeline.fence import Fence, Superseded, fenced
 from nlgraft.pipeline.integrity import ArtifactDamaged, describe_files
 from nlgraft.pipeline.journal import Journal
-from nlgraft.pipeline.leases import EXPIRY_S, Lease, Leases, PlaceClock
-from nlgraft.pipeline.local_files import Files, LocalFiles
-from nlgraft.pipeline.manifest import MANIFEST, Manifest, describe_artifact, explain_miss
-from nlgraft.pipeline.object_files import ObjectFiles
-from nlgraft.pipeline.record_store import Records
+from nlgraft.pipeline.leases import EXPIRY_S, Leases, PlaceClock
+from nlgraft.pipeline.local_files import LocalFiles
+from nlgraft.pipeline.manifest import MANIFEST, Making, Manifest, describe_artifact, explain_miss
+from nlgraft.pipeline.object_files import Files, ObjectFiles
+from nlgraft.pipeline.record_store import Kind, Records
 from nlgraft.pipeline.stage import Stage
 
 __all__ = ["ArtifactDamaged", "ArtifactStore", "Decision", "Manifest", "StageCost", "Verdict"]
@@ -214,10 +214,9 @@ class ArtifactStore:
         self._files.delete(f"{key}/{MANIFEST}")
         self._files.delete_tree(key)
 
-    def has(self, stage: Stage | str) -> bool:
-        """Return True if the artifact of a stage or fingerprint is published; its bytes are not looked at."""
-        fingerprint = _fingerprint(stage)
-        return bool(self._files.existing(manifest_key(name, fingerprint) for name in self._candidates(stage)))
+    def has(self, stage: Stage) -> bool:
+        """Return True if the artifact of a stage is published; its bytes are not looked at."""
+        return bool(self._files.existing([manifest_key(stage.name, stage.fingerprint)]))
 
     def finished(self, fingerprints: Iterable[str]) -> set[str]:
         """Select the fingerprints whose artifacts are published."""
@@ -288,27 +287,13 @@ class ArtifactStore:
         self.mark()
         return self._files.scratch.new(stage.fingerprint)
 
-    def publish(
-        self,
-        stage: Stage,
-        directory: Path,
-        *,
-        started_at: float = 0.0,
-        duration_s: float = 0.0,
-        reason: str = "",
-        num_threads: int | None = None,
-        num_workers: int | None = None,
-    ) -> Path:
+    def publish(self, stage: Stage, directory: Path, **making: Unpack[Making]) -> Path:
         """Make a stage's artifact visible in one step.
 
         Args:
             stage: The stage that made it.
             directory: Its files: used up if `new_scratch` made it, else copied.
-            started_at: Unix seconds, for the manifest.
-            duration_s: For the manifest.
-            reason: Why it was made, for the manifest.
-            num_threads: Threads that made it, for the manifest.
-            num_workers: Workers that made it, for the manifest.
+            making: For the manifest.
 
         Returns:
             The local directory of the published artifact: this one, or that of a writer who was quicker.
@@ -323,15 +308,7 @@ class ArtifactStore:
             raise ContractError(f"{where}: {error}") from error
         if not files:
             raise ContractError(f"{where}: wrote no file into context.directory")
-        manifest = describe_artifact(
-            stage,
-            files,
-            started_at=started_at,
-            duration_s=duration_s,
-            reason=reason,
-            num_threads=num_threads,
-            num_workers=num_workers,
-        )
+        manifest = describe_artifact(stage, files, making)
         path = self._artifacts.publish(manifest, directory)
         self._names[stage.fingerprint] = stage.name
         self._known.add(manifest)
@@ -345,19 +322,15 @@ class ArtifactStore:
         """Open the checkpoints of a stage; on ranks above 0 they are not writable."""
         return self._checkpoints(stage.fingerprint, is_writable=is_writable)
 
-    def lock_study(self, key: str, owner: str = "", covers: Iterable[str] = ()) -> Lease:
-        """Lock a study for one driver; see `Leases.lock_study`."""
-        return self.leases.lock_study(key, owner, covers)
-
-    def read_record(self, kind: str, key: str, form: TypeAdapter[_Form]) -> _Form | None:
+    def read_record(self, kind: Kind, key: str, form: TypeAdapter[_Form]) -> _Form | None:
         """Read a record; see `Records.read`."""
         return self.records.read(kind, key, form)
 
-    def write_record(self, kind: str, key: str, document: dict[str, Any]) -> None:
+    def write_record(self, kind: Kind, key: str, document: dict[str, Any]) -> None:
         """Write a record; see `Records.write`."""
         self.records.write(kind, key, document)
 
-    def list_records(self, kind: str, form: TypeAdapter[_Form], prefix: str = "") -> dict[str, _Form]:
+    def list_records(self, kind: Kind, form: TypeAdapter[_Form], prefix: str = "") -> dict[str, _Form]:
         """Read all records of a kind; see `Records.list`."""
         return self.records.list(kind, form, prefix)
 

@@ -1,37 +1,35 @@
-"""Run one trial's stage graph, sharing what exists."""
+"""Run one trial's stage graph: reuse, wait for, resume or run each stage, and leave a record of the end."""
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
+import os
 import socket
 import time
+import traceback
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
 
-from nlgraft.basics.errors import ContractError, StageBusy, StoreError, TrialFailed
+from nlgraft.basics.errors import ContractError, HostFault, StageBusy, StoreError, TrialFailed
 from nlgraft.basics.wording import without_credentials
 from nlgraft.pipeline.execute import RecordingReporter, TrialResults, collect_results, execute_stage
-from nlgraft.pipeline.runner import StageRunner, fault_of_host, is_store_fault, one_line
-from nlgraft.pipeline.stage import KillReason, Reporter, Stage, StageGraph, TrialStopped
-from nlgraft.pipeline.store import ArtifactStore, Decision
-
-__all__ = [
-    "RecordingReporter",
-    "TrialRecord",
-    "TrialStopped",
-    "execute_stage",
-    "finished_record",
-    "one_line",
-    "run_trial",
-    "trial_record",
-    "write_end",
-]
+from nlgraft.pipeline.integrity import host_fault
+from nlgraft.pipeline.stage import KillReason, Reporter, Stage, StageGraph, TrialStopped, Worker
+from nlgraft.pipeline.store import ArtifactDamaged, ArtifactStore, Decision, Verdict
 
 logger = logging.getLogger(__name__)
+
+_SHORTEST_WAIT_S = 0.1
+_LONGEST_WAIT_S = 5.0
+_NUM_FETCHES = 3
+_MAX_REASON_CHARACTERS = 500
+_DEVICE_FAULTS = (errno.EIO, errno.EROFS, errno.ESTALE, errno.ENODEV, errno.ENOTCONN, errno.ETIMEDOUT)
 
 
 def run_trial(
@@ -74,31 +72,23 @@ def run_trial(
     if finished is not None and store.verify(graph.result).decision is Decision.HIT:
         return finished
     recorder = reporter if isinstance(reporter, RecordingReporter) else RecordingReporter(reporter)
-    seed = next((stage.seed for stage in reversed(graph.stages) if stage.seed is not None), None)
     runner = StageRunner(store, recorder, is_waiting=is_waiting, distribute=distribute, device=device)
-    writer = _RecordWriter(graph, store, recorder, runner, config, seed)
+    attempt = _Attempt(graph, store, recorder, runner, config)
     try:
         runner.ensure(graph.result)
-        return writer.record_finished()
+        return attempt.record_finished()
     except StageBusy:
         raise
-    except TrialStopped as stopped:
-        if isinstance(stopped.reason, KillReason):
-            return writer.try_record_end("killed", stopped.reason)
-        return writer.record_end("stopped", stopped.reason)
-    except TrialFailed as failed:
-        writer.try_record_end("failed", str(failed))
-        raise
-    except Exception as error:  # from the store, not from a stage
-        if fault := fault_of_host(error, store):
-            raise fault from error
-        if is_store_fault(error):
-            return writer.try_record_end("killed", one_line(error, store.name))
-        failed = TrialFailed(runner.current, one_line(error, store.name))
-        writer.try_record_end("failed", str(failed))
-        raise failed from error
+    except Exception as error:
+        end = end_of(error, runner.current, store)
+        if isinstance(end, TrialStopped):
+            is_kill = isinstance(end.reason, KillReason)
+            return attempt.record_end("killed" if is_kill else "stopped", end.reason)
+        if isinstance(end, TrialFailed):
+            attempt.record_end("failed", str(end))
+        raise end from error.__cause__ if end is error else error
     except BaseException as error:
-        writer.try_record_end("killed", one_line(error))
+        attempt.record_end("killed", one_line(error))
         raise
 
 
@@ -124,77 +114,59 @@ def write_end(record: TrialRecord, graph: StageGraph, store: ArtifactStore) -> N
     store.records.write_unless("trials", record.fingerprint, record.to_json(), TRIAL_RECORD, is_final)
 
 
-class _RecordWriter:
-    """Writes the record of one attempt at a trial."""
+@dataclass
+class _Attempt:
+    """One attempt at a trial, which ends with a record of it."""
 
-    def __init__(
-        self,
-        graph: StageGraph,
-        store: ArtifactStore,
-        reporter: RecordingReporter,
-        runner: StageRunner,
-        config: dict[str, Any],
-        seed: int | None,
-    ) -> None:
-        self._graph = graph
-        self._store = store
-        self._reporter = reporter
-        self._runner = runner
-        self._config = config
-        self._seed = seed
-        self._started_at = time.time()
+    graph: StageGraph
+    store: ArtifactStore
+    reporter: RecordingReporter
+    runner: StageRunner
+    config: dict[str, Any]
+    started_at: float = field(default_factory=time.time)
 
     def record_finished(self) -> TrialRecord:
-        results = collect_results(self._graph, self._store)
+        results = collect_results(self.graph, self.store)
         if not results.metrics:
-            raise TrialFailed(
-                self._graph.result.name, "no result: no stage of the trial wrote a metrics.json"
-            )
-        record = self._new_record("finished", "", results)
-        self._store.write_record("trials", record.fingerprint, record.to_json())
+            raise TrialFailed(self.graph.result.name, "no result: no stage of the trial wrote a metrics.json")
+        record = self._complete(self._new_record("finished", ""), results)
+        self.store.records.write("trials", record.fingerprint, record.to_json())
         return record
 
     def record_end(self, state: TrialState, reason: str) -> TrialRecord:
-        """Record a trial that did not finish, unless another process has finished it meanwhile."""
+        """Record a trial that did not finish; a failing store hides neither the end nor its reason."""
+        record = self._new_record(state, reason)
         try:
-            results = collect_results(self._graph, self._store, self._reporter)
-        except (StoreError, ContractError, OSError, FloatingPointError) as error:
-            logger.warning("trial %s: metrics so far: %s", self._graph.fingerprint[:12], one_line(error))
-            results = TrialResults()
-        record = self._new_record(state, reason, results)
-        write_end(record, self._graph, self._store)
-        return record
-
-    def try_record_end(self, state: TrialState, reason: str) -> TrialRecord:
-        """As `record_end`, but a failing store hides neither the end nor its reason."""
-        try:
-            return self.record_end(state, reason)
+            try:
+                results = collect_results(self.graph, self.store, self.reporter)
+            except (StoreError, ContractError, OSError, FloatingPointError) as error:
+                logger.warning("trial %s: metrics so far: %s", record.fingerprint[:12], one_line(error))
+                results = TrialResults()
+            complete = self._complete(record, results)
+            write_end(complete, self.graph, self.store)
         except Exception as error:
-            logger.error("trial %s: no record: %s", self._graph.fingerprint[:12], one_line(error))
-            return self._bare_record(state, reason)
+            logger.error("trial %s: no record: %s", record.fingerprint[:12], one_line(error))
+            return record
+        return complete
 
-    def _new_record(self, state: TrialState, reason: str, results: TrialResults) -> TrialRecord:
-        previous = trial_record(self._store, self._graph.fingerprint)
-        return replace(
-            self._bare_record(state, reason),
-            metrics=results.metrics,
-            signatures=results.signatures,
-            curves=results.curves,
-            stages=[self._runner.entry(stage) for stage in self._graph.stages],
-            attempt=1 if previous is None else previous.attempt + 1,
-        )
+    def _complete(self, record: TrialRecord, results: TrialResults) -> TrialRecord:
+        previous = trial_record(self.store, record.fingerprint)
+        stages = [self.runner.entry(stage) for stage in self.graph.stages]
+        attempt = 1 if previous is None else previous.attempt + 1
+        return replace(record, **vars(results), stages=stages, attempt=attempt)
 
-    def _bare_record(self, state: TrialState, reason: str) -> TrialRecord:
+    def _new_record(self, state: TrialState, reason: str) -> TrialRecord:
+        seeds = (stage.seed for stage in reversed(self.graph.stages))
         return TrialRecord(
-            fingerprint=self._graph.fingerprint,
-            config=self._config,
-            seed=self._seed,
+            fingerprint=self.graph.fingerprint,
+            config=self.config,
+            seed=next((seed for seed in seeds if seed is not None), None),
             state=state,
             reason=reason,
-            started_at=self._started_at,
+            started_at=self.started_at,
             ended_at=time.time(),
             host=socket.gethostname(),
-            num_preemptions=self._reporter.num_preemptions,
+            num_preemptions=self.reporter.num_preemptions,
         )
 
 
@@ -269,3 +241,216 @@ def _to_number(value: float) -> float | str:
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+
+
+# The stages of a trial, one after the other, and the kinds of errors that end it.
+
+
+def one_line(error: BaseException, place: str = "an unnamed file") -> str:
+    """Describe an error by its type and the first line of its message, without credentials.
+
+    Args:
+        error: Any exception; one about a full disk is called that.
+        place: Where it was writing, in case that the error does not say.
+    """
+    text = without_credentials(str(error).strip().split("\n", maxsplit=1)[0])[:_MAX_REASON_CHARACTERS]
+    if _is_disk_full(error):
+        full = getattr(error, "filename", None) or place
+        return f"disk full at {full}; free space there ({type(error).__name__}: {text})"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def is_store_fault(error: BaseException) -> bool:
+    """Return True if an error is a fault of the place that a trial writes to, not of the trial."""
+    if isinstance(error, StoreError):
+        return True
+    is_device = isinstance(error, OSError) and error.errno in _DEVICE_FAULTS
+    return is_device or _is_disk_full(error)
+
+
+def fault_of_host(error: BaseException, store: ArtifactStore) -> HostFault | None:
+    """Reword an error of the disk on which this host keeps what it fetches and writes; None for others.
+
+    A local store has no such disk but its own.
+    """
+    if isinstance(error, HostFault):
+        return error
+    cause = error.__cause__ if isinstance(error, StoreError) else error
+    is_device = isinstance(cause, OSError) and cause.errno in _DEVICE_FAULTS
+    if store.is_local or cause is None or not (is_device or _is_disk_full(cause)):
+        return None
+    return host_fault(cause, store.scratch_root)
+
+
+def end_of(error: BaseException, stage: str, store: ArtifactStore) -> HostFault | TrialStopped | TrialFailed:
+    """Return which end of a trial an error of a stage or of the store is."""
+    if isinstance(error, TrialStopped | TrialFailed):
+        return error
+    if fault := fault_of_host(error, store):
+        return fault
+    if is_store_fault(error):
+        return TrialStopped(KillReason(one_line(error, store.name)))
+    return TrialFailed(stage, one_line(error, store.name))
+
+
+def _is_disk_full(error: BaseException) -> bool:
+    # Libraries wrap it in errors of their own, so the text counts as well.
+    is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return is_full or os.strerror(errno.ENOSPC) in str(error)
+
+
+@dataclass
+class StageRunner:
+    """Runs the stages that are not stored, and records each cache decision.
+
+    Args:
+        store: The artifact store.
+        reporter: Receives progress, and may ask to stop.
+        is_waiting: If true, wait for a stage that another owner computes; else raise `StageBusy`.
+        distribute: Runs a distributed stage on a worker group; None: in this process.
+        device: Where stages of this process compute.
+
+    Attributes:
+        current: Name of the current stage, for messages.
+    """
+
+    store: ArtifactStore
+    reporter: RecordingReporter
+    _: KW_ONLY
+    is_waiting: bool
+    distribute: Callable[[Stage], None] | None
+    device: str
+    current: str = "trial"
+    _entries: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _stored: set[str] = field(default_factory=set)
+
+    def entry(self, stage: Stage) -> dict[str, Any]:
+        """Return the decision about a stage of the trial as `TrialRecord.stages` has it."""
+        if stage.fingerprint in self._entries:
+            return self._entries[stage.fingerprint]
+        # Either all that reads it is stored, or the trial ended before its turn came.
+        if self.store.has(stage):
+            return _entry(stage, Verdict(Decision.HIT, "stored; not read"), 0.0)
+        return _entry(stage, Verdict(Decision.MISS, "not run"), 0.0)
+
+    def ensure(self, stage: Stage) -> None:
+        """Make a stage's artifact unless it is stored and whole; first the artifacts that it reads.
+
+        Raises:
+            StageBusy: Another owner computes it and this runner does not wait.
+            TrialFailed: It, or a stage that it reads, failed.
+            TrialStopped: The reporter asked to stop.
+        """
+        started = time.monotonic()
+        pause_s = _SHORTEST_WAIT_S
+        owner = ""
+        while stage.fingerprint not in self._stored:
+            self.current = stage.name
+            verdict = self.store.verify(stage)
+            if verdict.decision is Decision.HIT:
+                if owner:
+                    verdict = Verdict(Decision.WAIT, f"computed by {owner}")
+                self._note(stage, verdict, time.monotonic() - started if owner else 0.0)
+                return
+            # Inputs before the lease: a stage whose inputs are still missing is held by nobody.
+            for upstream in stage.inputs.values():
+                self.ensure(upstream)
+            self.current = stage.name
+            try:
+                lease = self.store.leases.acquire(stage.fingerprint)
+            except StageBusy as busy:
+                if not self.is_waiting:
+                    raise
+                if not owner:
+                    logger.info("stage %s %s: waits for %s", stage.name, stage.fingerprint[:12], busy.owner)
+                owner = busy.owner
+                self._wait(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_WAIT_S)
+                continue
+            with lease:
+                # Its last owner may have published it between the look above and the lease.
+                if verdict.decision is not Decision.MISS or self.store.has(stage):
+                    verdict = self.store.verify(stage)
+                if verdict.decision is not Decision.HIT:
+                    self._make(stage, verdict)
+
+    def _make(self, stage: Stage, verdict: Verdict) -> None:
+        if verdict.decision is Decision.CORRUPT:
+            self.store.discard(stage)
+        else:
+            step = self.store.checkpoints(stage).newest_step()
+            if step is None:
+                verdict = Verdict(Decision.RUN, verdict.reason)
+            else:
+                verdict = Verdict(Decision.RESUME, f"from its checkpoint of step {step}; {verdict.reason}")
+        logger.info(
+            "stage %s %s: %s (%s)", stage.name, stage.fingerprint[:12], verdict.decision, verdict.reason
+        )
+        started = time.monotonic()
+        try:
+            self._run(stage, verdict.reason)
+        except StageBusy:
+            raise
+        except (Exception, SystemExit) as error:
+            if hasattr(error, "ray_terminate_msg"):
+                raise  # Ray ends its processes by SystemExit; the stage did not fail
+            end = end_of(error, stage.name, self.store)
+            if not isinstance(end, TrialFailed) or not self.store.has(stage):
+                self._note_end(stage, end, verdict, started)
+                raise end from error.__cause__ if end is error else error
+            # Another owner took this lease over, was quicker and has cleared the checkpoints.
+            logger.warning("stage %s failed after it was stored: %s", stage.name, one_line(error))
+        self._note(stage, verdict, time.monotonic() - started)
+
+    def _run(self, stage: Stage, reason: str) -> None:
+        if stage.is_distributed and self.distribute is not None:
+            self.distribute(stage)
+            if not self.store.has(stage):
+                raise ContractError("its workers ended without an error and without an artifact")
+            return
+        inputs = {name: self._fetch(upstream) for name, upstream in stage.inputs.items()}
+        self.current = stage.name
+        worker = Worker(device=self.device)
+        execute_stage(stage, self.store, reporter=self.reporter, worker=worker, inputs=inputs, reason=reason)
+
+    def _fetch(self, stage: Stage) -> Path:
+        """Fetch an input; one whose bytes are damaged is made again first."""
+        for _ in range(_NUM_FETCHES - 1):
+            try:
+                return self.store.fetch(stage)
+            except ArtifactDamaged as error:
+                logger.warning("stage %s is made again: %s", stage.name, error)
+                self.store.discard(stage)
+                self._stored.discard(stage.fingerprint)
+                self.ensure(stage)
+        return self.store.fetch(stage)
+
+    def _wait(self, pause_s: float) -> None:
+        reason = self.reporter.should_stop()
+        if reason is not None:
+            raise TrialStopped(reason)
+        time.sleep(pause_s)
+
+    def _note(self, stage: Stage, verdict: Verdict, duration_s: float) -> None:
+        self._entries[stage.fingerprint] = _entry(stage, verdict, duration_s)
+        self._stored.add(stage.fingerprint)
+
+    def _note_end(
+        self, stage: Stage, end: HostFault | TrialStopped | TrialFailed, ran: Verdict, started: float
+    ) -> None:
+        if isinstance(end, HostFault):
+            return
+        failed = {"traceback": traceback.format_exc()} if isinstance(end, TrialFailed) else {}
+        decision = Decision.FAILED if failed else Decision.STOPPED
+        entry = _entry(stage, Verdict(decision, end.reason), time.monotonic() - started)
+        self._entries[stage.fingerprint] = {**entry, "ran_because": ran.reason, **failed}
+
+
+def _entry(stage: Stage, verdict: Verdict, duration_s: float) -> dict[str, Any]:
+    return {
+        "name": stage.name,
+        "fingerprint": stage.fingerprint,
+        "decision": str(verdict.decision),
+        "reason": verdict.reason,
+        "duration_s": round(duration_s, 3),
+    }

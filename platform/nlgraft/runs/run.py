@@ -325,9 +325,7 @@ def tracking_observer(tracker: MlflowTracker, store: ArtifactStore) -> Observer:
             case TrialStarted(trial=trial):
                 tracker.trial_started(trial)
             case TrialProgress(trial=trial):
-                tracker.trial_metrics(
-                    trial.fingerprint, event.step, event.metrics, event.unix_ms, event.stage
-                )
+                tracker.trial_metrics(trial, event.step, event.metrics, event.unix_ms, event.stage)
             case TrialEnded(trial=trial, record=record, is_reused=is_reused):
                 tracker.trial_ended(trial, record, store, is_reused=is_reused)
             case _:

@@ -43,23 +43,19 @@ class PlanSettings(Settings):
 
     method: str
     """Name of a method of ``nlgraft.vocab.methods``."""
-    # A constant: fingerprints of stored plans hold it.
-    norm_match: Literal["none"] = "none"
     cap: int | None = None
     """Largest number of similar tokens of a token, for methods that use them; null: all."""
-    order: Literal["id", "shortest", "frequency"] = "id"
-    """Hyperwords that are preferred under the cap: with the lowest id, the shortest or the most frequent
-    ones."""
+    # Constants: fingerprints of stored plans hold them.
+    norm_match: Literal["none"] = "none"
+    order: Literal["id"] = "id"
     streams: Mapping[str, str] = {}
-    """Stream of the input ``encoded`` in which each side's tokens are counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanInputs(Inputs[T]):
     """The model, its tokenizers and the new ones by side, and what some methods read.
 
-    ``encoded`` is text in the old vocabularies, for order ``frequency``. ``donor`` is a model with one table
-    that has the new tokens, with its tokenizer.
+    ``donor`` is a model with one table that has the new tokens, with its tokenizer.
     """
 
     model: T
@@ -67,7 +63,6 @@ class PlanInputs(Inputs[T]):
     new: Mapping[str, T]
     new_vectors: T | None = None
     old_vectors: T | None = None
-    encoded: T | None = None
     donor: T | None = None
     donor_tokenizer: T | None = None
 

@@ -114,9 +114,8 @@ def exchanged_masked_lm(
     seed: int,
 ) -> Stage:
     """Exchange the vocabulary of a masked language model by a method that needs no training."""
-    settings = PlanSettings(method=method)
     inputs = PlanInputs(model=model, old={SIDE: old}, new={SIDE: new})
-    plans = PLAN.stage("transfer_plan", settings, inputs, seed=seed)
+    plans = PLAN.stage("transfer_plan", PlanSettings(method=method), inputs, seed=seed)
     return EXCHANGE.stage("transfer", NoSettings(), ExchangeInputs(model=model, plans=plans))
 
 

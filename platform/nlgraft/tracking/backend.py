@@ -29,18 +29,23 @@ from mlflow.entities import (
 )
 
 from nlgraft.pipeline.manifest import git
-from nlgraft.tracking.entries import PREDICTOR, BestModel, Point, RunEntry, RunKey, TrackedDataset
-from nlgraft.tracking.layout import now_ms, pretty
-from nlgraft.tracking.naming import (
+from nlgraft.tracking.entries import (
     CELL,
     DIGEST,
     END_REASON,
     FINGERPRINT,
     KIND,
+    PREDICTOR,
     STATE,
     STORE,
     STUDY_FINGERPRINT,
+    BestModel,
+    Point,
+    RunEntry,
+    RunKey,
+    TrackedDataset,
 )
+from nlgraft.tracking.layout import now_ms, pretty
 
 _log = logging.getLogger("nlgraft.tracking")
 
@@ -250,12 +255,9 @@ class MlflowBackend:
         return parent.run_id
 
     def _write_datasets(self, run_id: str, content: _Content, entry: RunEntry) -> None:
-        inputs = [_dataset_input(dataset) for dataset in entry.datasets]
-        new = {
-            (dataset_input.dataset.name, dataset_input.dataset.digest): dataset_input
-            for dataset_input in inputs
-        }
-        new = {key: dataset_input for key, dataset_input in new.items() if key not in content.datasets}
+        inputs = map(_dataset_input, entry.datasets)
+        keyed = {(logged.dataset.name, logged.dataset.digest): logged for logged in inputs}
+        new = {key: logged for key, logged in keyed.items() if key not in content.datasets}
         if new:
             self.client.log_inputs(run_id, datasets=list(new.values()))
             content.datasets |= set(new)

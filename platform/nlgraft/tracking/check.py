@@ -10,8 +10,7 @@ from mlflow.entities import Run
 
 from nlgraft.basics.errors import RUN_AGAIN, Finding
 from nlgraft.tracking.backend import run_key, runs_of_study
-from nlgraft.tracking.entries import RunEntry, RunKey
-from nlgraft.tracking.naming import DIGEST
+from nlgraft.tracking.entries import DIGEST, RunEntry, RunKey
 from nlgraft.tracking.uri import check_uri, public_text, sqlite_path
 
 

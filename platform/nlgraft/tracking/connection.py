@@ -17,6 +17,7 @@ from typing import Any, cast
 from filelock import FileLock, Timeout
 from mlflow import MlflowClient, MlflowException
 from mlflow.entities import Run
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
@@ -175,6 +176,10 @@ def fenced_client(client: MlflowClient, may_write: Callable[[], bool]) -> Mlflow
 
 
 class _FencedClient(Guarded):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._artifact_uris: dict[str, str] = {}
+
     def create_run(self, *arguments: Any, **options: Any) -> Run:
         """Create a run, and delete it if this driver may not write any more."""
         self._check()
@@ -184,4 +189,14 @@ class _FencedClient(Guarded):
         except StudyLockedError:
             self._inner.delete_run(run.info.run_id)
             raise
+        self._artifact_uris[run.info.run_id] = run.info.artifact_uri
         return run
+
+    def log_artifacts(self, run_id: str, directory: str) -> None:
+        """Log files; MLflow's client would read a run again that was just created, a fifth of its cost."""
+        self._check()
+        uri = self._artifact_uris.pop(run_id, None)
+        if uri is None:
+            self._inner.log_artifacts(run_id, directory)
+        else:
+            get_artifact_repository(uri, self._inner.tracking_uri).log_artifacts(directory)

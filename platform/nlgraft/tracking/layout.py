@@ -24,20 +24,10 @@ from pydantic import TypeAdapter, ValidationError
 from nlgraft.basics.errors import DataError
 from nlgraft.basics.wording import inert_markdown
 from nlgraft.pipeline.fingerprint import fingerprint
+from nlgraft.study.data.design import Cell
+from nlgraft.study.data.plan import SweepTrial
 from nlgraft.text.corpus_config import SPLITS, ConlangConfig, CorpusConfig, digest, further_tests
 from nlgraft.tracking.entries import (
-    BestModel,
-    CellLike,
-    Fill,
-    IsRead,
-    Point,
-    RunEntry,
-    RunKey,
-    Status,
-    TrackedDataset,
-    TrialLike,
-)
-from nlgraft.tracking.naming import (
     ANALYSES,
     CELL,
     END_REASON,
@@ -50,6 +40,14 @@ from nlgraft.tracking.naming import (
     STUDY,
     STUDY_FINGERPRINT,
     VERDICT,
+    BestModel,
+    Fill,
+    IsRead,
+    Point,
+    RunEntry,
+    RunKey,
+    Status,
+    TrackedDataset,
     distinct_levels,
     flatten,
     metric_name,
@@ -90,16 +88,16 @@ class StudyLayout:
         self,
         study: Study,
         fingerprint: str,
-        cells: Sequence[CellLike],
+        cells: Sequence[Cell],
         is_read: IsRead,
         prefix: str = "",
     ) -> None:
         self._study = study
         self._is_read = is_read
         self._prefix = prefix
-        self._fingerprint = fingerprint
+        self.fingerprint = fingerprint
         self._yaml = study.to_yaml(is_public=True)
-        self._cells = {cell.label: cell for cell in cells}
+        self._cells = cells
         # Most trials of a study read the same text.
         self._datasets = lru_cache(_DATASETS_KEPT)(lambda data: tracked_datasets(json.loads(data)))
         self.study_key = RunKey("study", "", fingerprint)
@@ -108,11 +106,6 @@ class StudyLayout:
             factor: distinct_levels(cell.levels[factor] for cell in cells if factor in cell.levels)
             for factor in factors
         }
-
-    @property
-    def fingerprint(self) -> str:
-        """The study's fingerprint."""
-        return self._fingerprint
 
     @property
     def experiment_tags(self) -> dict[str, str]:
@@ -135,48 +128,39 @@ class StudyLayout:
             texts={"study.yaml": self._yaml},
             status="RUNNING",
         )
-        cells = [self._cell_start(cell) for cell in self._cells.values()]
+        cells = [self._cell_start(cell) for cell in self._cells]
         # MLflow lists what began last first: the baseline leads, the study ends the list.
         for number, cell in enumerate(reversed(cells), start=1):
             cell.started_ms = study.started_ms + number
         return [study, *cells]
 
-    def add_cell(self, cell: CellLike) -> RunEntry:
-        """Add a cell that `start` did not know; return its entry, state RUNNING."""
-        self._cells[cell.label] = cell
-        return self._cell_start(cell)
-
-    def cell_key(self, cell: CellLike) -> RunKey:
+    def cell_key(self, cell: Cell) -> RunKey:
         """Return the key of a cell's run."""
         return RunKey("cell", cell.label, cell.key)
 
-    def find_cell(self, cell: str | Mapping[str, Any]) -> CellLike | None:
-        """Find a cell by its label, ``"generator=att"``, or its levels, ``{"generator": "att"}``."""
-        if isinstance(cell, str):
-            return self._cells.get(cell)
-        levels = flatten(cell)
-        return next(
-            (candidate for candidate in self._cells.values() if flatten(candidate.levels) == levels), None
-        )
+    def find_cell(self, levels: Mapping[str, Any]) -> Cell | None:
+        """Find a cell by its levels, ``{"generator": "att"}``."""
+        texts = flatten(levels)
+        return next((cell for cell in self._cells if flatten(cell.levels) == texts), None)
 
-    def trial_start(self, trial: TrialLike) -> RunEntry:
+    def trial_start(self, trial: SweepTrial) -> RunEntry:
         """Build the entry of a trial that was handed to a worker, state RUNNING."""
         started_ms = now_ms()
         return RunEntry(
-            key=_trial_key(trial),
+            key=trial_key(trial),
             name=self._trial_name(trial),
             status="RUNNING",
             build=partial(self._started, trial, started_ms),
         )
 
-    def trial_end(self, trial: TrialLike, record: TrialRecord, files: Fill | None = None) -> RunEntry:
+    def trial_end(self, trial: SweepTrial, record: TrialRecord, files: Fill | None = None) -> RunEntry:
         """Build the final entry of a trial; it holds everything, also what was sent while the trial ran.
 
         Args:
             files: Writes hypotheses, references and segment statistics.
         """
         return RunEntry(
-            key=_trial_key(trial),
+            key=trial_key(trial),
             name=self._trial_name(trial),
             status=_STATUS_OF_STATE.get(record.state, "FAILED"),
             ended_ms=round(record.ended_at * 1000),
@@ -184,11 +168,11 @@ class StudyLayout:
             build=partial(self._ended, trial, record, files),
         )
 
-    def _trial_name(self, trial: TrialLike) -> str:
+    def _trial_name(self, trial: SweepTrial) -> str:
         tail = f"seed {trial.seed}" if trial.number is None else f"search {trial.number}"
         return f"{self._prefix}{trial.cell.label}, {tail}"
 
-    def _trial_digest(self, trial: TrialLike, record: TrialRecord) -> str:
+    def _trial_digest(self, trial: SweepTrial, record: TrialRecord) -> str:
         """Digest what a trial's content depends on; of the record, what sets it apart from earlier ones."""
         content = [
             _CONTENT_VERSION,
@@ -205,8 +189,8 @@ class StudyLayout:
         text = json.dumps(content, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
-    def _started(self, trial: TrialLike, started_ms: int) -> RunEntry:
-        key = _trial_key(trial)
+    def _started(self, trial: SweepTrial, started_ms: int) -> RunEntry:
+        key = trial_key(trial)
         tags = self._tags(key) | self._factor_tags(trial.cell)
         tags |= {"nlgraft.trial_kind": trial.kind, "nlgraft.seed": str(trial.seed)}
         if trial.number is not None:
@@ -228,7 +212,7 @@ class StudyLayout:
             texts=texts,
         )
 
-    def _ended(self, trial: TrialLike, record: TrialRecord, files: Fill | None) -> RunEntry:
+    def _ended(self, trial: SweepTrial, record: TrialRecord, files: Fill | None) -> RunEntry:
         started = self._started(trial, round(record.started_at * 1000))
         ended_ms = round(record.ended_at * 1000)
         curve = [
@@ -266,7 +250,7 @@ class StudyLayout:
             files=files,
         )
 
-    def cell_end(self, cell: CellLike, result: Mapping[str, Any], main_metric: str = "") -> RunEntry:
+    def cell_end(self, cell: Cell, result: Mapping[str, Any], main_metric: str = "") -> RunEntry:
         """Build the final entry of a cell: mean, std, n and the comparison with the baseline as metrics.
 
         Args:
@@ -283,7 +267,7 @@ class StudyLayout:
             texts={"result.json": pretty(dict(result))},
             status=_STATUS_OF_STATE.get(state, "KILLED"),
             ended_ms=now_ms(),
-        ).seal()
+        )
 
     def study_end(
         self,
@@ -327,7 +311,7 @@ class StudyLayout:
             experiment_tags=described | cells_view(result.get("main_metric", "")),
         )
 
-    def _cell_start(self, cell: CellLike) -> RunEntry:
+    def _cell_start(self, cell: Cell) -> RunEntry:
         key = self.cell_key(cell)
         params, texts = split_params(self._factor_params(cell))
         return RunEntry(
@@ -352,7 +336,7 @@ class StudyLayout:
             KIND: key.kind,
             FINGERPRINT: key.fingerprint,
             STUDY: self._study.variant,
-            STUDY_FINGERPRINT: self._fingerprint,
+            STUDY_FINGERPRINT: self.fingerprint,
         }
         return tags | ({CELL: key.cell} if key.cell else {})
 
@@ -364,13 +348,13 @@ class StudyLayout:
             if text != "null" and self._is_read(path, config)
         }
 
-    def _factor_tags(self, cell: CellLike) -> dict[str, str]:
+    def _factor_tags(self, cell: Cell) -> dict[str, str]:
         return {
             metric_name(f"nlgraft.factor.{factor}"): tag_value(value_text(level))
             for factor, level in cell.levels.items()
         }
 
-    def _factor_params(self, cell: CellLike) -> dict[str, str]:
+    def _factor_params(self, cell: Cell) -> dict[str, str]:
         """Format the levels as parameters; ``_`` makes them sort before those of the config."""
         return {
             f"_factor.{factor}": self._shown.get(factor, {}).get(value_text(level), value_text(level))
@@ -378,7 +362,8 @@ class StudyLayout:
         }
 
 
-def _trial_key(trial: TrialLike) -> RunKey:
+def trial_key(trial: SweepTrial) -> RunKey:
+    """Return the key of a trial's run."""
     return RunKey("trial", trial.cell.label, trial.fingerprint)
 
 

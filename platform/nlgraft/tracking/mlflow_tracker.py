@@ -13,36 +13,37 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from nlgraft.basics.errors import StudyError
+from nlgraft.study.data.design import Cell
+from nlgraft.study.data.plan import SweepTrial
 from nlgraft.tracking.entries import (
+    END_REASON,
+    STATE,
     BestModel,
-    CellLike,
     IsRead,
     Point,
     RunEntry,
     RunKey,
-    TrialLike,
     copy_scored_files,
     find_model,
+    metric_name,
+    upstream_trainings,
 )
-from nlgraft.tracking.layout import StudyLayout, now_ms
-from nlgraft.tracking.naming import END_REASON, STATE, metric_name, upstream_trainings
+from nlgraft.tracking.layout import StudyLayout, now_ms, trial_key
 from nlgraft.tracking.uri import check_uri, is_database, public_text
-from nlgraft.tracking.writer import Backend, Writer
+from nlgraft.tracking.writer import Writer
 
 if TYPE_CHECKING:
     from nlgraft.pipeline.store import ArtifactStore
     from nlgraft.pipeline.trial import TrialRecord
     from nlgraft.study.data.study import Objective
     from nlgraft.study.public import Study
+    from nlgraft.tracking.backend import MlflowBackend
 
 
 _log = logging.getLogger("nlgraft.tracking")
-
-Connect: TypeAlias = Callable[[str, str, str, dict[str, str]], Backend]
-"""Opens a store, given tracking URI, experiment, study fingerprint and tags of a new experiment."""
 
 # From the last trial to the end of a run, its report included, and for MLflow alone at the least.
 _CLOSE_S = 27.0
@@ -91,7 +92,7 @@ class MlflowTracker:
         experiment: str,
         *,
         start_timeout_s: float = 30.0,
-        connect: Connect | None = None,
+        connect: Callable[[StudyLayout], MlflowBackend] | None = None,
         artifact_root: str | None = None,
         store_id: str = "",
     ) -> None:
@@ -107,7 +108,6 @@ class MlflowTracker:
         self._writer: Writer | None = None
         self._running: set[RunKey] = set()
         self._earlier: list[RunEntry] = []
-        self._upstream: dict[str, frozenset[str]] = {}
         self._is_interrupted = False
         self._last_end_s = time.monotonic()
 
@@ -115,7 +115,7 @@ class MlflowTracker:
         self,
         study: Study,
         fingerprint: str,
-        cells: Sequence[CellLike],
+        cells: Sequence[Cell],
         may_write: Callable[[], bool] = lambda: True,
         is_read: IsRead = lambda path, config: True,
     ) -> None:
@@ -137,7 +137,7 @@ class MlflowTracker:
         self._may_write = may_write
         self._best = BestTrial(study.objectives[0])
         self._writer = Writer(
-            lambda: self._connect(self.uri, self.experiment, fingerprint, layout.experiment_tags),
+            lambda: self._connect(layout),
             self._running_now,
             f"MLflow at {public_text(self.uri)}",
             may_write,
@@ -152,34 +152,32 @@ class MlflowTracker:
             self._writer = None
             raise
 
-    def trial_started(self, trial: TrialLike) -> None:
+    def trial_started(self, trial: SweepTrial) -> None:
         """Report that a trial was handed to a worker."""
         self._put_earlier()
-        self._upstream[trial.fingerprint] = upstream_trainings(trial.graph)
-        self._put(self._layout_of(trial).trial_start(trial))
+        self._put(self._require_layout().trial_start(trial))
 
     def trial_metrics(
-        self, fingerprint: str, step: int, metrics: Mapping[str, float], timestamp_ms: int, stage: str = ""
+        self, trial: SweepTrial, step: int, metrics: Mapping[str, float], timestamp_ms: int, stage: str = ""
     ) -> None:
         """Report metrics of a running trial at an optimizer step.
 
         Args:
-            fingerprint: The trial's fingerprint.
             timestamp_ms: Unix milliseconds.
             stage: Name of the reporting stage; the curves of an upstream training are prefixed by it.
         """
-        prefix = f"{stage}/" if stage in self._upstream.get(fingerprint, ()) else ""
+        prefix = f"{stage}/" if stage in upstream_trainings(trial.graph) else ""
         points = [
             Point(metric_name(prefix + name), float(value), timestamp_ms, step)
             for name, value in metrics.items()
         ]
-        for key in self._running_now():
-            if key.kind == "trial" and key.fingerprint == fingerprint:
-                self._put(RunEntry(key=key, curve=list(points)))
+        key = trial_key(trial)
+        if key in self._running_now():
+            self._put(RunEntry(key=key, curve=points))
 
     def trial_ended(
         self,
-        trial: TrialLike,
+        trial: SweepTrial,
         record: TrialRecord,
         store: ArtifactStore | None = None,
         *,
@@ -195,33 +193,15 @@ class MlflowTracker:
             store: Store of its artifacts: hypotheses, references, scores, and the model if it is the best.
             is_reused: True if an earlier run ended it.
         """
-        self._upstream.pop(trial.fingerprint, None)
         self._last_end_s = time.monotonic()
         files = None if store is None else partial(copy_scored_files, trial.graph, store)
-        entry = self._layout_of(trial).trial_end(trial, record, files)
+        entry = self._require_layout().trial_end(trial, record, files)
         if is_reused:
             self._earlier.append(entry)
         else:
             self._put(entry)
         if store is not None:
             self._best.consider(trial, record, store)
-
-    def finish_cell(
-        self, cell: str | Mapping[str, Any], result: Mapping[str, Any], main_metric: str = ""
-    ) -> None:
-        """Report the results of a cell.
-
-        Args:
-            cell: Its label or its levels.
-            result: Its element of ``cells`` in the JSON of ``run --json``.
-            main_metric: The metric that is shown in its name.
-        """
-        layout = self._require_layout()
-        study_cell = layout.find_cell(cell)
-        if study_cell is None:
-            _log.warning("the study has no cell %s; its results are not written to MLflow", cell)
-            return
-        self._put(layout.cell_end(study_cell, result, main_metric))
 
     def finish_study(
         self, result: Mapping[str, Any], note: str, report_directory: Path | None = None
@@ -237,9 +217,10 @@ class MlflowTracker:
         """
         layout = self._require_layout()
         self._put_earlier()
-        for cell in result.get("cells", []):
-            if layout.find_cell(cell["cell"]) is not None:
-                self.finish_cell(cell["cell"], cell, result.get("main_metric", ""))
+        for cell_result in result.get("cells", []):
+            cell = layout.find_cell(cell_result["cell"])
+            if cell is not None:
+                self._put(layout.cell_end(cell, cell_result, result.get("main_metric", "")))
         self._end_running("the study ended before it", besides=layout.study_key)
         self._put(layout.study_end(result, note, report_directory, self._best.model))
 
@@ -272,23 +253,19 @@ class MlflowTracker:
             timeout_s = _INTERRUPTED_CLOSE_S if self._is_interrupted else max(_SHORTEST_CLOSE_S, remaining_s)
         return self._writer.close(timeout_s)
 
-    def _connect_mlflow(self, uri: str, experiment: str, fingerprint: str, tags: dict[str, str]) -> Backend:
+    def _connect_mlflow(self, layout: StudyLayout) -> MlflowBackend:
         prepare_mlflow()
         from nlgraft.tracking.connection import connect
 
-        began_s = time.monotonic()
-        backend = connect(
-            uri, experiment, fingerprint, tags, self._artifact_root, self._may_write, self._store_id
+        return connect(
+            self.uri,
+            self.experiment,
+            layout.fingerprint,
+            layout.experiment_tags,
+            self._artifact_root,
+            self._may_write,
+            self._store_id,
         )
-        _log.debug("connected to %s in %.1f s", public_text(uri), time.monotonic() - began_s)
-        return backend
-
-    def _layout_of(self, trial: TrialLike) -> StudyLayout:
-        """Return the layout, adding the trial's cell if it lacks it."""
-        layout = self._require_layout()
-        if layout.find_cell(trial.cell.label) is None:
-            self._put(layout.add_cell(trial.cell))
-        return layout
 
     def _put_earlier(self) -> None:
         """Queue the trials of earlier runs that were collected."""
@@ -322,7 +299,7 @@ class MlflowTracker:
 
 
 def layout_of(
-    study: Study, experiment: str, fingerprint: str, cells: Sequence[CellLike], is_read: IsRead
+    study: Study, experiment: str, fingerprint: str, cells: Sequence[Cell], is_read: IsRead
 ) -> StudyLayout:
     """Lay out a study; where the experiment holds others, its runs carry its name."""
     prefix = "" if experiment == study.variant else f"{study.variant}: "
@@ -347,7 +324,7 @@ class BestTrial:
         self._value = -math.inf
         self.model: BestModel | None = None
 
-    def consider(self, trial: TrialLike, record: TrialRecord, store: ArtifactStore) -> None:
+    def consider(self, trial: SweepTrial, record: TrialRecord, store: ArtifactStore) -> None:
         """Compare a trial that has ended with the best so far."""
         if trial.kind != "replicate" or record.state != "finished":
             return

@@ -18,8 +18,7 @@ from mlflow.types.schema import ColSpec, Schema, TensorSpec
 from nlgraft.basics.errors import DataError, NlgraftError
 from nlgraft.basics.wording import without_credentials
 from nlgraft.study.reading.place_rules import sqlite_path
-from nlgraft.tracking.entries import PREDICTOR
-from nlgraft.tracking.naming import FINGERPRINT
+from nlgraft.tracking.entries import FINGERPRINT, PREDICTOR
 from nlgraft.tracking.uri import check_uri
 
 _NAME = "best"

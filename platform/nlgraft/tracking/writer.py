@@ -5,14 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from multiprocessing.pool import ThreadPool
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from nlgraft.basics.errors import StudyError
 from nlgraft.tracking.entries import RunEntry, RunKey
 from nlgraft.tracking.uri import public_text
+
+if TYPE_CHECKING:
+    from nlgraft.tracking.backend import MlflowBackend
 
 _log = logging.getLogger("nlgraft.tracking")
 
@@ -20,34 +23,6 @@ _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
 _MAX_ATTEMPTS = 3
 _LIVE_PAUSE_S = 2.0
-
-
-class Backend(Protocol):
-    """The operations of a tracking store that the writer thread needs."""
-
-    def write(self, entry: RunEntry) -> None:
-        """Make a run hold the content of its entry; writing it twice changes nothing."""
-        ...
-
-    def end_orphans(self, active: Iterable[RunKey]) -> int:
-        """Mark every run of the study that is RUNNING and not active as KILLED; return their number."""
-        ...
-
-    def holds(self, entries: Sequence[RunEntry]) -> bool:
-        """Tell if the store is known to hold these ended trials in full."""
-        ...
-
-    def note_held(self) -> None:
-        """Note which ended trials the store holds; called when all entries are written."""
-        ...
-
-    def is_reachable(self) -> bool:
-        """Tell if the store responds at all."""
-        ...
-
-    def forget(self) -> None:
-        """Read the runs again before the next write: a call failed and may still have been carried out."""
-        ...
 
 
 class Writer:
@@ -60,7 +35,7 @@ class Writer:
 
     **Failure.** When a write fails, the store is probed. If it does not respond, everything waits, with
     pauses that double up to half a minute. If it does, the entry is at fault: it moves behind the others, and
-    after three attempts it is set aside until the end, when it is tried once more.
+    after three attempts it is set aside until there is more to write of its run.
 
     **Speed.** A server takes some 30 ms for a trial that has ended, most of it spent waiting for its nine
     responses; several such trials are written at a time.
@@ -77,7 +52,7 @@ class Writer:
 
     def __init__(
         self,
-        connect: Callable[[], Backend],
+        connect: Callable[[], MlflowBackend],
         active: Callable[[], set[RunKey]],
         name: str,
         may_write: Callable[[], bool] = lambda: True,
@@ -93,7 +68,7 @@ class Writer:
         self._live_pause_s = live_pause_s
         self._num_at_once = num_at_once
         self._due_s: dict[RunKey, float] = {}
-        self._backend: Backend | None = None
+        self._backend: MlflowBackend | None = None
         self._refusal: StudyError | None = None
         self._changed = threading.Condition()
         self._pending: dict[RunKey, RunEntry] = {}
@@ -103,7 +78,6 @@ class Writer:
         self._attempts: dict[RunKey, int] = {}
         self._num_outages = 0
         self._is_warned = False
-        self._is_last_round = False
         self._is_closing = threading.Event()
         self._has_tried = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nlgraft-tracking", daemon=True)
@@ -240,11 +214,7 @@ class Writer:
                 if self._earlier:
                     return []
                 if self._is_closing.is_set():
-                    if not self._set_aside or self._is_last_round:
-                        return []
-                    self._is_last_round = True
-                    self._pending, self._set_aside = self._set_aside, {}
-                    continue
+                    return []
                 self._changed.wait(self._live_pause_s if self._pending else None)
             # Noted under the lock: `close` counts a run as missing while it is being written.
             num = self._num_at_once if self._backend is not None and self._is_ended_trial(key) else 1
@@ -302,7 +272,7 @@ class Writer:
             return error
         return None
 
-    def _open(self) -> Backend:
+    def _open(self) -> MlflowBackend:
         if self._backend is not None:
             return self._backend
         try:
@@ -339,9 +309,8 @@ class Writer:
             self._pending[entry.key] = entry
             return
         self._set_aside[entry.key] = entry
-        if attempts == _MAX_ATTEMPTS:
-            run = f"{entry.key.kind} run {entry.name or entry.key.fingerprint[:12]}"
-            _log.warning("%s rejects the %s: %s", self._name, run, public_text(str(error)))
+        run = f"{entry.key.kind} run {entry.name or entry.key.fingerprint[:12]}"
+        _log.warning("%s rejects the %s: %s", self._name, run, public_text(str(error)))
 
     def _pause_for_outage(self, error: Exception) -> None:
         self._num_outages += 1

@@ -11,10 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.torch import save_file
+from torch import Tensor
 
 from nlgraft.basics.errors import DataError
-from nlgraft.vocab.plans.transfer_plan import NormReport, Provenance, TransferPlan
-from nlgraft.vocab.surgery.tensors import count_embedding_parameters, input_table
+from nlgraft.vocab.plans.transfer_plan import NormReport, Provenance, TransferPlan, norm_report
+from nlgraft.vocab.surgery.exchange import exchange_vocabulary
+from nlgraft.vocab.surgery.tensors import (
+    TensorRows,
+    count_embedding_parameters,
+    find_vocabulary_tensors,
+    input_table,
+    named_tensors,
+)
 from nlgraft.vocab.surgery.token_ids import (
     LISTS,
     Sides,
@@ -32,10 +41,15 @@ from nlgraft.vocab.tokenizers.directories import (
     tokenizer_files,
 )
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
-from nlgraft.vocab_tool.exchange_stored import ExchangedCheckpoint, exchange_stored
+from nlgraft.vocab_tool.checkpoints import (
+    INDEX,
+    StoredCheckpoint,
+    has_safetensors,
+    in_safetensors,
+    open_weights,
+)
+from nlgraft.vocab_tool.checks import disagreeing_ids
 from nlgraft.vocab_tool.outputs import EXCHANGE_RECORD, TOKENIZER_DIRECTORY, refuse_used, written_at_once
-from nlgraft.vocab_tool.stored_checkpoints import has_safetensors, in_safetensors
-from nlgraft.vocab_tool.verify import disagreeing_ids
 
 SENTENCE_ENCODER_FILES = (
     "modules.json",
@@ -120,13 +134,17 @@ def apply_plan(
         _check_tokenizer(plan, old_tokenizers[0 if sides == "encoder" else 1], model)
     side = "encoder" if sides == "encoder" else "decoder"
     with written_at_once(out) as directory, in_safetensors(model, out) as checkpoint:
-        planned, plan = plan, complete_roles(plan, checkpoint.model.config)
+        checkpoint.refuse_missing_tables()
+        old = checkpoint.model
+        planned, plan = plan, complete_roles(plan, old.config)
+        old_table = input_table(old, side)
         if multiple is None:
-            multiple = padding_multiple(len(input_table(checkpoint.model, side)), len(plan.old_surfaces))
+            multiple = padding_multiple(len(old_table), len(plan.old_surfaces))
         # Warnings become notes, so that they also reach readers of the JSON.
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            changed = exchange_stored(checkpoint, plan, directory, sides, multiple)
+            new = exchange_vocabulary(old, plan, sides=sides, multiple=multiple)
+        write_model(checkpoint, new, directory)
         notes = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
         if not has_safetensors(model):
             notes.append(
@@ -138,24 +156,100 @@ def apply_plan(
             for row in np.flatnonzero(planned.provenance != plan.provenance).tolist()
         ]
         old_roles = {} if sides == "encoder" else planned.old_roles
-        notes += _record_exchange(checkpoint.model, changed, plan, old_roles, directory)
-        notes += _dense_note(plan, checkpoint.model)
+        notes += _record_exchange(old, new, plan, old_roles, directory)
+        notes += _dense_note(plan, old)
         notes += _save_tokenizers(plan_directory, plan, old_tokenizers, directory, sides)
         if Path(model).is_dir():
             _copy_sentence_encoder(Path(model), directory)
-    old = checkpoint.model
-    return Applied(
-        out=str(out),
-        model=type(old).__name__,
-        sides=sides,
-        method=plan.method,
-        old_rows=len(input_table(old, side)),
-        new_rows=changed.new_rows,
-        old_parameters=count_embedding_parameters(old),
-        new_parameters=changed.new_parameters,
-        norms=changed.norms,
-        notes=tuple(notes),
-    )
+        new_table = input_table(new, side)
+        return Applied(
+            out=str(out),
+            model=type(old).__name__,
+            sides=sides,
+            method=plan.method,
+            old_rows=len(old_table),
+            new_rows=len(new_table),
+            old_parameters=count_embedding_parameters(old),
+            new_parameters=count_embedding_parameters(new),
+            norms=norm_report(plan, TensorRows(old_table), TensorRows(new_table)),
+            notes=tuple(notes),
+        )
+
+
+def write_model(checkpoint: StoredCheckpoint, new: Any, out: Path) -> None:
+    """Write a checkpoint's model with another vocabulary, without its tokenizer.
+
+    Tensors keep their names and files; a file in which nothing changes is copied. So memory holds the tensors
+    of one file and the new tables.
+
+    Args:
+        checkpoint: The old checkpoint.
+        new: Its model with another vocabulary, as ``exchange_vocabulary`` makes it.
+        out: An empty directory.
+    """
+    tensors, old = dict(named_tensors(new)), dict(named_tensors(checkpoint.model))
+    changed = {name for name, tensor in tensors.items() if tensor.data_ptr() != old[name].data_ptr()}
+    # a name that the new model lacks goes, unless the old one does not know it either
+    names = {stored: name for stored, name in checkpoint.names.items() if name in tensors or name not in old}
+    files = {stored: file for stored, file in checkpoint.files.items() if stored in names}
+    tables = find_vocabulary_tensors(checkpoint.model).all
+    table_file = next(checkpoint.files[stored] for stored, name in checkpoint.names.items() if name in tables)
+    in_files = {id(old[name]) for name in checkpoint.names.values() if name in old}
+    for name in _unstored(new, {*names.values()}):
+        if id(old[name]) in in_files:
+            names[name], files[name] = name, table_file
+    num_bytes = 0
+    for file in dict.fromkeys(files.values()):
+        source = checkpoint.directory / file
+        stored_here = [stored for stored, place in files.items() if place == file]
+        with open_weights(source) as opened:
+            part: dict[str, Tensor] = {
+                stored: tensors[names[stored]] if names[stored] in tensors else opened.get_tensor(stored)
+                for stored in stored_here
+            }
+            num_bytes += sum(tensor.nbytes for tensor in part.values())
+            if changed.isdisjoint(names[stored] for stored in stored_here):
+                shutil.copyfile(source, out / file)
+            else:
+                save_file(_apart(part), out / file, metadata=opened.metadata())
+    if checkpoint.index is not None:
+        metadata = dict(checkpoint.index.get("metadata") or {}) | {"total_size": num_bytes}
+        if "total_parameters" in metadata:
+            metadata["total_parameters"] = new.num_parameters()
+        index = {"metadata": metadata, "weight_map": dict(sorted(files.items()))}
+        (out / INDEX).write_text(json.dumps(index, indent=2) + "\n", "utf-8")
+    new.config.architectures = [type(new).__name__]
+    for config in (new.config, getattr(new, "generation_config", None)):
+        if config is not None:
+            config.save_pretrained(out)
+
+
+def _unstored(new: Any, stored: set[str]) -> list[str]:
+    """List the names that a file needs beside some: one of each other tensor, and those that are untied.
+
+    transformers ties a name that is not in the files, and leaves apart what the configuration ties if both
+    are there (T5's sides).
+    """
+    tensors = dict(named_tensors(new))
+    pairs = new.get_expanded_tied_weights_keys(all_submodels=True).items()
+    untied = {name for pair in pairs if tensors.get(pair[0]) is not tensors.get(pair[1]) for name in pair}
+    written = {id(tensors[name]) for name in stored & tensors.keys()}
+    names = []
+    for name in sorted(tensors.keys() - stored):
+        if name in untied or id(tensors[name]) not in written:
+            names.append(name)
+            written.add(id(tensors[name]))
+    return names
+
+
+def _apart(part: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copy what two names share, which safetensors refuses."""
+    addresses: set[int] = set()
+    apart = {}
+    for name, tensor in part.items():
+        apart[name] = tensor.clone() if tensor.data_ptr() in addresses else tensor
+        addresses.add(tensor.data_ptr())
+    return apart
 
 
 def padding_multiple(num_rows: int, num_tokens: int) -> int:
@@ -200,7 +294,7 @@ def _check_tokenizer(plan: TransferPlan, directory: Path, model: str) -> None:
 
 
 def _record_exchange(
-    old: Any, new: ExchangedCheckpoint, plan: TransferPlan, old_roles: Mapping[str, int], directory: Path
+    old: Any, new: Any, plan: TransferPlan, old_roles: Mapping[str, int], directory: Path
 ) -> list[str]:
     """Tell which settings of the configurations lost ids; record that beside the weights.
 
@@ -224,10 +318,10 @@ def _record_exchange(
     return [f"the new vocabulary has no token for {named} of the configuration"] if emptied else []
 
 
-def _lost_settings(old: Any, new: ExchangedCheckpoint) -> dict[str, Any]:
+def _lost_settings(old: Any, new: Any) -> dict[str, Any]:
     """Return the settings of the old configurations that the new ones lack, or that have fewer ids there."""
     pairs = [*zip(vocabulary_parts(old.config), vocabulary_parts(new.config), strict=True)]
-    if new.generation_config is not None:
+    if getattr(new, "generation_config", None) is not None:
         pairs.append((old.generation_config, new.generation_config))
     return {
         name: value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ import tokenizers
 
 from nlgraft.basics.errors import DataError
 from nlgraft.text.files import read_json
+from nlgraft.vocab.plans.plan_report import TextReport
 from nlgraft.vocab.tokenizers.directories import copy_settings, find_tokenizer
-from nlgraft.vocab.tokenizers.encoding import count_tokens, open_tokenizer, self_information
+from nlgraft.vocab.tokenizers.encoding import count_tokens, open_tokenizer
 from nlgraft.vocab.tokenizers.extension import check_extensible, learn_extension
 from nlgraft.vocab.tokenizers.pruning import prune_tokenizer
 from nlgraft.vocab.tokenizers.tokenizer_json import read_ids, tokens_by_id
@@ -29,51 +30,40 @@ class ChangedTokenizer:
         out: Its directory.
         old_size: Tokens before.
         new_size: Tokens after.
-        num_words: Words of the text between spaces.
-        old_tokens: Tokens of the text before.
-        new_tokens: Tokens of the text after.
-        old_bits_per_byte: Self-information of the tokens before, per byte of the text.
-        new_bits_per_byte: That of the tokens after.
+        text: What both make of the text.
     """
 
     out: str
     old_size: int
     new_size: int
-    num_words: int
-    old_tokens: int
-    new_tokens: int
-    old_bits_per_byte: float
-    new_bits_per_byte: float
-
-    @classmethod
-    def measured(
-        cls, out: Path, old: tokenizers.Tokenizer, new: tokenizers.Tokenizer, lines: Sequence[str]
-    ) -> ChangedTokenizer:
-        """Measure both tokenizers on a text."""
-        before, after = (count_tokens(tokenizer, lines) for tokenizer in (old, new))
-        num_bytes = sum(len(line.encode()) for line in lines)
-        return cls(
-            str(out),
-            old.get_vocab_size(),
-            new.get_vocab_size(),
-            sum(len(line.split()) for line in lines),
-            int(before.sum()),
-            int(after.sum()),
-            self_information(before) / num_bytes,
-            self_information(after) / num_bytes,
-        )
+    text: TextReport
 
     def to_json(self) -> dict[str, Any]:
         """Convert the result to JSON values."""
-        return asdict(self)
+        sizes = {"out": self.out, "old_size": self.old_size, "new_size": self.new_size}
+        return sizes | asdict(self.text)
 
     def to_text(self) -> str:
         """Format the result in one line."""
-        before, after = (count / max(1, self.num_words) for count in (self.old_tokens, self.new_tokens))
-        return (
-            f"{self.out}: {self.old_size} -> {self.new_size} tokens; on the text {before:.3f} -> {after:.3f} "
-            f"tokens per word, {self.old_bits_per_byte:.3f} -> {self.new_bits_per_byte:.3f} bits per byte"
-        )
+        return f"{self.out}: {self.old_size} -> {self.new_size} tokens; {self.text.to_text()}"
+
+
+def _write(
+    out: Path,
+    document: dict[str, Any],
+    source: Path,
+    new_ids: Mapping[int, int] | None,
+    old: tokenizers.Tokenizer,
+    lines: Sequence[str],
+) -> ChangedTokenizer:
+    """Write a tokenizer with the settings beside the old one, and measure both on a text."""
+    with written_at_once(out) as directory:
+        written = directory / "tokenizer.json"
+        written.write_text(json.dumps(document, ensure_ascii=False), "utf-8")
+        copy_settings(source, directory, new_ids)
+        new = tokenizers.Tokenizer.from_file(str(written))
+    text = TextReport.of(lines, count_tokens(old, lines), count_tokens(new, lines))
+    return ChangedTokenizer(str(out), old.get_vocab_size(), new.get_vocab_size(), text)
 
 
 def find_document(tokenizer: str) -> tuple[Path, dict[str, Any]]:
@@ -120,12 +110,7 @@ def extend(
     lines = read_text(text)
     old = open_tokenizer(file)
     made = learn_extension(old, document, lines, num_tokens, min_count)
-    with written_at_once(out) as directory:
-        written = directory / "tokenizer.json"
-        written.write_text(json.dumps(made, ensure_ascii=False), "utf-8")
-        copy_settings(file.parent, directory)
-        new = tokenizers.Tokenizer.from_file(str(written))
-    return ChangedTokenizer.measured(out, old, new, lines)
+    return _write(out, made, file.parent, None, old, lines)
 
 
 # ``nlgraft vocab prune``: a tokenizer without tokens that are rare in a text.
@@ -151,9 +136,5 @@ def prune(
     lines = read_text(text)
     old = open_tokenizer(file)
     pruned = prune_tokenizer(document, count_tokens(old, lines).tolist(), min_count=min_count, size=size)
-    with written_at_once(out) as directory:
-        written = directory / "tokenizer.json"
-        written.write_text(json.dumps(pruned.document, ensure_ascii=False), "utf-8")
-        copy_settings(file.parent, directory, {old_id: new for new, old_id in enumerate(pruned.old_ids)})
-        new = tokenizers.Tokenizer.from_file(str(written))
-    return ChangedTokenizer.measured(out, old, new, lines)
+    new_ids = {old_id: new for new, old_id in enumerate(pruned.old_ids)}
+    return _write(out, pruned.document, file.parent, new_ids, old, lines)

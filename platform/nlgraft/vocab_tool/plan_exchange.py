@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
+from typing import Any, Literal
 
 from nlgraft.basics.errors import DataError
 from nlgraft.text.files import read_json, read_lines
 from nlgraft.vocab.methods.building import build_plan, donor_rows
 from nlgraft.vocab.methods.interface import Method, PlanChoices, PlanMaterial, TokenVectors
 from nlgraft.vocab.methods.registry import find_method
-from nlgraft.vocab.methods.similar import DEFAULT_CAP, Order
+from nlgraft.vocab.methods.similar import DEFAULT_CAP
 from nlgraft.vocab.plans.plan_report import PlanReport, SpecialTokens, report_plan
-from nlgraft.vocab.plans.transfer_plan import Array, NormMatch, TransferPlan, norm_report
+from nlgraft.vocab.plans.transfer_plan import Array, TransferPlan, norm_report
 from nlgraft.vocab.surgery.token_ids import LISTS, ONE_ID, flat_ids
 from nlgraft.vocab.tokenizers.directories import (
     CHAT_TEMPLATE,
@@ -26,17 +24,12 @@ from nlgraft.vocab.tokenizers.directories import (
     save_tokenizer,
     writes_token,
 )
-from nlgraft.vocab.tokenizers.encoding import Encoder, text_encoder
+from nlgraft.vocab.tokenizers.encoding import text_encoder
 from nlgraft.vocab.tokenizers.extension import append_tokens
-from nlgraft.vocab.tokenizers.legacy import added_token, read_specials
-from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from nlgraft.vocab.tokenizers.loading import added_token, load_vocabulary, read_specials
 from nlgraft.vocab.tokenizers.tokens import Kind
 from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES, Vocabulary
 from nlgraft.vocab_tool.outputs import TOKENIZER_DIRECTORY, refuse_used, written_at_once
-
-if TYPE_CHECKING:
-    from nlgraft.vocab.methods.token_vectors import VectorOptions
-
 
 # Special tokens that an exchange would lose: which there are, and which of them a model's files name.
 
@@ -172,12 +165,9 @@ class PlanRequest:
         old_codes: Merges of an old vocabulary of subword-nmt.
         new_codes: Merges of a new one.
         cap: Size limit of the set of similar tokens; None for no limit.
-        order: Hyperwords to prefer under the cap.
-        is_case_matched: If true, compare text without the old tokenizer's normalisation.
-        norm_match: Scale new rows to the median norm of old rows, of all or of their class.
         noise_std: Standard deviation of rows drawn as a new model's; None for the method's.
         seed: Seed of all random draws.
-        text: Files of text, for lengths in the report, frequencies and token vectors.
+        text: Files of text, for lengths in the report and token vectors.
         model: Checkpoint, for methods that learn from its rows, and for norms in the report.
         donor: Checkpoint that has the new tokens, for methods that compare tokens in its space.
         width: Width of token vectors; None for 100, or the model's where they become rows.
@@ -193,9 +183,6 @@ class PlanRequest:
     old_codes: Path | None = None
     new_codes: Path | None = None
     cap: int | None = DEFAULT_CAP
-    order: Order = "id"
-    is_case_matched: bool = False
-    norm_match: NormMatch = "none"
     noise_std: float | None = None
     seed: int = 0
     text: Sequence[Path] = ()
@@ -226,29 +213,6 @@ class Planned:
         return self.report.to_json() | {"plan": None if self.path is None else str(self.path)}
 
 
-@dataclass
-class _Material:
-    """Both tokenizers and the other inputs of a request, read once."""
-
-    request: PlanRequest
-    method: Method
-    paths: tuple[Path, Path]
-    old: Vocabulary
-    new: Vocabulary
-    lost: LostTokens
-    lines: list[str]
-    rows: Array | None
-    encoders: tuple[Encoder, Encoder] | None
-    encoded: dict[int, list[list[int]]] = field(default_factory=dict)
-
-    def ids(self, side: int) -> list[list[int]]:
-        """Return the text under the old (0) or the new (1) tokenizer."""
-        assert self.encoders is not None
-        if side not in self.encoded:
-            self.encoded[side] = self.encoders[side](self.lines)
-        return self.encoded[side]
-
-
 def plan_transfer(request: PlanRequest, out: Path | None = None) -> Planned:
     """Make a plan and report what it would do.
 
@@ -259,67 +223,54 @@ def plan_transfer(request: PlanRequest, out: Path | None = None) -> Planned:
     """
     if out is not None:
         refuse_used(out)
+    method, lines = find_method(request.method), read_text(request.text)
+    _check_request(request, method, bool(lines))
     with tempfile.TemporaryDirectory() as scratch:
-        return _plan(request, _gather(request, Path(scratch)), out)
-
-
-def _plan(request: PlanRequest, material: _Material, out: Path | None) -> Planned:
-    choices = PlanChoices(
-        cap=request.cap,
-        order=request.order,
-        is_case_matched=request.is_case_matched,
-        noise_std=request.noise_std,
-        norm_match=request.norm_match,
-        seed=request.seed,
-    )
-    learned = PlanMaterial(
-        frequencies=_frequencies(material),
-        old_rows=material.rows,
-        new_vectors=_vectors(material, 1) if material.method.vectors else None,
-        old_vectors=_vectors(material, 0) if material.method.needs_old_vectors else None,
-        donor=_donor(material),
-    )
-    plan = build_plan(material.old, material.new, material.method, choices, learned)
-    norms = None if material.rows is None else norm_report(plan, material.rows, plan.apply(material.rows))
-    # Encoded at most once: frequencies, vectors and the report share these ids.
-    encoded = (material.ids(0), material.ids(1)) if material.lines else None
-    kept = [entry["content"] for entry in material.lost.kept(request.keep_special)]
-    dropped = [text for entry in material.lost.entries if (text := entry["content"]) not in kept]
-    specials = SpecialTokens(tuple(kept), tuple(dropped))
-    report = report_plan(plan, text=material.lines, encoded=encoded, norms=norms, specials=specials)
-    if out is not None:
-        with written_at_once(out) as directory:
-            plan.save(directory)
-            place = directory / TOKENIZER_DIRECTORY
-            save_tokenizer(material.paths[1], material.new, place, request.new_codes)
+        old_path, old, new_path, new, specials = _tokenizers(request, Path(scratch))
+        rows = None if request.model is None else _embedding_rows(request.model)
+        encoded = (text_encoder(old_path, old)(lines), text_encoder(new_path, new)(lines)) if lines else None
+        learned = [
+            _vectors(request, method, ids, len(vocabulary), rows) if method.vectors else None
+            for ids, vocabulary in zip(encoded or ((), ()), (old, new), strict=True)
+        ]
+        material = PlanMaterial(
+            old_rows=rows,
+            old_vectors=learned[0] if method.needs_old_vectors else None,
+            new_vectors=learned[1],
+            donor=None if request.donor is None else _donor(request.donor, new),
+        )
+        choices = PlanChoices(cap=request.cap, noise_std=request.noise_std, seed=request.seed)
+        plan = build_plan(old, new, method, choices, material)
+        norms = None if rows is None else norm_report(plan, rows, plan.apply(rows))
+        report = report_plan(plan, text=lines, encoded=encoded, norms=norms, specials=specials)
+        if out is not None:
+            with written_at_once(out) as directory:
+                plan.save(directory)
+                save_tokenizer(new_path, new, directory / TOKENIZER_DIRECTORY, request.new_codes)
     return Planned(plan, report, out)
 
 
-def _gather(request: PlanRequest, scratch: Path) -> _Material:
-    """Read the inputs; ``scratch`` is an empty directory for a new tokenizer with appended tokens."""
-    method = find_method(request.method)
-    lines = read_text(request.text)
-    _check_request(request, method, bool(lines))
+def _tokenizers(
+    request: PlanRequest, scratch: Path
+) -> tuple[Path, Vocabulary, Path, Vocabulary, SpecialTokens]:
+    """Read the old and the new tokenizer, the latter with lost tokens appended, in ``scratch``."""
     old_path, new_path = find_tokenizer(request.old), find_tokenizer(request.new)
     old, new = load_vocabulary(old_path, request.old_codes), load_vocabulary(new_path, request.new_codes)
-    lost_tokens = find_lost(old, new, old_path, None if request.model is None else Path(request.model))
-    if kept := lost_tokens.kept(request.keep_special):
+    lost = find_lost(old, new, old_path, None if request.model is None else Path(request.model))
+    kept = lost.kept(request.keep_special)
+    texts = [entry["content"] for entry in kept]
+    if kept:
         save_tokenizer(new_path, new, scratch, request.new_codes)
-        texts = {entry["content"] for entry in kept}
-        append_tokens(
-            scratch, kept, {role: text for role, text in lost_tokens.roles.items() if text in texts}
-        )
+        append_tokens(scratch, kept, {role: text for role, text in lost.roles.items() if text in texts})
         new_path, new = scratch, replace(load_vocabulary(scratch), name=new.name)
-    encoders = (text_encoder(old_path, old), text_encoder(new_path, new)) if lines else None
-    rows = None if request.model is None else _embedding_rows(request.model)
-    return _Material(request, method, (old_path, new_path), old, new, lost_tokens, lines, rows, encoders)
+    dropped = [text for entry in lost.entries if (text := entry["content"]) not in texts]
+    return old_path, old, new_path, new, SpecialTokens(tuple(texts), tuple(dropped))
 
 
 def _check_request(request: PlanRequest, method: Method, has_text: bool) -> None:
     has_vectors = method.vectors is not None
     is_read = {
         "cap": method.has_similar_tokens,
-        "order": method.has_similar_tokens,
         "noise_std": method.noise.spread == "fixed",
         "width": has_vectors,
         "epochs": has_vectors,
@@ -330,10 +281,8 @@ def _check_request(request: PlanRequest, method: Method, has_text: bool) -> None
     unread = [f"--{name.replace('_', '-')}" for name in changed & is_read.keys() if not is_read[name]]
     if unread:
         raise DataError(f"method '{method.name}' does not read {', '.join(sorted(unread))}; leave that out")
-    wants_text = [f"method '{method.name}'"] if method.vectors else []
-    wants_text += ["order 'frequency'"] if request.order == "frequency" else []
-    if wants_text and not has_text:
-        raise DataError(f"{' and '.join(wants_text)} needs text to learn from; give --text FILE")
+    if method.vectors and not has_text:
+        raise DataError(f"method '{method.name}' needs text to learn from; give --text FILE")
     if method.needs_donor and request.donor is None:
         raise DataError(
             f"method '{method.name}' needs a model with the new tokens; give --donor MODEL, or --like MODEL"
@@ -362,40 +311,23 @@ def read_text(files: Sequence[Path]) -> list[str]:
 
 
 def _embedding_rows(model: str) -> Array:
-    from nlgraft.vocab_tool.stored_checkpoints import embedding_rows  # torch takes seconds to import
+    from nlgraft.vocab_tool.checkpoints import embedding_rows  # torch takes seconds to import
 
     return embedding_rows(model)
 
 
-def _donor(material: _Material) -> TokenVectors | None:
-    donor = material.request.donor
-    if donor is None:
-        return None
-    return donor_rows(material.new, load_vocabulary(find_tokenizer(donor)), _embedding_rows(donor))
+def _donor(name: str, new: Vocabulary) -> TokenVectors:
+    return donor_rows(new, load_vocabulary(find_tokenizer(name)), _embedding_rows(name))
 
 
-def _frequencies(material: _Material) -> Sequence[float] | None:
-    if material.request.order != "frequency":
-        return None
-    flat = np.concatenate([np.asarray(row, dtype=np.int64) for row in material.ids(0)])
-    return np.bincount(flat, minlength=len(material.old)).astype(np.float64).tolist()
+def _vectors(
+    request: PlanRequest, method: Method, ids: Sequence[Sequence[int]], size: int, rows: Array | None
+) -> TokenVectors:
+    from nlgraft.vocab.methods.token_vectors import VectorOptions, learn_vectors
 
-
-def _vectors(material: _Material, side: int) -> TokenVectors:
-    from nlgraft.vocab.methods.token_vectors import learn_vectors
-
-    vocabulary = (material.old, material.new)[side]
-    return learn_vectors(
-        material.ids(side), len(vocabulary), _vector_options(material), material.request.seed
-    )
-
-
-def _vector_options(material: _Material) -> VectorOptions:
-    from nlgraft.vocab.methods.token_vectors import VectorOptions
-
-    request, method = material.request, material.method
-    width = request.width or 100
-    if method.has_vector_rows and material.rows is not None:
-        width = material.rows.shape[1]
+    width = rows.shape[1] if method.has_vector_rows and rows is not None else request.width or 100
     assert method.vectors is not None, "called only for methods with vectors"
-    return VectorOptions(kind=method.vectors, width=width, epochs=request.epochs, min_count=request.min_count)
+    options = VectorOptions(
+        kind=method.vectors, width=width, epochs=request.epochs, min_count=request.min_count
+    )
+    return learn_vectors(ids, size, options, request.seed)

@@ -74,10 +74,10 @@ def _arms() -> dict[str, dict[str, Any]]:
         arms[method] = {**_TRANSLATION, "transfer": {"method": method}}
     upstream = {**_TRANSLATION["tokenizers"]["upstream"], "kind": "bpe", "sampling_alpha": 0.1}
     arms["bpe_dropout"]["tokenizers"] = {**_TRANSLATION["tokenizers"], "upstream": upstream}
-    arms["patt_eg, both sides, frequent tokens first, learned positions"] = {
+    arms["patt_eg, both sides, learned positions"] = {
         **_TRANSLATION,
         "model": {**_TINY, "source_positions": "learned", "max_positions": 300},
-        "transfer": {"method": "patt_eg", "sides": "both", "order": "frequency"},
+        "transfer": {"method": "patt_eg", "sides": "both"},
         "downstream": {"train": _TRAIN, "num_bleu_sentences": 4},
     }
     arms["att_eg, encoder"] = {**_TRANSLATION, "transfer": {"method": "att_eg", "sides": "encoder"}}

@@ -1,9 +1,8 @@
-"""Requests for similar tokens, by requester; a tiny released BERT with its tokenizer."""
+"""A tiny released BERT with its tokenizer."""
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import pytest
 import tokenizers
@@ -11,24 +10,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
-from nlgraft.vocab.methods import interface
-from nlgraft.vocab.methods.similar import similar_tokens
 from tests.tiny_models import tiny_bert
-from trainables.embedding_transfer import new_tokens
-
-
-@pytest.fixture
-def similar_calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[dict[str, Any]]]:
-    """Options of every search for similar tokens, by the asking side: ``training`` or ``exchange``."""
-    requested: dict[str, list[dict[str, Any]]] = {}
-    for name, module in (("training", new_tokens), ("exchange", interface)):
-
-        def spied(*arguments: Any, asker: str = name, **options: Any) -> Any:
-            requested.setdefault(asker, []).append(options)
-            return similar_tokens(*arguments, **options)
-
-        monkeypatch.setattr(module, "similar_tokens", spied)
-    return requested
 
 
 def wordpiece_of(lines):

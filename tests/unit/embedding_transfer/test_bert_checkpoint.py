@@ -35,10 +35,9 @@ from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from tests.unit.embedding_transfer.bert_configs import CORPUS, SPECIAL, configured, graph_of, run
 from trainables.embedding_transfer.config import SegmentationRates
-from trainables.embedding_transfer.generator_data import ChangedLines
+from trainables.embedding_transfer.generator_data import ChangedLines, ChangedSide
 from trainables.embedding_transfer.generator_training import FrozenMaskedLM, GeneratorModel
 from trainables.embedding_transfer.generators import EmbeddingGenerator
-from trainables.embedding_transfer.new_tokens import ChangedSide, ChangeOptions
 
 # --- tokenizer ------------------------------------------------------------------------------------------
 
@@ -173,9 +172,8 @@ def test_a_generator_learns_with_the_checkpoints_head(store, bert):
     vocabulary = load_vocabulary(tokenizer)
     masking = MaskingConfig(unit="token", rate=0.3)
     masker = Masker(read_encoded(at("upstream_encoded"), "train"), MaskingIds.of(vocabulary), masking, 1)
-    side = ChangedSide(vocabulary, SegmentationRates(split=0.0, merge=0.0), SIDE)
-    options = ChangeOptions({SIDE: side}, seed=1, cap=10, order="id")
-    batch = ChangedLines(masker, 10_000, 0.5, options).batch(np.arange(5), 0)
+    side = ChangedSide(vocabulary, SegmentationRates(split=0.0, merge=0.0), SIDE, 10)
+    batch = ChangedLines(masker, 10_000, 0.5, side).batch(np.arange(5), 0)
     body = read_masked_lm(at("upstream_masked_lm"))
     student = GeneratorModel(FrozenMaskedLM(body), {SIDE: EmbeddingGenerator("patt", 16)})
     ids = torch.tensor(json.loads((tokenizer / "their_ids.json").read_text()))

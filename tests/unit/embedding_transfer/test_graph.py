@@ -11,8 +11,9 @@ from nlgraft.study.reading.knobs import knobs as knobs_of
 from nlgraft.study.reading.system_import import load_system
 from trainables.embedding_transfer import Config, stage_graph
 from trainables.embedding_transfer.config import (
-    GENERATOR_KINDS,
     PRETRAINED_VOCABULARIES,
+    SIMILAR_METHODS,
+    TRAINED_METHODS,
     UNTRAINED_METHODS,
     VECTOR_METHODS,
     Method,
@@ -154,27 +155,14 @@ def test_independent_layers_learn_between_pretraining_and_finetuning():
 def test_only_trained_generators_depend_on_their_settings():
     changes = {"generator": {"distillation_lambda": 0.0, "peak_lr": 0.1}}
     for method in ALL:
-        is_trained = GENERATOR_KINDS.get(method) in ("att", "patt")
+        is_trained = method in TRAINED_METHODS
         assert (graph(method).result != graph(method, **changes).result) == is_trained, method
 
 
 def test_only_similar_token_methods_depend_on_the_cap():
     for method in ALL:
         uncapped = graph(method, transfer={"method": method, "cap": None})
-        assert (graph(method).result != uncapped.result) == (method in GENERATOR_KINDS), method
-
-
-def test_frequent_tokens_first_needs_the_text_and_only_then():
-    """Other orders keep their fingerprints: text is no input of theirs."""
-    for method in ALL:
-        orders = {
-            order: graph(method, transfer={"method": method, "order": order}) for order in ("id", "frequency")
-        }
-        assert (orders["id"].result != orders["frequency"].result) == (method in GENERATOR_KINDS), method
-        if method in GENERATOR_KINDS:
-            inputs = {order: built.find("transfer_plan").inputs for order, built in orders.items()}
-            assert set(inputs["frequency"]) - set(inputs["id"]) == {"encoded"}
-            assert inputs["frequency"]["encoded"] == orders["id"].find("upstream_encoded")
+        assert (graph(method).result != uncapped.result) == (method in SIMILAR_METHODS), method
 
 
 def test_new_rows_first_is_a_matter_of_finetuning_after_an_exchange():

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import collections
 import importlib.util
 from pathlib import Path
 
 import pytest
-import tokenizers
 import torch
 from safetensors.numpy import load_file
 
-from nlgraft.text.corpora import read_corpus
-from nlgraft.text.word_tokenizers import TOKENIZER_FILE
 from nlgraft.training.masked_lm_training import read_masked_lm
 from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import METRICS, Config, stage_graph
@@ -93,21 +89,6 @@ def test_the_upstream_model_is_trained_once(store):
     decisions = {entry["name"]: entry["decision"] for entry in record.stages}
     assert decisions["upstream"] == "hit"
     assert decisions["transfer"] == "run"
-
-
-def test_frequent_tokens_come_first_in_training_and_exchange(store, similar_calls):
-    """Both count the upstream training text in the old vocabulary, so they agree on S_m."""
-    transfer = {"method": "patt_eg", "order": "frequency"}
-    graph, _ = run(store, "patt_eg", transfer=transfer)
-    exchange = graph.find("transfer_plan")
-    old = store.fetch(exchange.inputs["old/encoder"]) / TOKENIZER_FILE
-    tokenizer = tokenizers.Tokenizer.from_file(str(old))
-    lines = read_corpus(store.fetch(graph.find("upstream_corpus")) / "train").sources[0]
-    counts = collections.Counter(i for line in lines for i in tokenizer.encode(line).ids)
-    frequencies = [counts[i] for i in range(tokenizer.get_vocab_size())]
-    assert set(similar_calls) == {"training", "exchange"}
-    expected = {"cap": 10, "order": "frequency", "frequencies": frequencies}
-    assert all(options == expected for calls in similar_calls.values() for options in calls)
 
 
 def test_an_untrained_generator_is_the_average_bit_for_bit(store):

@@ -15,8 +15,7 @@ from nlgraft.training.train_config import MaskingConfig
 from nlgraft.training.views import Encoded
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from trainables.embedding_transfer.config import SegmentationRates
-from trainables.embedding_transfer.generator_data import ChangedLines
-from trainables.embedding_transfer.new_tokens import ChangedSide, ChangeOptions
+from trainables.embedding_transfer.generator_data import ChangedLines, ChangedSide
 
 
 def test_no_split_outgrows_the_positions(tmp_path):
@@ -30,9 +29,8 @@ def test_no_split_outgrows_the_positions(tmp_path):
     masker = Masker(Encoded({"source 0": text}), MaskingIds.of(vocabulary), masking, 1)
     lengths = []
     for room in (None, 11):
-        side = ChangedSide(vocabulary, rates, "encoder")
-        options = ChangeOptions({"encoder": side}, seed=1, cap=10, order="id", max_tokens=room)
-        read = ChangedLines(masker, 100_000, 0.5, options).batch(np.arange(50), 0).changed.tokens
+        side = ChangedSide(vocabulary, rates, "encoder", 10)
+        read = ChangedLines(masker, 100_000, 0.5, side, room).batch(np.arange(50), 0).changed.tokens
         lengths.append((read.valid.sum(1) - 2).numpy())
     unlimited, limited = lengths
     assert unlimited.max() > 11

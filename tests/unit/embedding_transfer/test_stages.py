@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import json
 
 import numpy as np
@@ -14,9 +13,6 @@ from nlgraft.nn.model_config import ArchitectureConfig
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
-from nlgraft.stages.run.text_stages import TOKENIZER_FILE
-from nlgraft.text.corpora import read_corpus
-from nlgraft.text.tokenizers import SentencePiece
 from nlgraft.training.models import read_model
 from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
 from trainables.embedding_transfer import METRICS, Config, stage_graph
@@ -171,22 +167,6 @@ def test_one_table_for_all(store, sides, num_tables):
     )
     rows = len(target) if num_tables == 1 else len(source) + len(target)
     assert sum(p.numel() for p in model.parameters()) == body + rows * 16
-
-
-@pytest.mark.parametrize("tying", ["decoder", "all"])
-def test_frequent_tokens_come_first_in_training_and_exchange(store, tying, similar_calls):
-    """Both read the same counts, those of the upstream text that the table reads, so they agree on S_m."""
-    transfer = {"method": "patt_eg", "order": "frequency", "cap": 4}
-    changes = {"model": {"tying": "all"}, "tokenizers": SHARED} if tying == "all" else {}
-    graph, _ = run(store, "patt_eg", splits=("dev",), transfer=transfer, **changes)
-    corpus = read_corpus(store.fetch(graph.find("upstream_corpus")) / "train")
-    tokenizer = store.fetch(graph.find("transfer_plan").inputs["old/decoder"]) / TOKENIZER_FILE
-    lines = [*corpus.target, *(corpus.sources[0] if tying == "all" else ())]
-    counts = collections.Counter(i for ids in SentencePiece(tokenizer).encode(lines) for i in ids)
-    frequencies = [counts[i] for i in range(SentencePiece(tokenizer).vocab_size)]
-    assert set(similar_calls) == {"training", "exchange"}
-    expected = {"cap": 4, "order": "frequency", "frequencies": frequencies}
-    assert all(options == expected for calls in similar_calls.values() for options in calls)
 
 
 @pytest.mark.parametrize(

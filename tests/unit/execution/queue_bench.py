@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 from nlgraft.basics.errors import TrialFailed
-from nlgraft.execution.events import Driver, Event, SweepTrial, TrialEnded
+from nlgraft.execution.events import Driver, Event, TrialEnded
 from nlgraft.execution.optuna_study import OptunaStudy
 from nlgraft.execution.trial_queue import TrialQueue
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord, run_trial, trial_record
 from nlgraft.study.data.design import Cell, cells
+from nlgraft.study.data.plan import SweepTrial
 from nlgraft.study.public import Study
 
 

@@ -1,7 +1,6 @@
 """Importances of searched settings, on trials whose objective is known."""
 
 import numpy as np
-import pytest
 
 from nlgraft.execution.optuna_study import importances
 from nlgraft.study.data.space import CategoricalDomain, FloatDomain, IntDomain
@@ -38,22 +37,6 @@ def test_the_setting_that_decides_has_the_largest_importance():
         scores = importances(SPACE, "maximize", trials(objective))
         assert max(scores, key=scores.__getitem__) == path
         assert scores[path] > 2 * sorted(scores.values())[-2]
-
-
-def test_the_direction_is_that_of_the_objective():
-    up = importances(SPACE, "maximize", trials(lambda point: point["lr"] * 10))
-    down = importances(SPACE, "minimize", trials(lambda point: -point["lr"] * 10))
-    assert up == pytest.approx(down)
-
-
-def test_what_is_searched_under_a_condition_counts_where_it_is():
-    def objective(point):
-        return point["rate"] if "rate" in point else 0.5 * point["lr"]
-
-    scores = importances(SPACE, "maximize", trials(objective, 150))
-    assert scores["rate"] > scores["layers"]
-    without = [(params, value) for params, value in trials(objective) if "rate" not in params]
-    assert "rate" not in importances(SPACE, "maximize", without)
 
 
 def test_equal_objectives_show_nothing():

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import optuna
 import pytest
 
@@ -47,21 +46,6 @@ def test_proposals_follow_the_seed_and_the_number(name: str) -> None:
     assert len({*proposals(seed=1), *proposals(seed=2)}) == 8
 
 
-def test_tpe_models_what_ended_after_its_startup_trials() -> None:
-    def proposals(num_startup_trials: int, best: float) -> list[float]:
-        study = open_study(name="tpe", seed=1, num_startup_trials=num_startup_trials)
-        gains = []
-        for number in range(12):
-            gains.append(study.propose(number, {})["gain"])
-            study.tell(number, finished(-abs(gains[-1] - best)))
-        return gains
-
-    low, high = proposals(4, 0.0), proposals(4, 1.0)
-    assert low[:4] == high[:4]
-    assert np.median(low[4:]) < 0.2 < 0.6 < np.median(high[4:])
-    assert proposals(12, 0.0) == proposals(12, 1.0)
-
-
 def open_grid() -> OptunaStudy:
     space = {
         "gain": {"type": "categorical", "choices": [1, 2, [4]]},
@@ -80,14 +64,6 @@ def test_a_grid_is_told_to_its_last_point() -> None:
     points = {(str(point["gain"]), round(point["share"], 6)) for point in proposed}
     assert points == {(gain, share) for gain in ("1", "2", "[4]") for share in (0.1, 0.2, 0.3)}
     assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 8 + ["FAIL"]
-
-
-def test_a_grid_is_visited_whole_after_its_database_is_lost() -> None:
-    before, after = open_grid(), open_grid()
-    proposals = {number: before.propose(number, {}) for number in range(7)}
-    after.reconcile(proposals, {0: finished(1.0)})
-    visited = [*proposals.values(), *(after.propose(number, {}) for number in (7, 8))]
-    assert len({str(point) for point in visited}) == 9
 
 
 def test_a_grid_too_large_to_list_is_visited_without_repetition() -> None:
@@ -128,21 +104,6 @@ def test_optuna_hears_how_each_proposal_ended() -> None:
     assert [trial.intermediate_values for trial in trials] == [{5: 0.0}, {5: 1.0}, {5: 2.0}, {5: 3.0}]
     assert (trials[0].values, trials[2].values) == ([3.0], [2.0])
     assert trials[3].user_attrs["nlgraft.reason"] == "no memory"
-
-
-def test_a_proposal_whose_record_is_lost_is_the_same_again() -> None:
-    """Else Optuna would hold a result more than the study has trials."""
-    study = open_study(seed=1)
-    proposals = {number: study.propose(number, {}) for number in range(3)}
-    ended = {number: finished(float(number)) for number in range(3)}
-    for number, record in ended.items():
-        study.tell(number, record)
-    proposal = proposals.pop(1)
-    study.reconcile(proposals, {0: ended[0], 2: ended[2]})
-    assert study.propose(1, {}) == proposal
-    study.tell(1, ended[1])
-    assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 3
-    assert [trial.value for trial in study.trials] == [0.0, 1.0, 2.0]
 
 
 def test_a_damaged_database_is_named_and_made_again_from_the_proposals(tmp_path: Path) -> None:
@@ -217,15 +178,6 @@ def test_a_driver_that_is_killed_before_it_writes_loses_no_trial(tmp_path: Path)
     resumed.reconcile(params, records)
     assert [number for _, number, *_ in database_trials(url)] == list(range(6))
     assert resumed.propose(6, {}) == killed.propose(6, {})
-
-
-def test_a_database_that_is_damaged_while_it_is_used_is_named(tmp_path: Path) -> None:
-    study = open_study(f"sqlite:///{tmp_path / 'optuna.db'}")
-    study.propose(0, {})
-    (tmp_path / "optuna.db").write_bytes(b"overwritten" * 1000)
-    for use in (lambda: study.tell(0, finished(1.0)), study.flush, lambda: study.reconcile({}, {})):
-        with pytest.raises(StoreError, match="Delete the file if it is damaged"):
-            use()
 
 
 def test_a_driver_that_lost_its_study_writes_no_trial_and_a_trial_that_is_there_twice_counts_once(

@@ -10,7 +10,6 @@ from nlgraft.execution.events import (
     Notice,
     Outlook,
     SweepStarted,
-    SweepTrial,
     TrialEnded,
     TrialProgress,
     TrialStarted,
@@ -18,6 +17,7 @@ from nlgraft.execution.events import (
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import Cell
+from nlgraft.study.data.plan import SweepTrial
 
 GRAPH = StageGraph(Stage(name="training", run="a:b"))
 TRIAL = SweepTrial(kind="replicate", cell=Cell({}, {}, True, "baseline"), seed=1, config={}, graph=GRAPH)

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from nlgraft.execution.events import SweepTrial, TrialEnded
+from nlgraft.execution.events import TrialEnded
 from nlgraft.execution.sweep import prune_checkpoints
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord, TrialState
 from nlgraft.study.data.design import Cell
+from nlgraft.study.data.plan import SweepTrial
 
 
 def stage(name: str, inputs: dict[str, Stage] | None = None) -> Stage:

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from nlgraft.execution.scheduling import STEP, VALUE, CooperativeScheduler, scheduler_for
-from nlgraft.study.data.study import TrialScheduler
+from nlgraft.execution.scheduling import STEP, VALUE, CooperativeScheduler
 
 
 class Inner:
@@ -67,36 +66,3 @@ def test_every_cell_has_a_scheduler_of_its_own_and_replicates_have_none(parts: A
     assert inner[0].told == [(name, trial) for trial in ("a1", "a2") for name in names]
     assert inner[1].told == [(name, "b1") for name in names]
     assert (len(inner), requests) == (2, [])
-
-
-def decisions(spec: dict[str, Any], mode: str, reports: list[tuple[str, int, float]]) -> list[str]:
-    scheduler: Any = scheduler_for(TrialScheduler.model_validate(spec), mode)
-    trials = {name: SimpleNamespace(trial_id=name) for name, _, _ in reports}
-    for trial in trials.values():
-        scheduler.on_trial_add(None, trial)
-    return [
-        scheduler.on_trial_result(None, trials[name], {STEP: step, VALUE: value})
-        for name, step, value in reports
-    ]
-
-
-@pytest.mark.parametrize("mode, sign", [("max", 1.0), ("min", -1.0)])
-def test_asha_stops_the_lower_half_at_its_first_rung(mode: str, sign: float) -> None:
-    spec = {"name": "asha", "grace_steps": 2, "reduction_factor": 2}
-    reports = [("a", 1, 0.0), ("a", 2, 3.0), ("b", 2, 2.0), ("c", 2, 4.0), ("d", 2, 1.0)]
-    verdicts = decisions(spec, mode, [(name, step, sign * value) for name, step, value in reports])
-    assert verdicts == ["CONTINUE", "CONTINUE", "STOP", "CONTINUE", "STOP"]
-
-
-def test_the_last_rung_stops_nobody_who_is_good_enough() -> None:
-    spec = {"name": "asha", "grace_steps": 1, "reduction_factor": 2, "max_steps": 4}
-    assert decisions(spec, "max", [("a", 1, 1.0), ("a", 4, 1.0), ("a", 9, 1.0)]) == ["CONTINUE"] * 3
-
-
-def test_hyperband_has_three_brackets_and_median_waits_for_its_grace() -> None:
-    hyperband: Any = scheduler_for(
-        TrialScheduler.model_validate({"name": "hyperband", "grace_steps": 1, "reduction_factor": 3}), "max"
-    )
-    assert len(hyperband._brackets) == 3
-    median: Any = scheduler_for(TrialScheduler.model_validate({"name": "median", "grace_steps": 7}), "max")
-    assert (median._grace_period, median._min_time_slice) == (7, 0)

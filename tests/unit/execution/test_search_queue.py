@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from nlgraft.execution.events import CellSearched
 from nlgraft.execution.status import read_status
 from nlgraft.study.data.design import cells
 from nlgraft.study.planning.selection import chosen_params
-from tests.unit.execution.queue_bench import Bench, with_looks
+from tests.unit.execution.queue_bench import Bench
 
 ANY = TypeAdapter(dict[str, Any])
 
@@ -52,17 +51,6 @@ def test_search_proposes_equally_and_replicates_the_best(search_document: dict[s
         for kind in ("search", "replicate")
     }
     assert not seeds["search"] & seeds["replicate"], "the selected model is not tested"
-
-
-def test_nothing_is_proposed_beyond_the_budget_while_all_proposals_run(
-    search_document: dict[str, Any],
-) -> None:
-    search_document["factors"] = {"noise": {"target": "noise", "levels": [0.0], "baseline": 0.0}}
-    search_document["search"]["space"] = {"upstream": {"type": "int", "low": 0, "high": 1000}}
-    bench = Bench(search_document, max_concurrent=9)
-    assert all(bench.take() is not None for _ in range(3))
-    assert bench.take() is None
-    assert not bench.queue.is_done
 
 
 def test_an_interrupted_search_makes_the_same_proposals(
@@ -187,16 +175,3 @@ def test_a_driver_that_lost_its_lock_changes_nothing_any_more(search_document: d
         with pytest.raises(StudyLockedError):
             change()
     assert [bench.store.list_records(kind, ANY) for kind in ("trials", "proposals")] == before
-
-
-def test_a_search_ends_before_the_first_look(search_document: dict[str, Any]) -> None:
-    document = with_looks(search_document)
-    taken: list[int] = []
-
-    def grant() -> Mapping[str, int]:
-        taken.append(len(bench.ended()))
-        return {}
-
-    bench = Bench(document, grant=grant)
-    bench.run_all()
-    assert taken == [2 * (3 + 3)]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nlgraft.execution.events import SweepTrial
 from nlgraft.pipeline.trial import trial_record
+from nlgraft.study.data.plan import SweepTrial
 from tests.unit.execution.queue_bench import Bench, short_study
 
 

@@ -5,22 +5,17 @@ from __future__ import annotations
 import pytest
 
 from nlgraft.execution import sweep_board
-from nlgraft.execution.scheduling import OUTCOME
-from nlgraft.execution.sweep_board import SweepBoard
+from nlgraft.execution.sweep_board import Outcome, SweepBoard
 
 
 def test_it_keeps_the_nodes_on_which_the_current_trial_was_lost():
     board = SweepBoard()
     board.assign("batch", ["a", "b"])
-    board.current("batch", "node 1")
-    assert board.lost_on("batch") == []
-    board.current("batch", "node 2")
-    board.current("batch", "node 2")
-    assert board.lost_on("batch") == ["node 1", "node 2"]
-    assert board.advance("batch", {}) == "b"
-    assert board.lost_on("batch") == []
-    board.current("batch", "node 3")
-    assert board.lost_on("batch") == ["node 2"]
+    assert board.begin("batch", "node 1") == ("a", [], False)
+    board.begin("batch", "node 2")
+    assert board.begin("batch", "node 2") == ("a", ["node 1", "node 2"], False)
+    assert board.advance("batch", Outcome("ended")) == "b"
+    assert board.begin("batch", "node 3") == ("b", ["node 2"], False)
 
 
 def test_it_counts_the_trials_that_have_not_begun_or_whose_group_has_no_worker():
@@ -30,11 +25,11 @@ def test_it_counts_the_trials_that_have_not_begun_or_whose_group_has_no_worker()
     board.remove("three")
     for name in ("one", "two"):
         board.assign(name, ["spec"])
-        board.current(name, "node")
+        board.begin(name, "node")
         board.note_waiting(name, True)
     assert board.num_waiting() == 2
     board.note_waiting("one", False)
-    board.current("two", "another")  # a process that takes over asks anew
+    board.begin("two", "another")  # a process that takes over asks anew
     board.note_waiting("ended", True)
     assert board.num_waiting() == 0
 
@@ -43,13 +38,11 @@ def test_a_stalled_trial_is_no_loss_of_the_next_one_of_its_batch() -> None:
     """Else a study with max_failures 0 would fail a trial that has not run."""
     board = SweepBoard()
     board.assign("batch", ["a", "b"])
-    board.current("batch", "node 1")
-    board.advance("batch", {OUTCOME: "stalled"})
+    board.begin("batch", "node 1")
+    board.advance("batch", Outcome("stalled"))
     assert board.num_waiting() == 1
-    assert board.current("batch", "node 2") == "b"
-    assert board.lost_on("batch") == []
-    assert board.current("batch", "node 3") == "b"
-    assert board.lost_on("batch") == ["node 2"], "a process that is lost while it computes"
+    assert board.begin("batch", "node 2") == ("b", [], False)
+    assert board.begin("batch", "node 3") == ("b", ["node 2"], False), "lost while it computes"
 
 
 def test_a_host_whose_disk_is_full_is_left_out_while_others_compute(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +51,7 @@ def test_a_host_whose_disk_is_full_is_left_out_while_others_compute(monkeypatch:
     board = SweepBoard()
     for batch, node in (("first", "full"), ("second", "full"), ("third", "sound")):
         board.assign(batch, ["x", "y"])
-        board.current(batch, node)
+        board.begin(batch, node)
     assert board.leave_out("first", is_new=True)
     assert board.withdraw("first") == 0, "others get its trials"
     assert [board.is_left_out(batch) for batch in ("first", "second", "third")] == [True, True, False]
@@ -69,7 +62,7 @@ def test_a_host_whose_disk_is_full_is_left_out_while_others_compute(monkeypatch:
     assert board.leave_out("second", is_new=True), "the third still computes"
     now_s = 122.0
     board.remove("third")
-    board.current("second", "full")
+    board.begin("second", "full")
     assert not board.leave_out("second", is_new=True), "nobody else would go on"
-    board.advance("second", {OUTCOME: "ended"})
+    board.advance("second", Outcome("ended"))
     assert board.leave_out("second", is_new=True), "it has computed in between"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,19 +15,8 @@ from ray.exceptions import RayError
 
 from nlgraft.basics.errors import HostFault, StageBusy, TrialFailed
 from nlgraft.execution import trainable
-from nlgraft.execution.scheduling import (
-    KEY,
-    LEFT_OUT,
-    METRICS,
-    OUTCOME,
-    OWNER,
-    REASON,
-    STAGE,
-    STEP,
-    TRIAL_ID,
-    UNIX_MS,
-    VALUE,
-)
+from nlgraft.execution.scheduling import OUTCOME, REASON, REPORT, STEP, TRIAL_ID, VALUE
+from nlgraft.execution.sweep_board import LEFT_OUT, Outcome
 from nlgraft.execution.trainable import TrialSpec, TuneReporter, run_tune_trial
 from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.stage import KillReason, Stage, StageGraph
@@ -38,15 +28,14 @@ class Board:
     """A board whose specs, and whose answer to stop requests, are given; the answer may be an error."""
 
     def __init__(self, answer: Any = None, specs: Sequence[bytes] = (), lost_on: Sequence[str] = ()) -> None:
-        self.outcomes: list[dict[str, str]] = []
+        self.outcomes: list[Outcome] = []
         self.stop_reason = SimpleNamespace(remote=lambda batch_id: (batch_id, answer))
-        self.current = SimpleNamespace(remote=lambda batch_id, node: specs[len(self.outcomes)])
-        self.lost_on = SimpleNamespace(remote=lambda batch_id: list(lost_on))
+        self.begin = SimpleNamespace(remote=lambda batch_id, node: [specs[0], list(lost_on), False])
         self.advance = SimpleNamespace(remote=self._advance)
         self.is_left_out = SimpleNamespace(remote=lambda batch_id: None)
         self._specs = specs
 
-    def _advance(self, batch_id: str, outcome: dict[str, str]) -> bytes | None:
+    def _advance(self, batch_id: str, outcome: Outcome) -> bytes | None:
         self.outcomes.append(outcome)
         return self._specs[len(self.outcomes)] if len(self.outcomes) < len(self._specs) else None
 
@@ -94,7 +83,8 @@ def test_reports_without_dev_metrics_are_sent_once_a_second(
         (51.7, "other", {"dev/loss": 9.0}),  # of another stage: not judged
     ]:
         reporter.report(stage, 7, metrics)
-    assert [(result[STAGE], json.loads(result[METRICS])) for result in sent] == [
+    reports = [json.loads(result[REPORT]) for result in sent]
+    assert [(report["stage"], report["metrics"]) for report in reports] == [
         ("train", {"train/loss": 4.0}),
         ("train", {"dev/loss": 2.0}),
         ("train", {"train/loss": 1.0}),
@@ -102,29 +92,8 @@ def test_reports_without_dev_metrics_are_sent_once_a_second(
     ]
     assert [result.get(VALUE) for result in sent] == [None, 2.0, None, None]
     assert {result[STEP] for result in sent} == {7}
-    assert {result[KEY] for result in sent} == {"k"}
-    assert sent[0][UNIX_MS] == 1_050_000
-
-
-def test_a_judged_metric_is_always_sent_and_without_a_scheduler_none_is_judged(
-    tmp_path: Path, sent: list[dict[str, Any]]
-) -> None:
-    reporter = TuneReporter(spec(tmp_path, watched="score"), Board())
-    for step in range(3):
-        reporter.report("train", step, {"score": 0.5})
-    assert [result[VALUE] for result in sent] == [0.5] * 3
-    TuneReporter(spec(tmp_path, watched=None), Board()).report("train", 1, {"dev/loss": 1.0})
-    assert VALUE not in sent[-1]
-
-
-def test_a_request_on_the_board_stops_and_a_lost_board_kills(
-    tmp_path: Path, sent: list[dict[str, Any]]
-) -> None:
-    assert TuneReporter(spec(tmp_path), Board()).should_stop() is None
-    assert TuneReporter(spec(tmp_path), Board("rung 1")).should_stop() == "t1: rung 1"
-    reason = TuneReporter(spec(tmp_path), Board(RayError())).should_stop()
-    assert reason == "lost contact with the driver of the sweep (RayError)"
-    assert isinstance(reason, KillReason)
+    assert {report["key"] for report in reports} == {"k"}
+    assert reports[0]["unix_ms"] == 1_050_000
 
 
 def test_a_trial_that_tune_ends_is_killed_and_says_no_more(
@@ -145,26 +114,15 @@ def test_a_trial_that_tune_ends_is_killed_and_says_no_more(
     assert isinstance(reporter.should_stop(), KillReason)
 
 
-def test_a_spec_travels_as_text(tmp_path: Path) -> None:
-    decoded = TrialSpec.from_bytes(spec(tmp_path).to_bytes())
-    assert decoded.graph.fingerprint == spec(tmp_path).graph.fingerprint
-    assert (decoded.config, decoded.batch_id, decoded.key, decoded.watched_metric) == (
-        {"lr": 1},
-        "t1",
-        "k",
-        "dev/loss",
-    )
-
-
 @pytest.mark.parametrize("num_workers", [1, 2])
 @pytest.mark.parametrize(
     "end, result",
     [
-        ("finished", {OUTCOME: "ended"}),
-        ("stopped", {OUTCOME: "ended"}),
-        ("killed", {OUTCOME: "killed", REASON: "disk full"}),
-        (TrialFailed("train", "no"), {OUTCOME: "ended"}),
-        (StageBusy("abc", "another"), {OUTCOME: "busy", OWNER: "another"}),
+        ("finished", Outcome("ended")),
+        ("stopped", Outcome("ended")),
+        ("killed", Outcome("killed", "disk full")),
+        (TrialFailed("train", "no"), Outcome("ended")),
+        (StageBusy("abc", "another"), Outcome("busy", "another")),
     ],
 )
 def test_the_board_hears_how_a_trial_ended(
@@ -172,7 +130,7 @@ def test_the_board_hears_how_a_trial_ended(
     sent: list[dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
     end: Any,
-    result: dict[str, Any],
+    result: Outcome,
     num_workers: int,
 ) -> None:
     run_options: dict[str, Any] = {}
@@ -184,8 +142,8 @@ def test_the_board_hears_how_a_trial_ended(
         return TrialRecord(fingerprint="f", config={}, seed=1, state=end, reason="disk full")
 
     monkeypatch.setattr(trainable, "run_trial", run)
-    monkeypatch.setattr(WorkerGroup, "limit_threads", lambda self: None)
-    board = Board(specs=[spec(tmp_path, num_workers=num_workers).to_bytes()])
+    monkeypatch.setattr(trainable.THREADS, "set", lambda number: None)
+    board = Board(specs=[pickle.dumps(spec(tmp_path, num_workers=num_workers))])
     run_tune_trial({TRIAL_ID: "t1"}, board)
     assert board.outcomes == [result]
     assert sent == [{OUTCOME: "ended"}]
@@ -193,29 +151,13 @@ def test_the_board_hears_how_a_trial_ended(
     assert (run_options["distribute"] is None) == (num_workers == 1)
 
 
-def test_a_batch_is_computed_in_order_until_a_trial_of_it_is_killed(
-    tmp_path: Path, sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    states = iter(["finished", "failed", "killed", "finished"])
-
-    def run(graph: StageGraph, store: Any, **options: Any) -> TrialRecord:
-        return TrialRecord(fingerprint="f", config={}, seed=1, state=next(states), reason="disk full")
-
-    monkeypatch.setattr(trainable, "run_trial", run)
-    monkeypatch.setattr(WorkerGroup, "limit_threads", lambda self: None)
-    board = Board(specs=[spec(tmp_path, key=key).to_bytes() for key in "abcd"])
-    run_tune_trial({TRIAL_ID: "t1"}, board)
-    assert [outcome[OUTCOME] for outcome in board.outcomes] == ["ended", "ended", "killed"]
-    assert sent == [{OUTCOME: "ended"}]
-
-
 def test_a_trial_whose_code_is_not_on_the_node_is_not_tried_again(sent: list[dict[str, Any]]) -> None:
     board = Board(specs=[b"cnowhere\nnothing\n."])
     run_tune_trial({TRIAL_ID: "t1"}, board)
     [outcome] = board.outcomes
-    assert outcome[OUTCOME] == "lost"
-    assert "is its code on every node?" in outcome[REASON]
-    assert "No module named 'nowhere'" in outcome[REASON]
+    assert outcome.kind == "lost"
+    assert "is its code on every node?" in outcome.reason
+    assert "No module named 'nowhere'" in outcome.reason
 
 
 @pytest.mark.parametrize(
@@ -237,22 +179,22 @@ def test_a_lost_process_counts_as_a_failure_if_its_node_is_still_there(
 
     monkeypatch.setattr(trainable, "run_trial", run)
     monkeypatch.setattr(trainable, "is_any_lost", lambda nodes: nodes != ["here"])
-    monkeypatch.setattr(WorkerGroup, "limit_threads", lambda self: None)
+    monkeypatch.setattr(trainable.THREADS, "set", lambda number: None)
     spent = replace(spec(tmp_path), group=WorkerGroup(1, 1.0, 0.0, 1, ""))
-    board = Board(specs=[spent.to_bytes()] * 2, lost_on=lost_on)
+    board = Board(specs=[pickle.dumps(spent)] * 2, lost_on=lost_on)
     run_tune_trial({TRIAL_ID: "t1"}, board)
     assert recorded == ([0] if preemptions is None else [preemptions, 0])
     first, _ = board.outcomes
     if preemptions is None:
-        assert first[OUTCOME] == "lost"
-        assert first[REASON].endswith("a worker was lost 2 times, resources.max_failures allows 1")
+        assert first.kind == "lost"
+        assert first.reason.endswith("a worker was lost 2 times, resources.max_failures allows 1")
 
 
 def test_a_worker_that_cannot_reach_the_board_says_so(
     sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     board = Board()
-    board.current = SimpleNamespace(remote=lambda batch_id, node: ("", RayError()))
+    board.begin = SimpleNamespace(remote=lambda batch_id, node: ("", RayError()))
     run_tune_trial({TRIAL_ID: "t1"}, board)
     assert sent == [{OUTCOME: "killed", REASON: "lost contact with the driver of the sweep (RayError)"}]
 
@@ -267,10 +209,11 @@ def test_a_trial_on_a_host_whose_disk_is_full_is_left_to_others(
 
     monkeypatch.setattr(trainable, "run_trial", run)
     for may_leave, ends in ((["yes"], [LEFT_OUT, "ended"]), ([], ["ended"])):
-        board = Board(specs=[spec(tmp_path).to_bytes()])
+        board = Board(specs=[pickle.dumps(spec(tmp_path))])
         board.leave_out = SimpleNamespace(remote=lambda batch_id, is_new, may=may_leave: may)
         sent.clear()
         run_tune_trial({TRIAL_ID: "t1"}, board)
         assert [result[OUTCOME] for result in sent] == ends
-        assert [outcome[OUTCOME] for outcome in board.outcomes] == ([] if may_leave else ["killed"])
-        assert "host one cannot use /cache" in (sent if may_leave else board.outcomes)[0][REASON]
+        assert [outcome.kind for outcome in board.outcomes] == ([] if may_leave else ["killed"])
+        reason = sent[0][REASON] if may_leave else board.outcomes[0].reason
+        assert "host one cannot use /cache" in reason

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from nlgraft.basics.errors import StoreError
-from nlgraft.execution.events import LookTaken, Notice, Outlook, SweepStarted, TrialStarted
+from nlgraft.execution.events import LookTaken, Notice, Outlook, SweepStarted
 from nlgraft.execution.status import RunningRecord, read_status
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import trial_record
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
-from tests.unit.execution.queue_bench import Bench, short_study, with_looks
+from tests.unit.execution.queue_bench import Bench, with_looks
 
 
 def test_every_trial_is_handed_out_once_and_reused_afterwards(toy_document: dict[str, Any]) -> None:
@@ -75,14 +74,6 @@ def test_a_stage_in_work_holds_back_those_who_need_it(toy_document: dict[str, An
     assert second.seed == 2
 
 
-def test_no_more_than_max_concurrent(toy_document: dict[str, Any]) -> None:
-    toy_document["factors"] = {"upstream": {"target": "upstream", "levels": [0, 1, 2], "baseline": 0}}
-    bench = Bench(toy_document, max_concurrent=2)
-    assert bench.take() is not None
-    assert bench.take() is not None
-    assert bench.take() is None
-
-
 def test_a_failed_stage_fails_those_who_need_it_without_running_them(toy_document: dict[str, Any]) -> None:
     toy_document["factors"]["behaviour"] = {
         "target": "behaviour",
@@ -114,25 +105,6 @@ def test_a_shared_stage_that_failed_fails_the_others_at_once(toy_document: dict[
     assert (counts["failed"], counts["waiting"]) == (4, 0)
 
 
-def test_status_counts_what_has_finished(toy_document: dict[str, Any]) -> None:
-    bench = Bench(toy_document)
-    for _ in range(3):
-        trial = bench.start()
-        bench.run(trial)
-    status = read_status(bench.study, bench.store)
-    expected = {"planned": 4, "waiting": 1, "running": 0, "finished": 3, "stopped": 0, "failed": 0}
-    assert status["counts"] == expected
-    assert [row["counts"]["finished"] for row in status["cells"]] == [2, 1]
-    assert not status["is_running"]
-
-
-def test_failed_trials_run_again(toy_document: dict[str, Any]) -> None:
-    toy_document["base"]["behaviour"] = "nan"
-    Bench(toy_document).run_all()
-    again = Bench(toy_document)
-    assert again.take() is not None
-
-
 def test_max_failed_fraction_stops_the_sweep(toy_document: dict[str, Any]) -> None:
     toy_document["base"]["behaviour"] = "raise"
     toy_document["budget"] = {"max_failed_fraction": 0.5}
@@ -160,15 +132,6 @@ def test_wall_clock_and_trial_budgets(toy_document: dict[str, Any]) -> None:
     assert bench.take() is None
     assert bench.queue.is_done
     assert any(isinstance(event, Notice) for event in bench.events)
-
-
-def test_a_busy_stage_defers_a_trial(toy_document: dict[str, Any]) -> None:
-    bench = Bench(toy_document)
-    trial = bench.start()
-    bench.queue.defer(trial, "another sweep")
-    other = bench.queue.take()
-    assert other is not None
-    assert other.key != trial.key, "the deferred one comes back after a pause"
 
 
 def test_a_sweep_that_others_keep_from_computing_waits_though_it_looks_again_and_again(
@@ -230,18 +193,6 @@ def test_a_trial_is_killed_by_a_store_that_takes_no_record_of_it(
     assert {event.record.state for event in again.ended()} == {"finished"}
 
 
-def test_killed_trials_are_recorded_and_run_again(toy_document: dict[str, Any]) -> None:
-    bench = Bench(toy_document)
-    trial = bench.start()
-    bench.queue.stop("SIGTERM")
-    bench.queue.kill(trial, "SIGTERM")
-    assert bench.queue.is_done
-    record = trial_record(bench.store, trial.fingerprint)
-    assert record is not None
-    assert record.state == "killed"
-    assert Bench(toy_document).take() is not None
-
-
 def test_each_look_is_taken_when_all_granted_replicates_have_ended(toy_document: dict[str, Any]) -> None:
     document = with_looks(toy_document)
     keys = [cell.key for cell in cells(Study.from_dict(document))]
@@ -274,29 +225,3 @@ def test_status_counts_the_replicates_that_looks_have_granted(toy_document: dict
     first = cells(study)[0].key
     RunningRecord(study, store).observe(LookTaken({first: 5}, 2))
     assert [row["counts"]["planned"] for row in read_status(study, store)["cells"]] == [5, 3]
-
-
-def test_the_record_of_what_runs_is_written_rarely_and_never_stays_behind(
-    toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench = Bench(short_study(toy_document, 40), max_concurrent=40)
-    first = bench.start()
-    bench.run(first)
-    written: list[int] = []
-    monkeypatch.setattr(
-        ArtifactStore, "write_record", lambda self, kind, key, document: written.append(len(document))
-    )
-    clock_s = 0.0
-    record = RunningRecord(bench.study, bench.store, lambda: clock_s)
-    assert written == [0]
-    while (trial := bench.take()) is not None:
-        record.observe(TrialStarted(trial))
-        clock_s += 0.1
-        record.flush()
-    assert len(written) <= 9, "39 trials within 3.9 s"
-    clock_s += 0.5
-    record.flush()
-    record.flush()
-    assert (written[-1], len(written)) == (39, len(set(written))), "the last word, and no word twice"
-    record.close()
-    assert written[-1] == 0

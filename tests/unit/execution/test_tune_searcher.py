@@ -11,22 +11,9 @@ from typing import Any
 import pytest
 
 from nlgraft.execution import tune_searcher
-from nlgraft.execution.scheduling import (
-    KEY,
-    LEFT_OUT,
-    METRICS,
-    OUTCOME,
-    OWNER,
-    REASON,
-    STACKS,
-    STAGE,
-    STEP,
-    TRIAL_ID,
-    UNIX_MS,
-    VALUE,
-)
+from nlgraft.execution.scheduling import OUTCOME, REASON, REPORT, STEP, TRIAL_ID, VALUE
+from nlgraft.execution.sweep_board import LEFT_OUT, Outcome
 from nlgraft.execution.tune_searcher import TuneSearcher
-from nlgraft.pipeline.stage import KillReason
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord
 
@@ -55,17 +42,19 @@ class Queue:
         return (reason, list(stages)) if stages else f"lost: {reason}"
 
     def __getattr__(self, name: str) -> Any:
-        return lambda trial, *args: self.told.append((name, trial.fingerprint, *args))
+        return lambda trial, *args, **kwargs: self.told.append(
+            (name, trial.fingerprint, *args, *kwargs.values())
+        )
 
 
 def trial(name: str) -> Any:
-    return SimpleNamespace(fingerprint=name, key=name)
+    return SimpleNamespace(fingerprint=name, key=name, graph=SimpleNamespace(stages=[]))
 
 
 class Bench:
     def __init__(self, store: ArtifactStore, *trials: Any, max_batches: int = 100, **options: int) -> None:
         self.queue, self.requests, self.checks = Queue(*trials, **options), [], []
-        self.ended: dict[str, list[dict[str, str]]] = {}
+        self.ended: dict[str, list[Outcome]] = {}
         self.num_begun: dict[str, int] = {}
         self.freed: list[str] = []
         self.assigned: dict[str, str] = {}
@@ -78,7 +67,7 @@ class Bench:
         self.requests.append((batch_id, "withdraw"))
         return self.num_begun[batch_id]
 
-    def outcomes(self, batch_id: str) -> list[dict[str, str]]:
+    def outcomes(self, batch_id: str) -> list[Outcome]:
         self.freed.append(batch_id)
         return self.ended.get(batch_id, [])
 
@@ -103,37 +92,11 @@ def test_it_hands_out_trials_until_the_queue_is_done(store: ArtifactStore) -> No
     assert bench.searcher.trial_of("t2") is None
 
 
-def test_it_hands_out_no_more_than_it_may(store: ArtifactStore) -> None:
-    bench = Bench(store, trial("x"), trial("y"), trial("z"), max_batches=2)
-    assert [bench.searcher.suggest("t1"), bench.searcher.suggest("t2")] == [
-        {TRIAL_ID: "t1"},
-        {TRIAL_ID: "t2"},
-    ]
-    assert bench.assigned == {"t1": "x", "t2": "y"}
-    assert bench.searcher.is_spent
-    assert bench.searcher.suggest("t3") is None  # two are running
-    assert bench.queue.told == ["check_budget"]
-    bench.searcher.on_trial_complete("t1", error=True)
-    bench.searcher.on_trial_complete("t2", error=True)
-    assert bench.searcher.suggest("t3") == "FINISHED"
-    assert [queued.fingerprint for queued in bench.queue.trials] == ["z"]
-
-
-def test_what_runs_is_asked_once_to_end_when_the_queue_stops(store: ArtifactStore) -> None:
-    bench = Bench(store, trial("x"), trial("y"))
-    bench.searcher.suggest("t1")
-    assert bench.requests == []
-    bench.queue.stop_reason = "the budget is spent"
-    bench.searcher.suggest("t2")
-    bench.searcher.suggest("t3")
-    assert bench.requests == [("t1", "the budget is spent")]
-    assert isinstance(bench.requests[0][1], KillReason)
-
-
 def test_reports_reach_the_queue(store: ArtifactStore) -> None:
     bench = Bench(store, trial("x"))
     bench.searcher.suggest("t1")
-    report = {KEY: "x", STAGE: "train", STEP: 3, METRICS: json.dumps({"dev/loss": 0.5}), UNIX_MS: 1000}
+    told = {"key": "x", "stage": "train", "step": 3, "metrics": {"dev/loss": 0.5}, "unix_ms": 1000}
+    report = {REPORT: json.dumps(told), STEP: 3}
     bench.searcher.on_trial_result("t1", report)
     assert bench.queue.told == [("progress", "x", "train", 3, {"dev/loss": 0.5}, 1000)]
     bench.searcher.on_trial_result("t1", {**report, VALUE: 0.5})
@@ -144,17 +107,17 @@ def test_reports_reach_the_queue(store: ArtifactStore) -> None:
 
 
 LOST = "lost: the worker process died: out of memory, a crash in native code, or the trial left Python"
-ENDED = {OUTCOME: "ended"}
+ENDED, RECORDED = {OUTCOME: "ended"}, Outcome("ended")
 
 
 @pytest.mark.parametrize(
     "outcomes, result, is_error, call",
     [
-        ([{OUTCOME: "busy", OWNER: "another"}], ENDED, False, ("defer", "x", "another")),
-        ([{OUTCOME: "killed", REASON: "disk full"}], ENDED, False, ("kill", "x", "disk full")),
-        ([{OUTCOME: "lost", REASON: "too often"}], ENDED, False, ("end", "x", "lost: too often")),
-        ([ENDED], ENDED, False, ("end", "x", "record")),
-        ([ENDED], None, True, ("end", "x", "record")),  # lost after it had told its end
+        ([Outcome("busy", "another")], ENDED, False, ("defer", "x", "another")),
+        ([Outcome("killed", "disk full")], ENDED, False, ("kill", "x", "disk full")),
+        ([Outcome("lost", "too often")], ENDED, False, ("end", "x", "lost: too often")),
+        ([RECORDED], ENDED, False, ("end", "x", "record")),
+        ([RECORDED], None, True, ("end", "x", "record")),  # lost after it had told its end
         ([], ENDED, True, ("end", "x", LOST)),
         ([], None, False, ("end", "x", LOST)),
         ([], {}, False, ("end", "x", LOST)),
@@ -163,7 +126,7 @@ ENDED = {OUTCOME: "ended"}
 )
 def test_the_end_of_a_trial(
     store: ArtifactStore,
-    outcomes: list[dict[str, str]],
+    outcomes: list[Outcome],
     result: dict[str, Any] | None,
     is_error: bool,
     call: tuple[str, ...],
@@ -187,8 +150,7 @@ def test_a_training_that_stood_still_fails_with_its_stacks(store: ArtifactStore)
     stalled = SimpleNamespace(fingerprint="x", key="x", graph=SimpleNamespace(stages=stages))
     bench = Bench(store, stalled)
     bench.searcher.suggest("t1")
-    outcome = {OUTCOME: "stalled", REASON: "no progress", STACKS: "File a.py", STAGE: "trainingtraining"}
-    bench.ended["t1"] = [outcome]
+    bench.ended["t1"] = [Outcome("stalled", "no progress", "trainingtraining", "File a.py")]
     bench.searcher.on_trial_complete("t1", {OUTCOME: "ended"})
     failed = {"name": "training", "fingerprint": "trainingtraining", "decision": "failed"}
     expected = failed | {"reason": "no progress", "traceback": "File a.py"}
@@ -201,7 +163,7 @@ def test_of_a_batch_whose_process_died_one_trial_is_lost_and_the_rest_goes_back(
     bench = Bench(store, *map(trial, "abcd"), num_following=3)
     bench.searcher.suggest("t1")
     assert bench.assigned == {"t1": "abcd"}
-    bench.ended["t1"] = [ENDED]
+    bench.ended["t1"] = [RECORDED]
     bench.searcher.on_trial_complete("t1", None, error=True)
     assert bench.queue.told == [
         ("end", "a", record),
@@ -219,7 +181,7 @@ def test_a_sweep_that_stops_ends_what_runs_and_takes_back_the_rest_of_a_batch(st
     bench.searcher.suggest("t2")
     assert bench.requests == [("t1", "withdraw"), ("t1", "the budget is spent")]
     assert bench.queue.told == [("give_back", "c"), ("give_back", "b")]
-    bench.ended["t1"] = [{OUTCOME: "killed", REASON: "the budget is spent"}]
+    bench.ended["t1"] = [Outcome("killed", "the budget is spent")]
     bench.searcher.on_trial_complete("t1", ENDED)
     assert bench.queue.told[2:] == [("kill", "a", "the budget is spent")]
 
@@ -241,10 +203,6 @@ def test_an_idle_worker_gets_what_has_not_begun_of_a_batch_that_takes_long(
     assert bench.queue.told == [("give_back", "d"), ("give_back", "c")]
 
 
-def test_tune_pickles_nothing_of_it(store: ArtifactStore) -> None:
-    assert Bench(store).searcher.__getstate__() == {}
-
-
 def test_trials_of_a_host_that_is_left_out_run_elsewhere(store: ArtifactStore) -> None:
     """The batch keeps its place, without trials, until none is left."""
     bench = Bench(store, trial("a"), trial("b"), trial("c"), num_following=2)
@@ -255,6 +213,6 @@ def test_trials_of_a_host_that_is_left_out_run_elsewhere(store: ArtifactStore) -
     bench.queue.is_done = True
     assert bench.searcher.suggest("t2") == "FINISHED"
     assert bench.requests[-1] == ("t1", "no trial is left")
-    bench.ended["t1"] = [{OUTCOME: "ended"}]
+    bench.ended["t1"] = [RECORDED]
     bench.searcher.on_trial_complete("t1", {OUTCOME: "ended"})
     assert [call[:2] for call in bench.queue.told[2:]] == [("end", "a")]

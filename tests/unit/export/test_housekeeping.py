@@ -187,14 +187,14 @@ def test_nothing_is_removed_beside_a_running_search(place: Path) -> None:
     """Between two proposals no stage is computed, and what the next one shares is named by nothing yet."""
     invoke("rm", "both", "--forget", "--yes", "--storage", place)
     before = stored(place)
-    with ArtifactStore.open(place).lock_study("searching"):
+    with ArtifactStore.open(place).leases.lock_study("searching"):
         for command in (["gc", "--loose-trials"], ["rm", "second"]):
             done = invoke(*command, "--storage", place, "--yes")
             assert (done.exit_code, "when nothing runs" in done.stderr) == (4, True)
     assert stored(place) == before
     # One that starts between the look and the removal.
     removal = StoreContents(ArtifactStore.open(place)).leftovers(has_loose_trials=True)
-    with ArtifactStore.open(place).lock_study("searching"), pytest.raises(StudyLockedError):
+    with ArtifactStore.open(place).leases.lock_study("searching"), pytest.raises(StudyLockedError):
         removal.carry_out(ArtifactStore.open(place))
     assert stored(place) == before
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 
-from nlgraft.basics.errors import ContractError, StoreError
+from nlgraft.basics.errors import ContractError
 from nlgraft.nn.architectures import Architecture, choose_architecture
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.conversion.checkpoint import (
-    CheckpointInfo,
     from_hugging_face,
-    read_generation,
     to_hugging_face,
     write_generation,
 )
@@ -31,17 +27,15 @@ def test_place_by_hand():
     stacked = Place("ours", ("k", "v"))
     tensors = {"k": torch.tensor([[1.0, 2.0]]), "v": torch.tensor([[3.0, 4.0]])}
     assert stacked.read(tensors).tolist() == [[1, 2], [3, 4]]
-    written = stacked.write(stacked.read(tensors), {})
+    written = stacked.write(stacked.read(tensors))
     assert {name: part.tolist() for name, part in written.items()} == {"k": [[1, 2]], "v": [[3, 4]]}
     offset = Place("ours", ("p",), num_unread_rows=2)
     tensors = {"p": torch.tensor([[9.0], [8.0], [1.0], [2.0]])}
     assert offset.read(tensors).tolist() == [[1], [2]]
-    assert offset.unread(tensors)["p"].tolist() == [[9], [8]]
-    assert offset.write(offset.read(tensors), offset.unread(tensors))["p"].tolist() == [[9], [8], [1], [2]]
-    assert offset.write(offset.read(tensors), {})["p"].tolist() == [[0], [0], [1], [2]]
+    assert offset.write(offset.read(tensors))["p"].tolist() == [[0], [0], [1], [2]]
     row = Place("ours", ("b",), is_row=True)
     assert row.read({"b": torch.tensor([[1.0, 2.0]])}).tolist() == [1, 2]
-    assert row.write(torch.tensor([1.0, 2.0]), {})["b"].tolist() == [[1, 2]]
+    assert row.write(torch.tensor([1.0, 2.0]))["b"].tolist() == [[1, 2]]
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -82,12 +76,9 @@ def test_settings_are_read():
     assert not config.has_output_bias
     assert info.architecture == "mbart"
     assert not model.training
-    model, info = from_hugging_face(tiny_translator("marian", encoder_layerdrop=0.1))
-    config = model.config
+    config = from_hugging_face(tiny_translator("marian"))[0].config
     assert (config.norm, config.activation, config.position_layout) == ("post", "silu", "marian")
     assert config.has_output_bias
-    assert any("encoder_layerdrop 0.1" in note for note in info.notes)
-    assert any("final_logits_bias" in note for note in info.notes)
 
 
 def test_random_numbers_are_left_alone():
@@ -186,60 +177,12 @@ def test_architecture_is_found():
     pre = TransformerConfig(**SIZES, norm="pre", tying="all", position_layout="fairseq", pad_id=1)
     assert choose_architecture(pre) is Architecture.M2M_100
     assert choose_architecture(pre.model_copy(update={"pad_id": 0})) is Architecture.PEGASUS
-    with pytest.raises(ContractError, match="mbart: norm is 'post'"):
-        choose_architecture(TransformerConfig(**SIZES), Architecture.MBART)
 
 
 def test_several_sources_are_noted(tmp_path):
     config = TransformerConfig(**SIZES, num_sources=2, position_layout="marian")
-    notes = to_hugging_face(Seq2Seq(config, 20, 20), tmp_path, generation=GenerationConfig(beam=1))
+    notes = to_hugging_face(Seq2Seq(config, 20, 20), tmp_path, GenerationConfig(beam=1))
     assert any("transformers has one source" in note for note in notes)
-
-
-def test_generation_is_read():
-    settings = {
-        "decoder_start_token_id": 5,
-        "eos_token_id": 2,
-        "pad_token_id": 1,
-        "num_beams": 4,
-        "length_penalty": 0.8,
-        "early_stopping": True,
-        "max_length": 12,
-        "min_length": 3,
-        "no_repeat_ngram_size": 3,
-        "forced_eos_token_id": 2,
-        "bad_words_ids": [[1]],
-    }
-    config, notes = read_generation(settings)
-    assert len(notes) == 1
-    assert "forced end" in notes[0]
-    assert config == GenerationConfig(
-        beam=4,
-        length_penalty="average",
-        alpha=0.8,
-        stopping="first",
-        max_length_ratio=0,
-        max_length_offset=10,  # 12 less the start and the end token
-        min_length=2,
-        no_repeat_ngram=3,
-        start_id=5,
-        end_id=2,
-    )
-
-
-def test_differences_in_generation_are_told():
-    settings = {"eos_token_id": 2, "pad_token_id": 1, "num_beams": 2, "forced_bos_token_id": 7, "top_k": 5}
-    with pytest.raises(ContractError, match="give start_id"):
-        read_generation(settings)
-    config, notes = read_generation(settings, start_id=9)
-    assert (config.start_id, config.forced_ids, config.max_length_ratio) == (9, (7,), 1.0)
-    message = "\n".join(notes)
-    for part in ("forced_eos_token_id None", "pad token 1 is never", "top_k 5"):
-        assert part in message
-    for part in ("early_stopping false", "no max_length"):
-        assert part in message
-    with pytest.raises(ContractError, match="eos_token_id is \\[2, 3\\]"):
-        read_generation({**settings, "eos_token_id": [2, 3]}, start_id=9)
 
 
 def test_a_prompt_is_given_and_not_searched():
@@ -265,30 +208,5 @@ def test_generation_is_written():
     assert len(notes) == 1
     assert "forces" in notes[0]
     assert (fields["max_new_tokens"], fields["min_new_tokens"], fields["bad_words_ids"]) == (11, 2, [[0]])
-    assert read_generation(fields)[0] == config
     _, notes = write_generation(GenerationConfig(), pad_id=0, max_positions=64)
     assert [note.split()[0] for note in notes] == ["max_length_ratio", "the", "length_penalty"]
-
-
-def test_info_is_kept_on_disk(tmp_path):
-    _, info = from_hugging_face(tiny_translator("mbart"))
-    info.write(tmp_path)
-    again = CheckpointInfo.read(tmp_path)
-    assert (again.architecture, again.config, again.generation, again.notes) == (
-        info.architecture,
-        info.config,
-        info.generation,
-        info.notes,
-    )
-    assert set(again.unread) == {f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")}
-    assert all(torch.equal(again.unread[name], info.unread[name]) for name in info.unread)
-    (tmp_path / "hugging_face.json").write_text("{}")
-    with pytest.raises(StoreError):
-        CheckpointInfo.read(tmp_path)
-
-
-def test_generation_wins_over_what_the_checkpoint_said(tmp_path):
-    model, info = from_hugging_face(tiny_translator("mbart"))
-    to_hugging_face(model, tmp_path, info=info, generation=GenerationConfig(beam=1, start_id=7, end_id=2))
-    config = json.loads((tmp_path / "config.json").read_text())
-    assert (config["decoder_start_token_id"], config["bos_token_id"]) == (7, 0)

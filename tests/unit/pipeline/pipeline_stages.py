@@ -85,10 +85,6 @@ def run_silent(context: StageContext) -> None:
     (context.directory / "note.txt").write_text("no metric here")
 
 
-def run_full(context: StageContext) -> None:
-    raise OSError(28, "No space left on device", "/somewhere/model.safetensors")
-
-
 def run_stepping(context: StageContext) -> None:
     """Take three steps, one checkpoint each, ask after each; go on from the last checkpoint."""
     latest = context.checkpoints.latest()

@@ -141,9 +141,3 @@ def test_refuses_what_json_cannot_hold(value):
 def test_refusal_names_the_place():
     with pytest.raises(ContractError, match=r"value\.train\.rates\[1\]: .*numpy\.float64.*model_dump"):
         fingerprint({"train": {"rates": [1.0, np.float64(2.0)]}})
-
-
-@given(st.binary() | st.complex_numbers() | st.sets(st.integers(), min_size=1) | st.decimals() | st.dates())
-def test_never_accepts_foreign_types(value):
-    with pytest.raises(ContractError):
-        canonical_json(value)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nlgraft.basics.pacing import Pacer
 from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.stage import Stage
 from nlgraft.pipeline.store import ArtifactStore, Decision
@@ -42,8 +43,7 @@ def test_a_folder_that_is_slow_to_list_is_listed_rarely_and_own_artifacts_are_kn
         return names(self, key)
 
     monkeypatch.setattr(LocalFiles, "names", slow_names)
-    monkeypatch.setattr(store._known, "_clock", lambda: clock_s)
-    monkeypatch.setattr(store._known, "_next_look_s", {})
+    monkeypatch.setattr(store._known, "_listings", {"train": Pacer(0.0, 0.02, lambda: clock_s)})
     first = publish(store, 2.0)
     listed.clear()  # publishing looks for what killed writers left in the artifact's own folder
     assert reason(store, 3.0) == f"changed field rate (2.0 -> 3.0) since {first.fingerprint[:12]}"

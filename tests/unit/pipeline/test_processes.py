@@ -203,7 +203,7 @@ def test_overlapping_starts_of_a_search_have_one_winner(store: ArtifactStore):
         "from nlgraft.pipeline.store import ArtifactStore; store = ArtifactStore.open(sys.argv[1])\n"
         "for line in sys.stdin:\n"
         "    round, at = line.split(); time.sleep(max(0, float(at) - time.time()))\n"
-        "    try: lock = store.lock_study(sys.argv[2], covers=['search' + round])\n"
+        "    try: lock = store.leases.lock_study(sys.argv[2], covers=['search' + round])\n"
         "    except StudyLockedError: print('refused', flush=True)\n"
         "    else: print('held', flush=True); sys.stdin.readline(); lock.release(); print(flush=True)\n"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,7 +12,7 @@ from nlgraft.basics.errors import ContractError
 from nlgraft.pipeline.checkpoints import Checkpoints
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.local_files import LocalFiles
-from nlgraft.pipeline.stage import NullReporter, Stage, StageContext, StageGraph
+from nlgraft.pipeline.stage import Stage, StageContext, StageGraph
 
 
 def stage(name: str = "training", **changes) -> Stage:
@@ -146,30 +145,3 @@ def test_order_of_inputs_does_not_matter(order):
         StageGraph(stage("bottom", inputs={key: stage(key) for key in keys})) for keys in ("abcd", order)
     ]
     assert graphs[0].stages == graphs[1].stages
-
-
-class StoppingReporter(NullReporter):
-    def should_stop(self) -> str | None:
-        return "enough seen"
-
-
-def test_context_passes_on(tmp_path: Path):
-    reports = []
-
-    class Noting(NullReporter):
-        def report(self, stage, step, metrics):
-            reports.append((stage, step, dict(metrics)))
-
-    checkpoints = Checkpoints(LocalFiles(tmp_path), "checkpoints")
-    node = stage(config={"x": [1]}, seed=5)
-    context = StageContext(stage=node, directory=tmp_path, checkpoints=checkpoints, reporter=Noting())
-    context.report(3, {"dev/loss": 0.5})
-    assert context.should_stop() is None
-    context.config["x"].append(2)
-    assert reports == [("training", 3, {"dev/loss": 0.5})]
-    assert (context.config, context.seed, context.rank, context.world_size) == ({"x": [1]}, 5, 0, 1)
-
-    stopping = StageContext(
-        stage=node, directory=tmp_path, checkpoints=checkpoints, reporter=StoppingReporter()
-    )
-    assert stopping.should_stop() == "enough seen"

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from pipeline_stages import alone, number, total
 
-from nlgraft.basics.errors import ContractError, StageBusy, TrialFailed
+from nlgraft.basics.errors import StageBusy, TrialFailed
 from nlgraft.pipeline.stage import KillReason, NullReporter, Stage, StageGraph, Worker
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import (
-    RecordingReporter,
     TrialRecord,
     TrialStopped,
     execute_stage,
@@ -104,16 +103,6 @@ def test_damaged_result_is_made_again(store: ArtifactStore, damage: str):
     assert "corrupt" not in decisions(run(total(1, 2, 3), store)).values()
 
 
-def test_damaged_input_is_made_again(store: ArtifactStore):
-    run(total(1, 2), store)
-    path = store.fetch(number(1)) / "number.txt"
-    path.chmod(0o644)
-    path.write_text("9")
-    record = run(total(1, 3), store)
-    assert record.metrics == {"test/total": 4.0}
-    assert decisions(record)[number(1).fingerprint] == "corrupt"
-
-
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
@@ -146,15 +135,6 @@ def test_failures_are_named_and_recorded(store: ArtifactStore, function: str, re
     with pytest.raises(TrialFailed):
         run(graph, store)
     assert stored_record(graph, store).attempt == 2
-
-
-def test_a_failing_input_names_the_input(store: ArtifactStore):
-    broken = Stage(name="broken", run="pipeline_stages:run_raising")
-    graph = StageGraph(Stage(name="total", run="pipeline_stages:run_total", inputs={"a": broken}))
-    with pytest.raises(TrialFailed, match="broken: ValueError: the reason") as failed:
-        run(graph, store)
-    assert failed.value.stage == "broken"
-    assert [stage["decision"] for stage in stored_record(graph, store).stages] == ["failed", "miss"]
 
 
 def test_interruption_is_recorded_as_killed(store: ArtifactStore):
@@ -253,17 +233,6 @@ def test_workers_that_publish_nothing(store: ArtifactStore):
     assert run(graph, store, distribute=stop).state == "stopped"
 
 
-def test_worker_removes_a_damaged_input(store: ArtifactStore):
-    """So that the next attempt makes it again."""
-    run(total(1), store)
-    path = store.fetch(number(1)) / "number.txt"
-    path.chmod(0o644)
-    path.write_text("9")
-    with pytest.raises(Exception, match=r"number\.txt has checksum"):
-        execute_stage(total(1, 1).result, store, reporter=NullReporter())
-    assert not store.has(number(1))
-
-
 def test_failure_after_another_owner_published(store: ArtifactStore):
     """The artifact is there, which is all that was wanted."""
 
@@ -302,26 +271,6 @@ def test_names_that_collide_are_prefixed(store: ArtifactStore):
     numbered = [f"stepping-{stage.fingerprint[:8]}/train/loss" for stage in (upstream, other)]
     names = run(StageGraph(both), store).curves.keys()
     assert any(names == {"train/loss", "stepping/train/loss", name} for name in numbered)
-
-
-def test_recorder_of_the_caller_is_used(store: ArtifactStore):
-    recorder = RecordingReporter(NullReporter())
-    graph = StageGraph(number(1, is_distributed=True))
-
-    def distribute(stage: Stage) -> None:
-        recorder.report(stage.name, 4, {"train/loss": 0.25})
-        raise TrialStopped("as asked")
-
-    assert run(graph, store, reporter=recorder, distribute=distribute).metrics == {"train/loss": 0.25}
-
-
-def test_a_full_disk_kills_a_trial_and_does_not_fail_it(store: ArtifactStore):
-    """The trial is run again once there is room."""
-    record = run(alone("full"), store)
-    assert record.state == "killed"
-    assert record.reason.startswith("disk full at /somewhere/model.safetensors; free space there (OSError: ")
-    assert stored_record(alone("full"), store).state == "killed"
-    assert record.stages[0]["decision"] == "stopped"
 
 
 def test_a_driver_that_is_gone_kills_a_trial(store: ArtifactStore):
@@ -378,12 +327,3 @@ def test_full_disk_leaves_no_record_but_the_reason(store: ArtifactStore, monkeyp
     record = run(StageGraph(number(1, is_distributed=True)), store, distribute=wrap)
     assert record.state == "killed"
     assert record.reason.startswith(f"disk full at {store.uri}; free space there (RuntimeError: I/O error")
-
-
-def test_rank_above_zero_drops_contract_errors_with_its_output(store: ArtifactStore):
-    execute_stage(alone("worded").result, store, reporter=NullReporter(), worker=Worker(rank=1, world_size=2))
-    assert not store.has(alone("worded").result)
-    with pytest.raises(ContractError):
-        execute_stage(
-            alone("worded").result, store, reporter=NullReporter(), worker=Worker(rank=0, world_size=2)
-        )

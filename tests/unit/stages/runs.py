@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from nlgraft.pipeline.execute import RecordingReporter
-from nlgraft.pipeline.runner import StageRunner
 from nlgraft.pipeline.stage import NullReporter
-from nlgraft.pipeline.trial import run_trial
+from nlgraft.pipeline.trial import StageRunner, run_trial
 
 
 class StopsAt(NullReporter):

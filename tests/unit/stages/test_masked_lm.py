@@ -34,7 +34,6 @@ from nlgraft.stages.masked_lm_graph import (
     TrainMaskedSettings,
 )
 from nlgraft.stages.released_graph import checkpoint_settings
-from nlgraft.stages.run.exchange_stages import old_frequencies
 from nlgraft.stages.stage_kind import NoSettings
 from nlgraft.stages.training_settings import TrainLanguageModelInputs
 from nlgraft.text.corpus_config import ConlangConfig
@@ -299,7 +298,6 @@ def test_an_encoder_decoder_begins_with_the_encoder_twice(store, norm):
 
 
 def test_both_tables_of_an_encoder_decoder_are_exchanged(store):
-    """By one plan a side; tokens are counted in the text that a table reads."""
     both = BERT2BERT.stage(
         "both", Bert2BertSettings(model=OURS), Bert2BertInputs(masked_lm=own_masked_lm()), seed=2
     )
@@ -309,12 +307,11 @@ def test_both_tables_of_an_encoder_decoder_are_exchanged(store):
     for exchanged in (sides, sides[1:]):
         plans = PLAN.stage(
             f"plan_{len(exchanged)}",
-            PlanSettings(method="avg", cap=10, order="frequency", streams=dict.fromkeys(sides, "source 0")),
+            PlanSettings(method="avg", cap=10),
             PlanInputs(
                 model=both,
                 old=dict.fromkeys(exchanged, old),
                 new=dict.fromkeys(exchanged, new),
-                encoded=shared_text().stage,
             ),
             seed=1,
         )
@@ -329,18 +326,6 @@ def test_both_tables_of_an_encoder_decoder_are_exchanged(store):
         assert all(torch.equal(before[n], after[n]) for n in before if not n.startswith(gone))
         assert len(after["target_embedding.table.weight"]) == 120
         assert len(after["source_embedding.table.weight"]) == (120 if exchanged == sides else 200)
-
-
-def test_a_shared_table_counts_the_text_of_both_sides(store):
-    _, at = run(store, own_masked_lm())
-    table, other = torch.zeros(200, 2), torch.zeros(200, 2)
-    streams = dict.fromkeys(("encoder", "decoder"), "source 0")
-    apart, shared = (
-        old_frequencies(at("upstream_encoded"), streams, tables, "decoder", 200)
-        for tables in ({"encoder": other, "decoder": table}, {"encoder": table, "decoder": table})
-    )
-    assert sum(apart) > 0
-    assert shared == [2 * count for count in apart]
 
 
 def test_a_bare_encoder_has_no_vocabulary_to_exchange(store):

@@ -36,7 +36,7 @@ def snapshot(client, experiment="demo"):
 def run_study(tracker, toy, store, report):
     for trial in toy.trials:
         tracker.trial_started(trial)
-        tracker.trial_metrics(trial.fingerprint, 10, {"train/loss": 2.5}, 1_000_010)
+        tracker.trial_metrics(trial, 10, {"train/loss": 2.5}, 1_000_010)
         toy.publish(store, trial)
         tracker.trial_ended(trial, toy.record(trial), store)
     report.mkdir(exist_ok=True)

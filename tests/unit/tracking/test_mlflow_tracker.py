@@ -247,27 +247,6 @@ def test_one_trial_in_two_cells_is_one_run_in_each(open_tracker, client, toy):
     assert {runs[name].info.status for name in ("baseline, seed 1", "arm=avg_eg, seed 1")} == {"FINISHED"}
 
 
-def test_an_edited_study_is_another_tree(open_tracker, client, toy):
-    """A finished study's page does not change because its file was edited."""
-    for fingerprint in ("a" * 64, "b" * 64):
-        tracker = open_tracker(fingerprint=fingerprint)
-        tracker.trial_ended(toy.trials[0], toy.record(toy.trials[0]))
-        tracker.close()
-    experiment = client.get_experiment_by_name("demo").experiment_id
-    runs = client.search_runs([experiment], "tags.`nlgraft.kind` = 'trial'")
-    assert len({run.data.tags[NESTED] for run in runs}) == 2
-
-
-def test_a_cell_that_start_study_did_not_name_gets_its_run(open_tracker, client, toy):
-    cell = toy.Cell("arm=att_eg", {"arm": "att_eg"}, "c2")
-    trial = toy.Trial(cell, "c2-1")
-    tracker = open_tracker()
-    tracker.trial_ended(trial, toy.record(trial))
-    tracker.close()
-    runs = runs_by_name(client)
-    assert runs["arm=att_eg, seed 1"].data.tags[NESTED] == runs["arm=att_eg"].info.run_id
-
-
 def test_a_final_value_that_the_curve_ends_with_is_one_point(open_tracker, client, toy):
     trial = toy.trials[0]
     tracker = open_tracker()

@@ -3,16 +3,15 @@ import hashlib
 import pytest
 
 from nlgraft.pipeline.stage import Stage, StageGraph
-from nlgraft.tracking.layout import cell_metrics
-from nlgraft.tracking.naming import (
+from nlgraft.tracking.entries import (
     distinct_levels,
     flatten,
     metric_name,
     split_params,
     tag_value,
     upstream_trainings,
-    value_text,
 )
+from nlgraft.tracking.layout import cell_metrics
 
 
 @pytest.mark.parametrize(
@@ -55,10 +54,6 @@ def test_flatten_writes_dotted_keys_and_keeps_lists_whole():
         "none": "null",
         "on": "true",
     }
-
-
-def test_values_of_different_types_read_differently_where_mlflow_shows_them():
-    assert [value_text(value) for value in (1, 1.0, "1", True)] == ["1", "1.0", "1", "true"]
 
 
 def test_a_parameter_that_is_too_long_becomes_an_artifact():

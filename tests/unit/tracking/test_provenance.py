@@ -23,11 +23,6 @@ def test_commit_branch_and_dirty_flag(tmp_path):
     assert "mlflow.source.git.branch" not in git_tags(tmp_path)
 
 
-def test_a_directory_outside_git_has_no_git_tags(tmp_path, monkeypatch):
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert git_tags(tmp_path) == {}
-
-
 def test_without_git_the_rest_is_still_told(monkeypatch):
     monkeypatch.setenv("PATH", "")
     tags = provenance_tags()

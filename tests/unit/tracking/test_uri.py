@@ -11,7 +11,7 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.runs.run import artifact_root
 from nlgraft.tracking import connection
 from nlgraft.tracking.mlflow_tracker import MlflowTracker
-from nlgraft.tracking.uri import check_uri, public_text, sqlite_path
+from nlgraft.tracking.uri import check_uri, public_text
 
 
 @pytest.mark.parametrize(
@@ -20,14 +20,6 @@ from nlgraft.tracking.uri import check_uri, public_text, sqlite_path
 )
 def test_what_mlflow_can_write_to_is_taken(uri):
     assert check_uri(uri) == uri
-
-
-def test_a_file_store_is_refused_naming_the_way_out():
-    with pytest.raises(StudyError) as caught:
-        check_uri("file:///data/mlruns")
-    (problem,) = caught.value.problems
-    assert problem.path == "tracking.uri"
-    assert "mlflow migrate-filestore --source /data/mlruns --target sqlite:///mlflow.db" in problem.message
 
 
 @pytest.mark.parametrize("uri", ["postgresql://u:geheim@h/d", "postgresql+psycopg2://u:geheim@h/d"])
@@ -44,11 +36,6 @@ def test_a_database_without_its_driver_is_refused_with_what_to_install(uri, monk
 def test_a_database_with_its_driver_is_taken(monkeypatch):
     monkeypatch.setitem(sys.modules, "psycopg2", ModuleType("psycopg2"))
     assert check_uri("postgresql+psycopg2://u:p@h/d") == "postgresql+psycopg2://u:p@h/d"
-
-
-def test_a_driver_that_nobody_knows_is_refused():
-    with pytest.raises(StudyError, match="is no database URI"):
-        check_uri("postgresql+nothing://h/d")
 
 
 @pytest.mark.parametrize(
@@ -81,14 +68,6 @@ def test_artifacts_of_a_database_do_not_land_in_the_working_directory(uri, root,
 def test_an_empty_uri_is_refused():
     with pytest.raises(StudyError, match="empty"):
         check_uri(" ")
-
-
-def test_where_a_sqlite_database_lies():
-    assert sqlite_path("sqlite:////data/m.db") == Path("/data/m.db")
-    assert sqlite_path("sqlite:///m.db?timeout=5") == Path.cwd() / "m.db"
-    assert sqlite_path("sqlite+pysqlite:////data/m.db") == Path("/data/m.db")
-    assert sqlite_path("sqlite:///:memory:") is None
-    assert sqlite_path("http://h") is None
 
 
 def test_messages_that_quote_a_uri_show_no_password_and_one_line():

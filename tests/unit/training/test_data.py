@@ -235,7 +235,6 @@ def test_every_epoch_holds_every_example_once():
     assert all(sorted(np.concatenate(epoch).tolist()) == list(range(600)) for epoch in epochs)
     assert all(np.array_equal(a, b) for a, b in zip(epochs[0], epochs[2], strict=True))
     assert not all(np.array_equal(a, b) for a, b in zip(epochs[0], epochs[1], strict=False))
-    assert data.padding().efficiency > 0.8
 
 
 def test_text_of_several_languages_by_hand():

@@ -9,8 +9,8 @@ import torch
 from scipy.linalg import eigh
 from scipy.sparse import csr_matrix, vstack
 
-from nlgraft.vocab.methods.matching_pursuit import matching_pursuit
-from nlgraft.vocab_tool.doctor import crafted_tokens
+from nlgraft.vocab.methods.neighbours import matching_pursuit
+from nlgraft.vocab_tool.checks import crafted_tokens
 from tests.tiny_checkpoints import KINDS, LINES, OTHER_LINES, load, run
 
 NUM_SHARED, NUM_CLEAN, NUM_CRAFTED = 400, 200, 30

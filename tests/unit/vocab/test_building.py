@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from nlgraft.basics.errors import DataError
-from nlgraft.vocab.methods.building import build_plan, word_classes
+from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.methods.interface import PlanChoices, PlanMaterial, TokenVectors
 from nlgraft.vocab.methods.registry import METHODS, find_method
 from nlgraft.vocab.plans.transfer_plan import Provenance
 from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
-from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, SUBWORD_NMT, WORDPIECE, Kind
+from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, WORDPIECE, Kind
 from nlgraft.vocab.tokenizers.vocabulary import make_vocabulary
 
 
@@ -130,12 +130,6 @@ def test_a_method_says_what_it_lacks():
 def test_unknown_method_names_the_nearest():
     with pytest.raises(DataError, match="Did you mean 'hewitt'"):
         find_method("hewit")
-
-
-def test_classes_say_where_in_a_word_a_token_stands():
-    wordpiece = vocabulary(["[PAD]", "motor", "##s", None], specials={"[PAD]"})
-    assert word_classes(wordpiece).tolist() == [0, 1, 2, 0]
-    assert word_classes(vocabulary(["mo@@", "tor"], SUBWORD_NMT)).tolist() == [2, 1]
 
 
 def test_a_token_that_no_text_gives_is_copied_by_its_name():

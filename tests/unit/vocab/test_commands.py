@@ -14,10 +14,10 @@ from nlgraft.basics.errors import DataError
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab_tool.apply import apply_plan, padding_multiple
+from nlgraft.vocab_tool.checkpoints import load_checkpoint
+from nlgraft.vocab_tool.checks import verify_checkpoint
 from nlgraft.vocab_tool.outputs import written_at_once
 from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer, read_text
-from nlgraft.vocab_tool.stored_checkpoints import load_checkpoint
-from nlgraft.vocab_tool.verify import verify_checkpoint
 
 OLD = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "motor", "##cycle", "##s"]
 NEW = ["[CLS]", "[PAD]", "[UNK]", "motorcycle", "motor", "##s"]
@@ -47,7 +47,7 @@ def test_a_checkpoint_is_written_with_all_that_belongs_to_it(places):
     written = {path.name for path in (places / "out").iterdir()}
     assert {"modules.json", "1_Pooling", "tokenizer.json", "config.json", "model.safetensors"} <= written
     assert "secret.txt" not in written
-    assert load_checkpoint(places / "out", keeps_dtype=True).dtype == torch.bfloat16
+    assert load_checkpoint(places / "out").dtype == torch.bfloat16
     assert (applied.old_rows, applied.new_rows) == (7, 6)
     assert (applied.old_parameters, applied.new_parameters) == (56, 48)
     assert any("no token for sep_token_id 3 of the configuration" in note for note in applied.notes)

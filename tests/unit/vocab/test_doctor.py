@@ -10,8 +10,7 @@ from tokenizers import Tokenizer, models
 
 from nlgraft.basics.errors import DataError
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
-from nlgraft.vocab_tool.doctor import examine_checkpoint, examine_table, unreachable_tokens
-from nlgraft.vocab_tool.verify import verify_checkpoint
+from nlgraft.vocab_tool.checks import examine_checkpoint, examine_table, unreachable_tokens, verify_checkpoint
 from tests.tiny_masked_lms import masked_lm, pieces
 
 

@@ -21,7 +21,7 @@ from nlgraft.text.word_tokenizers import learn_tokenizer
 from nlgraft.vocab.tokenizers.extension import continue_merges, expected_counts, learn_extension, learn_pieces
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab_tool.changed import extend
-from nlgraft.vocab_tool.doctor import unreachable_tokens
+from nlgraft.vocab_tool.checks import unreachable_tokens
 from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer
 from tests.tiny_checkpoints import (
     LANGUAGES,
@@ -72,7 +72,7 @@ def test_every_new_token_is_reachable_and_old_ids_stay(kind, tmp_path):
     (tmp_path / "text").write_text("\n".join(lines[1]), "utf-8")
     done = extend(str(tmp_path / "old"), [tmp_path / "text"], tmp_path / "new", num_tokens=150)
     assert done.new_size == done.old_size + 150
-    assert done.new_tokens < 0.9 * done.old_tokens
+    assert done.text.new_tokens < 0.9 * done.text.old_tokens
     before, after = (
         tokenizers.Tokenizer.from_file(str(tmp_path / name / "tokenizer.json")) for name in ("old", "new")
     )
@@ -132,7 +132,7 @@ def test_marked_words_are_extended_within_themselves(has_bytes, tmp_path):
     )
     made = set(after.get_vocab()) - set(before.get_vocab())
     assert "▁teacher" in made
-    assert done.new_tokens < done.old_tokens
+    assert done.text.new_tokens < done.text.old_tokens
     assert not [token for token in made if "▁" in token[1:] or "<" in token]
     for line in text:
         assert after.decode(after.encode(line).ids) == before.decode(before.encode(line).ids)
@@ -209,7 +209,7 @@ def test_unigram_gets_pieces_behind_its_own(specials, tmp_path):
     (tmp_path / "text").write_text("\n".join(text), "utf-8")
     done = extend(str(tmp_path / "old"), [tmp_path / "text"], tmp_path / "new", num_tokens=15)
     assert done.old_size + 10 <= done.new_size <= done.old_size + 15
-    assert done.new_tokens < 0.7 * done.old_tokens
+    assert done.text.new_tokens < 0.7 * done.text.old_tokens
     before, after = (
         tokenizers.Tokenizer.from_file(str(tmp_path / name / "tokenizer.json")) for name in ("old", "new")
     )

@@ -11,8 +11,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from nlgraft.basics.errors import DataError
-from nlgraft.vocab.tokenizers.legacy import wordpiece_json
-from nlgraft.vocab.tokenizers.loading import load_vocabulary, read_subword_nmt
+from nlgraft.vocab.tokenizers.loading import load_vocabulary, read_subword_nmt, wordpiece_json
 from nlgraft.vocab.tokenizers.tokenizer_json import read_tokenizer_json
 from nlgraft.vocab.tokenizers.tokens import BYTE_LEVEL, SENTENCEPIECE, Kind, Tok
 from tests.tiny_checkpoints import train_spm

@@ -22,7 +22,7 @@ from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.pruning import prune_tokenizer
 from nlgraft.vocab.tokenizers.spm import sentencepiece_json
 from nlgraft.vocab_tool.changed import prune
-from nlgraft.vocab_tool.doctor import unreachable_tokens
+from nlgraft.vocab_tool.checks import unreachable_tokens
 from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer
 
 
@@ -68,7 +68,7 @@ def test_text_of_kept_tokens_is_encoded_as_before(kind, lines, tmp_path):
     done = prune(str(tmp_path / "old"), [tmp_path / "text"], tmp_path / "new")
     after = tokenizers.Tokenizer.from_file(str(tmp_path / "new" / "tokenizer.json"))
     assert done.new_size == after.get_vocab_size() < done.old_size
-    assert done.new_tokens == done.old_tokens
+    assert done.text.new_tokens == done.text.old_tokens
     kept = set(after.get_vocab())
     draw = random.Random(0)
     parts = [before.decode([i]) for i in range(before.get_vocab_size())]
@@ -90,7 +90,7 @@ def test_every_row_of_a_pruned_vocabulary_is_a_copy(lines, tmp_path):
     (tmp_path / "text").write_text("\n".join(lines[0]), "utf-8")
     done = prune(str(tmp_path / "old"), [tmp_path / "text"], tmp_path / "new", min_count=3, size=300)
     assert done.new_size <= 300
-    assert done.new_tokens > done.old_tokens
+    assert done.text.new_tokens > done.text.old_tokens
     after = transformers.AutoTokenizer.from_pretrained(tmp_path / "new")
     assert after.convert_ids_to_tokens(after("a b")["input_ids"])[::3] == ["<s>", "</s>"]
     assert after.decode(after(lines[1][0])["input_ids"], skip_special_tokens=True) == lines[1][0]
@@ -152,8 +152,8 @@ def test_padding_is_not_counted_and_its_id_follows(lines, tmp_path):
     done = prune(str(tmp_path / "tokenizer.json"), [tmp_path / "text"], tmp_path / "new")
     after = tokenizers.Tokenizer.from_file(str(tmp_path / "new" / "tokenizer.json"))
     assert (
-        done.new_tokens
-        == done.old_tokens
+        done.text.new_tokens
+        == done.text.old_tokens
         == sum(len(plain.encode(line, add_special_tokens=False)) for line in lines[0][:20])
     )
     assert after.encode(lines[0][0]).tokens[-1] == "<fill>"

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
-
-from nlgraft.basics.errors import DataError
-from nlgraft.vocab.methods.similar import Relation, hyperword_relation, similar_tokens
+from nlgraft.vocab.methods.similar import Relation, SimilarTokens, hyperword_relation
 from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
 from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, WORDPIECE, Kind, Tok
 from nlgraft.vocab.tokenizers.vocabulary import make_vocabulary
@@ -18,8 +14,10 @@ def vocabulary(surfaces, marking=WORDPIECE, kinds=None):
     return make_vocabulary(surfaces, kinds, marking, GreedySegmenter(ids, marking))
 
 
-def found(table, old, index=0):
-    return [(old.surfaces[member], int(relation)) for member, relation in table.of(index)]
+def similar(tok, old, **options):
+    return [
+        (old.surfaces[member], int(relation)) for member, relation in SimilarTokens(old, **options).of(tok)
+    ]
 
 
 def test_precedence_is_prefix_then_suffix_then_infix():
@@ -42,42 +40,23 @@ def test_order_and_cap():
     old = vocabulary(["a", "##b", "abxxxx", "abx", "abxx"])
     tok = WORDPIECE.canonical("ab")
     subwords = [("a", 0), ("##b", 1)]
-    by_id = similar_tokens([tok], old, cap=3)
-    assert found(by_id, old) == [*subwords, ("abxxxx", 3)]
-    shortest = similar_tokens([tok], old, cap=3, order="shortest")
-    assert found(shortest, old) == [*subwords, ("abx", 3)]
-    frequent = similar_tokens([tok], old, cap=3, order="frequency", frequencies=[1, 1, 1, 2, 9])
-    assert found(frequent, old) == [*subwords, ("abxx", 3)]
-    assert len(similar_tokens([tok], old, cap=None).of(0)) == 5
-    assert found(similar_tokens([tok], old, cap=1), old) == subwords
-    with pytest.raises(DataError, match="frequency"):
-        similar_tokens([tok], old, order="frequency")
+    assert similar(tok, old, cap=3) == [*subwords, ("abxxxx", 3)]
+    assert len(similar(tok, old, cap=None)) == 5
+    assert similar(tok, old, cap=1) == subwords
 
 
 def test_a_piece_that_occurs_twice_counts_once():
     old = vocabulary(["an", "##an", "##x"])
-    table = similar_tokens([WORDPIECE.canonical("##anxan")], old)
-    assert found(table, old) == [("##an", 0), ("##x", 2)]
+    assert similar(WORDPIECE.canonical("##anxan"), old) == [("##an", 0), ("##x", 2)]
 
 
 def test_special_byte_and_unused_entries_never_count():
     kinds = [Kind.SPECIAL, Kind.UNUSED, Kind.NORMAL, Kind.NORMAL]
     old = vocabulary(["[abc]", "abc", "▁", "▁ab"], SENTENCEPIECE, kinds)
-    table = similar_tokens([Tok(b"a", True), Tok(b"", True), Tok(b"a", True, None, Kind.SPECIAL)], old)
-    assert found(table, old) == [("▁ab", 3)]
-    assert table.sizes.tolist() == [1, 0, 0]
+    assert similar(Tok(b"a", True), old) == [("▁ab", 3)]
+    assert similar(Tok(b"", True), old) == similar(Tok(b"a", True, None, Kind.SPECIAL), old) == []
 
 
 def test_the_other_boundary_variant_is_no_member():
     old = vocabulary(["er", "##e", "##r"])
-    assert found(similar_tokens([WORDPIECE.canonical("##er")], old), old) == [("##e", 0), ("##r", 1)]
-
-
-def test_padded_table():
-    old = vocabulary(["a", "##b", "abc"])
-    members, relations = similar_tokens([Tok(b"ab", True), Tok(b"zz", True), Tok(b"b", False)], old).padded()
-    assert members.tolist() == [[0, 1, 2], [0, 0, 0], [2, 0, 0]]
-    assert relations.tolist() == [[0, 1, 3], [6, 6, 6], [5, 6, 6]]
-    assert members.dtype == np.int64
-    empty, pads = similar_tokens([], old).padded()
-    assert empty.shape == pads.shape == (0, 1)
+    assert similar(WORDPIECE.canonical("##er"), old) == [("##e", 0), ("##r", 1)]

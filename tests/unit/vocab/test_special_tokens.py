@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from nlgraft.text.word_tokenizers import learn_byte_tokenizer
-from nlgraft.vocab_tool.stored_checkpoints import load_checkpoint
+from nlgraft.vocab_tool.checkpoints import load_checkpoint
 from tests.tiny_checkpoints import (
     LANGUAGES,
     LINES,

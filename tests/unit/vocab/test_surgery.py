@@ -18,9 +18,8 @@ from nlgraft.vocab.surgery.exchange import exchange_vocabulary
 from nlgraft.vocab.surgery.tensors import count_embedding_parameters, find_vocabulary_tensors
 from nlgraft.vocab.surgery.token_ids import id_settings
 from nlgraft.vocab.tokenizers.tokenizer_json import read_tokenizer_json
-from nlgraft.vocab_tool.lazy_models import LazyModel
-from nlgraft.vocab_tool.stored_checkpoints import load_checkpoint
-from nlgraft.vocab_tool.verify import check_permutation
+from nlgraft.vocab_tool.checkpoints import load_checkpoint
+from nlgraft.vocab_tool.checks import check_permutation
 from tests.tiny_architectures import (
     MODELS,
     MORE_MODELS,
@@ -47,7 +46,7 @@ def test_permutation_of_other_architectures(name):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
-    check = check_permutation(LazyModel(model))
+    check = check_permutation(model)
     assert check.is_good, check.detail
 
 
@@ -91,7 +90,7 @@ def model(request):
 
 def test_permutation(model):
     """V40: reversed ids, same logits; tied or not, one side or two, with and without head and bias."""
-    check = check_permutation(LazyModel(model))
+    check = check_permutation(model)
     assert check.is_good, check.detail
 
 
@@ -112,7 +111,7 @@ def test_a_changed_model_survives_saving(model, tmp_path):
         made, kept = (getattr(m, part, None) for m in (changed, loaded))
         for name in ("vocab_size", *(id_settings(made) if made else ())):
             assert getattr(made, name, None) == getattr(kept, name, None), (part, name)
-    assert check_permutation(LazyModel(loaded)).is_good
+    assert check_permutation(loaded).is_good
 
 
 def test_ids_follow_their_tokens():
@@ -164,7 +163,7 @@ def test_one_side_survives_a_reload(tmp_path):
     loaded = load_checkpoint(tmp_path)
     assert (loaded.config.vocab_size, loaded.config.decoder_vocab_size) == (V, len(NEW_TOKENS))
     assert ties(loaded) == ties(changed)
-    assert check_permutation(LazyModel(loaded)).is_good
+    assert check_permutation(loaded).is_good
 
 
 @pytest.mark.parametrize(
@@ -196,8 +195,8 @@ def test_one_size_for_two_vocabularies_is_padded_and_said(name, tmp_path):
     assert torch.equal(encoder, model.get_encoder().get_input_embeddings().weight)
     assert torch.equal(decoder[: len(NEW_TOKENS)], loaded.lm_head.weight[: len(NEW_TOKENS)])
     assert not decoder[len(NEW_TOKENS) :].any()
-    assert check_permutation(LazyModel(changed)).is_good
-    assert check_permutation(LazyModel(loaded)).is_good
+    assert check_permutation(changed).is_good
+    assert check_permutation(loaded).is_good
     ids = torch.tensor([[3, 4, 5]])
     made = loaded.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False)
     assert made.max() < len(NEW_TOKENS)

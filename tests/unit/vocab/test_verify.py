@@ -15,10 +15,10 @@ from transformers import (
 
 from nlgraft.basics.errors import DataError
 from nlgraft.commands.main import main
-from nlgraft.vocab.tokenizers.legacy import wordpiece_json
+from nlgraft.vocab.tokenizers.loading import wordpiece_json
+from nlgraft.vocab_tool.checkpoints import load_checkpoint
+from nlgraft.vocab_tool.checks import verify_checkpoint
 from nlgraft.vocab_tool.outputs import EXCHANGE_RECORD
-from nlgraft.vocab_tool.stored_checkpoints import load_checkpoint
-from nlgraft.vocab_tool.verify import verify_checkpoint
 from tests.tiny_architectures import (
     V,
     bert_config,

@@ -19,6 +19,10 @@ _REMOVED = {
     ("score.dev_precision", "fp32"),
     ("transfer.norm_match", "none"),
     ("vocabulary.norm_match", "none"),
+    ("transfer.order", "id"),
+    ("generator.init", "zeros"),
+    ("generator.distillation_reduction", "sum_dim"),
+    ("generator.distillation_align", "input"),
 }
 """Settings that there are no more, with what takes their place: no deviation of an earlier registration."""
 _Pairs = list[tuple[FrozenCell, FrozenCell]]

@@ -51,28 +51,13 @@ class Place:
         joined = torch.cat(parts)[self.num_unread_rows :]
         return joined[0] if self.is_row else joined
 
-    def write(self, parameter: Tensor, unread: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Split our parameter [rows, ...] into the checkpoint's tensors, equal shares [rows / parts, ...].
-
-        Args:
-            parameter: Its values [rows, ...].
-            unread: Leading rows of some tensors; zero where there are none.
-        """
+    def write(self, parameter: Tensor) -> dict[str, Tensor]:
+        """Split our parameter [rows, ...] into the checkpoint's tensors, equal shares [rows / parts, ...]."""
         values = parameter.detach()[None] if self.is_row else parameter.detach()
-        if self.num_unread_rows:
-            first = values.new_zeros(self.num_unread_rows, *values.shape[1:])
-            kept = unread.get(self.tensor_names[0])
-            values = torch.cat([first if kept is None else kept.to(values), values])
+        values = torch.cat([values.new_zeros(self.num_unread_rows, *values.shape[1:]), values])
         parts = values.chunk(len(self.tensor_names))
         # safetensors refuses tensors that share memory.
         return {name: part.to("cpu", copy=True) for name, part in zip(self.tensor_names, parts, strict=True)}
-
-    def unread(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the leading rows that ``read`` leaves out, by name, in fp32, [unread rows, ...]."""
-        if not self.num_unread_rows:
-            return {}
-        name = self.tensor_names[0]
-        return {name: tensors[name][: self.num_unread_rows].detach().to(torch.float32, copy=True)}
 
 
 def places(config: TransformerConfig) -> list[Place]:

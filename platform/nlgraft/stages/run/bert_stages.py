@@ -33,8 +33,7 @@ from nlgraft.text.tokenizers import PAD, SPECIAL_PIECES, UNK
 from nlgraft.training.masked_lm_training import write_masked_lm
 from nlgraft.training.models import write_description
 from nlgraft.vocab.tokenizers.directories import find_tokenizer
-from nlgraft.vocab.tokenizers.legacy import added_token, read_lines, wordpiece_json
-from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from nlgraft.vocab.tokenizers.loading import added_token, load_vocabulary, read_lines, wordpiece_json
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")

@@ -158,7 +158,7 @@ def write_plans(
 
     Args:
         context: Context of the stage, whose seed draws rows.
-        settings: How similar tokens are chosen and norms matched.
+        settings: How many similar tokens are chosen.
         inputs: Model and vocabularies.
         method: Chooses the method of a side from its name and its old table, [V, D].
     """
@@ -166,15 +166,8 @@ def write_plans(
     tables = embedding_tables(model)
     for side in inputs.new:
         old, new = (load_vocabulary(tokenizers[side]) for tokenizers in (inputs.old, inputs.new))
-        choices = PlanChoices(
-            cap=settings.cap,
-            order=settings.order,
-            noise_std=_noise_std(model),
-            seed=context.seed or 0,
-        )
+        choices = PlanChoices(cap=settings.cap, noise_std=_noise_std(model), seed=context.seed or 0)
         material = PlanMaterial(
-            frequencies=inputs.encoded
-            and old_frequencies(inputs.encoded, settings.streams, tables, side, len(old)),
             old_rows=tables[side].float().numpy(),
             new_vectors=inputs.new_vectors and read_vectors(inputs.new_vectors, side),
             old_vectors=inputs.old_vectors and read_vectors(inputs.old_vectors, side),
@@ -189,33 +182,6 @@ def _donor(inputs: PlanInputs[Path], new: Vocabulary) -> TokenVectors | None:
         return None
     table = embedding_tables(read_exchangeable(inputs.donor))[SIDE].float().numpy()
     return donor_rows(new, load_vocabulary(inputs.donor_tokenizer), table)
-
-
-def old_frequencies(
-    encoded: Path, streams: Mapping[Any, str], tables: Mapping[str, Tensor], side: str, size: int
-) -> list[int]:
-    """Count the old tokens in the training text that a side's table reads.
-
-    All stages that look for similar tokens count here, so that they find the same S_m.
-
-    Args:
-        encoded: Text in the old vocabularies.
-        streams: Stream of each side.
-        tables: Embedding table of each side, [V, D]; a shared table counts the text of all its sides.
-        side: Whose tokens are counted.
-        size: Tokens of its vocabulary.
-
-    Returns:
-        Count of each old token.
-    """
-    text = read_encoded(encoded, "train")
-    # A tied table reads the text of every side that shares it.
-    sides = [name for name, table in tables.items() if table.data_ptr() == tables[side].data_ptr()]
-    counts = np.zeros(size, dtype=np.int64)
-    for name in sides:
-        if name in streams:
-            counts += np.bincount(text.stream(streams[name]).values, minlength=size)
-    return counts.tolist()
 
 
 # --- exchange -------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from statistics import NormalDist
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
@@ -39,6 +39,42 @@ class PlannedTrial:
     def fingerprint(self) -> str:
         """Fingerprint of the trial: that of its last stage."""
         return self.graph.fingerprint
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepTrial:
+    """One trial that a sweep has to complete.
+
+    Attributes:
+        kind: ``search`` trials are scored on dev only, ``replicate`` trials on dev and test.
+        params: Searched values by dotted path; empty without a search.
+        number: Number of the proposal within its cell; None for replicates.
+        config: The resolved config of the system, as JSON values.
+    """
+
+    kind: Literal["search", "replicate"]
+    cell: Cell
+    seed: int
+    config: Mapping[str, Any] = field(repr=False)
+    graph: StageGraph
+    params: Mapping[str, Any] = field(default_factory=dict)
+    number: int | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the trial: that of its last stage."""
+        return self.graph.fingerprint
+
+    @property
+    def key(self) -> str:
+        """Identity within one sweep; the fingerprint is none, since two cells may hold the same trial."""
+        return f"{self.kind}/{self.cell.key}/{self.seed if self.number is None else self.number}"
+
+    @property
+    def name(self) -> str:
+        """Name shown to people: cell and seed, or cell and number of the proposal."""
+        tail = f"seed {self.seed}" if self.number is None else f"search {self.number}"
+        return f"{self.cell.label}, {tail}"
 
 
 @dataclass(frozen=True, repr=False)

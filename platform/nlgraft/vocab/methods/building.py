@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from nlgraft.basics.errors import DataError
@@ -21,7 +20,7 @@ from nlgraft.vocab.methods.interface import (
     TokenVectors,
 )
 from nlgraft.vocab.methods.registry import find_method
-from nlgraft.vocab.plans.transfer_plan import Array, Noise, NormMatch, Provenance, TransferPlan
+from nlgraft.vocab.plans.transfer_plan import Array, Noise, Provenance, TransferPlan
 from nlgraft.vocab.tokenizers.tokens import Kind, Tok
 from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES, Vocabulary, role_of
 
@@ -46,9 +45,6 @@ def build_plan(
         DataError: Unknown method, or one that needs rows or vectors that are missing.
     """
     method = find_method(method) if isinstance(method, str) else method
-    if choices.is_case_matched:
-        # Then new tokens are compared as they are, not as the old tokenizer would change them.
-        old = replace(old, normalise=str)
     _check_needs(method, material)
     draft = _Draft(old, new)
     draft.match(method.has_copies)
@@ -60,7 +56,7 @@ def build_plan(
     noise = replace(method.noise, seed=choices.seed)
     if choices.noise_std is not None and noise.spread == "fixed":
         noise = replace(noise, scale=choices.noise_std)
-    return draft.plan(noise, choices.norm_match, method.name)
+    return draft.plan(noise, method.name)
 
 
 def _check_needs(method: Method, material: PlanMaterial) -> None:
@@ -95,15 +91,6 @@ def donor_rows(new: Vocabulary, donor: Vocabulary, table: Array) -> TokenVectors
         for identity in weights:  # one, or none
             vectors[row], counts[row] = table[identity], 1
     return TokenVectors(vectors, counts)
-
-
-def word_classes(vocabulary: Vocabulary) -> NDArray[np.int8]:
-    """Classify each token: 1 at a word boundary, 2 inside a word, 0 unmarked; int8, shape [V]."""
-    marks = [
-        None if tok is None else tok.ends_word if tok.starts_word is None else tok.starts_word
-        for tok in vocabulary.tokens
-    ]
-    return np.array([0 if mark is None else 1 if mark else 2 for mark in marks], dtype=np.int8)
 
 
 class _Draft:
@@ -205,7 +192,7 @@ class _Draft:
             return self.put(row, Provenance.CHARACTERS, weights, "no similar token; its characters")
         return self.put(row, Provenance.NOISE, {}, "no similar token and no known character")
 
-    def plan(self, noise: Noise, norm_match: NormMatch, name: str) -> TransferPlan:
+    def plan(self, noise: Noise, name: str) -> TransferPlan:
         counts = [len(row) for row in self.weights]
         indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         columns = np.array([column for row in self.weights for column in row], dtype=np.int64)
@@ -220,10 +207,7 @@ class _Draft:
             noise=noise,
             dense_rows=np.array(self.dense_rows, dtype=np.int64),
             dense=self.dense,
-            norm_match=norm_match,
             method=name,
             old_roles=self.old.roles,
             new_roles=self.new.roles,
-            old_classes=word_classes(self.old),
-            new_classes=word_classes(self.new),
         )

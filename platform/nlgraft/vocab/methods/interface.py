@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nlgraft.vocab.methods.similar import DEFAULT_CAP, Order, SimilarTokens, similar_tokens
-from nlgraft.vocab.plans.transfer_plan import Array, Noise, NormMatch
+from nlgraft.vocab.methods.similar import DEFAULT_CAP, Similar, SimilarTokens
+from nlgraft.vocab.plans.transfer_plan import Array, Noise
 from nlgraft.vocab.tokenizers.tokens import Tok
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 
@@ -47,20 +47,12 @@ class PlanChoices:
 
     Attributes:
         cap: Size limit of the set of similar tokens; None for no limit.
-        order: Hyperwords to prefer under the cap.
-        is_case_matched: If true, compare text unchanged; otherwise as the old tokenizer normalises it (lower
-            case, NFKC, accents), so that an uncased model knows ``Motor`` by ``motor``.
         noise_std: Standard deviation of a new model's embeddings, for methods that draw with a fixed one.
-        norm_match: Scale new rows to the median norm of old rows, or of old rows in the same position within
-            words.
         seed: Seed of all that is drawn: rows, old tokens, partitions.
     """
 
     cap: int | None = DEFAULT_CAP
-    order: Order = "id"
-    is_case_matched: bool = False
     noise_std: float | None = None
-    norm_match: NormMatch = "none"
     seed: int = 0
 
 
@@ -69,7 +61,6 @@ class PlanMaterial:
     """Inputs of some methods besides the two vocabularies.
 
     Attributes:
-        frequencies: Count of each old token, for order ``frequency``.
         old_rows: The old embeddings [R, d], for methods that learn from them.
         new_vectors: Vectors of new tokens from text, for methods that compare tokens by distribution.
         old_vectors: Vectors of old tokens from text, likewise.
@@ -77,7 +68,6 @@ class PlanMaterial:
             those that it lacks have count 0.
     """
 
-    frequencies: Sequence[float] | None = None
     old_rows: Array | None = None
     new_vectors: TokenVectors | None = None
     old_vectors: TokenVectors | None = None
@@ -113,15 +103,10 @@ class Request:
         """The missing tokens with the old tokenizer's normalisation."""
         return [self.old.normalised(self.new.token(identity)) for identity in self.missing]
 
-    def similar(self) -> SimilarTokens:
+    def similar(self) -> list[Similar]:
         """S_m of the missing tokens."""
-        return similar_tokens(
-            self.tokens,
-            self.old,
-            cap=self.choices.cap,
-            order=self.choices.order,
-            frequencies=self.material.frequencies,
-        )
+        index = SimilarTokens(self.old, self.choices.cap)
+        return [index.of(tok) for tok in self.tokens]
 
 
 @dataclass(frozen=True)
@@ -158,7 +143,7 @@ class Method:
         needs_old_vectors: It needs vectors of the old tokens, too.
         has_vector_rows: Those vectors become rows themselves and so have the model's width.
         needs_old_rows: It needs the old embeddings themselves.
-        has_similar_tokens: It reads S_m, whose size and order can be chosen.
+        has_similar_tokens: It reads S_m, whose size can be chosen.
         needs_donor: It needs a model that has the new tokens.
     """
 

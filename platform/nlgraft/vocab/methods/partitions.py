@@ -7,7 +7,7 @@ ways to spell a token in old tokens those with the fewest count, of these those 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -175,13 +175,9 @@ def partitions_of(tokens: Sequence[Tok], old: Vocabulary, ties: TieRule) -> list
     counts, on a tie the word-initial one.
     """
     spelling = Spelling(old)
-    has_starts = bool(old.marking.start_prefix or old.marking.continuation_prefix)
 
     def of(tok: Tok) -> Partitions | None:
-        readings = [tok]
-        if has_starts and tok.starts_word is None:
-            readings = [replace(tok, starts_word=starts) for starts in (True, False)]
-        candidates = [Partitions.of(*spelling.edges(reading), ties) for reading in readings]
+        candidates = [Partitions.of(*spelling.edges(reading), ties) for reading in old.readings(tok)]
         return min(
             (partitions for partitions in candidates if partitions is not None),
             key=lambda partitions: partitions.num_pieces,

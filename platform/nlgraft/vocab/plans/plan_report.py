@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nlgraft.vocab.plans.transfer_plan import NormReport, Provenance, TransferPlan
 from nlgraft.vocab.tokenizers.encoding import self_information
@@ -22,6 +23,7 @@ WORST_FIRST = (
     Provenance.COMPOSED,
 )
 """Provenances, the most doubtful first."""
+IntArray = NDArray[np.int64]
 Encoded = Sequence[Sequence[int]]
 """Ids of every line of a text, without special tokens."""
 NUM_REASONS = 8
@@ -55,6 +57,32 @@ class TextReport:
     old_bits_per_byte: float
     new_bits_per_byte: float
     compression: float
+
+    @classmethod
+    def of(cls, lines: Sequence[str], old_counts: IntArray, new_counts: IntArray) -> TextReport:
+        """Measure a text, given how often each token of either tokenizer occurs in it."""
+        num_words = sum(len(line.split()) for line in lines)
+        num_bytes = max(1, sum(len(line.encode()) for line in lines))
+        old_tokens, new_tokens = int(old_counts.sum()), int(new_counts.sum())
+        return cls(
+            num_lines=len(lines),
+            num_words=num_words,
+            old_tokens=old_tokens,
+            new_tokens=new_tokens,
+            old_fertility=old_tokens / max(1, num_words),
+            new_fertility=new_tokens / max(1, num_words),
+            old_bits_per_byte=self_information(old_counts) / num_bytes,
+            new_bits_per_byte=self_information(new_counts) / num_bytes,
+            compression=new_tokens / max(1, old_tokens),
+        )
+
+    def to_text(self) -> str:
+        """Format the report as a part of a line."""
+        return (
+            f"on {self.num_lines} lines: {self.old_fertility:.2f} -> {self.new_fertility:.2f} tokens per "
+            f"word, {self.old_bits_per_byte:.2f} -> {self.new_bits_per_byte:.2f} bits per byte, "
+            f"{self.compression - 1:+.1%} tokens"
+        )
 
 
 @dataclass(frozen=True)
@@ -138,12 +166,7 @@ class PlanReport:
             f"  copied {self.overlap:.1%} of the tokens of text; {self.unused_old:.1%} of the old are unused"
         )
         if self.text is not None:
-            text = self.text
-            lines.append(
-                f"  on {text.num_lines} lines: {text.old_fertility:.2f} -> {text.new_fertility:.2f} "
-                f"tokens per word, {text.old_bits_per_byte:.2f} -> {text.new_bits_per_byte:.2f} bits per "
-                f"byte, {text.compression - 1:+.1%} tokens"
-            )
+            lines.append(f"  {self.text.to_text()}")
         if kept := self.specials.kept:
             lines.append(f"  appended {len(kept)} special tokens of the old tokenizer: {_listed(kept)}")
         lines += [f"  {count:>8}  {reason}" for reason, count in [*self.reasons.items()][:NUM_REASONS]]
@@ -179,9 +202,11 @@ def report_plan(
     is_text = np.isin(kinds, [int(k) for k in (Provenance.SPECIAL, Provenance.GAP)], invert=True)
     read = np.zeros(len(plan.old_surfaces), dtype=bool)
     read[plan.matrix.indices] = True
-    counts = np.zeros(len(plan), dtype=np.int64)
-    if encoded is not None:
-        counts += np.bincount([i for line in encoded[1] for i in line], minlength=len(plan))
+    sizes = len(plan.old_surfaces), len(plan)
+    old_counts, counts = (
+        np.bincount(np.array([i for line in ids for i in line], dtype=np.int64), minlength=size)
+        for ids, size in zip(encoded or ((), ()), sizes, strict=True)
+    )
     doubtful = [
         row for kind in WORST_FIRST for row in sorted(plan.rows(kind).tolist(), key=lambda row: -counts[row])
     ]
@@ -193,7 +218,7 @@ def report_plan(
         counts=plan.counts(),
         overlap=float((kinds[is_text] == int(Provenance.COPY)).mean()) if is_text.any() else 0.0,
         unused_old=float((~read[real]).mean()) if real.any() else 0.0,
-        text=_measure(text, encoded) if text else None,
+        text=TextReport.of(text, old_counts, counts) if text else None,
         norms=norms,
         reasons=_count_reasons(plan),
         worst=tuple(_describe(plan, row, int(counts[row])) for row in doubtful[:num_worst]),
@@ -221,23 +246,3 @@ def _count_reasons(plan: TransferPlan) -> dict[str, int]:
     # Reasons quote tokens, so each would be a reason of its own.
     counts = Counter(re.sub(r"'.*'", "...", reason) for reason in plan.reasons)
     return dict(counts.most_common())
-
-
-def _measure(text: Sequence[str], encoded: tuple[Encoded, Encoded] | None) -> TextReport:
-    assert encoded is not None, "lengths need both tokenizers"
-    num_words = sum(len(line.split()) for line in text)
-    num_bytes = sum(len(line.encode()) for line in text)
-    counts = [np.bincount([i for line in lines for i in line]) for lines in encoded]
-    old_tokens, new_tokens = (int(count.sum()) for count in counts)
-    old_bits, new_bits = (self_information(count) for count in counts)
-    return TextReport(
-        num_lines=len(text),
-        num_words=num_words,
-        old_tokens=old_tokens,
-        new_tokens=new_tokens,
-        old_fertility=old_tokens / max(1, num_words),
-        new_fertility=new_tokens / max(1, num_words),
-        old_bits_per_byte=old_bits / max(1, num_bytes),
-        new_bits_per_byte=new_bits / max(1, num_bytes),
-        compression=new_tokens / max(1, old_tokens),
-    )

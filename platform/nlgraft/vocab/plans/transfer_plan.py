@@ -29,8 +29,6 @@ GAP_BIAS = -1e4
 PART_BYTES = 2**25
 """Memory for the rows of a part, and for the old rows of which they are made."""
 
-NormMatch = Literal["none", "median", "class"]
-
 
 class Provenance(IntEnum):
     """Origin of a new row."""
@@ -85,14 +83,9 @@ class TransferPlan:
         noise: Distribution of NOISE rows.
         dense_rows: Ids of DENSE rows, int64, shape [M].
         dense: Their vectors, float32, shape [M, d]; None without DENSE rows.
-        norm_match: Scale rows that are neither copied nor special to the median norm of old rows: of all, or
-            of those of their class.
         method: Name of the method that made the plan.
         old_roles: Role -> old id of the special tokens, for the ids in a model's configuration.
         new_roles: Role -> new id.
-        old_classes: Class of each old token, int8, shape [V_old]: at a word boundary (1), inside a word (2),
-            or unmarked by its tokenizer (0); a single number for all alike.
-        new_classes: Likewise, shape [V_new].
     """
 
     matrix: csr_matrix
@@ -104,12 +97,9 @@ class TransferPlan:
     noise: Noise = field(default_factory=Noise)
     dense_rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     dense: Array | None = None
-    norm_match: NormMatch = "none"
     method: str = "plan"
     old_roles: Mapping[str, int] = field(default_factory=dict)
     new_roles: Mapping[str, int] = field(default_factory=dict)
-    old_classes: NDArray[np.int8] = field(default_factory=lambda: np.zeros(1, dtype=np.int8))
-    new_classes: NDArray[np.int8] = field(default_factory=lambda: np.zeros(1, dtype=np.int8))
 
     def __len__(self) -> int:
         return len(self.new_surfaces)
@@ -152,7 +142,6 @@ class TransferPlan:
             )
         gap = moments(old, self.is_real).mean if len(self.rows(Provenance.GAP)) else None
         draw = self._drawing(old, stream) if len(self.rows(Provenance.NOISE)) else None
-        norms = self._target_norms(old) if self.norm_match != "none" else None
         size = max(1, PART_BYTES // (4 * width))
         for start in range(0, len(self), size):
             kinds = self.provenance[start : start + size]
@@ -165,9 +154,6 @@ class TransferPlan:
             if draw is not None:
                 for index in np.flatnonzero(kinds == Provenance.NOISE).tolist():
                     rows[index] = draw(start + index)
-            if norms is not None:
-                is_made = ~np.isin(kinds, [int(Provenance.COPY), int(Provenance.SPECIAL)])
-                _scale(rows, is_made, norms[start : start + size])
             yield start, rows
 
     def _sums(self, old: Rows, start: int, count: int) -> Array:
@@ -183,17 +169,6 @@ class TransferPlan:
             columns = slice(first, first + step)
             rows[:, columns] = weights @ np.asarray(old[used, columns], dtype=np.float32)
         return rows
-
-    def _target_norms(self, old: Rows) -> Array:
-        old_norms = row_norms(old)[: len(self.old_surfaces)]
-        targets = np.full(len(self), np.median(old_norms[self.is_real]), dtype=np.float32)
-        if self.norm_match == "class":
-            kinds = np.broadcast_to(self.new_classes, len(self))
-            for kind in np.unique(kinds):
-                among = self.is_real & (self.old_classes == kind)
-                if among.any():
-                    targets[kinds == kind] = np.median(old_norms[among])
-        return targets
 
     def apply_bias(self, old: NDArray[np.floating]) -> Array:
         """Compute the new output bias [V_new] from the old one [R] with the same weights, float32.
@@ -255,8 +230,6 @@ class TransferPlan:
             "reasons": np.array([index[reason] for reason in self.reasons], dtype=np.int32),
             "is_real": self.is_real,
             "dense_rows": self.dense_rows,
-            "old_classes": self.old_classes,
-            "new_classes": self.new_classes,
         }
         if self.dense is not None:
             tensors["dense"] = self.dense
@@ -264,7 +237,6 @@ class TransferPlan:
         document = {
             "format": FORMAT_VERSION,
             "method": self.method,
-            "norm_match": self.norm_match,
             "noise": asdict(self.noise),
             "counts": self.counts(),
             "reasons": reasons,
@@ -295,6 +267,8 @@ class TransferPlan:
             raise DataError(
                 f"{directory}: plan format {document.get('format')}, this version reads {FORMAT_VERSION}"
             )
+        if document.get("norm_match", "none") != "none":
+            raise DataError(f"{directory}: the plan scales rows, as version 0.1 could; make it again")
         shape = (len(document["new"]), len(document["old"]))
         return cls(
             matrix=csr_matrix((tensors["weights"], tensors["indices"], tensors["indptr"]), shape=shape),
@@ -306,10 +280,7 @@ class TransferPlan:
             noise=Noise(**document["noise"]),
             dense_rows=tensors["dense_rows"],
             dense=tensors.get("dense"),
-            norm_match=document["norm_match"],
             method=document["method"],
-            old_classes=tensors["old_classes"],
-            new_classes=tensors["new_classes"],
             old_roles=document["old_roles"],
             new_roles=document["new_roles"],
         )
@@ -334,13 +305,6 @@ class TransferPlan:
         there = {surface: other.describe(i) for i, surface in enumerate(other.new_surfaces)}
         tokens = dict.fromkeys([*here, *there])
         return [(here.get(t, ""), there.get(t, "")) for t in tokens if here.get(t) != there.get(t)]
-
-
-def _scale(rows: Array, is_made: NDArray[np.bool_], targets: Array) -> None:
-    """Scale the rows of a mask to their target norms, in place; zero rows stay."""
-    norms = row_norms(rows)[is_made]
-    factors = np.divide(targets[is_made], norms, out=np.ones_like(norms), where=norms > 0)
-    rows[is_made] *= factors[:, None]
 
 
 def _spread(noise: Noise, width: int, real: Moments | None) -> Array:

@@ -1,19 +1,22 @@
 """Exchange the vocabulary of a Hugging Face model in memory, of encoder, decoder or both.
 
 A new model is built from the new configuration and filled: vocabulary tensors by a ``TransferPlan``, all
-others bit for bit from the old model. So the result always loads from its own configuration.
+others with those of the old model. So the result always loads from its own configuration.
 """
 
 from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.utils import swap_tensors
 
 from nlgraft.basics.errors import DataError, PaddingError
 from nlgraft.vocab.plans.transfer_plan import GAP_BIAS, Provenance, TransferPlan
@@ -27,42 +30,58 @@ from nlgraft.vocab.surgery.tensors import (
 from nlgraft.vocab.surgery.token_ids import Sides, update_token_ids, vocabulary_parts
 
 
-def exchange_vocabulary(model: Any, plan: TransferPlan, *, sides: Sides = "both") -> Any:
+def exchange_vocabulary(model: Any, plan: TransferPlan, *, sides: Sides = "both", multiple: int = 1) -> Any:
     """Build the same model with another vocabulary.
 
     Args:
         model: A ``transformers`` model; not changed.
         plan: Origin of each new row.
         sides: Side whose vocabulary is exchanged, for encoder-decoders.
+        multiple: Exchanged tables get rows without a token, up to a multiple of this number.
 
     Returns:
-        The new model, in evaluation mode and the old one's dtype, with updated token ids in its configuration
-        and generation configuration. Shared input and output tables stay shared, unless the architecture has
-        one vocabulary size for both sides and only one is exchanged: then all tables get as many rows as the
-        larger vocabulary, none is tied any more, and a warning says so.
+        The new model, in evaluation mode, each tensor in its old precision, with updated token ids in its
+        configuration and generation configuration. It shares the memory of all tensors that stay. Shared
+        input and output tables stay shared, unless the architecture has one vocabulary size for both sides
+        and only one is exchanged: then all tables get as many rows as the larger vocabulary, none is tied any
+        more, and a warning says so.
 
     Raises:
         DataError: A side was requested of a one-sided model, or the plan belongs to another tokenizer.
         PaddingError: The model computes positions from its padding id, which the plan moves.
     """
-    changes = find_changes(model, getattr(model, "generation_config", None), plan, sides)
-    new = build_model(model, changes.config)
-    check_positions(new, changes, getattr(model.config, "pad_token_id", None))
+    changes = _find_changes(model, plan, sides, multiple)
+    with without_values():
+        new = _build_model(model, changes.config)
+    _check_positions(new, changes, getattr(model.config, "pad_token_id", None))
     state = _new_state(model, changes, plan)
     untie(new, state)
-    # Not strict: the check that follows names what is missing or has another shape.
-    new.load_state_dict(state, strict=False)
-    new.to(next(model.parameters()).dtype)  # transformers builds in the default type, whatever the old one's
-    _check_loaded(new, state)
+    if missing := fill(new, state, type(model).__name__):
+        raise DataError(f"{type(model).__name__}: no value for '{missing[0]}' of the new model")
     if changes.generation_config is not None:
         new.generation_config = changes.generation_config
     return new.eval()
 
 
-def build_model(model: Any, config: Any) -> Any:
-    """Build a model of the same kind without advancing the caller's random state."""
-    with torch.random.fork_rng(devices=[]):
-        new = type(model)(config)
+@contextmanager
+def without_values() -> Iterator[None]:
+    """Build models whose parameters have no values; buffers, which they compute themselves, have theirs."""
+
+    def emptied(_module: Any, _name: str, parameter: torch.nn.Parameter) -> torch.nn.Parameter | None:
+        if parameter.is_meta:
+            return None  # tied to another
+        return torch.nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
+
+    hook = register_module_parameter_registration_hook(emptied)  # pyright: ignore[reportArgumentType]
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        hook.remove()
+
+
+def _build_model(model: Any, config: Any) -> Any:
+    new = type(model)(config)
     kept = {name for name, _ in model.named_modules(remove_duplicate=False)}
     for name, _ in [*new.named_modules(remove_duplicate=False)]:
         # remove parts that the old model was built without (add_pooling_layer=False)
@@ -78,12 +97,9 @@ def _new_state(model: Any, changes: Changes, plan: TransferPlan) -> dict[str, Te
     state: dict[str, Tensor] = {}
     for name, tensor in named_tensors(model):
         change = changes.tensors.get(name)
-        if change is None:
-            state[name] = tensor.detach()
-            continue
-        if change not in made:  # one tensor for all names of a tied table, so that it stays tied
-            made[change] = change.apply(plan, tensor)
-        state[name] = made[change]
+        if change is not None and change not in made:  # one for all names of a tied table, which stays tied
+            made[change] = change.apply(plan, tensor, name)
+        state[name] = tensor if change is None else made[change]
     return state
 
 
@@ -101,21 +117,43 @@ def untie(new: Any, state: Mapping[str, Tensor]) -> None:
             setattr(new.get_submodule(parent), child, untied)
 
 
-def _check_loaded(model: Any, state: Mapping[str, Tensor]) -> None:
-    """Check that every tensor of the new model is the intended one."""
-    for name, tensor in named_tensors(model):
-        if name not in state:
-            raise DataError(f"{type(model).__name__}: no value for '{name}' of the new model")
-        if tensor.shape != state[name].shape:
+def fill(model: Any, state: Mapping[str, Tensor], source: str) -> list[str]:
+    """Give the tensors of a model their values, whose memory they share; tied names stay tied.
+
+    Args:
+        model: The model, with or without values.
+        state: Value of each tensor, by its names.
+        source: Where they are from, for messages.
+
+    Returns:
+        The names of parameters that have no value.
+
+    Raises:
+        DataError: A value has another shape than the model's tensor.
+    """
+    tensors = dict(named_tensors(model))
+    filled: set[int] = set()
+    addresses: set[int] = set()
+    for name, value in state.items():
+        tensor = tensors.get(name)
+        if tensor is None or id(tensor) in filled:
+            continue
+        if tensor.shape != value.shape:
             raise DataError(
-                f"{type(model).__name__}: '{name}' has shape {tuple(tensor.shape)} by its configuration, "
-                f"but {tuple(state[name].shape)} by the plan"
+                f"{source}: '{name}' has shape {tuple(value.shape)}, but the model needs "
+                f"{tuple(tensor.shape)}; config.json does not belong to these weights"
             )
+        # An untied table that begins as a copy of another has its own memory.
+        value = value.detach().clone() if value.data_ptr() in addresses else value.detach()
+        addresses.add(value.data_ptr())
+        if isinstance(tensor, torch.nn.Parameter):
+            value = torch.nn.Parameter(value, tensor.requires_grad and value.is_floating_point())
+        swap_tensors(tensor, value)
+        filled.add(id(tensor))
+    return [name for name, tensor in tensors.items() if tensor.is_meta]
 
 
 # Changes that another vocabulary brings to a model: its tensors, its configuration, its token ids.
-#
-# They are found on a model with or without values, so a checkpoint need not be loaded to be changed.
 
 
 @dataclass(frozen=True)
@@ -138,13 +176,18 @@ class Change:
     num_rows: int = 0
     shift: int = 0
 
-    def apply(self, plan: TransferPlan, old: Tensor) -> Tensor:
+    def apply(self, plan: TransferPlan, old: Tensor, name: str) -> Tensor:
         """Make the new tensor; one that does not change is the old one.
 
         Raises:
-            DataError: The plan belongs to another vocabulary.
+            DataError: The plan belongs to another vocabulary, or the tensor is quantised.
         """
         old = old.detach()
+        if not old.is_floating_point():
+            raise DataError(
+                f"'{name}' holds {old.dtype}, a quantised table, of which no rows can be made; exchange the "
+                "vocabulary before the model is quantised"
+            )
         if self.is_bias:
             return self._new_bias(plan, old)
         if self.is_exchanged:
@@ -183,22 +226,8 @@ class Changes:
     tensors: Mapping[str, Change]
 
 
-def find_changes(
-    model: Any, generation_config: Any, plan: TransferPlan, sides: Sides = "both", multiple: int = 1
-) -> Changes:
-    """Find what another vocabulary changes in a model, which stays as it is.
-
-    Args:
-        model: A ``transformers`` model, with or without values.
-        generation_config: Its generation configuration, if any.
-        plan: Origin of each new row.
-        sides: Side whose vocabulary is exchanged, for encoder-decoders.
-        multiple: Exchanged tables get rows without a token, up to a multiple of this number.
-
-    Raises:
-        DataError: A side was requested of a one-sided model, or its padding would have no row.
-        PaddingError: The model computes positions from its padding id, which the plan moves.
-    """
+def _find_changes(model: Any, plan: TransferPlan, sides: Sides, multiple: int) -> Changes:
+    """Find what another vocabulary changes in a model, which stays as it is; see ``exchange_vocabulary``."""
     if not is_encoder_decoder(model) and sides != "both":
         raise DataError(
             f"{type(model).__name__} has one vocabulary; sides {sides!r} applies to encoder-decoders only, "
@@ -213,7 +242,7 @@ def find_changes(
     changes = _table_changes(model, tensors, sides, num_shared or num_rows, num_shared)
     # After the token ids, since the new padding id decides the shift.
     changes |= _position_changes(config, model, tensors)
-    generation = copy.deepcopy(generation_config)
+    generation = copy.deepcopy(getattr(model, "generation_config", None))
     if generation is not None and sides != "encoder":
         update_token_ids(generation, plan, "both")
         _forbid_empty_rows(generation, plan, num_shared or num_rows)
@@ -320,7 +349,7 @@ def _position_changes(config: Any, model: Any, tensors: VocabularyTensors) -> di
     return changes
 
 
-def check_positions(new: Any, changes: Changes, old_pad: int | None) -> None:
+def _check_positions(new: Any, changes: Changes, old_pad: int | None) -> None:
     """Refuse models whose code fixes the padding id (MPNet).
 
     Raises:

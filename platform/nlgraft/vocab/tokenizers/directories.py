@@ -17,15 +17,16 @@ from typing import Any
 
 from nlgraft.basics.errors import DataError
 from nlgraft.text.files import read_json, refuse_special
-from nlgraft.vocab.tokenizers.legacy import (
+from nlgraft.vocab.tokenizers.loading import (
+    CODES_FILE,
     SPECIAL_FILES,
     byte_level_json,
     is_wordpiece,
+    load_vocabulary,
     read_lines,
     whole_token_json,
     wordpiece_json,
 )
-from nlgraft.vocab.tokenizers.loading import CODES_FILE, load_vocabulary
 from nlgraft.vocab.tokenizers.spm import sentencepiece_json
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 
@@ -197,7 +198,7 @@ def finish_tokenizer(directory: Path, old: Path, successor: Mapping[int, int]) -
     notes = _take_chat_template(directory, before, vocabulary) if "chat_template" not in config else []
     if not (directory / "tokenizer.json").is_file():
         return notes
-    return notes + _put_around(directory / "tokenizer.json", vocabulary, _pattern(before), successor)
+    return notes + _put_around(directory / "tokenizer.json", vocabulary, before, successor)
 
 
 def writes_token(template: str, token: str) -> bool:
@@ -217,9 +218,7 @@ def _take_chat_template(directory: Path, before: Any, vocabulary: Vocabulary) ->
     return []
 
 
-def _put_around(
-    file: Path, vocabulary: Vocabulary, pattern: Mapping[str, Sequence[Any]], successor: Mapping[int, int]
-) -> list[str]:
+def _put_around(file: Path, vocabulary: Vocabulary, before: Any, successor: Mapping[int, int]) -> list[str]:
     """Let a ``tokenizer.json`` put special tokens around a sentence as the old tokenizer did.
 
     A rule of its own stays, unless it lacks a token that has no role (mBART's languages).
@@ -227,7 +226,7 @@ def _put_around(
     document = read_json(file)
     if document["model"].get("type") == "WordLevel":
         return []
-    template, num_missing = _template(pattern, successor, vocabulary.surfaces)
+    template, num_missing = _template(before, successor, vocabulary.surfaces)
     steps = [step for step in processing_steps(document.get("post_processor")) if "processors" not in step]
     adding_steps = [step for step in steps if step.get("type") in ADDING_PROCESSORS]
     present = {text for step in adding_steps for text in step.get("special_tokens") or {}}
@@ -266,48 +265,32 @@ def _load(directory: Path) -> Any:
         return None
 
 
-def _pattern(tokenizer: Any) -> dict[str, list[dict[str, Any]]]:
-    """List the special tokens that a tokenizer puts around one sentence and around two."""
-    pattern = {}
-    for name, texts in (("single", ("a",)), ("pair", ("a", "a"))):
-        encoded = tokenizer(*texts, return_special_tokens_mask=True, return_token_type_ids=True)
-        ids = encoded["input_ids"]
-        types = encoded.get("token_type_ids", [0] * len(ids))
-        pattern[name] = _entries([*zip(ids, encoded["special_tokens_mask"], types, strict=True)])
-    return pattern
-
-
-def _entries(tokens: Sequence[tuple[int, int, int]]) -> list[dict[str, Any]]:
-    """Turn (id, is special, type) into template entries; a run of text is one sequence."""
-    entries: list[dict[str, Any]] = []
-    letters = iter("AB")
-    for is_special, run in itertools.groupby(tokens, key=lambda token: bool(token[1])):
-        ids = [*run]
-        if is_special:
-            entries += [{"SpecialToken": True, "id": i, "type_id": type_id} for i, _, type_id in ids]
-        else:
-            entries.append({"SpecialToken": False, "id": next(letters), "type_id": ids[0][2]})
-    return entries
-
-
 def _template(
-    pattern: Mapping[str, Sequence[Mapping[str, Any]]], successor: Mapping[int, int], surfaces: Sequence[str]
+    tokenizer: Any, successor: Mapping[int, int], surfaces: Sequence[str]
 ) -> tuple[dict[str, Any], int]:
+    """Write what a tokenizer puts around one sentence and around two as a template of new tokens.
+
+    Returns the template, and the number of tokens without a successor.
+    """
     used: dict[str, Any] = {}
     missing: set[int] = set()
     made: dict[str, list[dict[str, Any]]] = {"single": [], "pair": []}
-    for name, entries in pattern.items():
-        for entry in entries:
-            kind = "SpecialToken" if entry["SpecialToken"] else "Sequence"
-            identity = entry["id"]
-            if kind == "SpecialToken":
-                new = successor.get(identity)
-                if new is None:
+    for name, texts in (("single", ("a",)), ("pair", ("a", "a"))):
+        encoded = tokenizer(*texts, return_special_tokens_mask=True, return_token_type_ids=True)
+        ids, letters = encoded["input_ids"], iter("AB")
+        types = encoded.get("token_type_ids", [0] * len(ids))
+        tokens = zip(ids, encoded["special_tokens_mask"], types, strict=True)
+        for is_special, run in itertools.groupby(tokens, key=lambda token: bool(token[1])):
+            if not is_special:  # a run of text is one sequence
+                made[name].append({"Sequence": {"id": next(letters), "type_id": next(run)[2]}})
+                continue
+            for identity, _, type_id in run:
+                if identity not in successor:
                     missing.add(identity)
                     continue
-                identity = surfaces[new]
-                used[identity] = {"id": identity, "ids": [new], "tokens": [identity]}
-            made[name].append({kind: {"id": identity, "type_id": entry["type_id"]}})
+                text = surfaces[successor[identity]]
+                used[text] = {"id": text, "ids": [successor[identity]], "tokens": [text]}
+                made[name].append({"SpecialToken": {"id": text, "type_id": type_id}})
     # A tokenizer that does not separate the two sentences shows them as one run of text.
     if sum("Sequence" in entry for entry in made["pair"]) != 2:
         made["pair"] = [*made["single"], {"Sequence": {"id": "B", "type_id": 1}}]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nlgraft.basics.errors import DataError
+from nlgraft.vocab.tokenizers.segmenters import merges
 
 BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 """Tokens of single bytes, in which SentencePiece spells unknown characters."""
@@ -51,10 +52,10 @@ def prune_tokenizer(
     entries = [piece for piece, _ in model["vocab"]] if is_list else model["vocab"]
     ids: dict[str, int] = {piece: i for i, piece in enumerate(entries)} if is_list else dict(entries)
     added = {entry["content"]: entry["id"] for entry in document.get("added_tokens") or []}
-    merges = [
+    pairs = [
         tuple(merge.split(" ", 1) if isinstance(merge, str) else merge) for merge in model.get("merges") or []
     ]
-    parts = _Parts(merges, model.get("continuing_subword_prefix") or "")
+    parts = _Parts(pairs, model.get("continuing_subword_prefix") or "")
     has_all_bytes = bool(model.get("byte_fallback")) and ids.keys() >= BYTES
     kept = {piece for piece in ids if _must_stay(piece, model, parts, has_all_bytes)} | set(added)
     if (padding := document.get("padding")) and padding["pad_token"] in ids:
@@ -73,7 +74,7 @@ def prune_tokenizer(
             kept |= needed
     old_ids = sorted({everything[piece] for piece in kept if piece in everything})
     new_ids = {old: new for new, old in enumerate(old_ids)}
-    return Pruned(_renumbered(document, kept, new_ids, merges), tuple(old_ids))
+    return Pruned(_renumbered(document, kept, new_ids, pairs), tuple(old_ids))
 
 
 def _must_stay(piece: str, model: Mapping[str, Any], parts: _Parts, has_all_bytes: bool) -> bool:
@@ -95,18 +96,18 @@ class _Parts:
     """Finds what BPE makes on the way to a token.
 
     Args:
-        merges: Pairs, the earliest learned first.
+        pairs: Merges, the earliest learned first.
         prefix: Mark of inner tokens, which a merge drops from its right side.
     """
 
-    def __init__(self, merges: Sequence[tuple[str, ...]], prefix: str) -> None:
+    def __init__(self, pairs: Sequence[tuple[str, ...]], prefix: str) -> None:
         self._ranks: dict[tuple[str, str], int] = {}
         self._prefix = prefix
-        for first, second in merges:
+        for first, second in pairs:
             self._ranks.setdefault((first, second), len(self._ranks))
-        self.results = {self._join(first, second) for first, second in merges}
+        self.results = {self._join(first, second) for first, second in pairs}
         self._made: dict[str, tuple[str, str]] = {}
-        for first, second in merges:
+        for first, second in pairs:
             self._made.setdefault(self._join(first, second), (first, second))
 
     def _join(self, first: str, second: str) -> str:
@@ -114,19 +115,9 @@ class _Parts:
 
     def of(self, piece: str) -> Iterator[str]:
         """Yield the symbols that stand for parts of a token while its text is merged, characters first."""
-        symbols = [*self._characters(piece)]
-        yield from symbols
-        while len(symbols) > 1:
-            ranked = [
-                (rank, index)
-                for index in range(len(symbols) - 1)
-                if (rank := self._ranks.get((symbols[index], symbols[index + 1]))) is not None
-            ]
-            if not ranked:
-                return
-            _, index = min(ranked)
-            symbols[index : index + 2] = [self._join(*symbols[index : index + 2])]
-            yield symbols[index]
+        symbols = [(character, 0) for character in self._characters(piece)]
+        yield from (character for character, _ in symbols)
+        yield from merges(symbols, lambda first, second: self._ranks.get((first[0], second[0])), self._prefix)
 
     def _characters(self, piece: str) -> Iterable[str]:
         """Take a token apart by the merges that name it, down to what no merge makes."""
@@ -137,7 +128,7 @@ class _Parts:
 
 
 def _renumbered(
-    document: Mapping[str, Any], kept: set[str], new_ids: Mapping[int, int], merges: Sequence[tuple[str, ...]]
+    document: Mapping[str, Any], kept: set[str], new_ids: Mapping[int, int], pairs: Sequence[tuple[str, ...]]
 ) -> dict[str, Any]:
     """Write the kept tokens and merges with their new ids."""
     # a deep copy of the model, all tokens and merges, would take longer than everything else
@@ -153,7 +144,7 @@ def _renumbered(
         prefix = model.get("continuing_subword_prefix") or ""
         model["merges"] = [
             merge
-            for merge, (first, second) in zip(model["merges"], merges, strict=True)
+            for merge, (first, second) in zip(model["merges"], pairs, strict=True)
             if {first, second, first + second.removeprefix(prefix)} <= kept
         ]
     for entry in made.get("added_tokens") or []:

@@ -6,10 +6,14 @@ piece continues a word or that the whole word may not be used. Within a word the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from nlgraft.vocab.tokenizers.tokens import Marking, Tok
+
+Symbol = tuple[str, int]
+"""A part of a token in its tokenizer's notation, and how many bytes of the core it spells."""
 
 
 class Piece(NamedTuple):
@@ -193,19 +197,17 @@ class BpeSegmenter:
         """Segment ``tok``; see ``Segmenter.segment``."""
         symbols = self._initial(tok)
         whole = len(tok.core)
-        while len(symbols) > 1:
-            ranked = [
-                (rank, index)
-                for index in range(len(symbols) - 1)
-                if (rank := self._rank(symbols[index][0], symbols[index + 1][0])) is not None
-                and (is_whole_allowed or symbols[index][1] + symbols[index + 1][1] < whole)
-            ]
-            if not ranked:
-                break
-            # Of equal ranks the leftmost pair is merged first.
-            _, index = min(ranked)
-            (first, first_bytes), (second, second_bytes) = symbols[index : index + 2]
-            symbols[index : index + 2] = [(self._join(first, second), first_bytes + second_bytes)]
+
+        def rank(first: Symbol, second: Symbol) -> float | None:
+            if not is_whole_allowed and first[1] + second[1] >= whole:
+                return None
+            if self._pair_ranks is not None:
+                return self._pair_ranks.get((first[0], second[0]))
+            score = self._result_scores.get(first[0] + second[0])
+            return None if score is None else -score
+
+        for _ in merges(symbols, rank, self._marking.continuation_prefix):
+            pass
         return self._pieces(tok, symbols)
 
     def _initial(self, tok: Tok) -> list[tuple[str, int]]:
@@ -219,15 +221,6 @@ class BpeSegmenter:
             symbols[first:] = [(prefix + text, size) for text, size in symbols[first:]]
         return symbols
 
-    def _join(self, first: str, second: str) -> str:
-        return first + second.removeprefix(self._marking.continuation_prefix)
-
-    def _rank(self, first: str, second: str) -> float | None:
-        if self._pair_ranks is not None:
-            return self._pair_ranks.get((first, second))
-        score = self._result_scores.get(first + second)
-        return None if score is None else -score
-
     def _pieces(self, tok: Tok, symbols: list[tuple[str, int]]) -> list[Piece]:
         pieces: list[Piece] = []
         offset = 0
@@ -240,6 +233,26 @@ class BpeSegmenter:
                 pieces.append(Piece(identity, offset, offset + num_bytes))
             offset += num_bytes
         return pieces
+
+
+def merges(
+    symbols: list[Symbol], rank: Callable[[Symbol, Symbol], float | None], prefix: str
+) -> Iterator[str]:
+    """Merge neighbouring symbols in place, the lowest rank first, until none has a rank; yield what is made.
+
+    ``prefix`` marks inner tokens; a merge drops it from its right side.
+    """
+    while True:
+        ranks = [rank(first, second) for first, second in pairwise(symbols)]
+        ranked = [(value, index) for index, value in enumerate(ranks) if value is not None]
+        if not ranked:
+            return
+        # Of equal ranks the leftmost pair is merged first.
+        _, index = min(ranked)
+        (first, first_bytes), (second, second_bytes) = symbols[index : index + 2]
+        made = first + second.removeprefix(prefix)
+        symbols[index : index + 2] = [(made, first_bytes + second_bytes)]
+        yield made
 
 
 def marked_characters(tok: Tok, marking: Marking) -> list[tuple[str, int]]:

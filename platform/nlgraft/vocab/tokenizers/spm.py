@@ -11,8 +11,8 @@ from sentencepiece import sentencepiece_model_pb2
 
 from nlgraft.basics.errors import DataError
 from nlgraft.text.files import read_json
-from nlgraft.vocab.tokenizers.legacy import added_token
 from nlgraft.vocab.tokenizers.segmenters import BpeSegmenter, Segmenter, UnigramSegmenter
+from nlgraft.vocab.tokenizers.tokenizer_json import added_token, tokens_by_id
 from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, SENTENCEPIECE_SUFFIX, Kind
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary, make_vocabulary, role_of
 
@@ -72,9 +72,7 @@ def read_marian(directory: str | Path, spm: str = "source.spm") -> Vocabulary:
     ids: dict[str, int] = read_json(directory / "vocab.json")
     pieces = read_sentencepiece(directory / spm)
     assert isinstance(pieces.segmenter, UnigramSegmenter | BpeSegmenter)
-    surfaces: list[str | None] = [None] * (max(ids.values(), default=-1) + 1)
-    for surface, identity in ids.items():
-        surfaces[identity] = surface
+    surfaces = tokens_by_id(ids, str(directory / "vocab.json"))
     kinds = [_marian_kind(surface) for surface in surfaces]
     normal = {s: i for i, s in enumerate(surfaces) if s is not None and kinds[i] is Kind.NORMAL}
     return make_vocabulary(

@@ -269,3 +269,9 @@ def _normaliser(data: Mapping[str, Any], marking: Marking, name: str) -> Callabl
             return library.normalizer.normalize_str(text).replace(space, " ")
 
     return normalise
+
+
+def added_token(identity: int, content: str) -> dict[str, Any]:
+    """Return the entry of a special token in ``tokenizer.json``."""
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": identity, "content": content, **flags, "special": True}

@@ -151,14 +151,17 @@ class Vocabulary:
         word-initial one on a tie. Without ``is_whole_allowed`` no single piece may spell the whole core. Text
         that cannot be spelled is left out.
         """
+        readings = (
+            self.segmenter.segment(reading, is_whole_allowed=is_whole_allowed)
+            for reading in self.readings(tok)
+        )
+        return min(filter(None, readings), key=len, default=[])
+
+    def readings(self, tok: Tok) -> list[Tok]:
+        """List a token as it is, or word-initial and not where it does not say which."""
         if tok.starts_word is not None or not (self.marking.start_prefix or self.marking.continuation_prefix):
-            return self.segmenter.segment(tok, is_whole_allowed=is_whole_allowed)
-        readings = [
-            self.segmenter.segment(replace(tok, starts_word=starts), is_whole_allowed=is_whole_allowed)
-            for starts in (True, False)
-        ]
-        spelled = [pieces for pieces in readings if pieces]
-        return min(spelled, key=len) if spelled else []
+            return [tok]
+        return [replace(tok, starts_word=starts) for starts in (True, False)]
 
 
 def are_compatible(first: bool | None, second: bool | None) -> bool:

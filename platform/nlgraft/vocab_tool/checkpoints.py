@@ -1,10 +1,14 @@
-"""Checkpoints in files: loaded with the class that their configuration names, or read tensor by tensor."""
+"""Checkpoints on disk, opened with the class that their configuration names.
+
+The weights stay in their files, which are mapped into memory: the system reads what an operation needs, and
+drops what others need more. So a model may be larger than the memory.
+"""
 
 from __future__ import annotations
 
+import re
 import tempfile
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +16,15 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map
 
 from nlgraft.basics.errors import DataError
 from nlgraft.basics.wording import is_inside
 from nlgraft.text.files import read_json
 from nlgraft.vocab.plans.transfer_plan import Array
-from nlgraft.vocab.surgery.exchange import untie
+from nlgraft.vocab.surgery.exchange import fill, untie, without_values
 from nlgraft.vocab.surgery.tensors import find_vocabulary_tensors, input_table, named_tensors
 from nlgraft.vocab.surgery.token_ids import vocabulary_parts
 from nlgraft.vocab.tokenizers.directories import find_files
@@ -29,13 +35,12 @@ SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 OLD_INDEX = "pytorch_model.bin.index.json"
 """The same for weights in PyTorch's old format."""
 _MAX_REASON_CHARACTERS = 300
+_HALF = (torch.float16, torch.bfloat16)
 CHECKPOINT_FILES = ("config.json", "generation_config.json", INDEX, "model*.safetensors")
 
 
-def load_checkpoint(directory: str | Path, *, keeps_dtype: bool = False) -> Any:
-    """Load a checkpoint, a directory or a name on the hub, with the class that its configuration names.
-
-    The model is in evaluation mode and in single precision; with ``keeps_dtype`` in the stored precision.
+def load_checkpoint(directory: str | Path) -> Any:
+    """Load a checkpoint whole, a directory or a name on the hub, in evaluation mode and stored precision.
 
     Raises:
         DataError: The directory holds no checkpoint that transformers knows, its weights lack a vocabulary
@@ -46,9 +51,7 @@ def load_checkpoint(directory: str | Path, *, keeps_dtype: bool = False) -> Any:
         if (Path(directory) / name).is_file():
             _read_index(Path(directory) / name)
     try:
-        model, info = model_type.from_pretrained(
-            directory, dtype="auto" if keeps_dtype else torch.float32, output_loading_info=True
-        )
+        model, info = model_type.from_pretrained(directory, dtype="auto", output_loading_info=True)
     except Exception as error:  # an old file of weights is a pickle: damaged, it may raise anything
         raise _not_a_checkpoint(directory, error) from error
     if missing := sorted(find_vocabulary_tensors(model).all & info["missing_keys"]):
@@ -98,10 +101,11 @@ class StoredCheckpoint:
 
     Attributes:
         directory: Its directory.
-        model: The model; its parameters have no values (on PyTorch's meta device).
+        model: The model, in evaluation mode. Its tensors are the files', mapped into memory.
         files: File of each tensor, by its name in the files.
         names: Name of each tensor in the model, by its name in the files; the model's may be newer.
         index: The index of several files; None for a single one.
+        missing: Names of parameters that should be stored and are not; they are as a new model's.
     """
 
     directory: Path
@@ -109,57 +113,72 @@ class StoredCheckpoint:
     files: Mapping[str, str]
     names: Mapping[str, str]
     index: Mapping[str, Any] | None
+    missing: Sequence[str]
 
     @classmethod
     def open(cls, name: str | Path) -> StoredCheckpoint:
         """Open a checkpoint in safetensors, a directory or a name on the hub.
 
         Raises:
-            DataError: There is none, or transformers does not know it.
+            DataError: There is none, transformers does not know it, or weights and configuration disagree.
         """
         directory = find_files(name, CHECKPOINT_FILES)
         files, index = _files(directory)
         model = _empty_model(directory)
         names = _model_names(model, files)
-        checkpoint = cls(directory, model, files, names, index)
-        untie(model, checkpoint.read_tied())
         if not model.config.architectures:
             _refuse_lost(directory, model, {*names.values()} - {name for name, _ in named_tensors(model)})
-        return checkpoint
+        state: dict[str, Tensor] = {}
+        for file in dict.fromkeys(files.values()):
+            with open_weights(directory / file) as opened:
+                stored = [stored for stored, place in files.items() if place == file]
+                state |= {names[stored_name]: opened.get_tensor(stored_name) for stored_name in stored}
+        untie(model, state)
+        missing = fill(model, state, str(directory))
+        _initialise(model, missing)
+        computed = model._keys_to_ignore_on_load_missing or ()
+        missing = [name for name in missing if not any(re.search(pattern, name) for pattern in computed)]
+        return cls(directory, model.eval(), files, names, index, missing)
 
-    def read_tied(self) -> dict[str, torch.Tensor]:
-        """Read the tensors that the configuration ties but the files hold several times, by the model's name.
-
-        transformers ties them where they are equal.
-        """
-        model_tensors = dict(named_tensors(self.model))
-        # Names of one tensor in the model, of which the files hold several copies.
-        times = Counter(id(model_tensors[name]) for name in self.names.values() if name in model_tensors)
-        return {
-            name: self.read(stored)
-            for stored, name in self.names.items()
-            if name in model_tensors and times[id(model_tensors[name])] > 1
-        }
-
-    def stored_name(self, tensor: torch.Tensor) -> str:
-        """Return the name in the files of a tensor of the model; the first, if it has several.
+    def refuse_missing_tables(self) -> None:
+        """Refuse a checkpoint without a table or bias of its vocabulary, which would be a new model's.
 
         Raises:
-            DataError: The files lack it.
+            DataError: One is missing.
         """
-        model_names = {name for name, candidate in named_tensors(self.model) if candidate is tensor}
-        stored = next((name for name, in_model in self.names.items() if in_model in model_names), None)
-        if stored is None:
+        if missing := sorted(find_vocabulary_tensors(self.model).all.intersection(self.missing)):
             raise DataError(
-                f"{self.directory}: no weights for '{min(model_names)}' of {type(self.model).__name__}; load "
-                "the checkpoint with transformers and save it with save_pretrained, if that knows its names"
+                f"{self.directory}: no weights for '{missing[0]}' of {type(self.model).__name__}; load the "
+                "checkpoint with transformers and save it with save_pretrained, if that knows its names"
             )
-        return stored
 
-    def read(self, name: str) -> torch.Tensor:
-        """Read a tensor by its name in the files."""
-        with open_weights(self.directory / self.files[name]) as file:
-            return file.get_tensor(name)
+
+@torch.no_grad()
+def _initialise(model: Any, names: Sequence[str]) -> None:
+    """Give parameters without values those of a new model, which it draws or computes."""
+    tensors = dict(named_tensors(model))
+    fill(model, {name: torch.empty(tensors[name].shape) for name in names}, "")
+    with torch.random.fork_rng(devices=[]):
+        for owner in dict.fromkeys(name.rpartition(".")[0] for name in names):
+            # transformers has no public way to initialise a single module.
+            model._init_weights(model.get_submodule(owner))
+
+
+class SinglePrecision(TorchFunctionMode):
+    """Computes with numbers in half precision as if they were in single; they are converted one by one."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if getattr(func, "__self__", None) is Tensor.dtype:  # models ask a weight which type to compute in
+            return _single(func(*args))
+        return func(*tree_map(_single, args), **tree_map(_single, kwargs or {}))
+
+
+def _single(value: Any) -> Any:
+    if isinstance(value, torch.dtype):
+        return torch.float32 if value in _HALF else value
+    return value.float() if isinstance(value, Tensor) and value.dtype in _HALF else value
 
 
 @contextmanager
@@ -176,7 +195,7 @@ def in_safetensors(name: str, beside: Path | None = None) -> Iterator[StoredChec
         return
     prefix, parent = (None, None) if beside is None else (f".{beside.name}.", beside.parent)
     with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as directory:
-        load_checkpoint(name, keeps_dtype=True).save_pretrained(directory)
+        load_checkpoint(name).save_pretrained(directory)
         yield StoredCheckpoint.open(directory)
 
 
@@ -225,23 +244,6 @@ def _read_index(path: Path) -> dict[str, Any]:
     return index
 
 
-@contextmanager
-def without_values() -> Iterator[None]:
-    """Build models whose parameters have no values; buffers, which they compute themselves, have theirs."""
-
-    def emptied(_module: Any, _name: str, parameter: torch.nn.Parameter) -> torch.nn.Parameter | None:
-        if parameter.is_meta:
-            return None  # tied to another
-        return torch.nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
-
-    hook = register_module_parameter_registration_hook(emptied)  # pyright: ignore[reportArgumentType]
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        hook.remove()
-
-
 def _empty_model(directory: Path) -> Any:
     """Build a checkpoint's model without values, with its generation configuration, if it has one."""
     import transformers
@@ -276,8 +278,6 @@ def _model_names(model: Any, stored: Mapping[str, str]) -> dict[str, str]:
 
 def embedding_rows(model: str) -> Array:
     """Read the input embeddings of a checkpoint, the decoder's if there are two sides; float32, [R, d]."""
-    if not has_safetensors(model):
-        return input_table(load_checkpoint(model), "decoder").detach().numpy()
-    checkpoint = StoredCheckpoint.open(model)
-    table = input_table(checkpoint.model, "decoder")
-    return checkpoint.read(checkpoint.stored_name(table)).float().numpy()
+    with in_safetensors(model) as checkpoint:
+        checkpoint.refuse_missing_tables()
+        return input_table(checkpoint.model, "decoder").detach().float().numpy()
