@@ -19,9 +19,9 @@ from benchmarks.material import CONTEXT, SIZE, Material, load_material, our_conf
 from benchmarks.measure import Rates, interleave, table
 from benchmarks.training import data_of, endless, ours, training_config, training_stage
 from nlgraft.nn.batch import Batch
-from nlgraft.nn.context_config import HuggingFaceEncoderConfig, PoolingConfig
+from nlgraft.nn.context_config import ContextConfig, HuggingFaceEncoderConfig, PoolingConfig
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import TransformerConfig, preset
+from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.context_graph import FROZEN_STATES, FrozenStatesInputs, FrozenStatesSettings
 from nlgraft.stages.run.context_stages import write_states
@@ -67,7 +67,8 @@ def _write_encoder(vocab_size: int, directory: Path) -> None:
 
 
 def _fused_config() -> TransformerConfig:
-    return preset("prlm", encoder=HuggingFaceEncoderConfig(), **SIZE, tying="all")
+    contexts = {"prlm": ContextConfig(encoder=HuggingFaceEncoderConfig())}
+    return TransformerConfig(contexts=contexts, fusion={"contexts": ("prlm",)}, **SIZE, tying="all")
 
 
 def _stage(material: Material, *, is_fused: bool) -> Stage:

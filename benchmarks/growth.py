@@ -11,11 +11,12 @@ import torch
 
 from benchmarks.material import SIZE
 from benchmarks.measure import Rates, interleave, table
+from benchmarks.multi_source_decoding import FAMILIES
 from benchmarks.overhead import empty_study
 from nlgraft.evaluation.sufficient import segment_rows
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import preset
+from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import NullReporter, Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
@@ -46,8 +47,8 @@ def _batch(num_sources: int, vocab_size: int) -> Batch:
 def _training(family: str, vocab_size: int, num_sources: int = 1) -> Callable[[], float]:
     """Forward and backward pass of one batch, without the optimiser; counts target tokens."""
     torch.manual_seed(0)
-    more = {} if num_sources == 1 else {"num_sources": num_sources}
-    model = Seq2Seq(preset(family, **SIZE, tying="all", **more), vocab_size, vocab_size)
+    settings = {**FAMILIES[family], "num_sources": num_sources}
+    model = Seq2Seq(TransformerConfig(**SIZE, tying="all", **settings), vocab_size, vocab_size)
     batch, objective = _batch(num_sources, vocab_size), Seq2SeqObjective(smoothing=0.1)
 
     def step() -> float:
@@ -60,10 +61,14 @@ def _training(family: str, vocab_size: int, num_sources: int = 1) -> Callable[[]
 
 def measure_training() -> tuple[Rates, Rates]:
     """Measure target tokens per CPU-second, by the size of the vocabulary and by the number of sources."""
-    by_size = {f"vocabulary {size:,}": _training("transformer", size) for size in VOCABULARIES}
-    by_sources = {f"{count} concatenated": _training("dualbart", 8_000, count) for count in SOURCES[1:]}
-    by_sources |= {f"{count} by TRICE": _training("trice", 8_000, count) for count in SOURCES[1:]}
-    contestants = {"1 source": _training("transformer", 8_000), **by_sources}
+    by_size = {f"vocabulary {size:,}": _training("one source", size) for size in VOCABULARIES}
+    by_sources = {
+        f"{count} concatenated": _training("two sources, concatenated", 8_000, count) for count in SOURCES[1:]
+    }
+    by_sources |= {
+        f"{count} by TRICE": _training("two sources, TRICE", 8_000, count) for count in SOURCES[1:]
+    }
+    contestants = {"1 source": _training("one source", 8_000), **by_sources}
     return (
         interleave("target tokens", by_size, NUM_ROUNDS),
         interleave("target tokens", contestants, NUM_ROUNDS),

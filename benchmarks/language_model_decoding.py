@@ -10,9 +10,9 @@ import torch
 from benchmarks.decoding import BEAM, NUM_STEPS, chunks_of, searched
 from benchmarks.material import SIZE, Material, load_material, our_model
 from benchmarks.measure import Rates, interleave, table
-from nlgraft.nn.context_config import UniLMConfig
+from nlgraft.nn.context_config import ContextConfig, PoolingConfig, UniLMConfig
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import preset
+from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.nn.rereading import without_language_model_cache
 
 NUM_SENTENCES = 64
@@ -25,7 +25,9 @@ def _with_language_model(vocab_size: int) -> Seq2Seq:
     torch.manual_seed(0)
     sizes = {name: SIZE[name] for name in ("d_model", "num_heads", "ffn_dim")}
     encoder = UniLMConfig(vocab_size=vocab_size, num_layers=LM_LAYERS, **sizes)
-    return Seq2Seq(preset("tgt_elmo", encoder=encoder, **SIZE), vocab_size, vocab_size).eval()
+    context = ContextConfig(encoder=encoder, pooling=PoolingConfig(kind="scalar_mix"))
+    config = TransformerConfig(contexts={"lm": context}, target_context="lm", tying="none", **SIZE)
+    return Seq2Seq(config, vocab_size, vocab_size).eval()
 
 
 def measure(material: Material) -> tuple[Rates, bool]:

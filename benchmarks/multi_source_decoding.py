@@ -12,15 +12,21 @@ from benchmarks.material import SIZE, Material, load_material
 from benchmarks.measure import Rates, interleave, table
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import preset
+from nlgraft.nn.model_config import TransformerConfig
 
 NUM_ROUNDS = 7
 AIM = 0.6
 FAMILIES = {
-    "one source": "transformer",
-    "two sources, concatenated": "dualbart",
-    "two sources, TRICE": "trice",
+    "one source": {},
+    "two sources, concatenated": {"num_sources": 2},
+    "two sources, TRICE": {
+        "num_sources": 2,
+        "fine_encoder": {"num_layers": 1},
+        "segments": "halves",
+        "cross_attention": "separated",
+    },
 }
+"""Models, and their settings."""
 
 
 def measure(material: Material) -> Rates:
@@ -29,7 +35,7 @@ def measure(material: Material) -> Rates:
     contestants = {}
     for name, family in FAMILIES.items():
         torch.manual_seed(0)
-        config = preset(family, **SIZE, tying="all")
+        config = TransformerConfig(**SIZE, tying="all", **family)
         model = Seq2Seq(config, size, size).eval()
 
         def work(model: Seq2Seq = model, count: int = config.num_sources) -> float:

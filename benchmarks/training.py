@@ -210,7 +210,9 @@ def report() -> list[str]:
 def _report(what: str, material: Material) -> list[str]:
     rates = measure(material)
     stage = training_stage(material, TrainSettings(train=training_config(), model=our_config()))
-    efficiency = data_of(material, stage).padding().efficiency
+    batches = data_of(material, stage).batches
+    lengths = [batches.lengths[rows] for rows in batches.epoch(0)]
+    efficiency = sum(each.sum() for each in lengths) / sum(len(each) * each.max(0).sum() for each in lengths)
     lines = [
         f"## Training, {BATCH_TOKENS} tokens a batch{what}",
         "",

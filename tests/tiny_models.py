@@ -11,7 +11,7 @@ from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.context_config import BiLMConfig, HuggingFaceEncoderConfig, OwnEmbeddingsConfig, UniLMConfig
 from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import TransformerConfig, preset
+from nlgraft.nn.model_config import TransformerConfig
 
 VOCAB = 40
 SIZES = {"d_model": 16, "num_encoder_layers": 2, "num_decoder_layers": 2, "num_heads": 2, "ffn_dim": 24}
@@ -80,10 +80,45 @@ class Case:
         return replace(self, config=TransformerConfig(**{**self.config.model_dump(), **settings}))
 
 
+TWO_SOURCES = {"num_sources": 2}
+TRICE = {
+    **TWO_SOURCES,
+    "fine_encoder": {"num_layers": 1},
+    "segments": "halves",
+    "cross_attention": "separated",
+}
+
+
+def family_config(family: str, encoder=None, **settings) -> TransformerConfig:
+    """The wiring of a published family, around a pretrained encoder if it has one."""
+    index = {"encoder": encoder, "pooling": {"kind": "index", "index": -1 if family == "bert_fused" else -2}}
+    mix = {"encoder": encoder, "pooling": {"kind": "scalar_mix"}}
+    tuned = {"encoder": encoder, "pooling": {"kind": "output"}, "is_frozen": False}
+    # our own models begin every sentence with the end token, as fairseq's do
+    first = {"prepend_id": 3} if encoder is not None and encoder.kind != "hugging_face" else {}
+    source, target = ({"tying": "none", f"{side}_context": "lm"} for side in ("source", "target"))
+    families = {
+        "transformer": {},
+        "dualbart": TWO_SOURCES,
+        "trice": TRICE,
+        "prlm": {"contexts": {"prlm": index}, "fusion": {"contexts": ("prlm",)}},
+        "bert_fused": {
+            "contexts": {"prlm": index},
+            "fusion": {"contexts": ("prlm",), "side": "both", "site": "self", "merge": "dropnet"},
+        },
+        "direct": {"contexts": {"prlm": index}, "source_context": "prlm", "has_source_scale": False},
+        "src_elmo": {**source, "contexts": {"lm": mix | first}, "source_positions": "none"},
+        "src_ft": {**source, "contexts": {"lm": tuned | first}},
+        "tgt_elmo": {**target, "contexts": {"lm": mix}},
+        "tgt_ft": {**target, "contexts": {"lm": tuned}},
+    }
+    return TransformerConfig(**{**families[family], **settings})
+
+
 def _case(family: str, kind: str | None = None, **settings) -> Case:
     encoders = {"uni": UNI, "bi": BI, "own_embeddings": OwnEmbeddingsConfig(width=HIDDEN)}
     encoder = encoders.get(kind) or (checkpoint(kind) if kind else None)
-    config = preset(family, encoder=encoder, **{**SIZES, **settings})
+    config = family_config(family, encoder, **{**SIZES, **settings})
     is_own = kind is None or kind in encoders
     return Case(config, {} if is_own else dict.fromkeys(config.contexts, kind))
 
@@ -92,7 +127,7 @@ def _several() -> Case:
     contexts = {name: {"encoder": checkpoint(name)} for name in ("bert", "gpt2")}
     contexts["uni"] = {"encoder": UNI, "pooling": {"kind": "index", "index": -1}}
     fusion = {"contexts": ("bert", "gpt2", "uni"), "merge": "gate", "side": "both"}
-    config = preset("trice", **SIZES, contexts=contexts, fusion=fusion, norm="pre")
+    config = family_config("trice", **SIZES, contexts=contexts, fusion=fusion, norm="pre")
     return Case(config, {"bert": "bert", "gpt2": "gpt2"})
 
 
@@ -129,8 +164,8 @@ CASES = {
     "src_elmo": lambda: _case("src_elmo", "bi"),
     "src_ft": lambda: _case("src_ft", "bi"),
     "src_elmo_bert": lambda: _case("src_elmo", "xlm_roberta"),
-    "src_elmo+shdemb": lambda: _case("src_elmo+shdemb", "bi"),
-    "src_ft+shdemb": lambda: _case("src_ft+shdemb", "bi"),
+    "src_elmo+shdemb": lambda: _case("src_elmo", "bi", tying="decoder"),
+    "src_ft+shdemb": lambda: _case("src_ft", "bi", tying="decoder"),
     "tgt_elmo": lambda: _case("tgt_elmo", "uni"),
     "tgt_ft": lambda: _case("tgt_ft", "uni"),
     "tgt_elmo_gpt2": lambda: _case("tgt_elmo", "gpt2"),

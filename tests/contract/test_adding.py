@@ -46,17 +46,13 @@ MERGE = Addition(
         ),
         "platform/nlgraft/nn/fusion.py": (
             (
-                "@dataclass(frozen=True)\nclass MergeStrategy:",
+                "MERGES: dict[MergeName, Callable[[FusionConfig, int], nn.Module]] = {",
                 "class Scaled(nn.Module):\n"
                 "    def __init__(self, config: FusionConfig, d_model: int) -> None:\n"
                 "        super().__init__()\n"
                 "        self.factor = config.scaled_factor or 0.5\n\n"
                 "    def forward(self, own_RTD: Tensor, flows: Sequence[Tensor]) -> Tensor:\n"
-                "        return own_RTD + self.factor * sum(flows)\n\n\n{}",
-            ),
-            (
-                "MERGES: dict[MergeName, MergeStrategy] = {",
-                '{}\n    "scaled": MergeStrategy(Scaled, "nobody"),',
+                '        return own_RTD + self.factor * sum(flows)\n\n\n{}\n    "scaled": Scaled,',
             ),
         ),
     },

@@ -202,7 +202,7 @@ def test_a_tokenizer_reads_how_text_is_normalised_and_covered(
     for name, config in (("plain", LearnedTokenizerConfig(vocab_size=60)), ("changed", _tokenizer(changes))):
         train_sentencepiece(lines, config, tmp_path / name, seed=1)
         tokenizer = SentencePiece(tmp_path / name)
-        read.append(tokenizer.decode(tokenizer.encode(line)))
+        read.append(tokenizer.decode(tokenizer.encode([line])))
     assert read[0] != read[1]
 
 

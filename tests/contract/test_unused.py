@@ -46,10 +46,8 @@ UNREAD = {
     "zipfile writes the comment that is set": {"comment"},
     "whoever calls the Python API": {"events", "from_dict", "log_probability"},
     "fields of documents and configs, written and read whole": {
-        "schema_version", "num_read", "num_empty_lines",
-        "median_tokens", "chars_per_token",
+        "schema_version", "num_read", "num_empty_lines", "best_step",
     },
-    "benchmarks": {"efficiency", "side_efficiency", "num_over_budget"},
 }  # fmt: skip
 
 

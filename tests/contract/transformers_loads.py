@@ -48,9 +48,8 @@ def assert_translates_alike(directory: Path, lines: Sequence[str]) -> None:
     target_tokenizer = transformers.AutoTokenizer.from_pretrained(target if target.is_dir() else directory)
     our_tokenizer = open_tokenizer(folders[settings.view.target.stream])
     ids = [[settings.view.target_start, *range(8, 14)], [settings.view.target_start, 9]]
-    assert target_tokenizer.decode(ids[0][1:], skip_special_tokens=True).strip() == our_tokenizer.decode(
-        ids[0][1:]
-    )
+    decoded = target_tokenizer.decode(ids[0][1:], skip_special_tokens=True).strip()
+    assert [decoded] == our_tokenizer.decode([ids[0][1:]])
     source, target_ids = Tokens.from_lists(expected[:2], 0), Tokens.from_lists(ids, 0)
     their_model = transformers.AutoModelForSeq2SeqLM.from_pretrained(directory).eval()
     with torch.no_grad():

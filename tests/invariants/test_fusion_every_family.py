@@ -62,19 +62,6 @@ def test_logits_do_not_see_the_future(family):
 
 
 @every_family
-def test_cached_equals_uncached(family):
-    """Invariant F27: step by step equals one pass."""
-    model = build(family)
-    batch = batch_of(examples(model))
-    expected = logits_of(model, batch)
-    state = model.start(model.encode(batch.sources, batch.contexts))
-    for step in range(batch.target_input.ids.shape[1]):
-        logits = model.logits(model.decode_step(state, batch.target_input.ids[:, step]))
-        is_real = batch.target_input.valid[:, step]
-        torch.testing.assert_close(logits[is_real], expected[is_real, step], **EXACT)
-
-
-@every_family
 def test_cached_equals_uncached_under_random_reorders(family):
     """Invariant F27: beams that are shuffled at every step, sentences that leave, against whole prefixes."""
     model = build(family)
@@ -163,16 +150,6 @@ def test_bf16_autocast_trains(family):
     logits.float().square().mean().backward()
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     assert all(g.dtype == torch.float32 and g.isfinite().all() for g in gradients)
-
-
-@every_family
-def test_same_weights_same_logits_after_a_round_trip(family):
-    """Invariant F38, the model's half: a state dictionary carries everything."""
-    model, other = build(family), build(family, seed=1)
-    batch = batch_of(examples(model))
-    assert not torch.allclose(logits_of(model, batch), logits_of(other, batch))
-    other.load_state_dict(model.state_dict())
-    assert torch.equal(logits_of(model, batch), logits_of(other, batch))
 
 
 def test_tokens_know_their_padding():

@@ -12,10 +12,9 @@ import pytest
 import torch
 
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.frozen_states import FrozenStates, write_frozen_states
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import GenerationConfig, preset
+from nlgraft.nn.model_config import GenerationConfig
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import LanguageModelPhaseConfig
@@ -30,7 +29,9 @@ from nlgraft.training.language_model_training import (
     read_language_model,
 )
 from nlgraft.training.losses import Seq2SeqObjective
-from nlgraft.training.views import Encoded, Side, View
+from nlgraft.training.train_config import Side, View
+from nlgraft.training.views import Encoded
+from tests.tiny_models import family_config
 from tests.unit.stages.runs import artifact, run
 
 SIZES = {"d_model": 32, "num_layers": 2, "num_heads": 4, "ffn_dim": 64}
@@ -96,7 +97,7 @@ def test_perplexity_falls_below_that_of_the_unigrams(text, pretrained):
 def graft(pretrained, vocab_size, use):
     encoder, directory, _ = pretrained
     side = "src" if encoder.kind == "bi_lm" else "tgt"
-    config = preset(f"{side}_{use}", encoder=encoder, **MT)
+    config = family_config(f"{side}_{use}", encoder=encoder, **MT)
     torch.manual_seed(1)
     return Seq2Seq(config, vocab_size, vocab_size, {"lm": read_language_model(directory, encoder)}), side
 
@@ -127,17 +128,3 @@ def test_a_pretrained_model_is_grafted(text, pretrained, use):
     source = Tokens.from_lists([[*train[0].tolist(), 3]])
     [[best]] = beam_search(model, [source], config=GenerationConfig(beam=2, start_id=3, max_length_offset=4))
     assert math.isfinite(best.score)
-
-
-def test_pretrained_states_are_precomputed(text, pretrained, tmp_path):
-    """States that a stage stores of a frozen pretrained model are those that the model computes."""
-    train, _, vocab_size = text
-    model, side = graft(pretrained, vocab_size, "elmo")
-    embedding = model.eval().source_embedding if side == "src" else model.eval().target_embedding
-    sentences = [[*train[n].tolist(), 3] for n in range(5)]
-    write_frozen_states(tmp_path / "states", embedding, sentences)
-    tokens = FrozenStates(tmp_path / "states").tokens(range(5))
-    with torch.no_grad():
-        live = embedding(Tokens.from_lists(sentences))
-        stored = embedding(tokens)
-    torch.testing.assert_close(stored[tokens.valid], live[tokens.valid], rtol=0, atol=1e-5)

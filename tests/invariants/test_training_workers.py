@@ -17,12 +17,13 @@ from nlgraft.nn.language_models import BiLM
 from nlgraft.nn.model_config import ClassifierConfig, TransformerConfig
 from nlgraft.text.batches import Ragged
 from nlgraft.training.classification_training import LabelledData, classification_objective
-from nlgraft.training.language_model_training import LanguageModelObjective, TextData
-from nlgraft.training.loop import Training, train
+from nlgraft.training.language_model_training import TextData, language_model_objective
+from nlgraft.training.loop import train
 from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.masked_lm_training import fresh_encoder
 from nlgraft.training.masked_text import MaskingIds
 from nlgraft.training.rows_first import RowsFirst
+from nlgraft.training.step import Training
 from nlgraft.training.train_config import TrainConfig
 from nlgraft.training.weights import load_weights
 from tests.unit.training.toy import VOCABULARY, Recorder, ToyData, ToyModel, dev_loss_of, make_context
@@ -64,7 +65,7 @@ def train_language_model(root, rank, world_size):
     model, data = BiLM(config).double(), TextData(sentences, batch_tokens=30)
     context = make_context(root / "lm", rank=rank, world_size=world_size)
     settings = TrainConfig(**{**SETTINGS, "average_last": 1})
-    return train(Training(model, LanguageModelObjective(), data, settings), context)
+    return train(Training(model, language_model_objective, data, settings), context)
 
 
 def train_classifier(root, rank, world_size):

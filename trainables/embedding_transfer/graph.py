@@ -29,7 +29,6 @@ from nlgraft.stages.exchange_kinds import (
     VectorInputs,
     VectorSettings,
 )
-from nlgraft.stages.language_model_kinds import TrainLanguageModelInputs
 from nlgraft.stages.masked_lm_graph import (
     BERT2BERT,
     TRAIN_MASKED,
@@ -40,7 +39,7 @@ from nlgraft.stages.masked_lm_graph import (
 from nlgraft.stages.released_graph import MarianSide, Released, language_view, released
 from nlgraft.stages.seq2seq_graph import DecodingSettings, EncodedText, TrainInputs, TrainSettings
 from nlgraft.stages.stage_kind import Inputs, NoSettings, StageKind, T
-from nlgraft.stages.training_settings import TrainingSettings
+from nlgraft.stages.training_settings import TrainingSettings, TrainLanguageModelInputs
 from nlgraft.text.corpus_config import EOS
 from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig, SmoothedTrainConfig, View
 from trainables.embedding_transfer.config import (

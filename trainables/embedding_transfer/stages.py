@@ -18,10 +18,11 @@ from nlgraft.stages.run.exchange_stages import write_plans
 from nlgraft.stages.run.seq2seq_stages import masked_spans, table_sizes, training_task
 from nlgraft.stages.run.text_stages import read_encoded
 from nlgraft.text.tokenizers import EOS
-from nlgraft.training.loop import Training, train
+from nlgraft.training.loop import train
 from nlgraft.training.masked_lm_training import read_masked_lm
 from nlgraft.training.masked_text import Masker, MaskingIds
 from nlgraft.training.models import fresh_model, read_model
+from nlgraft.training.step import Training
 from nlgraft.training.train_config import LearnedParameters, View
 from nlgraft.training.views import Encoded
 from nlgraft.training.weights import carry_over, load_model, save_model

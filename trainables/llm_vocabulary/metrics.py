@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from nlgraft.evaluation.metric_config import SCORED
-from nlgraft.stages.metrics import EXCHANGE, TRAINING_COST, prefixed
+from nlgraft.stages.metrics import EXCHANGE, TRAINING_COST, fixed, prefixed
 from nlgraft.study.data.system import Metric
 from trainables.llm_vocabulary.config import KEPT
 
@@ -30,10 +30,6 @@ def _losses(split: Literal["dev", "test"]) -> dict[str, Metric]:
     }
 
 
-def _fixed(direction: Literal["maximize", "minimize"], unit: str, description: str) -> Metric:
-    return Metric(direction=direction, unit=unit, split=None, is_fixed=True, description=description)
-
-
 def _time(direction: Literal["maximize", "minimize"], unit: str, description: str) -> Metric:
     return Metric(direction=direction, unit=unit, split=None, is_time=True, description=description)
 
@@ -41,14 +37,14 @@ def _time(direction: Literal["maximize", "minimize"], unit: str, description: st
 TRAINING: Mapping[str, Metric] = {
     **_losses("dev"),
     **TRAINING_COST,
-    "train_bytes": _fixed("minimize", "bytes", "Bytes trained on, each as often as it was read."),
+    "train_bytes": fixed("minimize", "bytes", "Bytes trained on, each as often as it was read."),
     "train_bytes_per_s": _time("maximize", "bytes/s", "Bytes of text per second of the training steps."),
 }
 """Of a training; examples are sequences of packed lines."""
 TEXT_MEASURES: Mapping[str, Metric] = {
-    "text/tokens_per_word": _fixed("minimize", "tokens", "Mean tokens per space-separated word of test."),
-    "text/tokens_per_byte": _fixed("minimize", "tokens", "Mean tokens per byte of test."),
-    "text/unknown_tokens": _fixed(
+    "text/tokens_per_word": fixed("minimize", "tokens", "Mean tokens per space-separated word of test."),
+    "text/tokens_per_byte": fixed("minimize", "tokens", "Mean tokens per byte of test."),
+    "text/unknown_tokens": fixed(
         "minimize", "share", "Tokens of test that stand for text outside the vocabulary: cheap to predict."
     ),
     "text/untrained_tokens": Metric(

@@ -18,10 +18,10 @@ from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.nn.transformers_lms import TransformersCausalLM, fresh_llama, load_causal_lm
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.exchange_kinds import SIDE
-from nlgraft.stages.language_model_kinds import TrainLanguageModelInputs
 from nlgraft.stages.run.new_rows import KEPT, new_rows_of_one_table
 from nlgraft.stages.run.text_stages import read_encoded, text_of
 from nlgraft.stages.run.training_task import TrainingTask, evaluate_statistics, write_scores, write_split
+from nlgraft.stages.training_settings import TrainLanguageModelInputs
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.files import read_json
@@ -97,7 +97,7 @@ def train(context: StageContext) -> None:
     rows_first = _rows_first(settings, inputs, model, context.seed)
     training = Training(model, causal_objective, text, settings.train, _learned(settings, model))
     outcome, _ = TrainingTask(training, measure, save, rows_first, settings.metric_prefix).run(context)
-    times = text.times_read(outcome.steps * settings.train.accumulation)
+    times = text.times_read(outcome.step * settings.train.accumulation)
     counts = token_counts(read_encoded(inputs.encoded, "train").stream(TEXT), times, len(model.input_table))
     save_file({"counts": counts}, context.directory / READ_FILE)
     num_bytes = int(times @ bytes_of(inputs.corpus, "train"))

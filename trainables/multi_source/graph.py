@@ -15,7 +15,6 @@ from nlgraft.nn.checkpoint_files import LanguagePlace
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import MASK_TOKEN, MaskedSpansConfig, PhaseConfig
-from nlgraft.stages.language_model_kinds import TrainLanguageModelInputs
 from nlgraft.stages.masked_lm_graph import (
     BERT2BERT,
     TRAIN_MASKED,
@@ -36,6 +35,7 @@ from nlgraft.stages.seq2seq_graph import (
 )
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
 from nlgraft.stages.text_kinds import CorpusInputs, EncodeSettings
+from nlgraft.stages.training_settings import TrainLanguageModelInputs
 from nlgraft.text.corpus_config import Split
 from nlgraft.training.train_config import (
     LearnedParameters,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -13,6 +12,7 @@ from nlgraft.stages.run.text_stages import REPORT_FILE, encode_lines, open_token
 from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import Corpus, read_corpus, write_corpus
+from nlgraft.text.files import write_json
 from nlgraft.training.views import Encoded
 from trainables.multi_source.graph import (
     DOCUMENTS,
@@ -39,7 +39,7 @@ def encode_languages(context: StageContext) -> None:
             context.directory / f"{split}.safetensors"
         )
         write_corpus(Corpus([lines]), context.directory / split)
-    (context.directory / REPORT_FILE).write_text(json.dumps(report, indent=1) + "\n", "utf-8")
+    write_json(context.directory / REPORT_FILE, report)
 
 
 def pair_sentences(context: StageContext) -> None:

@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
-from nlgraft.stages.metrics import CLASSIFICATION, EXCHANGE, MASKED, TRAINING, prefixed
+from nlgraft.stages.metrics import CLASSIFICATION, EXCHANGE, MASKED, TRAINING, fixed, prefixed
 from nlgraft.study.data.system import Metric
 
 NUM_LENGTHS = 4
 """Number of groups by length into which the dev lines are divided to measure speed."""
 
 
-def _fixed(direction: Literal["maximize", "minimize"], unit: str, description: str) -> Metric:
-    return Metric(direction=direction, unit=unit, split=None, is_fixed=True, description=description)
-
-
 MEASURES: Mapping[str, Metric] = {
-    "text/documents": _fixed("maximize", "lines", "Lines of downstream text, all splits (Table 2)."),
-    "text/bytes": _fixed("maximize", "bytes", "Downstream text in UTF-8, all splits (Table 2)."),
-    "text/unique_words": _fixed("maximize", "words", "Distinct space-separated words, all splits (Table 2)."),
-    "text/tokens_per_line": _fixed(
+    "text/documents": fixed("maximize", "lines", "Lines of downstream text, all splits (Table 2)."),
+    "text/bytes": fixed("maximize", "bytes", "Downstream text in UTF-8, all splits (Table 2)."),
+    "text/unique_words": fixed("maximize", "words", "Distinct space-separated words, all splits (Table 2)."),
+    "text/tokens_per_line": fixed(
         "minimize", "tokens", "Mean tokens per test line in the trial's vocabulary."
     ),
-    "text/tokens_per_word": _fixed("minimize", "tokens", "Mean tokens per space-separated word of test."),
-    "text/bits_per_byte": _fixed(
+    "text/tokens_per_word": fixed("minimize", "tokens", "Mean tokens per space-separated word of test."),
+    "text/bits_per_byte": fixed(
         "minimize", "bits", "Self-information of the test tokens per byte of their text (section 5)."
     ),
-    "compression/tokens": _fixed(
+    "compression/tokens": fixed(
         "minimize", "ratio", "Test tokens in the trial's vocabulary relative to the old one."
     ),
-    "compression/self_information": _fixed(
+    "compression/self_information": fixed(
         "minimize",
         "ratio",
         "Self-information of test tokens in the trial's vocabulary relative to the old one (Figure 4).",

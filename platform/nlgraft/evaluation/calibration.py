@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sacrebleu.metrics import lib_ter
 
@@ -28,7 +27,10 @@ from nlgraft.evaluation.inputs import Inputs
 from nlgraft.evaluation.scores import Evaluation, score_statistics
 from nlgraft.evaluation.sufficient import NUM_ECE_BINS, Statistics
 from nlgraft.nn.batch import Batch, Tokens
+from nlgraft.nn.freezing import evaluating
 from nlgraft.nn.model_config import GenerationConfig
+
+_BATCH_SENTENCES = 64
 
 
 class _Placed(str):
@@ -64,29 +66,27 @@ def mark_right(hypothesis: Sequence[str], reference: Sequence[str]) -> NDArray[n
     return is_right
 
 
-def calibration_rows(
-    confidences: Sequence[Sequence[float]], right: Sequence[Sequence[bool]], num_bins: int = NUM_ECE_BINS
-) -> Statistics:
+def calibration_rows(confidences: Sequence[Sequence[float]], right: Sequence[Sequence[bool]]) -> Statistics:
     """Bin the tokens of each segment by confidence.
 
     Args:
         confidences: Probability of each token of each segment, 0 to 1.
         right: For each token, if it is right.
-        num_bins: Equal-width bins; 1.0 falls into the last one.
 
     Returns:
-        Tokens, sum of confidences and right tokens of each bin, flattened, [N, 3 * bins].
+        Tokens, sum of confidences and right tokens of each of ``NUM_ECE_BINS`` equal-width bins, of which 1.0
+        falls into the last one; flattened, [N, 3 * bins].
     """
-    rows = np.zeros((len(confidences), num_bins, 3))
+    rows = np.zeros((len(confidences), NUM_ECE_BINS, 3))
     for row, segment_confidences, segment_right in zip(rows, confidences, right, strict=True):
         confidence = np.asarray(segment_confidences, dtype=np.float64)
         # A confidence of exactly 1 would open a bin of its own.
-        bins = np.minimum((confidence * num_bins).astype(np.int64), num_bins - 1)
+        bins = np.minimum((confidence * NUM_ECE_BINS).astype(np.int64), NUM_ECE_BINS - 1)
         columns = np.stack(
             [np.ones_like(confidence), confidence, np.asarray(segment_right, dtype=float)], axis=1
         )
         np.add.at(row, bins, columns)
-    return rows.reshape(len(confidences), 3 * num_bins)
+    return rows.reshape(len(confidences), 3 * NUM_ECE_BINS)
 
 
 def evaluate_calibration(
@@ -120,14 +120,11 @@ def evaluate_calibration(
     return Evaluation({"ece": score_statistics("ece", rows, signature)}, {"ece": rows})
 
 
-@torch.no_grad()
 def token_confidences(
     model: Any,
     inputs: Inputs,
     hypotheses: Sequence[Sequence[int]],
     config: GenerationConfig,
-    *,
-    batch_sentences: int = 64,
 ) -> list[list[float]]:
     """Compute the probability of each token that a model produced, given those before it.
 
@@ -136,26 +133,25 @@ def token_confidences(
         inputs: The sentences that it translated.
         hypotheses: Ids of each output, end token not included.
         config: First decoder input, and the token that ends a target.
-        batch_sentences: Sentences of a batch.
 
     Returns:
         Probabilities, one for each id of each hypothesis.
     """
-    was_training = model.training
     device = model.output_projection.weight.device
-    model.eval()
     confidences: list[list[float]] = [[] for _ in hypotheses]
     order = np.argsort([-len(ids) for ids in hypotheses], kind="stable")
-    for rows in np.array_split(order, max(1, -(-len(order) // batch_sentences))):
-        # With the end token, as in training; its own confidence is left out below.
-        outputs = Tokens.from_lists([[*config.forced_ids, *hypotheses[row], config.end_id] for row in rows])
-        read = Tokens.from_lists([[*config.prompt, *hypotheses[row]] for row in rows])
-        sources, contexts = inputs.pack(rows)
-        batch = Batch(sources, read, outputs.ids, contexts).to(device)
-        probabilities_BJV = model.logits(model(batch)).float().softmax(-1)
-        chosen_BJ = probabilities_BJV.gather(-1, batch.target_output[..., None])[..., 0].cpu()
-        for row, chosen_J in zip(rows, chosen_BJ, strict=True):
-            start = len(config.forced_ids)
-            confidences[row] = chosen_J[start : start + len(hypotheses[row])].tolist()
-    model.train(was_training)
+    with evaluating(model):
+        for rows in np.array_split(order, max(1, -(-len(order) // _BATCH_SENTENCES))):
+            # With the end token, as in training; its own confidence is left out below.
+            outputs = Tokens.from_lists(
+                [[*config.forced_ids, *hypotheses[row], config.end_id] for row in rows]
+            )
+            read = Tokens.from_lists([[*config.prompt, *hypotheses[row]] for row in rows])
+            sources, contexts = inputs.pack(rows)
+            batch = Batch(sources, read, outputs.ids, contexts).to(device)
+            probabilities_BJV = model.logits(model(batch)).float().softmax(-1)
+            chosen_BJ = probabilities_BJV.gather(-1, batch.target_output[..., None])[..., 0].cpu()
+            for row, chosen_J in zip(rows, chosen_BJ, strict=True):
+                start = len(config.forced_ids)
+                confidences[row] = chosen_J[start : start + len(hypotheses[row])].tolist()
     return confidences

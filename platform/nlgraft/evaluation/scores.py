@@ -130,8 +130,9 @@ def evaluate_documents(
         joined[0].append(hypothesis)
         joined[1].append(reference)
     joined = [[" ".join(pair[side]) for pair in lines.values()] for side in (0, 1)]
-    rows, signature = segment_rows("bleu", *joined, tokenizers=tokenizers or choose_tokenizers(references))
-    if normalization != "identity":
-        signature = f"{signature}|norm:{normalization}"
-    score = score_statistics("doc_bleu", rows, f"unit:document|{signature}")
+    # Chosen by all sentences, as for other scores of the split.
+    tokenizers = tokenizers or choose_tokenizers(references)
+    of_text = evaluate_text(*joined, ("bleu",), tokenizers=tokenizers, normalization=normalization)
+    rows = of_text.statistics["bleu"]
+    score = score_statistics("doc_bleu", rows, f"unit:document|{of_text.scores['bleu'].signature}")
     return Evaluation({"doc_bleu": score}, {"doc_bleu": rows})

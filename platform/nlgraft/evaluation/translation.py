@@ -64,7 +64,6 @@ def dev_scores(
     references: Sequence[str],
     tokenizer: Tokenizer,
     config: GenerationConfig,
-    metrics: Sequence[str] = ("bleu",),
 ) -> Callable[[Any], dict[str, float]]:
     """Make the function that decodes dev sentences and scores them, for ``train(evaluate=...)``.
 
@@ -73,7 +72,6 @@ def dev_scores(
         references: Human text of each example.
         tokenizer: Tokenizer of the target.
         config: Beam and length rules; beam 1 is cheap and ranks checkpoints nearly as well.
-        metrics: Names of text metrics.
 
     Returns:
         A function from a model to ``{"bleu": value}``.
@@ -88,7 +86,7 @@ def dev_scores(
 
     def evaluate(model: Any) -> dict[str, float]:
         hypotheses = tokenizer.normalised(tokenizer.decode(translate(model, inputs, config).best))
-        scores = evaluate_text(hypotheses, normalised, metrics, tokenizers=words).scores
+        scores = evaluate_text(hypotheses, normalised, ("bleu",), tokenizers=words).scores
         return {name: score.value for name, score in scores.items()}
 
     return evaluate

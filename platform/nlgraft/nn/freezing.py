@@ -11,12 +11,15 @@ from torch import Tensor, nn
 
 @contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Run a module in evaluation mode and without gradients; its mode is restored afterwards."""
-    was_training = module.training
+    """Run a module in evaluation mode and without gradients; the mode of each of its parts is restored."""
+    modes = [(part, part.training) for part in module.modules()]
     module.eval()
-    with torch.no_grad():
-        yield
-    module.train(was_training)
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for part, is_training in modes:
+            part.training = is_training
 
 
 def freeze_unused(module: nn.Module, output: Callable[[], Tensor]) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -35,7 +34,10 @@ SITES: tuple[Site, ...] = ("self", "self_norm", "ffn", "ffn_norm")
 
 
 class Sum(nn.Module):
-    """The sum of all flows."""
+    """The sum of all flows.
+
+    Source: Park and Zhao (2021), Eqs. 1-3 and Table 3b.
+    """
 
     def __init__(self, config: FusionConfig, d_model: int) -> None:
         super().__init__()
@@ -46,7 +48,10 @@ class Sum(nn.Module):
 
 
 class Average(nn.Module):
-    """The mean of all flows."""
+    """The mean of all flows.
+
+    Source: Park and Zhao (2021), Table 3b.
+    """
 
     def __init__(self, config: FusionConfig, d_model: int) -> None:
         super().__init__()
@@ -57,7 +62,10 @@ class Average(nn.Module):
 
 
 class Gate(nn.Module):
-    """A learned convex combination per channel: a sigmoid for one branch, a softmax for several."""
+    """A learned convex combination per channel: a sigmoid for one branch, a softmax for several.
+
+    Source: Yang et al. (2020); Park and Zhao (2021), Table 3b and released code.
+    """
 
     def __init__(self, config: FusionConfig, d_model: int) -> None:
         super().__init__()
@@ -78,7 +86,10 @@ class Gate(nn.Module):
 
 
 class Dropnet(nn.Module):
-    """The mean of all flows; in training one draw per call may select a single flow instead."""
+    """The mean of all flows; in training one draw per call may select a single flow instead.
+
+    Source: Zhu et al. (2020), Eq. 5; Park and Zhao (2021), Table 3b.
+    """
 
     def __init__(self, config: FusionConfig, d_model: int) -> None:
         super().__init__()
@@ -104,24 +115,11 @@ class Dropnet(nn.Module):
         return merged
 
 
-@dataclass(frozen=True)
-class MergeStrategy:
-    """A way to merge flows.
-
-    Attributes:
-        build: Makes the operator from the fusion's configuration and the model width.
-        source: Where it was published.
-    """
-
-    build: Callable[[FusionConfig, int], nn.Module]
-    source: str
-
-
-MERGES: dict[MergeName, MergeStrategy] = {
-    "sum": MergeStrategy(Sum, "Park and Zhao (2021), Eqs. 1-3 and Table 3b"),
-    "average": MergeStrategy(Average, "Park and Zhao (2021), Table 3b"),
-    "gate": MergeStrategy(Gate, "Yang et al. (2020); Park and Zhao (2021), Table 3b and released code"),
-    "dropnet": MergeStrategy(Dropnet, "Zhu et al. (2020), Eq. 5; Park and Zhao (2021), Table 3b"),
+MERGES: dict[MergeName, Callable[[FusionConfig, int], nn.Module]] = {
+    "sum": Sum,
+    "average": Average,
+    "gate": Gate,
+    "dropnet": Dropnet,
 }
 """The merge strategies. All of them take any number of branches; the papers have one."""
 
@@ -190,7 +188,7 @@ class Fusion(nn.Module):
         with isolated_rng():
             self.branches = nn.ModuleList(FusionBranch(config, dim) for dim in memory_dims)
             merge = MERGES[config.fusion.merge]
-            self.merge = merge.build(config.fusion, config.d_model) if memory_dims else None
+            self.merge = merge(config.fusion, config.d_model) if memory_dims else None
 
     def _branches(self) -> Iterable[FusionBranch]:
         return cast("Iterable[FusionBranch]", self.branches)

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.decoder_state import DecoderState
+from nlgraft.nn.freezing import evaluating
 from nlgraft.nn.linear import packed_weights
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import GenerationConfig
@@ -47,11 +47,7 @@ def length_limits(sources: Sequence[Tokens], ratio: float, offset: int) -> Tenso
     return (lengths_B * ratio).floor().long().add(offset).clamp(min=1)
 
 
-@overload
-def penalty(length: float, kind: LengthPenalty, alpha: float) -> float: ...
-@overload
-def penalty(length: Tensor, kind: LengthPenalty, alpha: float) -> Tensor: ...
-def penalty(length: float | Tensor, kind: LengthPenalty, alpha: float) -> float | Tensor:
+def penalty(length: float | Tensor, kind: LengthPenalty, alpha: float) -> Any:
     """Compute the divisor of a log-probability; 1 for ``none``.
 
     Args:
@@ -168,7 +164,7 @@ def beam_search(
         Per sentence ``num_return`` hypotheses, best first (fewer if there are no more).
     """
     config = config or GenerationConfig()
-    with _evaluating(model):
+    with evaluating(model), torch.inference_mode(), packed_weights(model):
         state, limits_B = _begin(model, sources, contexts, config, length_source)
         if config.beam == 1:
             return _Greedy(model, state, limits_B, config).run()
@@ -201,18 +197,6 @@ def search_limits(model: Seq2Seq, sources: Sequence[Tokens], config: GenerationC
         return limits_B
     # the given tokens take positions, too
     return limits_B.clamp(max=max(1, model.config.max_positions - len(config.prompt)))
-
-
-@contextmanager
-def _evaluating(model: Seq2Seq) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        with torch.inference_mode(), packed_weights(model):
-            yield
-    finally:
-        for module, is_training in modes:
-            module.training = is_training
 
 
 class _Search:

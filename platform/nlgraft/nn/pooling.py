@@ -65,13 +65,15 @@ class LayerPooling(nn.Module, ABC):
     def select(self, states: LayerStates) -> Tensor:
         """Take the layers that are read, [L, B, T, H]."""
 
-    @abstractmethod
     def forward(self, layers_LBTH: Tensor, valid_BT: Tensor) -> Tensor:
-        """Combine the selected layers into [B, T, H]; ``valid_BT`` is true at real tokens."""
+        """Combine the selected layers, or return the only one, [B, T, H]; ``valid_BT``: at real tokens."""
+        return layers_LBTH[0]
 
 
 class Index(LayerPooling):
     """One hidden state.
+
+    Source: Park and Zhao (2021), Table 3a.
 
     Raises:
         ContractError: The index names no hidden state.
@@ -90,13 +92,12 @@ class Index(LayerPooling):
         """Take that state, [1, B, T, H]."""
         return states.layers[self.index][None]
 
-    def forward(self, layers_LBTH: Tensor, valid_BT: Tensor) -> Tensor:
-        """Return that state, [B, T, H]."""
-        return layers_LBTH[0]
-
 
 class Output(LayerPooling):
-    """The last state before the encoder's softmax."""
+    """The last state before the encoder's softmax.
+
+    Source: Edunov et al. (2019), section 2.2.
+    """
 
     def __init__(self, config: PoolingConfig, shape: EncoderShape) -> None:
         super().__init__(shape.output_dim)
@@ -105,13 +106,11 @@ class Output(LayerPooling):
         """Take the output, [1, B, T, its width]."""
         return states.output[None]
 
-    def forward(self, layers_LBTH: Tensor, valid_BT: Tensor) -> Tensor:
-        """Return the output, [B, T, its width]."""
-        return layers_LBTH[0]
-
 
 class Cloze(LayerPooling):
     """The last state before the softmax as in pretraining: it does not depend on its own token.
+
+    Source: flag bilm_mask_last_state in the released code of Edunov et al. (2019).
 
     Raises:
         ContractError: The encoder is not pretrained to predict a token from all others.
@@ -126,13 +125,11 @@ class Cloze(LayerPooling):
             raise ContractError("pooling.kind cloze needs a bi_lm, which predicts a token from all others")
         return states.cloze()[None]
 
-    def forward(self, layers_LBTH: Tensor, valid_BT: Tensor) -> Tensor:
-        """Return that state, [B, T, its width]."""
-        return layers_LBTH[0]
-
 
 class Towers(LayerPooling):
     """The output plus the last states of both towers, which hold the token itself: a residual connection.
+
+    Source: ours, with the towers of Edunov et al. (2019), section 3.2.
 
     Raises:
         ContractError: The encoder has no two towers.
@@ -149,13 +146,11 @@ class Towers(LayerPooling):
         ahead_BTD, back_BTD = states.layers[-3].chunk(2, dim=2)
         return (states.output + ahead_BTD + back_BTD)[None]
 
-    def forward(self, layers_LBTH: Tensor, valid_BT: Tensor) -> Tensor:
-        """Return the sum, [B, T, its width]."""
-        return layers_LBTH[0]
-
 
 class Reduce(LayerPooling):
     """The sum or the mean of all layers or of the last few; the embeddings are not among them.
+
+    Source: released code of Park and Zhao (2021).
 
     Raises:
         ContractError: There are fewer layers than ``num_last``.
@@ -182,6 +177,8 @@ class Reduce(LayerPooling):
 
 class ScalarMix(LayerPooling):
     """ELMo's mixture: a learned weighted mean of the normalised layers, embeddings included, and a scale.
+
+    Source: Peters et al. (2018), Eq. 1, with the shared layer norm of Edunov et al. (2019).
 
     Attributes:
         means: Centred mixture: the means that are subtracted before the norm, [L, H]; NaN until ``centre`` is
@@ -213,7 +210,10 @@ class ScalarMix(LayerPooling):
 
 
 class Dynamic(LayerPooling):
-    """A weighted mean of all layers whose weights are predicted from a summary of the sentence."""
+    """A weighted mean of all layers whose weights are predicted from a summary of the sentence.
+
+    Source: Park and Zhao (2021), Table 3a. Differs: the released weights mix sentences of a batch.
+    """
 
     def __init__(
         self, config: PoolingConfig, shape: EncoderShape, *, summary: Literal["first_token", "mean"]
@@ -243,37 +243,20 @@ class Dynamic(LayerPooling):
         return self.weigh(summary_LBH.transpose(0, 1).flatten(1)).softmax(1)
 
 
-@dataclass(frozen=True)
-class PoolingStrategy:
-    """A way to pool layers.
-
-    Attributes:
-        build: Makes the operator from its configuration and the encoder's sizes.
-        source: Where it was published, and how ours differs.
-    """
-
-    build: Callable[[PoolingConfig, EncoderShape], LayerPooling]
-    source: str
-
-
-_DYNAMIC = "Park and Zhao (2021), Table 3a; the released weights mix sentences of a batch, ours do not"
-
-POOLINGS: dict[PoolingName, PoolingStrategy] = {
-    "index": PoolingStrategy(Index, "Park and Zhao (2021), Table 3a"),
-    "output": PoolingStrategy(Output, "Edunov et al. (2019), section 2.2"),
-    "cloze": PoolingStrategy(Cloze, "flag bilm_mask_last_state in the released code of Edunov et al. (2019)"),
-    "towers": PoolingStrategy(Towers, "ours, with the towers of Edunov et al. (2019), section 3.2"),
-    "sum": PoolingStrategy(partial(Reduce, reduction="sum"), "released code of Park and Zhao (2021)"),
-    "mean": PoolingStrategy(partial(Reduce, reduction="mean"), "released code of Park and Zhao (2021)"),
-    "scalar_mix": PoolingStrategy(
-        ScalarMix, "Peters et al. (2018), Eq. 1, with the shared layer norm of Edunov et al. (2019)"
-    ),
-    "dynamic_cls": PoolingStrategy(partial(Dynamic, summary="first_token"), _DYNAMIC),
-    "dynamic_mean": PoolingStrategy(partial(Dynamic, summary="mean"), _DYNAMIC),
+POOLINGS: dict[PoolingName, Callable[[PoolingConfig, EncoderShape], LayerPooling]] = {
+    "index": Index,
+    "output": Output,
+    "cloze": Cloze,
+    "towers": Towers,
+    "sum": partial(Reduce, reduction="sum"),
+    "mean": partial(Reduce, reduction="mean"),
+    "scalar_mix": ScalarMix,
+    "dynamic_cls": partial(Dynamic, summary="first_token"),
+    "dynamic_mean": partial(Dynamic, summary="mean"),
 }
 """The poolings of three papers."""
 
 
 def build_pooling(config: PoolingConfig, shape: EncoderShape) -> LayerPooling:
     """Make the pooling that a context's configuration names."""
-    return POOLINGS[config.kind].build(config, shape)
+    return POOLINGS[config.kind](config, shape)

@@ -26,7 +26,7 @@ def trained_classifier(
     seed: int,
 ) -> Stage:
     """Train a classifier of the first source of a corpus by its labels; it is scored on dev."""
-    inputs = TrainClassifierInputs(body=body, corpus=corpus, encoded=text.encoded, tokenizer=text.tokenizer)
+    inputs = ClassifierInputs(body=body, corpus=corpus, encoded=text.encoded, tokenizer=text.tokenizer)
     settings = TrainClassifierSettings(
         train=config.train, classifier=config.classifier, sampling=text.sampling
     )
@@ -72,7 +72,7 @@ class TrainClassifierSettings(TrainingSettings[TrainConfig]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainClassifierInputs(Inputs[T]):
+class ClassifierInputs(Inputs[T]):
     """The body, the corpus with its labels, and its encoded lines.
 
     The body is a masked language model, also one whose vocabulary was exchanged, or a released encoder; the
@@ -93,24 +93,20 @@ class ScoreClassifierSettings(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoreClassifierInputs(Inputs[T]):
+class ScoreClassifierInputs(ClassifierInputs[T]):
     """A trained classifier and the inputs of its training.
 
     ``further`` are stages whose metrics belong to the trial although nothing reads them.
     """
 
     classifier: T
-    body: T
-    corpus: T
-    encoded: T
-    tokenizer: T
     further: Mapping[str, T] = field(default_factory=dict)
 
 
 TRAIN_CLASSIFIER = StageKind(
     "nlgraft.stages.run.classification_stages:train",
     TrainClassifierSettings,
-    TrainClassifierInputs,
+    ClassifierInputs,
     is_distributed=True,
 )
 SCORE_CLASSIFIER = StageKind(

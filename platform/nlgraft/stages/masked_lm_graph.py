@@ -10,12 +10,11 @@ from nlgraft.nn.model_config import BertConfig, TransformerConfig
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.config_parts import MaskedLMConfig
 from nlgraft.stages.exchange_kinds import EXCHANGE, PLAN, SIDE, ExchangeInputs, PlanInputs, PlanSettings
-from nlgraft.stages.language_model_kinds import TrainLanguageModelInputs
 from nlgraft.stages.released_graph import CHECKPOINTS, CheckpointSettings, checkpoint_settings
 from nlgraft.stages.seq2seq_graph import TokenizedText
 from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
 from nlgraft.stages.text_kinds import CorpusInputs, NoInputs, TokenizedInputs
-from nlgraft.stages.training_settings import TrainingSettings
+from nlgraft.stages.training_settings import TrainingSettings, TrainLanguageModelInputs
 from nlgraft.text.corpus_config import Split
 from nlgraft.text.tokenizer_config import WordSampling, WordTokenizerConfig
 from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig, SmoothingKind, TrainConfig
@@ -69,13 +68,7 @@ def masked_text(
 
 
 def pretrained_masked_lm(
-    config: MaskedLMConfig,
-    train: TrainConfig,
-    text: MaskedText,
-    *,
-    max_tokens: int,
-    seed: int,
-    name: str = "upstream",
+    config: MaskedLMConfig, train: TrainConfig, text: MaskedText, *, max_tokens: int, seed: int
 ) -> Stage:
     """Train the model that trials share: from scratch, or a released one with its missing head."""
     settings = TrainMaskedSettings(
@@ -87,10 +80,10 @@ def pretrained_masked_lm(
         checkpoint=checkpoint_settings(config.checkpoint, config.revision),
         sampling=text.sampling,
         is_body_trained=config.is_body_trained,
-        metric_prefix=name,
+        metric_prefix="upstream",
     )
     inputs = TrainLanguageModelInputs(encoded=text.encoded, corpus=text.corpus, tokenizer=text.tokenizer)
-    return TRAIN_MASKED.stage(name, settings, inputs, seed=seed, locations=_locations(config))
+    return TRAIN_MASKED.stage("upstream", settings, inputs, seed=seed, locations=_locations(config))
 
 
 def begun_masked_lm(

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, get_args
 
-from nlgraft.evaluation.metric_config import SCORED, TextMetric
+from nlgraft.evaluation.metric_config import SCORED, Direction, TextMetric
 from nlgraft.stages.config_parts import CLASS_METRICS, ExtractMethod
 from nlgraft.study.data.system import Metric
 
@@ -19,6 +19,11 @@ SPLITS: tuple[Split, ...] = ("dev", "test")
 Table = Mapping[str, Metric]
 _more = partial(Metric, direction="maximize", split=None)
 _less = partial(Metric, direction="minimize", split=None)
+
+
+def fixed(direction: Direction, unit: str, description: str) -> Metric:
+    """Describe a measure of text that no seed changes."""
+    return Metric(direction=direction, unit=unit, split=None, is_fixed=True, description=description)
 
 
 def metric_name(name: str, prefix: str = "") -> str:

@@ -23,13 +23,6 @@ from nlgraft.stages.config_parts import (
     MaskedSpansConfig,
     ScoreConfig,
 )
-from nlgraft.stages.language_model_kinds import (
-    LANGUAGE_MODEL,
-    UNTRAINED_LANGUAGE_MODEL,
-    LanguageModelInputs,
-    LanguageModelSettings,
-    UntrainedLanguageModelSettings,
-)
 from nlgraft.stages.metrics import EXTRACT_METHODS, ROUGE
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
 from nlgraft.stages.text_kinds import (
@@ -46,7 +39,14 @@ from nlgraft.stages.text_kinds import (
     TokenizerInputs,
     TokenizerSettings,
 )
-from nlgraft.stages.training_settings import TrainingSettings
+from nlgraft.stages.training_settings import (
+    LANGUAGE_MODEL,
+    UNTRAINED_LANGUAGE_MODEL,
+    LanguageModelInputs,
+    LanguageModelSettings,
+    TrainingSettings,
+    UntrainedLanguageModelSettings,
+)
 from nlgraft.text.corpus_config import AnyCorpus, Split, SplitName, as_corpus, digest
 from nlgraft.text.files import expand
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig, TokenizerConfig
@@ -281,10 +281,10 @@ def language_model(
 
 
 def untrained_language_model(
-    name: str, text: EncodedText, config: LanguageModelPhaseConfig, *, seed: int, stream: str = "source 0"
+    name: str, text: EncodedText, config: LanguageModelPhaseConfig, *, seed: int
 ) -> Stage:
     """Draw a language model with random weights, the control of a pretrained one, from a trial's ``seed``."""
-    settings = UntrainedLanguageModelSettings(model=config.model, stream=stream)
+    settings = UntrainedLanguageModelSettings(model=config.model, stream="source 0")
     inputs = LanguageModelInputs(encoded=text.stage, corpus=text.corpus)
     return UNTRAINED_LANGUAGE_MODEL.stage(name, settings, inputs, seed=config.seed_of(seed))
 
@@ -355,17 +355,16 @@ def upstream_scores(
     decode: BeamSearchConfig,
     score: ScoreConfig,
     view: View | None = None,
-    prefix: str = "upstream",
 ) -> Stage:
     """Score an upstream model by BLEU on dev of its own corpus."""
     # Lengths and speed of an upstream model would be taken for the trial's.
     decoding = DecodingSettings(decode=decode, view=view or View(), is_measured=False)
     # Its text may be of another script than the task's: of the tokenizers only characters suit every script.
     tokenizer = "char" if score.bleu_tokenizer == "char" else None
-    translation = translate(f"{prefix}_translation", model, text, "dev", decoding)
+    translation = translate("upstream_translation", model, text, "dev", decoding)
     return SCORE.stage(
-        f"{prefix}_scores",
-        ScoreSettings(metrics=("bleu",), metric_prefix=prefix, bleu_tokenizer=tokenizer),
+        "upstream_scores",
+        ScoreSettings(metrics=("bleu",), metric_prefix="upstream", bleu_tokenizer=tokenizer),
         ScoreInputs(
             corpus=text.corpus,
             translations={"dev": translation},

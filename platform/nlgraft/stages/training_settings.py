@@ -1,12 +1,14 @@
-"""Settings that all training stages share."""
+"""Settings that all training stages share, and the kinds of pretraining of our own language models."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from nlgraft.nn.context_config import LanguageModelConfig
 from nlgraft.pipeline.stage import Stage, Work
-from nlgraft.stages.stage_kind import NoSettings, Settings, StageKind
+from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
 from nlgraft.stages.text_kinds import NoInputs
 from nlgraft.training.train_config import PRECISION_INPUT, TrainConfig
 
@@ -64,3 +66,64 @@ def precision_inputs(train: TrainConfig) -> Mapping[str, Stage]:
     if train.precision != "auto":
         return {}
     return {PRECISION_INPUT: PRECISION.stage("precision", NoSettings(), NoInputs())}
+
+
+# Our own language models.
+
+
+class LanguageModelSettings(TrainingSettings[TrainConfig]):
+    """One pretraining of a left-to-right or a two-tower language model."""
+
+    model: LanguageModelConfig
+    """The architecture; its vocabulary is that of the text."""
+    stream: str
+    """Stream of the encoded text."""
+    role: str
+    """Role of that stream's text in the corpus."""
+    max_tokens: int | None
+    """Longest encoded line; lines of this length may have been truncated and are left out per character."""
+    metric_prefix: str
+    """Prefix of all metrics, e.g. ``lm``; empty for a model that is the trial's result."""
+
+    @property
+    def layers(self) -> tuple[int, int]:
+        """Weights of the layers of ``model``, and its width."""
+        return self.model.num_layer_parameters, self.model.d_model
+
+
+class UntrainedLanguageModelSettings(Settings):
+    """A language model with random weights: the control of a pretrained one."""
+
+    model: LanguageModelConfig
+    """The architecture; its vocabulary is that of the text."""
+    stream: str
+    """Stream of the encoded text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModelInputs(Inputs[T]):
+    """Encoded text and the corpus from which it was made."""
+
+    encoded: T
+    corpus: T
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainLanguageModelInputs(LanguageModelInputs[T]):
+    """The same with its tokenizer, and the model to start from, also one after an exchange."""
+
+    tokenizer: T
+    start: T | None = None
+
+
+LANGUAGE_MODEL = StageKind(
+    "nlgraft.stages.run.language_model_stages:train",
+    LanguageModelSettings,
+    LanguageModelInputs,
+    is_distributed=True,
+)
+UNTRAINED_LANGUAGE_MODEL = StageKind(
+    "nlgraft.stages.run.language_model_stages:write_untrained",
+    UntrainedLanguageModelSettings,
+    LanguageModelInputs,
+)

@@ -10,14 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
 
-from nlgraft.basics.errors import DataError, StoreError
+from nlgraft.basics.errors import DataError
 from nlgraft.text.tokenizers import PAD
 
 IntArray = NDArray[np.int64]
@@ -42,8 +39,7 @@ class Ragged:
     def of(sequences: Iterable[Sequence[int]]) -> Ragged:
         """Put sequences of ids end to end."""
         rows = [np.asarray(row, dtype=np.int32) for row in sequences]
-        offsets = np.zeros(len(rows) + 1, dtype=np.int64)
-        np.cumsum([len(row) for row in rows], out=offsets[1:])
+        offsets = np.cumsum([0, *map(len, rows)])
         return Ragged(np.concatenate(rows) if rows else np.zeros(0, dtype=np.int32), offsets)
 
     def __len__(self) -> int:
@@ -57,6 +53,13 @@ class Ragged:
         """Length of every sequence, [N]."""
         return np.diff(self.offsets)
 
+    def parts(self, starts: IntArray, lengths: IntArray) -> Ragged:
+        """Take a sequence of each length [M] from each place of ``values`` [M]."""
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        # Vectorised: each part's range, shifted to its place in the source.
+        places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+        return Ragged(self.values[places], offsets)
+
     def truncated(self, max_length: int) -> tuple[Ragged, int]:
         """Cut every sequence to its first ``max_length`` ids.
 
@@ -64,12 +67,7 @@ class Ragged:
         """
         lengths = self.lengths
         num_cut = int((lengths > max_length).sum())
-        if num_cut == 0:
-            return self, 0
-        position = np.arange(len(self.values)) - np.repeat(self.offsets[:-1], lengths)
-        offsets = np.zeros_like(self.offsets)
-        np.cumsum(np.minimum(lengths, max_length), out=offsets[1:])
-        return Ragged(self.values[position < max_length], offsets), num_cut
+        return self.parts(self.offsets[:-1], np.minimum(lengths, max_length)) if num_cut else self, num_cut
 
     def padded(
         self, rows: IntArray, *, first: int | None = None, last: int | None = None
@@ -101,40 +99,6 @@ class Ragged:
         if last is not None:
             ids[np.arange(len(rows)), whole - 1] = last
         return ids, valid
-
-    def write(self, path: Path) -> None:
-        """Write the sequences as safetensors."""
-        save_file({"values": self.values, "offsets": self.offsets}, path)
-
-    @staticmethod
-    def read(path: Path) -> Ragged:
-        """Read a file that ``write`` wrote.
-
-        Raises:
-            StoreError: The file is missing or holds something else.
-        """
-        try:
-            arrays = load_file(path)
-            return Ragged(arrays["values"], arrays["offsets"])
-        except (OSError, SafetensorError, KeyError) as error:
-            raise StoreError(f"{path}: not a file of id sequences ({error})") from error
-
-
-@dataclass(frozen=True)
-class PaddingReport:
-    """Padding of an epoch's batches.
-
-    Attributes:
-        num_batches: Batches of the epoch.
-        efficiency: Real over padded length, over all sides.
-        side_efficiency: The same for every side, in the order of the lengths' columns.
-        num_over_budget: Batches of one example that alone exceeds the budget.
-    """
-
-    num_batches: int
-    efficiency: float
-    side_efficiency: tuple[float, ...]
-    num_over_budget: int
 
 
 class LengthBatches:
@@ -219,19 +183,6 @@ class LengthBatches:
             waiting.append((rows[middle:], max(1, parts - first_parts)))
             waiting.append((rows[:middle], first_parts))
         return batches
-
-    def padding(self, batches: Sequence[IntArray]) -> PaddingReport:
-        """Measure the padding of batches that ``epoch`` or ``in_order`` returned."""
-        sides = range(self.lengths.shape[1])
-        taken = [self.lengths[batch] for batch in batches]
-        real = [sum(int(rows[:, side].sum()) for rows in taken) for side in sides]
-        padded = [sum(len(rows) * int(rows[:, side].max()) for rows in taken) for side in sides]
-        return PaddingReport(
-            num_batches=len(batches),
-            efficiency=sum(real) / max(1, sum(padded)),
-            side_efficiency=tuple(r / max(1, p) for r, p in zip(real, padded, strict=True)),
-            num_over_budget=sum(int(rows.max()) > self.budget for rows in taken),
-        )
 
 
 def batches_of(lengths: IntArray, budget: int | LengthBatches, seed: int) -> LengthBatches:

@@ -32,7 +32,7 @@ from nlgraft.text.corpus_config import (
     TextFiles,
     WordRule,
 )
-from nlgraft.text.files import Lines, has_text, open_file, read_lines, unreadable
+from nlgraft.text.files import Lines, has_text, open_file, read_lines, unreadable, write_json
 from nlgraft.text.hub import as_line
 
 # Checks of the labels of classification data, before anything is trained.
@@ -387,7 +387,7 @@ def write_corpus(corpus: Corpus, directory: Path) -> None:
         (directory / stream_file(role)).write_bytes(content)
     selected = asdict(corpus.selected) if corpus.selected else None
     document = {"format": _FORMAT, "examples": len(corpus), "streams": list(streams), "selected": selected}
-    (directory / "corpus.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    write_json(directory / "corpus.json", document)
 
 
 def read_corpus(directory: Path) -> Corpus:

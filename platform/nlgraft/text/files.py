@@ -138,6 +138,11 @@ def read_json(path: Path) -> dict[str, Any]:
     return data
 
 
+def write_json(path: Path, document: Any) -> None:
+    """Write a value as JSON that people can read, in UTF-8."""
+    path.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+
+
 def _open_named_pipe(path: str, flags: int) -> int:
     """Open a pipe without waiting for a writer, which may never come, and wait some time for text."""
     descriptor = os.open(path, flags | os.O_NONBLOCK)

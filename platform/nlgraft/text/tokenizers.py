@@ -5,12 +5,11 @@ from __future__ import annotations
 import io
 import logging
 import random
-import statistics
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, overload
+from typing import Any
 
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
@@ -25,8 +24,8 @@ _MAX_LINE_BYTES = 1 << 24  # SentencePiece silently drops longer lines; the file
 _RESERVED = "\u2585"  # SentencePiece drops training lines with its mark for unknown characters
 
 
-class Tokenizer(Protocol):
-    """Interface of all tokenizers.
+class Tokenizer(ABC):
+    """What all tokenizers have in common.
 
     Attributes:
         path: File it was read from.
@@ -40,35 +39,27 @@ class Tokenizer(Protocol):
     pieces: list[str]
     vocab_size: int
     unknown_id: int | None
-    normalization: str
+    normalization: str = "identity"
 
-    @overload
-    def encode(self, text: str, sample_alpha: float | None = None, seed: int = 0) -> list[int]: ...
-    @overload
-    def encode(
-        self, text: list[str], sample_alpha: float | None = None, seed: int = 0
-    ) -> list[list[int]]: ...
-    def encode(
-        self, text: str | list[str], sample_alpha: float | None = None, seed: int = 0
-    ) -> list[int] | list[list[int]]:
-        """Segment a line or lines into ids, without BOS and EOS; with ``sample_alpha``, at random."""
-        ...
+    @abstractmethod
+    def encode(self, lines: list[str], sample_alpha: float | None = None, seed: int = 0) -> list[list[int]]:
+        """Segment lines into ids, without BOS and EOS; with ``sample_alpha``, at random."""
 
-    @overload
-    def decode(self, ids: list[int]) -> str: ...
-    @overload
-    def decode(self, ids: list[list[int]]) -> list[str]: ...
-    def decode(self, ids: list[int] | list[list[int]]) -> str | list[str]:
-        """Turn ids into text without special tokens other than UNK."""
-        ...
+    @abstractmethod
+    def decode(self, ids: list[list[int]]) -> list[str]:
+        """Turn ids into text without special tokens other than UNK; an empty list is an empty line."""
 
     def normalised(self, lines: Sequence[str]) -> list[str]:
         """Apply the normalisation to lines, so that hypotheses and references can be compared."""
-        ...
+        return [*lines]
 
+    @abstractmethod
     def id(self, piece: str) -> int:
-        """Return the id of a piece; raises ``DataError`` when there is none."""
-        ...
+        """Return the id of a piece.
+
+        Raises:
+            DataError: There is no such piece.
+        """
 
 
 def train_sentencepiece(
@@ -176,15 +167,8 @@ def _why(error: RuntimeError, config: LearnedTokenizerConfig, num_lines: int) ->
     )
 
 
-class SentencePiece:
-    """A trained SentencePiece model.
-
-    Attributes:
-        path: File it was read from.
-        pieces: The piece of every id.
-        vocab_size: Number of pieces, special ones included.
-        normalization: Rule of the model's normalisation, e.g. ``nmt_nfkc``.
-    """
+class SentencePiece(Tokenizer):
+    """A trained SentencePiece model; its normalisation is a rule such as ``nmt_nfkc``."""
 
     def __init__(self, path: Path) -> None:
         """Read a model that ``train_sentencepiece`` wrote.
@@ -198,10 +182,10 @@ class SentencePiece:
             self._model.LoadFromSerializedProto(path.read_bytes())
         except (OSError, RuntimeError) as error:
             raise StoreError(f"{path}: not a SentencePiece model ({error})") from error
-        self.vocab_size: int = self._model.get_piece_size()
-        self.unknown_id: int | None = UNK
-        self.pieces: list[str] = self._model.id_to_piece(list(range(self.vocab_size)))
-        self.normalization: str = self._proto().normalizer_spec.name or "identity"
+        self.vocab_size = self._model.get_piece_size()
+        self.unknown_id = UNK
+        self.pieces = self._model.id_to_piece(list(range(self.vocab_size)))
+        self.normalization = self._proto().normalizer_spec.name or "identity"
         self._samplers: dict[float, UnigramSampler | BpeSampler] = {}
         first_pieces = tuple(self.pieces[:4])
         if first_pieces != SPECIAL_PIECES:
@@ -209,16 +193,8 @@ class SentencePiece:
                 f"{path}: pieces 0-3 are {first_pieces}, not {SPECIAL_PIECES}; train it with nlgraft"
             )
 
-    @overload
-    def encode(self, text: str, sample_alpha: float | None = None, seed: int = 0) -> list[int]: ...
-    @overload
-    def encode(
-        self, text: list[str], sample_alpha: float | None = None, seed: int = 0
-    ) -> list[list[int]]: ...
-    def encode(
-        self, text: str | list[str], sample_alpha: float | None = None, seed: int = 0
-    ) -> list[int] | list[list[int]]:
-        """Segment a line or lines into ids, without BOS and EOS.
+    def encode(self, lines: list[str], sample_alpha: float | None = None, seed: int = 0) -> list[list[int]]:
+        """Segment lines into ids, without BOS and EOS.
 
         ``sample_alpha`` is None for the best segmentation; else the smoothing of unigram sampling (Kudo 2018,
         from all segmentations) or the BPE-dropout probability (Provilkov et al. 2020).
@@ -226,13 +202,10 @@ class SentencePiece:
         **Determinism**: sampled segmentations depend on the lines, ``sample_alpha`` and ``seed`` alone; give
         another seed for each epoch.
         """
-        lines = [text] if isinstance(text, str) else text
         if sample_alpha is None:
-            ids = self._model.encode(lines, num_threads=1)
-        else:
-            sampler, rng = self._sampler(sample_alpha), random.Random(seed)
-            ids = [sampler.line(line, rng) for line in self._model.normalize(lines)]
-        return ids[0] if isinstance(text, str) else ids
+            return self._model.encode(lines, num_threads=1)
+        sampler, rng = self._sampler(sample_alpha), random.Random(seed)
+        return [sampler.line(line, rng) for line in self._model.normalize(lines)]
 
     def normalised(self, lines: Sequence[str]) -> list[str]:
         """Apply the model's normalisation to lines; those of an ``identity`` model stay as they are."""
@@ -261,11 +234,7 @@ class SentencePiece:
             self._samplers[alpha] = BpeSampler(table, alpha) if is_bpe else UnigramSampler(table, alpha)
         return self._samplers[alpha]
 
-    @overload
-    def decode(self, ids: list[int]) -> str: ...
-    @overload
-    def decode(self, ids: list[list[int]]) -> list[str]: ...
-    def decode(self, ids: list[int] | list[list[int]]) -> str | list[str]:
+    def decode(self, ids: list[list[int]]) -> list[str]:
         """Turn ids into text without special tokens other than UNK; an empty list is an empty line."""
         return self._model.decode(ids)
 
@@ -284,51 +253,3 @@ class SentencePiece:
 def normalised(normalizer: Any, lines: Sequence[str]) -> list[str]:
     """Apply the normalisation of a SentencePiece model or normaliser, as plain text with spaces."""
     return [line.replace("\u2581", " ").strip() for line in normalizer.normalize([*lines])]
-
-
-@dataclass(frozen=True)
-class LengthReport:
-    """Length of text under a tokenizer, without BOS and EOS.
-
-    Attributes:
-        num_lines: Lines.
-        num_words: Whitespace-separated words.
-        num_tokens: Tokens.
-        num_unknown: Tokens that are UNK.
-        tokens_per_line: Mean tokens of a line.
-        median_tokens: Median tokens of a line.
-        max_tokens: Tokens of the longest line.
-        fertility: Tokens per word.
-        chars_per_token: Characters per token, spaces included.
-    """
-
-    num_lines: int
-    num_words: int
-    num_tokens: int
-    num_unknown: int
-    tokens_per_line: float
-    median_tokens: float
-    max_tokens: int
-    fertility: float
-    chars_per_token: float
-
-
-def length_report(tokenizer: Tokenizer, lines: list[str]) -> LengthReport:
-    """Measure the sequence lengths that a tokenizer gives; means over nothing are 0."""
-    encoded = tokenizer.encode(lines)
-    lengths = [len(ids) for ids in encoded]
-    num_tokens = sum(lengths)
-    num_words = sum(len(line.split()) for line in lines)
-    num_chars = sum(map(len, lines))
-    unknown = tokenizer.unknown_id
-    return LengthReport(
-        num_lines=len(lines),
-        num_words=num_words,
-        num_tokens=num_tokens,
-        num_unknown=sum(ids.count(unknown) for ids in encoded) if unknown is not None else 0,
-        tokens_per_line=num_tokens / len(lines) if lines else 0.0,
-        median_tokens=float(statistics.median(lengths)) if lengths else 0.0,
-        max_tokens=max(lengths, default=0),
-        fertility=num_tokens / num_words if num_words else 0.0,
-        chars_per_token=num_chars / num_tokens if num_tokens else 0.0,
-    )

@@ -6,14 +6,13 @@ so that all vocabularies predict the same characters.
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import NamedTuple
 
 import sentencepiece
 import tokenizers
@@ -22,9 +21,10 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from nlgraft.basics.errors import DataError, StoreError
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpus_config import SPECIAL_PIECES, UNK
+from nlgraft.text.files import write_json
 from nlgraft.text.sampling import BpeSampler, PieceTable
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig, WordTokenizerConfig
-from nlgraft.text.tokenizers import required_pieces, size_problem, train_sentencepiece
+from nlgraft.text.tokenizers import Tokenizer, required_pieces, size_problem, train_sentencepiece
 
 # Tokenizers of checkpoints in the format of the tokenizers library.
 #
@@ -32,41 +32,34 @@ from nlgraft.text.tokenizers import required_pieces, size_problem, train_sentenc
 # keeps the checkpoint's own ids and special tokens.
 
 
-"""Lines encoded at once, to bound memory."""
+def _opened(path: Path) -> tokenizers.Tokenizer:
+    """Open a tokenizer for text in which special tokens are plain text."""
+    tokenizer = tokenizers.Tokenizer.from_str(path.read_text("utf-8"))
+    # tokenizer.json may hold settings that pad and truncate lines.
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    tokenizer.encode_special_tokens = True  # as ordinary text, despite the name
+    return tokenizer
 
 
-class _JsonTokenizer:
+class _JsonTokenizer(Tokenizer):
     """A tokenizer in the format of the tokenizers library, in whose text special tokens are plain text."""
 
     has_special_tokens: bool
-    normalization = "identity"
-    """Text that decoding does not restore is not normalised either."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self._model = tokenizers.Tokenizer.from_str(path.read_text("utf-8"))
+            self._model = _opened(path)
         except Exception as error:  # the library raises nothing narrower
             raise StoreError(f"{path}: not a tokenizer.json ({error})") from error
-        # tokenizer.json may hold settings that pad and truncate lines.
-        self._model.no_padding()
-        self._model.no_truncation()
-        self._model.encode_special_tokens = True  # as ordinary text, despite the name
-        self.vocab_size: int = self._model.get_vocab_size()
-        self.pieces: list[str] = [self._model.id_to_token(i) or "" for i in range(self.vocab_size)]
+        self.vocab_size = self._model.get_vocab_size()
+        self.pieces = [self._model.id_to_token(i) or "" for i in range(self.vocab_size)]
         unknown = getattr(self._model.model, "unk_token", None)
-        self.unknown_id: int | None = None if unknown is None else self._model.token_to_id(unknown)
+        self.unknown_id = None if unknown is None else self._model.token_to_id(unknown)
 
-    @overload
-    def encode(self, text: str, sample_alpha: float | None = None, seed: int = 0) -> list[int]: ...
-    @overload
-    def encode(
-        self, text: list[str], sample_alpha: float | None = None, seed: int = 0
-    ) -> list[list[int]]: ...
-    def encode(
-        self, text: str | list[str], sample_alpha: float | None = None, seed: int = 0
-    ) -> list[int] | list[list[int]]:
-        """Segment a line or lines into ids; special tokens are added if ``has_special_tokens``.
+    def encode(self, lines: list[str], sample_alpha: float | None = None, seed: int = 0) -> list[list[int]]:
+        """Segment lines into ids; special tokens are added if ``has_special_tokens``.
 
         Raises:
             DataError: ``sample_alpha`` is set, but there is only one segmentation.
@@ -76,36 +69,22 @@ class _JsonTokenizer:
                 f"{self.path.name}: sampling_alpha is {sample_alpha}, but it has one segmentation; "
                 "leave sampling_alpha out"
             )
-        lines = [text] if isinstance(text, str) else text
-        ids: list[list[int]] = []
-        for start in range(0, len(lines), _CHUNK_LINES):
-            chunk = lines[start : start + _CHUNK_LINES]
-            ids += [
-                encoding.ids
-                for encoding in self._model.encode_batch_fast(
-                    chunk, add_special_tokens=self.has_special_tokens
-                )
-            ]
-        return ids[0] if isinstance(text, str) else ids
+        has_special = self.has_special_tokens
+        return [
+            encoding.ids
+            for start in range(0, len(lines), _CHUNK_LINES)
+            for encoding in self._model.encode_batch_fast(
+                lines[start : start + _CHUNK_LINES], add_special_tokens=has_special
+            )
+        ]
 
-    @overload
-    def decode(self, ids: list[int]) -> str: ...
-    @overload
-    def decode(self, ids: list[list[int]]) -> list[str]: ...
-    def decode(self, ids: list[int] | list[list[int]]) -> str | list[str]:
+    def decode(self, ids: list[list[int]]) -> list[str]:
         """Turn ids into text by the tokenizer's own decoder, without special tokens other than UNK.
 
         Text is not restored exactly: it stays lower-cased where the tokenizer does that, and spaces around
         punctuation follow the decoder's rules, as wherever the checkpoint is used.
         """
-        lines: Any = ids
-        if ids and isinstance(ids[0], list):
-            return self._model.decode_batch(lines, skip_special_tokens=True)
-        return self._model.decode(lines, skip_special_tokens=True)
-
-    def normalised(self, lines: Sequence[str]) -> list[str]:
-        """Return the lines unchanged."""
-        return [*lines]
+        return self._model.decode_batch(ids, skip_special_tokens=True)
 
     def id(self, piece: str) -> int:
         """Return the id of a piece.
@@ -124,11 +103,6 @@ class WordPiece(_JsonTokenizer):
 
     Text never produces a special token, and a word that no pieces spell is one UNK.
 
-    Attributes:
-        path: File it was read from.
-        pieces: The piece of every id; ``##`` marks those inside words.
-        vocab_size: Number of pieces, special ones included.
-
     Raises:
         StoreError: The file is missing, not a tokenizer, or has other special ids.
     """
@@ -146,11 +120,6 @@ class WordPiece(_JsonTokenizer):
 
 class ContextTokenizer(_JsonTokenizer):
     """The tokenizer of a released encoder, which adds the special tokens that the encoder expects.
-
-    Attributes:
-        path: File it was read from.
-        pieces: The piece of every id.
-        vocab_size: Number of pieces, special ones included.
 
     Raises:
         StoreError: The file is missing or not a tokenizer.
@@ -206,7 +175,7 @@ def learn_byte_tokenizer(lines: Sequence[str], vocab_size: int, directory: Path)
     learned.train_from_iterator(lines, trainer)
     learned.save(str(directory / TOKENIZER_FILE))
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": END_OF_TEXT}
-    (directory / "tokenizer_config.json").write_text(json.dumps(settings, indent=1) + "\n", "utf-8")
+    write_json(directory / "tokenizer_config.json", settings)
 
 
 def _wordpiece(lines: Sequence[str], config: WordTokenizerConfig) -> tokenizers.Tokenizer:
@@ -313,27 +282,31 @@ def encode_words(tokenizer_file: Path, lines: Sequence[str], max_tokens: int | N
 
     Special tokens written in text are ordinary text, but for unigram vocabularies, of which they are pieces.
     """
-    tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_file))
-    # tokenizer.json may hold settings that pad and truncate lines.
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    tokenizer.encode_special_tokens = True  # as ordinary text, despite the name
-    ids: list[list[int]] = []
-    words: list[list[int]] = []
-    sizes: list[list[int]] = []
-    num_cut = 0
+    tokenizer = _opened(tokenizer_file)
+    encoded = []
     for line, encoding in zip(lines, _encodings(tokenizer, lines), strict=True):
         spans = [match.span() for match in _WORD.finditer(line)]
         numbers = _word_numbers(encoding.offsets, spans)
         # Byte-level vocabularies have tokens of white space, which without a word is no text.
-        num_kept = len(numbers) if spans else 0
-        if max_tokens is not None and num_kept > max_tokens:
-            num_cut += 1
-            num_kept = _cut_at_word(numbers, max_tokens)
-        ids.append(encoding.ids[:num_kept])
-        words.append(numbers[:num_kept])
-        sizes.append([end - start for start, end in spans])
-    return EncodedLines(Ragged.of(ids), Ragged.of(words), Ragged.of(sizes), num_cut)
+        ids = encoding.ids if spans else []
+        encoded.append((ids, numbers[: len(ids)], [end - start for start, end in spans]))
+    return _cut_lines(encoded, max_tokens)
+
+
+def _cut_lines(
+    encoded: Sequence[tuple[list[int], list[int], list[int]]], max_tokens: int | None
+) -> EncodedLines:
+    """Cut lines of ids, word numbers and sizes of words behind the last word that fits."""
+    kept = [
+        len(ids) if max_tokens is None or len(ids) <= max_tokens else _cut_at_word(numbers, max_tokens)
+        for ids, numbers, _ in encoded
+    ]
+    return EncodedLines(
+        Ragged.of(line[0][:count] for line, count in zip(encoded, kept, strict=True)),
+        Ragged.of(line[1][:count] for line, count in zip(encoded, kept, strict=True)),
+        Ragged.of(line[2] for line in encoded),
+        sum(count < len(line[0]) for line, count in zip(encoded, kept, strict=True)),
+    )
 
 
 class WordSampler:
@@ -354,22 +327,13 @@ class WordSampler:
     def encode(self, lines: Sequence[str], max_tokens: int, seed: int) -> EncodedLines:
         """Encode lines as ``encode_words`` does; the same seed gives the same segmentations."""
         rng = random.Random(seed)
-        ids: list[list[int]] = []
-        words: list[list[int]] = []
-        sizes: list[list[int]] = []
-        num_cut = 0
+        encoded = []
         for line in lines:
-            line_words = _WORD.findall(line)
-            pieces = [self._word(word, rng) for word in line_words]
+            words = _WORD.findall(line)
+            pieces = [self._word(word, rng) for word in words]
             numbers = [number for number, part in enumerate(pieces) for _ in part]
-            num_kept = len(numbers)
-            if num_kept > max_tokens:
-                num_cut += 1
-                num_kept = _cut_at_word(numbers, max_tokens)
-            ids.append([identity for part in pieces for identity in part][:num_kept])
-            words.append(numbers[:num_kept])
-            sizes.append([len(word) for word in line_words])
-        return EncodedLines(Ragged.of(ids), Ragged.of(words), Ragged.of(sizes), num_cut)
+            encoded.append(([identity for part in pieces for identity in part], numbers, [*map(len, words)]))
+        return _cut_lines(encoded, max_tokens)
 
     def _word(self, word: str, rng: random.Random) -> list[int]:
         assert self._tokenizer.normalizer is not None

@@ -6,6 +6,7 @@ Shape letters: N lines, W windows, B windows of a batch, T positions of a window
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -67,10 +68,7 @@ def windows(sequences: Ragged, max_tokens: int) -> tuple[Ragged, IntArray]:
     number = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
     starts = sequences.offsets[owner] + number * max_tokens
     ends = np.minimum(starts + max_tokens + 1, sequences.offsets[owner + 1])
-    offsets = np.zeros(len(owner) + 1, dtype=np.int64)
-    np.cumsum(ends - starts, out=offsets[1:])
-    places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], ends - starts)
-    return Ragged(sequences.values[places], offsets), owner
+    return sequences.parts(starts, ends - starts), owner
 
 
 class PackedText:
@@ -96,7 +94,7 @@ class PackedText:
         self._lines, self._sizes, self._ends = lines, sizes, ends
         self._budget, self._max_tokens, self._seed = budget, max_tokens, seed
         # Batches of one epoch are asked for in turn, so one packing is kept.
-        self._packed: tuple[int, Ragged, list[IntArray]] | None = None
+        self._packed = lru_cache(maxsize=1)(self._pack)
 
     def batches(self, index: int) -> list[IntArray]:
         """List the lines of each batch of an epoch."""
@@ -107,11 +105,11 @@ class PackedText:
 
     def epoch(self, index: int) -> list[IntArray]:
         """List the windows of each batch of an epoch."""
-        return self._epoch(index)[1]
+        return self._packed(index)[1]
 
     def batch(self, rows: IntArray, epoch: int) -> Tokens:
         """Pack some windows, [B, T + 1], on the CPU."""
-        return pack(self._epoch(epoch)[0], rows)
+        return pack(self._packed(epoch)[0], rows)
 
     def times_read(self, num_batches: int) -> IntArray:
         """Count how often each line was read in a number of batches from the start, [N]."""
@@ -124,12 +122,8 @@ class PackedText:
             index += 1
         return times
 
-    def _epoch(self, index: int) -> tuple[Ragged, list[IntArray]]:
-        if self._packed is None or self._packed[0] != index:
-            self._packed = (index, *self._pack(self.batches(index)))
-        return self._packed[1:]
-
-    def _pack(self, batches: list[IntArray]) -> tuple[Ragged, list[IntArray]]:
+    def _pack(self, index: int) -> tuple[Ragged, list[IntArray]]:
+        batches = self.batches(index)
         begin, end = self._ends.begin, self._ends.end
         # A token that is both ends stands between two lines once.
         around = surround(self._lines, () if begin == end else (begin,), (end,))

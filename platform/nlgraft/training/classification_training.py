@@ -6,7 +6,7 @@ Shape letters: B lines, T positions of a line with begin and end, N lines of a s
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,9 @@ from nlgraft.nn.classifier import Classifier
 from nlgraft.nn.freezing import evaluating
 from nlgraft.nn.masked_lm_models import MaskedLM, load_checkpoint
 from nlgraft.nn.model_config import ClassifierConfig
-from nlgraft.text.batches import LengthBatches, Ragged, batches_of
+from nlgraft.text.batches import LengthBatches, Ragged
+from nlgraft.text.files import write_json
+from nlgraft.training.data import LineData
 from nlgraft.training.losses import Predictions, TokenObjective
 from nlgraft.training.masked_lm_training import ENCODER_DESCRIPTION, read_masked_lm, write_masked_lm
 from nlgraft.training.masked_text import MaskingIds
@@ -53,7 +55,7 @@ class LabelledBatch:
         return LabelledBatch(self.tokens.to(device), self.classes.to(device, non_blocking=True))
 
 
-class LabelledData:
+class LabelledData(LineData[LabelledBatch]):
     """Labelled lines as batches.
 
     Args:
@@ -74,25 +76,13 @@ class LabelledData:
         seed: int = 0,
     ) -> None:
         self.classes = classes_N
-        self._lines = surround(lines, (ids.begin,), (ids.end,))
+        super().__init__(surround(lines, (ids.begin,), (ids.end,)), batch_tokens, seed)
         self._pad = ids.pad
-        self._batches = batches_of(self._lines.lengths, batch_tokens, seed)
-
-    def __len__(self) -> int:
-        return len(self._lines)
-
-    def epoch(self, index: int) -> list[IntArray]:
-        """Return the line numbers of each global batch of an epoch, in training order."""
-        return self._batches.epoch(index)
 
     def batch(self, rows: IntArray, epoch: int = 0) -> LabelledBatch:
         """Pack some lines, on the CPU; all epochs are alike."""
         tokens = Tokens.from_lists([self._lines[int(row)].tolist() for row in rows], self._pad)
         return LabelledBatch(tokens, torch.from_numpy(self.classes[rows]))
-
-    def in_order(self) -> Iterator[tuple[IntArray, LabelledBatch]]:
-        """Iterate over all lines once, the longest first: their numbers and batch."""
-        return ((rows, self.batch(rows)) for rows in self._batches.in_order())
 
 
 def index_labels(labels: Sequence[str], class_names: Sequence[str], split: str) -> IntArray:
@@ -149,7 +139,7 @@ def write_classifier(model: Classifier, labels: Sequence[str], directory: Path) 
         (directory / BODY).mkdir()
         write_masked_lm(model.body, directory / BODY)
     description = {"config": model.config.model_dump(mode="json"), "labels": list(labels)}
-    (directory / DESCRIPTION_FILE).write_text(json.dumps(description, indent=1) + "\n", "utf-8")
+    write_json(directory / DESCRIPTION_FILE, description)
 
 
 def read_classifier(directory: Path, body: Path) -> tuple[Classifier, list[str]]:

@@ -8,9 +8,10 @@ the epoch alone.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -19,13 +20,45 @@ from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.inputs import Inputs, Stream, pack, stream_lengths
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.frozen_states import FrozenStates
-from nlgraft.text.batches import LengthBatches, PaddingReport, Ragged, batches_of
+from nlgraft.text.batches import LengthBatches, Ragged, batches_of
 from nlgraft.text.tokenizers import PAD, Tokenizer
 from nlgraft.training.seeds import derive_seed, generator_for
 from nlgraft.training.train_config import Side, View
 from nlgraft.training.views import Encoded, IntArray, beside, join, prepare_side, take
 
 _LOG = logging.getLogger(__name__)
+
+
+BatchT = TypeVar("BatchT")
+
+
+class LineData(ABC, Generic[BatchT]):
+    """Lines as batches of similar length.
+
+    Args:
+        lines: Ids of each line as the model reads them.
+        batch_tokens: Largest number of padded positions of a batch; or given batches.
+        seed: Seed of the batches.
+    """
+
+    def __init__(self, lines: Ragged, batch_tokens: int | LengthBatches, seed: int) -> None:
+        self._lines = lines
+        self._batches = batches_of(lines.lengths, batch_tokens, seed)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def epoch(self, index: int) -> list[IntArray]:
+        """Return the line numbers of each global batch of an epoch, in training order."""
+        return self._batches.epoch(index)
+
+    @abstractmethod
+    def batch(self, rows: IntArray, epoch: int = 0) -> BatchT:
+        """Make the batch of some lines, on the CPU; all epochs are alike."""
+
+    def in_order(self) -> Iterator[tuple[IntArray, BatchT]]:
+        """Iterate over all lines once, the longest first: their numbers and batch."""
+        return ((rows, self.batch(rows)) for rows in self._batches.in_order())
 
 
 class EpochStream(Protocol):
@@ -149,11 +182,6 @@ class Seq2SeqData:
     def batches(self) -> LengthBatches:
         """Batches of epoch 0's sequences; those of all epochs where nothing is drawn."""
         return self._at(0).batches
-
-    def padding(self, index: int = 0) -> PaddingReport:
-        """Measure how much of an epoch's batches is text."""
-        batches = self._at(index).batches
-        return batches.padding(batches.epoch(index))
 
     def longest(self) -> tuple[int, int]:
         """Measure the longest source and the longest target, with what is put around them."""

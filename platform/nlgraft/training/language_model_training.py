@@ -8,8 +8,6 @@ Source: Edunov et al. (2019), section 3.2.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -21,8 +19,9 @@ from nlgraft.evaluation.scores import Evaluation, score_statistics
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.context_config import LanguageModelConfig
 from nlgraft.nn.language_models import BiLM, UniLM, build_language_model
-from nlgraft.text.batches import LengthBatches, Ragged, batches_of
+from nlgraft.text.batches import LengthBatches, Ragged
 from nlgraft.text.tokenizers import EOS
+from nlgraft.training.data import LineData
 from nlgraft.training.losses import Loss, Predictions, projected_cross_entropy, segment_losses
 from nlgraft.training.seeds import derive_seed
 from nlgraft.training.views import IntArray, surround
@@ -35,7 +34,7 @@ _CONFIG: TypeAdapter[LanguageModelConfig] = TypeAdapter(LanguageModelConfig)
 _DROPOUTS = {"dropout", "attention_dropout", "activation_dropout"}
 
 
-class TextData:
+class TextData(LineData[Tokens]):
     """Monolingual text as batches; EOS stands at both ends of every sentence.
 
     Args:
@@ -45,35 +44,19 @@ class TextData:
     """
 
     def __init__(self, sentences: Ragged, *, batch_tokens: int | LengthBatches, seed: int = 0) -> None:
-        self._sentences = surround(sentences, (EOS,), (EOS,))
-        self._batches = batches_of(self._sentences.lengths, batch_tokens, seed)
-
-    def __len__(self) -> int:
-        return len(self._sentences)
-
-    def epoch(self, index: int) -> list[IntArray]:
-        """Return the sentence numbers of each global batch of an epoch, in training order."""
-        return self._batches.epoch(index)
+        super().__init__(surround(sentences, (EOS,), (EOS,)), batch_tokens, seed)
 
     def batch(self, rows: IntArray, epoch: int = 0) -> Tokens:
         """Pack some sentences, [B, T], on the CPU; all epochs are alike."""
-        return pack(self._sentences, rows)
-
-    def in_order(self) -> Iterator[tuple[IntArray, Tokens]]:
-        """Iterate over all sentences once, the longest first: their numbers and tokens."""
-        return ((rows, self.batch(rows)) for rows in self._batches.in_order())
+        return pack(self._lines, rows)
 
 
-@dataclass(frozen=True)
-class LanguageModelObjective:
-    """Cross-entropy of every token given those before it (one tower) or all others (two towers)."""
-
-    def __call__(self, model: LanguageModel, tokens: Tokens) -> Loss:
-        """Compute the summed loss of a batch and its number of predicted tokens."""
-        states_PD, tokens_P, _ = model.predictions(tokens)
-        table_VD = model.embedding.table.weight
-        loss = projected_cross_entropy(states_PD, table_VD, None, tokens_P, 0.0, "uniform_all")
-        return Loss(loss, len(tokens_P))
+def language_model_objective(model: LanguageModel, tokens: Tokens) -> Loss:
+    """Sum the cross-entropy of every token given those before it (one tower) or all others (two towers)."""
+    states_PD, tokens_P, _ = model.predictions(tokens)
+    table_VD = model.embedding.table.weight
+    loss = projected_cross_entropy(states_PD, table_VD, None, tokens_P, 0.0, "uniform_all")
+    return Loss(loss, len(tokens_P))
 
 
 def _predict(model: LanguageModel, tokens: Tokens) -> Predictions:

@@ -28,10 +28,10 @@ from nlgraft.nn.linear import use_fast_products
 from nlgraft.pipeline.stage import StageContext, TrialStopped
 from nlgraft.training.precision import with_precision
 from nlgraft.training.rows_first import RowsFirst
-from nlgraft.training.step import Rows, Stepper, TrainData, Training, TrainingDiverged, Workers
+from nlgraft.training.step import Rows, Stepper, Training, TrainingDiverged, Workers
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, TrainConfig
 from nlgraft.training.train_state import (
-    Curves,
+    Progress,
     TrainState,
     Window,
     copy_to_cpu,
@@ -41,8 +41,6 @@ from nlgraft.training.train_state import (
 )
 from nlgraft.training.weights import average_weights, save_model
 
-__all__ = ["TrainData", "TrainOutcome", "Training", "TrainingDiverged", "train"]
-
 CURVES_FILE = "curves.json"
 REPORT_EVERY_STEPS = 50
 """Steps between reports of the training loss; at each the trial scheduler may stop the trial."""
@@ -51,33 +49,17 @@ CHECKPOINT_EVERY_STEPS = 500
 Evaluate = Callable[[Any], Mapping[str, float]]
 
 
-@dataclass(frozen=True)
-class TrainOutcome:
-    """Result of a training.
+@dataclass
+class TrainOutcome(Progress):
+    """Result of a training: where it ended, and the size of the model.
 
     Attributes:
-        steps: Optimiser steps taken.
-        end_reason: ``max_steps`` (reached by epochs, too) or ``patience``.
-        best_step: Step of the best evaluation, None without evaluations.
-        best_value: Its value.
-        num_examples: Examples trained on, each as often as it was seen.
-        num_tokens: Tokens trained on.
-        seconds: Time spent in steps, without evaluation, resumed parts included.
         num_parameters: Parameters of the model, tied ones counted once.
         num_trained_parameters: Those that were trained.
-        curves: Points [step, value, unix milliseconds] by metric.
     """
 
-    steps: int
-    end_reason: str
-    best_step: int | None
-    best_value: float | None
-    num_examples: int
-    num_tokens: int
-    seconds: float
-    num_parameters: int
-    num_trained_parameters: int
-    curves: Curves
+    num_parameters: int = 0
+    num_trained_parameters: int = 0
 
     @property
     def scores(self) -> dict[str, Score]:
@@ -314,21 +296,7 @@ class _Loop:
 
     def outcome(self) -> TrainOutcome:
         """Summarise the training."""
-        progress = self.state.progress
-        num_parameters, num_trained = count_parameters(self.model)
-        assert progress.end_reason is not None
-        return TrainOutcome(
-            steps=progress.step,
-            end_reason=progress.end_reason,
-            best_step=progress.best_step,
-            best_value=progress.best_value,
-            num_examples=progress.num_examples,
-            num_tokens=progress.num_tokens,
-            seconds=progress.seconds,
-            num_parameters=num_parameters,
-            num_trained_parameters=num_trained,
-            curves=progress.curves,
-        )
+        return TrainOutcome(*vars(self.state.progress).values(), *count_parameters(self.model))
 
 
 # Selection of the trained parameters and of their learning rates.

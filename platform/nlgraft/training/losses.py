@@ -21,21 +21,6 @@ from nlgraft.nn.linear import product, transposed_product
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.training.train_config import SmoothedTrainConfig, SmoothingKind
 
-__all__ = [
-    "Loss",
-    "Objective",
-    "Predictions",
-    "Seq2SeqObjective",
-    "TokenObjective",
-    "Translator",
-    "predict_target",
-    "projected_cross_entropy",
-    "real_hidden",
-    "real_logits",
-    "segment_losses",
-    "smoothed_cross_entropy",
-]
-
 
 class Loss(NamedTuple):
     """Result of an objective on a batch; a plain ``(loss_sum, num_tokens)`` is accepted as well.

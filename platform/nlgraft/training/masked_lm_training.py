@@ -24,6 +24,7 @@ from nlgraft.nn.masked_lm_models import (
 )
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
+from nlgraft.text.files import write_json
 from nlgraft.training.losses import Predictions, segment_losses
 from nlgraft.training.masked_text import MaskedScoringData
 from nlgraft.training.weights import carry_over, load_model, save_model
@@ -62,7 +63,7 @@ def write_masked_lm(model: MaskedLM, directory: Path) -> None:
         "has_head": model.head is not None,
         "can_predict": model.can_predict,
     }
-    (directory / ENCODER_DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n", "utf-8")
+    write_json(directory / ENCODER_DESCRIPTION, description)
 
 
 def read_masked_lm(directory: Path) -> MaskedLM:

@@ -17,6 +17,7 @@ from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.language_models import BiLM, UniLM
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
+from nlgraft.text.files import write_json
 from nlgraft.training.language_model_training import DESCRIPTION_FILE as LANGUAGE_MODEL_FILE
 from nlgraft.training.language_model_training import read_language_model
 from nlgraft.training.seeds import derive_seed
@@ -99,7 +100,7 @@ def write_description(
         "source_vocab_size": source_size,
         "target_vocab_size": target_size,
     }
-    (directory / DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n", "utf-8")
+    write_json(directory / DESCRIPTION, description)
 
 
 def read_config(directory: Path) -> TransformerConfig:

@@ -75,7 +75,7 @@ class Progress:
         best_value: Best value of ``best_metric``, None before the first evaluation.
         best_step: Step of the best value.
         num_since_best: Evaluations since then.
-        end_reason: Why training ended; None while it continues.
+        end_reason: ``max_steps`` (reached by epochs, too) or ``patience``; None while training continues.
         window: Sums since the last report.
         curves: Points [step, value, unix milliseconds] by metric.
     """

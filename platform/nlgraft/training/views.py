@@ -17,9 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 from nlgraft.basics.errors import DataError, StoreError, nearest
 from nlgraft.text.batches import Ragged
-from nlgraft.training.train_config import Side, View
-
-__all__ = ["Encoded", "Side", "View", "beside", "join", "prepare_side", "surround", "take"]
+from nlgraft.training.train_config import Side
 
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
@@ -136,9 +134,4 @@ def beside(first: Ragged, second: Ragged) -> Ragged:
 
 def take(stream: Ragged, rows: IntArray) -> Ragged:
     """Take some sequences of a stream, in the order of ``rows``."""
-    lengths = stream.lengths[rows]
-    offsets = np.zeros(len(rows) + 1, dtype=np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    # Vectorised: each sequence's range, shifted to its place in the source.
-    places = np.arange(offsets[-1]) + np.repeat(stream.offsets[rows] - offsets[:-1], lengths)
-    return Ragged(stream.values[places], offsets)
+    return stream.parts(stream.offsets[:-1][rows], stream.lengths[rows])

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from nlgraft.basics.errors import ContractError, StoreError, nearest
+from nlgraft.text.files import write_json
 
 MODEL_FILE = "model.safetensors"
 Weights = dict[str, Tensor]
@@ -99,7 +100,7 @@ class CarryReport:
 
     def write(self, path: Path) -> None:
         """Write the report as JSON."""
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        write_json(path, asdict(self))
 
 
 def _matches(patterns: Sequence[str], name: str) -> bool:

@@ -58,13 +58,11 @@ def test_renumbered_tokens_are_the_same_text(store, bert):
     assert [[ids[i] for i in row] for row in encoded] == [
         reference.encode(line, add_special_tokens=False).ids for line in lines
     ]
-    assert tokenizer.encode(lines[0]) == encoded[0]
     assert [[i for i in row if i in (0, 2, 3, 4)] for row in encoded] == [[]] * len(lines), "text makes none"
     expected = [reference.decode(reference.encode(line, add_special_tokens=False).ids) for line in lines[:-2]]
     assert tokenizer.decode(encoded[:-2]) == expected
-    assert tokenizer.decode([0, 2, *encoded[0], 4, 3]) == expected[0], "special tokens leave no trace"
-    assert tokenizer.decode([tokenizer.id("<unk>")]) == "<unk>"
-    assert tokenizer.decode([]) == ""
+    ids = [[0, 2, *encoded[0], 4, 3], [tokenizer.id("<unk>")], []]
+    assert tokenizer.decode(ids) == [expected[0], "<unk>", ""], "other special tokens leave no trace"
 
 
 def test_there_is_one_segmentation_only(store, bert):

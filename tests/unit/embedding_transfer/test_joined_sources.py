@@ -50,11 +50,10 @@ def test_where_a_vocabulary_lacks_the_separator_its_place_is_still_seen(kind, st
     tokenizer = open_tokenizer(made(store, graph(kind).find("upstream_shared_tokenizer")))
     assert SOURCE_SEPARATOR.strip() not in "".join(tokenizer.pieces)
     unknown = tokenizer.id("<unk>")
-    for line, (passage, answer) in zip(lines, sources, strict=True):
-        row = tokenizer.encode(line)
+    for row, (passage, answer) in zip(tokenizer.encode(lines), sources, strict=True):
         assert row.count(unknown) == 1
         place = row.index(unknown)
-        ends = tokenizer.decode(row[:place]), tokenizer.decode(row[place + 1 :])
+        ends = tokenizer.decode([row[:place], row[place + 1 :]])
         assert tuple(end.strip() for end in ends) == (passage, answer)
 
 

@@ -78,7 +78,7 @@ def test_confidences_are_the_models_probabilities():
     sources = Ragged.of([[5, 6, 3], [7, 3], [8, 9, 10, 3]])
     hypotheses = [[4, 5], [], [6, 7, 8]]
     config = GenerationConfig(start_id=2, end_id=3)
-    confidences = token_confidences(model, Inputs([sources]), hypotheses, config, batch_sentences=2)
+    confidences = token_confidences(model, Inputs([sources]), hypotheses, config)
     assert model.training
     assert [len(values) for values in confidences] == [2, 0, 3]
     model.eval()

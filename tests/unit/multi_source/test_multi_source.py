@@ -11,11 +11,12 @@ from pydantic import ValidationError
 from transformers import BertForMaskedLM
 
 from nlgraft.basics.errors import DataError
-from nlgraft.nn.model_config import TransformerConfig, preset
+from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded
 from nlgraft.training.models import read_model
 from tests.contract.toys.multi_source import ARMS
 from tests.tiny_checkpoints import LINES, bert, bert_tokenizer
+from tests.tiny_models import family_config
 from tests.unit.stages.runs import finish
 from trainables.multi_source import Config, stage_graph
 from trainables.multi_source.stages import joined, last_sentence, previous
@@ -52,8 +53,8 @@ def test_the_default_is_trice_and_its_ablation_the_concatenation_baseline():
     sizes = SIZES.model_dump()
     for name in ("num_sources", "segments", "cross_attention", "encoding", "fine_encoder"):
         del sizes[name]
-    assert model_of(configured()) == preset("trice", **sizes)
-    assert model_of(configured(sources=CONCATENATION)) == preset("dualbart", **sizes)
+    assert model_of(configured()) == family_config("trice", **sizes)
+    assert model_of(configured(sources=CONCATENATION)) == family_config("dualbart", **sizes)
     alone = configured(read=[1], multi_source=None)
     assert trained(alone, "single_source").config["model"] is None
     untrained = configured(read=[1], multi_source=None, upstream=None)

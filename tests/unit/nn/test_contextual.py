@@ -14,9 +14,9 @@ from nlgraft.nn.contextual import Context, load_encoder
 from nlgraft.nn.hugging_face import HuggingFaceEncoder, load_base_model
 from nlgraft.nn.language_models import UniLM
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import TransformerConfig, preset
+from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.nn.pooling import EncoderShape, LayerStates, build_pooling
-from tests.tiny_models import HIDDEN, VOCAB, hugging_face
+from tests.tiny_models import HIDDEN, VOCAB, family_config, hugging_face
 
 KINDS = ["bert", "electra", "distilbert", "gpt2", "xlm_roberta", "mbart", "marian", "pegasus"]
 ROWS = [[9, 10, 11, 12], [13, 14]]
@@ -125,7 +125,7 @@ def test_a_memory_norm_normalises():
 
 
 def test_encoders_and_vocabularies_must_fit():
-    config = preset("src_elmo", encoder=LM, **SIZES)
+    config = family_config("src_elmo", LM, **SIZES)
     with pytest.raises(
         ContractError, match="source_context 'lm' has 40 tokens but the source vocabulary has 30"
     ):
@@ -137,17 +137,10 @@ def test_encoders_and_vocabularies_must_fit():
 
 
 def test_a_missing_context_is_named():
-    model = Seq2Seq(preset("prlm", encoder=LM, **SIZES), 30, 30)
+    model = Seq2Seq(family_config("prlm", LM, **SIZES), 30, 30)
     tokens = Tokens.from_lists([[9, 3]])
     with pytest.raises(ContractError, match=r"lacks contexts \['prlm'\], it has: none"):
         model(Batch([tokens], tokens, tokens.ids))
-
-
-def test_families_that_need_an_encoder_say_so():
-    with pytest.raises(ContractError, match="'prlm' needs a pretrained encoder"):
-        preset("prlm")
-    with pytest.raises(ContractError, match="Did you mean 'trice'"):
-        preset("trise")
 
 
 def test_a_checkpoint_that_lacks_weights_is_no_context(tmp_path):

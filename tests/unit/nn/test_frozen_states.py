@@ -13,8 +13,8 @@ from nlgraft.nn.contextual import Context
 from nlgraft.nn.frozen_states import FrozenStates, state_means, write_frozen_states
 from nlgraft.nn.language_models import BiLM
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import preset
 from nlgraft.training.models import read_model, write_model
+from tests.tiny_models import family_config
 
 LM = BiLMConfig(vocab_size=20, d_model=8, num_layers=2, num_heads=2, ffn_dim=12)
 SIZES = {"d_model": 8, "num_encoder_layers": 1, "num_decoder_layers": 1, "num_heads": 2, "ffn_dim": 12}
@@ -23,7 +23,7 @@ SENTENCES = [[9, 10, 3], [11, 3], [], [12, 13, 14, 15, 16, 3]]
 
 def make_model(family, **settings) -> Seq2Seq:
     torch.manual_seed(0)
-    config = preset(family, encoder=LM, **SIZES, **settings)
+    config = family_config(family, encoder=LM, **SIZES, **settings)
     return Seq2Seq(config, 20, 20).eval()
 
 

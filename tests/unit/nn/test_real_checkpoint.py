@@ -14,7 +14,8 @@ from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.context_config import HuggingFaceEncoderConfig
 from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import TransformerConfig, preset
+from nlgraft.nn.model_config import TransformerConfig
+from tests.tiny_models import family_config
 
 SIZES = {"d_model": 32, "num_encoder_layers": 2, "num_decoder_layers": 1, "num_heads": 2, "ffn_dim": 64}
 
@@ -58,7 +59,7 @@ def test_hidden_states_are_transformers_own(checkpoint, sentences):
 def test_twenty_steps(checkpoint, sentences, is_frozen):
     """Frozen weights are bit-identical after 20 steps, finetuned ones are not."""
     encoder = HuggingFaceEncoderConfig(checkpoint=checkpoint)
-    base = preset("prlm", encoder=encoder, **SIZES)
+    base = family_config("prlm", encoder=encoder, **SIZES)
     context = {**base.contexts["prlm"].model_dump(), "is_frozen": is_frozen}
     if not is_frozen:
         context["lr_multiplier"] = 0.1

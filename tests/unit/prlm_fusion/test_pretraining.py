@@ -146,7 +146,7 @@ def test_each_is_a_directory_of_transformers_with_its_tokenizer(store):
         tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
         ids = tokenizer(line)["input_ids"]
         assert tokenizer.convert_ids_to_tokens([ids[0], ids[-1]]) == ["[CLS]", "[SEP]"]
-        assert open_tokenizer(directory).encode(line) == ids
+        assert open_tokenizer(directory).encode([line]) == [ids]
         encoded = read_encoded(artifact(store, graph, f"{kind}_encoded"), "dev").stream(f"context {kind}")
         task = read_corpus(artifact(store, graph, "downstream_corpus") / "dev").sources[0]
         assert encoded[0].tolist() == tokenizer(task[0])["input_ids"], "begin and end once, no end of ours"

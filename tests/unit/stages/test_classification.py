@@ -19,10 +19,10 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.stages import classification_graph, context_graph, masked_lm_graph
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import ClassificationConfig
-from nlgraft.stages.language_model_kinds import TrainLanguageModelInputs
 from nlgraft.stages.masked_lm_graph import TRAIN_MASKED, TrainMaskedSettings
 from nlgraft.stages.metrics import CLASSIFICATION
 from nlgraft.stages.run.text_stages import read_encoded
+from nlgraft.stages.training_settings import TrainLanguageModelInputs
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import WordTokenizerConfig

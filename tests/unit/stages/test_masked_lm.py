@@ -26,7 +26,6 @@ from nlgraft.stages.exchange_kinds import (
     VectorInputs,
     VectorSettings,
 )
-from nlgraft.stages.language_model_kinds import TrainLanguageModelInputs
 from nlgraft.stages.masked_lm_graph import (
     BERT2BERT,
     TRAIN_MASKED,
@@ -36,6 +35,7 @@ from nlgraft.stages.masked_lm_graph import (
 )
 from nlgraft.stages.released_graph import checkpoint_settings
 from nlgraft.stages.stage_kind import NoSettings
+from nlgraft.stages.training_settings import TrainLanguageModelInputs
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import TokenizerConfig, WordTokenizerConfig
 from nlgraft.training.masked_lm_training import read_masked_lm

@@ -14,10 +14,10 @@ from nlgraft.nn.context_config import BiLMConfig, UniLMConfig
 from nlgraft.nn.language_models import BiLM, UniLM
 from nlgraft.text.batches import Ragged
 from nlgraft.training.language_model_training import (
-    LanguageModelObjective,
     TextData,
     evaluate_language_model,
     fresh_language_model,
+    language_model_objective,
     read_language_model,
     write_language_model,
 )
@@ -52,7 +52,7 @@ def test_loss_is_the_sum_over_predicted_tokens(kind):
     model, data = make_model(kind), make_data()
     batch = data.batch(np.arange(4))
     logs = [log_probabilities(model, kind, [3, *sentence, 3]) for sentence in SENTENCES]
-    loss = LanguageModelObjective()(model, batch)
+    loss = language_model_objective(model, batch)
     assert loss.num_tokens == sum(map(len, logs)) == {"uni": 13, "bi": 17}[kind]
     assert loss.loss_sum.item() == pytest.approx(-sum(map(sum, logs)), abs=1e-4)
     losses = evaluate_language_model(model, make_data(batch_tokens=7)).statistics["loss"]
@@ -66,7 +66,7 @@ def test_the_loss_is_the_cross_entropy_of_the_predicted_tokens():
     expected = torch.nn.functional.cross_entropy(
         model.logits(predictions.states), predictions.tokens, reduction="sum"
     )
-    torch.testing.assert_close(LanguageModelObjective()(model, batch).loss_sum, expected)
+    torch.testing.assert_close(language_model_objective(model, batch).loss_sum, expected)
 
 
 def test_text_by_hand():
@@ -81,7 +81,7 @@ def test_text_by_hand():
 @pytest.mark.parametrize("kind", ["uni", "bi"])
 def test_every_parameter_of_a_language_model_learns(kind):
     model = make_model(kind).train()
-    LanguageModelObjective()(model, make_data().batch(np.arange(4))).loss_sum.backward()
+    language_model_objective(model, make_data().batch(np.arange(4))).loss_sum.backward()
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in model.parameters())
 
 

@@ -10,8 +10,9 @@ import torch
 from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.pipeline.checkpoints import Checkpoints
 from nlgraft.pipeline.stage import TrialStopped
-from nlgraft.training.loop import Training, TrainingDiverged, train
+from nlgraft.training.loop import train
 from nlgraft.training.losses import Loss, Seq2SeqObjective
+from nlgraft.training.step import Training, TrainingDiverged
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, ParameterGroup, TrainConfig
 from nlgraft.training.weights import load_weights
 from tests.unit.training.toy import Recorder, ToyData, ToyModel, dev_loss_of, make_context
@@ -58,7 +59,7 @@ def test_it_learns_and_writes_what_it_learned(tmp_path):
     assert curves["train/lr"][-1][1] == TrainConfig(**CONFIG).learning_rate(60)
     assert {"train/loss", "train/lr", "train/tokens_per_s", "train/gradient_norm"} < set(curves)
     assert all(unix_ms > 1e12 for points in curves.values() for _, _, unix_ms in points)
-    assert (outcome.steps, outcome.end_reason) == (60, "max_steps")
+    assert (outcome.step, outcome.end_reason) == (60, "max_steps")
     weights = load_weights(context.directory / "model.safetensors")
     assert all(torch.equal(weights[name], tensor) for name, tensor in model.state_dict().items())
     steps = [step for _, step, _ in recorder.reports]
@@ -74,7 +75,7 @@ def test_epochs_are_so_many_batches_of_the_first_and_examples_are_counted(tmp_pa
     _, outcome, _ = run(
         tmp_path, data=data, max_steps=None, max_epochs=3, accumulation=2, eval_every_steps=99
     )
-    assert (outcome.steps, outcome.end_reason) == (11, "max_steps")
+    assert (outcome.step, outcome.end_reason) == (11, "max_steps")
     assert outcome.num_examples == 3 * 37 + 6
     assert epochs == [0, 0, 1, 2, 3]  # the first to count its batches
 
@@ -98,15 +99,6 @@ def test_terms_of_the_objective_become_curves(tmp_path):
     _, outcome, _ = run(tmp_path, objective=objective)
     pairs = zip(outcome.curves["train/loss"], outcome.curves["train/half"], strict=True)
     assert all(half[1] == pytest.approx(whole[1] / 2) for whole, half in pairs)
-
-
-def test_a_plain_pair_is_an_objective_too(tmp_path):
-    def objective(model, batch):
-        return Seq2SeqObjective(0.1)(model, batch)[:2]
-
-    assert torch.equal(
-        run(tmp_path / "a", objective=objective)[0].mix.weight, run(tmp_path / "b")[0].mix.weight
-    )
 
 
 def test_accumulation_gives_the_gradient_of_one_batch(tmp_path):
@@ -207,7 +199,7 @@ def test_best_weights_are_the_result(tmp_path):
         return {"dev/loss": next(values)}
 
     model, outcome, context = run(tmp_path, evaluate=evaluate, average_last=None)
-    assert (outcome.best_step, outcome.best_value, outcome.steps) == (8, 1.0, 12)
+    assert (outcome.best_step, outcome.best_value, outcome.step) == (8, 1.0, 12)
     weights = load_weights(context.directory / "model.safetensors")
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, kept[1][name])
@@ -231,7 +223,7 @@ def test_patience_ends_training(tmp_path, metric, values, steps, best):
         best_metric=metric,
         average_last=None,
     )
-    assert (outcome.steps, outcome.best_step, outcome.end_reason) == (steps, best, "patience")
+    assert (outcome.step, outcome.best_step, outcome.end_reason) == (steps, best, "patience")
 
 
 def test_average_of_the_last_evaluation_points_is_the_result(tmp_path):

@@ -8,10 +8,11 @@ import tokenizers
 
 from nlgraft.basics.errors import DataError
 from nlgraft.text.batches import LengthBatches
-from nlgraft.training.loop import Training, train
+from nlgraft.training.loop import train
 from nlgraft.training.losses import TokenObjective
 from nlgraft.training.masked_lm_training import predict_masked
 from nlgraft.training.masked_text import TEXT, MaskedData, Masker, MaskingIds
+from nlgraft.training.step import Training
 from nlgraft.training.train_config import MaskingConfig, TrainConfig
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from tests.tiny_masked_lms import LINES, SPECIALS, masked_lm, pieces
@@ -59,7 +60,7 @@ def test_blank_lines_between_paragraphs_are_no_batches_of_their_own(unit, tmp_pa
         config = TrainConfig(max_epochs=2, average_last=1, batch_sentences=2)
         training = Training(model, TokenObjective(predict_masked), MaskedData(masker, batches), config)
         outcome = train(training, make_context(tmp_path / name, reporter))
-        return outcome.steps, outcome.num_tokens, outcome.num_examples, model.state_dict()
+        return outcome.step, outcome.num_tokens, outcome.num_examples, model.state_dict()
 
     whole = trained("whole")
     assert len(batches.epoch(0)) == 6

@@ -18,9 +18,10 @@ from nlgraft.stages.stage_kind import StageKind
 from nlgraft.stages.text_kinds import NoInputs
 from nlgraft.stages.training_settings import PRECISION, TrainingSettings, precision_inputs
 from nlgraft.training import precision
-from nlgraft.training.loop import Training, train
+from nlgraft.training.loop import train
 from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.precision import measure_gain
+from nlgraft.training.step import Training
 from nlgraft.training.train_config import PRECISION_INPUT, TrainConfig
 from tests.unit.stages.runs import decisions, run
 from tests.unit.stages.test_language_model import TRAIN, pretrained

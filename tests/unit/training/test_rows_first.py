@@ -10,11 +10,12 @@ from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.text.batches import Ragged
 from nlgraft.training.data import Seq2SeqData
-from nlgraft.training.loop import Training, choose_trained, make_optimizer, train
+from nlgraft.training.loop import choose_trained, make_optimizer, train
 from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.rows_first import RowsFirst
-from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, TrainConfig
-from nlgraft.training.views import Encoded, Side, View
+from nlgraft.training.step import Training
+from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, Side, TrainConfig, View
+from nlgraft.training.views import Encoded
 from tests.unit.training.toy import Recorder, ToyData, ToyModel, make_context
 
 NEW = torch.tensor([False] * 4 + [True, False] * 3 + [True])

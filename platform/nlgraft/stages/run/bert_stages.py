@@ -28,7 +28,7 @@ from nlgraft.stages.config_parts import MASK_TOKEN
 from nlgraft.stages.released_graph import BERT_ARCHITECTURE, BERT_MASKED_LM, BERT_TOKENIZER
 from nlgraft.stages.run.mbart_stages import with_rows
 from nlgraft.stages.run.text_stages import WORDPIECE_FILE
-from nlgraft.text.files import read_json
+from nlgraft.text.files import read_json, write_json
 from nlgraft.text.tokenizers import PAD, SPECIAL_PIECES, UNK
 from nlgraft.training.masked_lm_training import write_masked_lm
 from nlgraft.training.models import write_description
@@ -150,7 +150,7 @@ def read_encoder(context: StageContext) -> None:
         )
     masked = EncoderMaskedLM(with_rows(read.model, ids), read.head, can_predict=read.head is not None)
     write_masked_lm(masked, context.directory)
-    (context.directory / "notes.json").write_text(json.dumps(read.notes, indent=1) + "\n", "utf-8")
+    write_json(context.directory / "notes.json", read.notes)
     size = Score("parameters", count_parameters(masked)[0], 1, "minimize", "of the masked language model")
     write_metrics(context.directory, {"upstream/parameters_total": size})
 

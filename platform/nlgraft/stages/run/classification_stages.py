@@ -16,8 +16,7 @@ from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.classification_graph import (
     SCORE_CLASSIFIER,
     TRAIN_CLASSIFIER,
-    ScoreClassifierInputs,
-    TrainClassifierInputs,
+    ClassifierInputs,
 )
 from nlgraft.stages.run.text_stages import read_encoded, text_of, training_budget
 from nlgraft.stages.run.training_task import SampledLines, TrainingTask, write_split
@@ -42,7 +41,6 @@ from nlgraft.vocab.tokenizers.loading import load_vocabulary
 
 _SCORING_TOKENS = 4096
 """Padded positions of a batch that is only scored."""
-ClassifierInputs = TrainClassifierInputs[Path] | ScoreClassifierInputs[Path]
 
 
 def train(context: StageContext) -> None:
@@ -74,7 +72,7 @@ def train(context: StageContext) -> None:
 
 
 def _sampled(
-    inputs: TrainClassifierInputs[Path],
+    inputs: ClassifierInputs[Path],
     sampling: WordSampling,
     plain: LabelledData,
     budget: int | LengthBatches,
@@ -107,12 +105,12 @@ def score(context: StageContext) -> None:
     write_split(context.directory, settings.split, evaluation)
 
 
-def _labels(inputs: ClassifierInputs, split: str) -> list[str]:
+def _labels(inputs: ClassifierInputs[Path], split: str) -> list[str]:
     return text_of(read_corpus(inputs.corpus / split), ["label"])
 
 
 def _data(
-    inputs: ClassifierInputs,
+    inputs: ClassifierInputs[Path],
     split: str,
     labels: Sequence[str],
     body: MaskedLM,

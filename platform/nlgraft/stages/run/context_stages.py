@@ -28,7 +28,8 @@ from nlgraft.stages.context_graph import (
 from nlgraft.stages.run.text_stages import read_encoded
 from nlgraft.training.models import read_encoder
 from nlgraft.training.precision import has_bf16, measure_gain, write_choice
-from nlgraft.training.views import Side, prepare_side
+from nlgraft.training.train_config import Side
+from nlgraft.training.views import prepare_side
 
 MEANS_FILE = "means.safetensors"
 _LOG = logging.getLogger(__name__)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +21,7 @@ from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.exchange_kinds import EXCHANGE, PLAN, SIDE, VECTORS, PlanInputs, PlanSettings
 from nlgraft.stages.run.new_rows import TABLES
 from nlgraft.stages.run.text_stages import REPORT_FILE, read_encoded
+from nlgraft.text.files import write_json
 from nlgraft.training.masked_lm_training import read_masked_lm
 from nlgraft.training.models import DESCRIPTION, fresh_model, read_model, write_model
 from nlgraft.training.seeds import derive_seed
@@ -209,7 +209,7 @@ def exchange(context: StageContext) -> None:
         made.save(context.directory / f"plan-{side}")
         norms = norm_report(made, before[side].numpy(), after[side].numpy())
         report[side] = {"rows": made.counts(), "norms": asdict(norms), "warnings": norms.warnings}
-    (context.directory / REPORT_FILE).write_text(json.dumps(report, indent=1) + "\n", "utf-8")
+    write_json(context.directory / REPORT_FILE, report)
     kinds = np.concatenate([made.provenance for made in plans.values()])
     shares = {
         "copied": np.isin(kinds, [int(Provenance.COPY), int(Provenance.SPECIAL)]).mean(),

@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.language_model_kinds import LANGUAGE_MODEL, UNTRAINED_LANGUAGE_MODEL
 from nlgraft.stages.run.text_stages import read_encoded, text_of, training_budget, vocab_sizes
 from nlgraft.stages.run.training_task import TrainingTask, write_scores
+from nlgraft.stages.training_settings import LANGUAGE_MODEL, UNTRAINED_LANGUAGE_MODEL
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
 from nlgraft.training.language_model_training import (
     LanguageModel,
-    LanguageModelObjective,
     TextData,
     condition,
     evaluate_language_model,
     fresh_language_model,
+    language_model_objective,
     write_language_model,
 )
 from nlgraft.training.step import Training
@@ -52,7 +52,7 @@ def train(context: StageContext) -> None:
         return evaluate_language_model(model, dev, context.device)
 
     task = TrainingTask(
-        Training(model, LanguageModelObjective(), text, settings.train),
+        Training(model, language_model_objective, text, settings.train),
         measure,
         save=write_language_model,
         prefix=settings.metric_prefix,

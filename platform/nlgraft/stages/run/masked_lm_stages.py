@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from nlgraft.nn.masked_lm_models import (
 )
 from nlgraft.nn.transformers_lms import fresh_like
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.language_model_kinds import TrainLanguageModelInputs
 from nlgraft.stages.masked_lm_graph import (
     BEGIN_MASKED,
     BERT2BERT,
@@ -39,9 +37,11 @@ from nlgraft.stages.run.training_task import (
     write_scores,
     write_split,
 )
+from nlgraft.stages.training_settings import TrainLanguageModelInputs
 from nlgraft.text.batches import LengthBatches
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.corpus_config import SPLITS
+from nlgraft.text.files import write_json
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words, learn_tokenizer
 from nlgraft.training.losses import TokenObjective
 from nlgraft.training.masked_lm_training import (
@@ -155,7 +155,7 @@ def _start_model(
     if settings.checkpoint is not None:
         model, drawn = load_checkpoint(context.locations["checkpoint"], settings.checkpoint.revision, seed)
         # what the checkpoint lacked: its prediction head, if it is a sentence encoder
-        (context.directory / "drawn.json").write_text(json.dumps(drawn, indent=1) + "\n", "utf-8")
+        write_json(context.directory / "drawn.json", drawn)
         return model
     size = len(load_vocabulary(inputs.tokenizer))
     if settings.encoder is not None:
@@ -298,4 +298,4 @@ def encode(context: StageContext) -> None:
             "fertility": num_tokens / max(1, len(encoded.word_sizes.values)),
             "unknown": int((encoded.ids.values == unknown).sum()),
         }
-    (context.directory / REPORT_FILE).write_text(json.dumps(report, indent=1) + "\n", "utf-8")
+    write_json(context.directory / REPORT_FILE, report)

@@ -21,7 +21,8 @@ from nlgraft.text.conlang.tasks import perfect_translations
 from nlgraft.text.corpora import Corpus, corpus_report, load_corpus, read_corpus, report_json, write_corpus
 from nlgraft.text.corpus_checks import round_trip_warning
 from nlgraft.text.corpus_config import ConlangConfig, CorpusConfig
-from nlgraft.text.tokenizers import SentencePiece, Tokenizer, length_report, train_sentencepiece
+from nlgraft.text.files import write_json
+from nlgraft.text.tokenizers import SentencePiece, Tokenizer, train_sentencepiece
 from nlgraft.text.word_tokenizers import ContextTokenizer, WordPiece
 from nlgraft.training.train_config import TrainConfig
 from nlgraft.training.views import Encoded
@@ -52,7 +53,7 @@ def write_examples(context: StageContext) -> None:
     config = _CORPUS.validate_python(context.locations["corpus"])
     if isinstance(config, ConlangConfig) and (perfect := perfect_translations(config, "test")):
         ceilings = single_source_ceilings(perfect, corpora["test"])
-        _write_json(context.directory / CEILINGS_FILE, ceilings)
+        write_json(context.directory / CEILINGS_FILE, ceilings)
         listed = ", ".join(f"{role} {value:.1f}" for role, value in ceilings.items())
         _LOG.warning("%s: BLEU of a perfect translator of one source: %s", context.stage.name, listed)
 
@@ -83,7 +84,7 @@ def _load(context: StageContext) -> dict[str, Corpus]:
 def _write(context: StageContext, corpora: Mapping[str, Corpus]) -> None:
     for split, corpus in corpora.items():
         write_corpus(corpus, context.directory / split)
-    _write_json(context.directory / REPORT_FILE, report_json(corpus_report(corpora)))
+    write_json(context.directory / REPORT_FILE, report_json(corpus_report(corpora)))
 
 
 def learn_tokenizer(context: StageContext) -> None:
@@ -153,26 +154,30 @@ def encode(context: StageContext) -> None:
                 if warning is not None:
                     _LOG.warning("%s: %s", context.stage.name, warning)
         Encoded(streams).write(context.directory / f"{split}.safetensors")
-    _write_json(context.directory / REPORT_FILE, report)
+    write_json(context.directory / REPORT_FILE, report)
 
 
 def encode_lines(lines: list[str], tokenizer: Tokenizer, max_tokens: int | None) -> tuple[Ragged, int]:
     """Encode lines, and count those that were cut."""
-    ragged = Ragged.of(tokenizer.encode(lines))
+    return _cut(Ragged.of(tokenizer.encode(lines)), tokenizer, max_tokens)
+
+
+def _cut(lines: Ragged, tokenizer: Tokenizer, max_tokens: int | None) -> tuple[Ragged, int]:
     # the ends of a context's lines are special tokens: the context cuts them in the middle
     if max_tokens is None or isinstance(tokenizer, ContextTokenizer):
-        return ragged, 0
-    return ragged.truncated(max_tokens)
+        return lines, 0
+    return lines.truncated(max_tokens)
 
 
 def _encoded(lines: list[str], tokenizer: Tokenizer, max_tokens: int | None) -> tuple[Ragged, dict[str, Any]]:
-    ragged, num_cut = encode_lines(lines, tokenizer, max_tokens)
-    lengths = length_report(tokenizer, lines)
+    whole = Ragged.of(tokenizer.encode(lines))
+    ragged, num_cut = _cut(whole, tokenizer, max_tokens)
+    num_tokens, num_words = len(whole.values), sum(len(line.split()) for line in lines)
     return ragged, {
         "cut": num_cut,
-        "tokens_per_line": lengths.tokens_per_line,
-        "fertility": lengths.fertility,
-        "unknown": lengths.num_unknown,
+        "tokens_per_line": num_tokens / max(1, len(lines)),
+        "fertility": num_tokens / num_words if num_words else 0.0,
+        "unknown": int((whole.values == tokenizer.unknown_id).sum()),
     }
 
 
@@ -184,7 +189,3 @@ def read_encoded(directory: Path, split: str) -> Encoded:
 def vocab_sizes(encoded: Path) -> dict[str, int]:
     """Read the size of the vocabulary of each encoded stream."""
     return json.loads((encoded / REPORT_FILE).read_text("utf-8"))["vocab_sizes"]
-
-
-def _write_json(path: Path, document: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(document, indent=1) + "\n", "utf-8")

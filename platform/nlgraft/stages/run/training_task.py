@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,12 @@ from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.metrics import metric_name
 from nlgraft.text.tokenizer_config import WordSampling
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, WordSampler
-from nlgraft.training.loop import Training, TrainOutcome
+from nlgraft.training.loop import TrainOutcome
 from nlgraft.training.loop import train as run_loop
 from nlgraft.training.masked_text import TEXT, WORD_SIZES, WORDS
 from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.seeds import derive_seed
-from nlgraft.training.step import TrainData
+from nlgraft.training.step import TrainData, Training
 from nlgraft.training.views import Encoded, IntArray
 from nlgraft.training.weights import save_model
 
@@ -134,15 +135,14 @@ class SampledLines:
         self._seed = seed
         self._data = data
         # Batches of one epoch are asked for in turn, so one segmentation is kept.
-        self._made: tuple[int, TrainData] | None = None
+        self._of = lru_cache(maxsize=1)(self._segmented)
 
-    def _of(self, epoch: int) -> TrainData:
-        if self._made is None or self._made[0] != epoch:
-            seed = derive_seed(self._seed, "segmentation", epoch)
-            segmented = self._sampler.encode(self._lines, self._max_tokens, seed)
-            encoded = Encoded({TEXT: segmented.ids, WORDS: segmented.words, WORD_SIZES: segmented.word_sizes})
-            self._made = epoch, self._data(encoded)
-        return self._made[1]
+    def _segmented(self, epoch: int) -> TrainData:
+        seed = derive_seed(self._seed, "segmentation", epoch)
+        segmented = self._sampler.encode(self._lines, self._max_tokens, seed)
+        return self._data(
+            Encoded({TEXT: segmented.ids, WORDS: segmented.words, WORD_SIZES: segmented.word_sizes})
+        )
 
     def epoch(self, index: int) -> Sequence[IntArray]:
         """Draw up the global batches of an epoch."""

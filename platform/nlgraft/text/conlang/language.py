@@ -33,6 +33,7 @@ from nlgraft.text.conlang.lexicon import (
 
 _CONSONANTS = "ptkbdgmnslrvzhj"
 _VOWELS = "aeiou"
+_HIATUS = frozenset(_VOWELS)
 _SHAPES = ("CVCV", "CVCVC", "CVCCV", "CVCVCV", "CVCCVC")
 _SHIFTS = {
     "p": "fb",
@@ -53,15 +54,9 @@ _SHIFTS = {
 }  # all attested in natural languages
 
 
-def proto_form(rng: random.Random) -> str:
-    """Draw a root of four to six sounds in the proto-language."""
-    shape = rng.choice(_SHAPES)
-    return "".join(rng.choice(_CONSONANTS if place == "C" else _VOWELS) for place in shape)
-
-
-def affix_form(rng: random.Random, shape: str) -> str:
-    """Draw an affix or function word of a shape such as ``VC``."""
-    return "".join(rng.choice(_CONSONANTS if place == "C" else _VOWELS) for place in shape)
+def draw_form(rng: random.Random, *shapes: str) -> str:
+    """Draw a root, an affix or a function word of one of some shapes such as ``VC``."""
+    return "".join(rng.choice(_CONSONANTS if place == "C" else _VOWELS) for place in rng.choice(shapes))
 
 
 @dataclass(frozen=True)
@@ -91,9 +86,8 @@ class SoundChange:
         """Join the parts of a word, with a glide between two vowels."""
         word = ""
         for part in parts:
-            word += (
-                self.glide + part if word and part and word[-1] in _VOWELS and part[0] in _VOWELS else part
-            )
+            is_hiatus = word[-1:] in _HIATUS and part[:1] in _HIATUS
+            word += self.glide + part if is_hiatus else part
         return word
 
 
@@ -183,13 +177,13 @@ class Language:
             "again": True,
         }
         self._words = {name: self._fresh(rng, "CV", "CVC", "VC") for name in _function_words()}
-        self._link = rng.choice("aeiou")
+        self._link = rng.choice(_VOWELS)
         self.stems = self._draw_stems(lexicon, protos, rng)
         self._forms: dict[tuple[object, ...], str] = {}
 
     def _fresh(self, rng: random.Random, *shapes: str) -> str:
         while True:
-            form = affix_form(rng, rng.choice(shapes))
+            form = draw_form(rng, *shapes)
             if form not in self._used:
                 self._used.add(form)
                 return form
@@ -218,10 +212,12 @@ class Language:
             if lexeme.derivation is not None:
                 stems.append("")
                 continue
-            form = proto_form(rng) if rng.random() < self.kind.new_roots else self._sounds.apply(proto)
+            form = (
+                draw_form(rng, *_SHAPES) if rng.random() < self.kind.new_roots else self._sounds.apply(proto)
+            )
             # Homonyms are made on purpose, below; none may arise by chance.
             while form in self._used:
-                form = proto_form(rng)
+                form = draw_form(rng, *_SHAPES)
             self._used.add(form)
             stems.append(form)
         common, own_a, _ = lexicon.roots["noun"]
@@ -237,7 +233,7 @@ class Language:
         if lexeme.derivation == COMPOUND:
             modifier, head = (stems[part] for part in lexeme.parts)
             first, last = (modifier, head) if self.kind.has_modifier_first else (head, modifier)
-            is_consonant = first[-1] not in "aeiou"
+            is_consonant = first[-1] not in _VOWELS
             return self._sounds.join([first, self._link, last] if is_consonant else [first, last])
         name = lexeme.derivation or ""
         stem, affix = stems[lexeme.parts[0]], self._affixes[name]
@@ -396,7 +392,7 @@ def family(seed: int) -> Family:
     # Seeds are strings, which Python hashes alike in every process.
     lexicon = Lexicon.draw(random.Random(f"conlang {seed} lexicon"))
     rng = random.Random(f"conlang {seed} proto-language")
-    protos = [proto_form(rng) for _ in lexicon.lexemes]
+    protos = [draw_form(rng, *_SHAPES) for _ in lexicon.lexemes]
     return Family(
         lexicon,
         {

@@ -149,6 +149,22 @@ class _Scene:
         # A text's split depends on the text alone; unlike hash(), crc32 is the same in every process.
         return zlib.crc32(key.encode()) % _BUCKETS in self.buckets
 
+    def sentences(self, language: str) -> Iterator[tuple[Sentence, str]]:
+        """Draw meanings, each with its expression in a language, of which those of the split are kept."""
+        while True:
+            meaning = self.speaker.sentence()
+            text = self.say(language, meaning)
+            if self.is_ours(text):
+                yield meaning, text
+
+    def documents(self) -> Iterator[tuple[list[Sentence], list[str]]]:
+        """Draw documents, each with its sentences in the target language, likewise."""
+        while True:
+            document = self.speaker.document()
+            texts = [self.say("target", meaning) for meaning in document]
+            if self.is_ours(" ".join(texts)):
+                yield document, texts
+
     def say(self, language: str, meaning: Sentence, queried: Slot | None = None) -> str:
         return self.people.languages[language].say(meaning, queried)
 
@@ -195,62 +211,41 @@ def _examples(config: ConlangConfig, split: Split, *, has_perfect: bool) -> list
 
 
 def _translation(scene: _Scene) -> Groups:
-    while True:
-        meaning = scene.speaker.sentence()
-        target = scene.say("target", meaning)
-        if scene.is_ours(target):
-            yield [{"source 0": scene.say("first", meaning), "target": target}]
+    for meaning, target in scene.sentences("target"):
+        yield [{"source 0": scene.say("first", meaning), "target": target}]
 
 
 def _multi_source(scene: _Scene) -> Groups:
-    while True:
-        meaning = scene.speaker.sentence()
-        target = scene.say("target", meaning)
-        if scene.is_ours(target):
-            first, second = leave_out(meaning, scene.config.unsaid, scene.rng)
-            sources = {"source 0": scene.say("first", first), "source 1": scene.say("second", second)}
-            if scene.has_perfect:
-                sources["perfect source 0"] = scene.say_understood("first", first)
-                sources["perfect source 1"] = scene.say_understood("second", second)
-            yield [{**sources, "target": target}]
+    for meaning, target in scene.sentences("target"):
+        first, second = leave_out(meaning, scene.config.unsaid, scene.rng)
+        sources = {"source 0": scene.say("first", first), "source 1": scene.say("second", second)}
+        if scene.has_perfect:
+            sources["perfect source 0"] = scene.say_understood("first", first)
+            sources["perfect source 1"] = scene.say_understood("second", second)
+        yield [{**sources, "target": target}]
 
 
 def _post_editing(scene: _Scene) -> Groups:
-    while True:
-        meaning = scene.speaker.sentence()
-        target = scene.say("target", meaning)
-        if scene.is_ours(target):
-            faulty = blunder(meaning, scene.people.lexicon, scene.config.domain, scene.rng)
-            source_meaning, _ = leave_out(meaning, scene.config.unsaid, scene.rng)
-            first, draft = scene.say("first", source_meaning), scene.say("target", faulty)
-            sources = {"source 0": first, "source 1": draft}
-            if scene.has_perfect:
-                sources |= {
-                    "perfect source 0": scene.say_understood("first", source_meaning),
-                    "perfect source 1": draft,
-                }
-            yield [{**sources, "target": target}]
+    for meaning, target in scene.sentences("target"):
+        draft = scene.say("target", blunder(meaning, scene.people.lexicon, scene.config.domain, scene.rng))
+        first, _ = leave_out(meaning, scene.config.unsaid, scene.rng)
+        sources = {"source 0": scene.say("first", first), "source 1": draft}
+        if scene.has_perfect:
+            sources["perfect source 0"] = scene.say_understood("first", first)
+            sources["perfect source 1"] = draft
+        yield [{**sources, "target": target}]
 
 
 def _document_translation(scene: _Scene) -> Groups:
-    number = 0
-    while True:
-        document = scene.speaker.document()
-        targets = [scene.say("target", meaning) for meaning in document]
-        if scene.is_ours(" ".join(targets)):
-            yield [
-                {"source 0": scene.say("first", meaning), "target": target, "document": str(number)}
-                for meaning, target in zip(document, targets, strict=True)
-            ]
-            number += 1
+    for number, (document, targets) in enumerate(scene.documents()):
+        yield [
+            {"source 0": scene.say("first", meaning), "target": target, "document": str(number)}
+            for meaning, target in zip(document, targets, strict=True)
+        ]
 
 
 def _question_generation(scene: _Scene) -> Groups:
-    while True:
-        meaning = scene.speaker.sentence()
-        passage = scene.say("first", meaning)
-        if not scene.is_ours(passage):
-            continue
+    for meaning, passage in scene.sentences("first"):
         clause = scene.rng.choice(meaning.clauses)
         parts: dict[Slot, Entity | None] = {
             "subject": clause.subject,
@@ -265,12 +260,9 @@ def _question_generation(scene: _Scene) -> Groups:
 
 
 def _summarisation(scene: _Scene) -> Groups:
-    while True:
-        document = scene.speaker.document()
-        text = " ".join(scene.say("target", meaning) for meaning in document)
-        if scene.is_ours(text):
-            point = next(meaning for meaning in document if meaning.is_stressed)
-            yield [{"source 0": text, "target": scene.say("target", _gist(point))}]
+    for document, texts in scene.documents():
+        point = next(meaning for meaning in document if meaning.is_stressed)
+        yield [{"source 0": " ".join(texts), "target": scene.say("target", _gist(point))}]
 
 
 def _gist(point: Sentence) -> Sentence:
@@ -283,16 +275,12 @@ def _bare(entity: Entity) -> Entity:
 
 
 def _classification(scene: _Scene) -> Groups:
-    language = scene.config.language or "target"
     names = {-1: "negative", 0: "neutral", 1: "positive"}
-    while True:
-        meaning = scene.speaker.sentence()
-        text = scene.say(language, meaning)
-        if scene.is_ours(text):
-            worth = sum(_worth(clause, scene.people) for clause in meaning.clauses)
-            sentiment = names[(worth > 0) - (worth < 0)]
-            topic = scene.speaker.topic
-            yield [{"source 0": text, "label": sentiment if topic is None else f"topic {topic}"}]
+    for meaning, text in scene.sentences(scene.config.language or "target"):
+        worth = sum(_worth(clause, scene.people) for clause in meaning.clauses)
+        sentiment = names[(worth > 0) - (worth < 0)]
+        topic = scene.speaker.topic
+        yield [{"source 0": text, "label": sentiment if topic is None else f"topic {topic}"}]
 
 
 def _worth(clause: Clause, people: Family) -> int:
@@ -309,11 +297,8 @@ def _worth(clause: Clause, people: Family) -> int:
 
 
 def _monolingual(scene: _Scene) -> Groups:
-    language = scene.config.language or "target"
-    while True:
-        text = scene.say(language, scene.speaker.sentence())
-        if scene.is_ours(text):
-            yield [{"source 0": text}]
+    for _, text in scene.sentences(scene.config.language or "target"):
+        yield [{"source 0": text}]
 
 
 _TASKS: dict[Task, Callable[[_Scene], Groups]] = {
