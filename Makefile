@@ -11,17 +11,25 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test test-slow check docs bench size
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+# Modules are compiled as they are imported: pip would compile all of them, five times as many, on one core.
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+
+$(VENV)/.running: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	$(INSTALL) torch
+	$(INSTALL) --editable .
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.running
+	$(INSTALL) --editable '.[test]'
 	touch $@
 
 $(VENV)/.checking: $(VENV)/.installed
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[check,bench]'
+	$(INSTALL) --editable '.[check,bench]'
 	touch $@
 
-demo: $(VENV)/.installed
+# It needs nothing of what tests install, which is a third of all files.
+demo: $(VENV)/.running
 	$(BIN)/python -m nlgraft run search_spaces/embedding_transfer/demo.yaml
 
 # Three processes on two cores, since integration tests wait for others' processes half of their time.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
@@ -39,6 +40,15 @@ os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # Otherwise each of the hundred processes that the tests start would compile all sources anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+# What is imported and collected stays to the end: the collector would look at millions of objects in vain.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="module")

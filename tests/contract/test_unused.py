@@ -7,6 +7,7 @@ import or by its own definition. Methods, attributes and fields are told apart b
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,10 +53,11 @@ UNREAD = {
 }  # fmt: skip
 
 
-def parsed(folders: dict[str, Path]) -> dict[str, ast.Module]:
+@functools.cache
+def parsed(*folders: tuple[str, Path]) -> dict[str, ast.Module]:
     """The modules of packages by their dotted names."""
     modules = {}
-    for package, root in folders.items():
+    for package, root in folders:
         for path in sorted((root / package).rglob("*.py")):
             parts = path.relative_to(root).with_suffix("").parts
             modules[".".join(parts).removesuffix(".__init__")] = ast.parse(path.read_text("utf-8"))
@@ -152,15 +154,18 @@ class Uses(ast.NodeVisitor):
 
 def unused(folders: dict[str, Path]) -> list[str]:
     """What modules define and none of them uses, as ``module.name``."""
-    modules = parsed(folders)
+    modules = parsed(*folders.items())
     used = named_in_text(modules)
     for module, tree in modules.items():
-        uses = Uses(module, {name for name, _ in definitions(tree)}, modules)
+        names_of: dict[ast.stmt, set[str]] = {}
+        for name, statement in definitions(tree):
+            names_of.setdefault(statement, set()).add(name)
+        uses = Uses(module, set().union(*names_of.values()), modules)
         for node in ast.walk(tree):  # imports first, wherever they stand
             if isinstance(node, ast.Import | ast.ImportFrom):
                 uses.visit(node)
         for statement in tree.body:
-            bound = {name for name, node in definitions(tree) if node is statement}
+            bound = names_of.get(statement, set())
             uses.found, before = set(), uses.found
             uses.visit(statement)
             # a function that calls itself, or a constant that is only bound, is not used by that
@@ -211,6 +216,6 @@ def test_nothing_is_defined_that_nobody_uses() -> None:
         if "examples" not in item.filename.parts
     }
     listed = set().union(*UNREAD.values())
-    allowed = listed | {name for _, name in named_in_text(parsed(FOLDERS))}
+    allowed = listed | {name for _, name in named_in_text(parsed(*FOLDERS.items()))}
     assert "\n".join(place for name, place in unused.items() if name not in allowed) == ""
     assert sorted(listed - unused.keys()) == [], "these names are used now, or gone"

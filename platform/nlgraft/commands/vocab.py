@@ -273,8 +273,7 @@ def prune_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bo
     """Write a tokenizer without rare tokens; vocab plan and apply then give a model its rows."""
     from nlgraft.vocab_tool.changed import prune
 
-    pruned = prune(tokenizer, text, out, **options)
-    _show(pruned, is_json)
+    _show(prune(tokenizer, text, out, **options), is_json)
 
 
 @vocab.command("extend")
@@ -294,8 +293,7 @@ def extend_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: b
     """
     from nlgraft.vocab_tool.changed import extend
 
-    extended = extend(tokenizer, text, out, **options)
-    _show(extended, is_json)
+    _show(extend(tokenizer, text, out, **options), is_json)
 
 
 @vocab.command("diff")

@@ -25,7 +25,6 @@ from optuna.distributions import (
     IntDistribution,
 )
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
-from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import BaseTrial, FrozenTrial, Trial, TrialState, create_trial
 from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError
@@ -481,6 +480,9 @@ def importances(
     """
     if len({value for _, value in trials}) < 2:
         return {}
+    # It loads scikit-learn, two seconds that no sweep needs.
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(direction=direction)
     study.add_trials(

@@ -123,7 +123,8 @@ def is_swapped(first: Corpus, second: Corpus) -> bool:
 
 def _word_rates(lines: Sequence[str]) -> dict[str, float]:
     counts = Counter(word for line in lines for word in word_tokens(line))
-    return {word: number / counts.total() for word, number in counts.items()}
+    total = counts.total()
+    return {word: number / total for word, number in counts.items()}
 
 
 def _likeness(rates: Mapping[str, float], other_rates: Mapping[str, float]) -> float:
