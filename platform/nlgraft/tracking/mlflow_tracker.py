@@ -5,7 +5,6 @@ Importing this module does not import mlflow; the writer thread does when the st
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import threading
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
     from nlgraft.study.public import Study
     from nlgraft.tracking.backend import MlflowBackend
 
-
-_log = logging.getLogger("nlgraft.tracking")
 
 # From the last trial to the end of a run, its report included, and for MLflow alone at the least.
 _CLOSE_S = 27.0
