@@ -1,6 +1,6 @@
 """Makes the pictures of the documentation: ``python -m docs.pictures STORES [SITE]``.
 
-STORES is a folder with the stores of the four finished studies below, SITE the folder that ``make docs``
+STORES is a folder with the stores of the finished studies below, SITE the folder that ``make docs``
 filled; its first page and gallery are pictured to be looked at, into STORES. Needs Chromium.
 """
 
@@ -52,6 +52,14 @@ def report(stores: Path, one: tuple[str, str]) -> str:
     return (folder / "report.html").as_uri()
 
 
+def first_screen(stores: Path) -> None:
+    """Picture the demo's table and forest plot, for README."""
+    page = Path(report(stores, (DEMO, "demo")).removeprefix("file://"))
+    shown = "header > :not(.headline), ul, section:nth-of-type(n + 2), footer {display: none !important}"
+    page.write_text(page.read_text("utf-8").replace("</head>", f"<style>{shown}</style></head>"), "utf-8")
+    picture(page.as_uri(), PICTURES / "demo.png", (1200, 830))
+
+
 def in_a_frame(address: str, width: int, height: int, folder: Path) -> str:
     """Return a page that frames another one as narrow as a phone, which Chromium's window is never."""
     page = folder / "phone.html"
@@ -78,6 +86,7 @@ def mlflow_pictures(stores: Path) -> None:
 def main(stores: Path, site: Path | None = None) -> None:
     """Make all pictures."""
     PICTURES.mkdir(exist_ok=True)
+    first_screen(stores)
     documents = report(stores, DOCUMENTS)
     picture(report(stores, SEARCH), PICTURES / "report_light.png", (1200, 1500))
     picture(report(stores, FUSION), PICTURES / "report_dark.png", (1200, 1500), DARK)

@@ -1,14 +1,89 @@
-"""Ten thousand trials that do nothing: each there once, and the driver stays small."""
+"""Short trials in batches: a driver that is killed between them loses none and repeats none."""
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
+from mlflow import MlflowClient
 
 from benchmarks import many_trials
 from benchmarks.overhead import empty_study
 from nlgraft import api
+
+ROOT = Path(__file__).parents[2]
+TOY = Path(__file__).parent / "toy"
+NUM_SEEDS = 120
+
+
+def start(study_file: Path) -> subprocess.Popen[str]:
+    places = os.pathsep.join(str(path) for path in (TOY, ROOT / "platform", ROOT))
+    return subprocess.Popen(
+        [sys.executable, "-m", "nlgraft", "run", str(study_file), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": places},
+        start_new_session=True,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_killed_driver_loses_no_short_trial_and_repeats_none(
+    toy_document: dict[str, Any], tmp_path: Path
+) -> None:
+    toy_document["factors"] = {}
+    toy_document["seeds"] = list(range(1, NUM_SEEDS + 1))
+    toy_document["base"]["steps"] = 1
+    study_file = tmp_path / "study.yaml"
+    study_file.write_text(yaml.safe_dump(toy_document))
+    records = tmp_path / "store/records/trials"
+
+    def finished() -> set[str]:
+        states = {path.stem: json.loads(path.read_text())["state"] for path in records.glob("[!.]*.json")}
+        return {fingerprint for fingerprint, state in states.items() if state == "finished"}
+
+    driver = start(study_file)
+    end_s = time.monotonic() + 300
+    while len(finished()) < 20:
+        assert driver.poll() is None
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+    os.killpg(driver.pid, signal.SIGKILL)
+    driver.wait(60)
+    time.sleep(2.0)  # Ray ends the workers of a driver that is gone
+    before = finished()
+    assert len(before) < NUM_SEEDS
+
+    again = start(study_file)
+    out, err = again.communicate(timeout=500)
+    assert again.returncode == 0, err
+    result = json.loads(out.splitlines()[-1])
+    assert [cell["state"] for cell in result["cells"]] == ["finished"]
+    assert len(finished()) == NUM_SEEDS
+    trainings = Counter(
+        line.split()[1] for line in (tmp_path / "log").read_text().splitlines() if line.startswith("training")
+    )
+    assert len(trainings) == NUM_SEEDS
+    assert sum(trainings.values()) <= NUM_SEEDS + 2, "at most the trial that each worker computed runs again"
+    client = MlflowClient(f"sqlite:///{tmp_path / 'store/mlflow.db'}")
+    [experiment] = [candidate for candidate in client.search_experiments() if candidate.name == "toy"]
+    runs = client.search_runs(
+        [experiment.experiment_id], "tags.`nlgraft.kind` = 'trial'", max_results=NUM_SEEDS * 2
+    )
+    assert Counter(run.data.tags["nlgraft.fingerprint"] for run in runs) == Counter(finished())
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    assert all(run.data.metrics["test/score"] > 0 for run in runs)
 
 
 @pytest.mark.slow
