@@ -17,9 +17,8 @@ def training(**options):
 
 
 def manifest_of(stage: Stage, seconds: float, *, inputs=(), files=None, workers=1) -> Manifest:
-    manifest = describe_artifact(
-        stage, files or {}, started_at=0, duration_s=seconds, reason="", num_workers=workers
-    )
+    making = {"started_at": 0.0, "duration_s": seconds, "reason": "", "num_workers": workers}
+    manifest = describe_artifact(stage, files or {}, making)
     return replace(
         manifest, bytes=1000, inputs={str(number): upstream for number, upstream in enumerate(inputs)}
     )

@@ -9,6 +9,7 @@ from sacrebleu.metrics.bleu import BLEU
 
 from nlgraft.api import launch
 from nlgraft.basics.errors import ContractError, DataError
+from nlgraft.pipeline.leases import Leases
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.runs.run import Run
@@ -303,7 +304,7 @@ def test_a_run_checks_the_data_before_it_starts_anything(study, tmp_path):
 
 def test_a_run_tells_the_warnings(study, tmp_path, monkeypatch):
     heard = []
-    monkeypatch.setattr(ArtifactStore, "lock_study", lambda *_, **__: pytest.fail("checked too late"))
+    monkeypatch.setattr(Leases, "lock_study", lambda *_, **__: pytest.fail("checked too late"))
     run = Run(study, ArtifactStore.open(tmp_path / "store"), cells(study), "", on_event=heard.append)
     with pytest.raises(pytest.fail.Exception):
         run.result()
