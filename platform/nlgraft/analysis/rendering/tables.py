@@ -47,7 +47,10 @@ def comparison_notes(result: ComparedResults, compared: Compared) -> list[str]:
             f"{FEW_SEEDS} seeds only a range is known. Seeds needed: the first look that probably decides."
         )
     notes = grouped(
-        (note, label) for label, comparison in compared for note in comparison.notes if note != ONE_SEED
+        (note, label)
+        for label, comparison in compared
+        for note in (*comparison.notes, comparison.noise)
+        if note not in ("", ONE_SEED)
     )
     return [
         *marks,
