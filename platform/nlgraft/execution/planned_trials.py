@@ -28,7 +28,7 @@ class PlannedTrials:
     """The trials of a study and what the store lacks of them.
 
     Attributes:
-        known: Trials whose seed and params are known, with their records.
+        resolved: Trials whose seed and params are settled, with their records.
         ended: Those with the record of their end.
         num_open: Trials that have not ended, those included that nothing is known of yet.
         findings: What is missing or damaged.
@@ -37,7 +37,7 @@ class PlannedTrials:
         num_bytes: Their bytes.
     """
 
-    known: list[tuple[SweepTrial, TrialRecord | None]] = field(default_factory=list)
+    resolved: list[tuple[SweepTrial, TrialRecord | None]] = field(default_factory=list)
     ended: list[tuple[SweepTrial, TrialRecord]] = field(default_factory=list)
     num_open: int = 0
     findings: list[Finding] = field(default_factory=list)
@@ -48,7 +48,7 @@ class PlannedTrials:
 
     def add(self, trial: SweepTrial, record: TrialRecord | None) -> None:
         """Add a trial whose seed and params are known."""
-        self.known.append((trial, record))
+        self.resolved.append((trial, record))
         if record is not None and record.state != "killed":
             self.ended.append((trial, record))
             return

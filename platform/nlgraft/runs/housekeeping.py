@@ -266,8 +266,8 @@ def _holding(name: str, store: ArtifactStore) -> Holding:
         )
     except NlgraftError as error:
         return Holding(name, problem=f"cannot be read: {str(error).splitlines()[-1].strip()}")
-    records = {trial.fingerprint: record for trial, record in planned.known if record is not None}
-    stages = {stage.fingerprint: stage.name for trial, _ in planned.known for stage in trial.graph.stages}
+    records = {trial.fingerprint: record for trial, record in planned.resolved if record is not None}
+    stages = {stage.fingerprint: stage.name for trial, _ in planned.resolved for stage in trial.graph.stages}
     return Holding(name, study, "", planned.num_open + len(planned.ended), records, stages, folders)
 
 

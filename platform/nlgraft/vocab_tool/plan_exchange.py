@@ -256,14 +256,16 @@ def _tokenizers(
     """Read the old and the new tokenizer, the latter with lost tokens appended, in ``scratch``."""
     old_path, new_path = find_tokenizer(request.old), find_tokenizer(request.new)
     old, new = load_vocabulary(old_path, request.old_codes), load_vocabulary(new_path, request.new_codes)
-    lost = find_lost(old, new, old_path, None if request.model is None else Path(request.model))
-    kept = lost.kept(request.keep_special)
+    lost_strings = find_lost(old, new, old_path, None if request.model is None else Path(request.model))
+    kept = lost_strings.kept(request.keep_special)
     texts = [entry["content"] for entry in kept]
     if kept:
         save_tokenizer(new_path, new, scratch, request.new_codes)
-        append_tokens(scratch, kept, {role: text for role, text in lost.roles.items() if text in texts})
+        append_tokens(
+            scratch, kept, {role: text for role, text in lost_strings.roles.items() if text in texts}
+        )
         new_path, new = scratch, replace(load_vocabulary(scratch), name=new.name)
-    dropped = [text for entry in lost.entries if (text := entry["content"]) not in texts]
+    dropped = [text for entry in lost_strings.entries if (text := entry["content"]) not in texts]
     return old_path, old, new_path, new, SpecialTokens(tuple(texts), tuple(dropped))
 
 

@@ -117,9 +117,9 @@ def test_a_noisier_study_is_moderated_by_its_own_other_arms() -> None:
     prior = NoisePrior(8.0, 1.0, ("a",))
     noisy = StudyVariance(9.0, 4.6)
     assert applicable(prior, StudyVariance(1.2, 4.6), 3) is prior
-    own = applicable(prior, noisy, 3)
-    assert own is not None
-    assert (own.df, own.variance) == (pytest.approx(2.6), 9.0)
+    pooled = applicable(prior, noisy, 3)
+    assert pooled is not None
+    assert (pooled.df, pooled.variance) == (pytest.approx(2.6), 9.0)
     assert applicable(NoisePrior(1.0, 1.0), StudyVariance(99.0, 4.6), 3) == NoisePrior(1.0, 99.0)
     assert applicable(prior, StudyVariance.of([[0.0, 9.0, -9.0]]), 3) is None, "one arm knows no more"
 

@@ -177,8 +177,8 @@ def test_a_noisier_study_falls_back_on_its_own_arms(shown):
     assert compared.is_noisier
     pooled = StudyVariance.of([differences(result, label) for label in LABELS[1:]])
     further = min(compared.prior.df, pooled.df - 2)
-    own = 2 * differences(result, LABELS[1]).var(ddof=1)
-    assert compared.seed_variance == pytest.approx((own + further * pooled.variance) / (2 + further))
+    squares = 2 * differences(result, LABELS[1]).var(ddof=1)
+    assert compared.seed_variance == pytest.approx((squares + further * pooled.variance) / (2 + further))
     assert "noisier than 1 earlier one" in compared.noise
 
 

@@ -95,8 +95,8 @@ def test_it_hands_out_trials_until_the_queue_is_done(store: ArtifactStore) -> No
 def test_reports_reach_the_queue(store: ArtifactStore) -> None:
     bench = Bench(store, trial("x"))
     bench.searcher.suggest("t1")
-    told = {"key": "x", "stage": "train", "step": 3, "metrics": {"dev/loss": 0.5}, "unix_ms": 1000}
-    report = {REPORT: json.dumps(told), STEP: 3}
+    event = {"key": "x", "stage": "train", "step": 3, "metrics": {"dev/loss": 0.5}, "unix_ms": 1000}
+    report = {REPORT: json.dumps(event), STEP: 3}
     bench.searcher.on_trial_result("t1", report)
     assert bench.queue.told == [("progress", "x", "train", 3, {"dev/loss": 0.5}, 1000)]
     bench.searcher.on_trial_result("t1", {**report, VALUE: 0.5})
