@@ -216,8 +216,8 @@ def test_the_wait_at_the_end_counts_from_the_last_trial(uri, toy, monkeypatch):
     tracker = MlflowTracker(uri, "demo", start_timeout_s=0.0, connect=hang)
     tracker.start_study(toy.study, toy.fingerprint, toy.cells)
     for report_s in (0.0, 1.2):
-        tracker.trial_ended(toy.trials[0], toy.record(toy.trials[0]))
         ended_s = time.monotonic()
+        tracker.trial_ended(toy.trials[0], toy.record(toy.trials[0]))
         time.sleep(report_s)
         assert tracker.close() > 0
         assert time.monotonic() - ended_s >= 1.5
