@@ -228,7 +228,11 @@ MARIAN_TOKENIZER = StageKind(
     check=CHECKPOINTS,
 )
 MBART = StageKind(
-    "nlgraft.stages.run.mbart_stages:read_checkpoint", MbartSettings, ReleasedInputs, check=CHECKPOINTS
+    "nlgraft.stages.run.mbart_stages:read_checkpoint",
+    MbartSettings,
+    ReleasedInputs,
+    keeps="weights",
+    check=CHECKPOINTS,
 )
 BERT_TOKENIZER = StageKind(
     "nlgraft.stages.run.bert_stages:renumber_tokenizer",
@@ -237,7 +241,11 @@ BERT_TOKENIZER = StageKind(
     check=CHECKPOINTS,
 )
 BERT_MASKED_LM = StageKind(
-    "nlgraft.stages.run.bert_stages:read_encoder", CheckpointSettings, ReleasedInputs, check=CHECKPOINTS
+    "nlgraft.stages.run.bert_stages:read_encoder",
+    CheckpointSettings,
+    ReleasedInputs,
+    keeps="weights",
+    check=CHECKPOINTS,
 )
 BERT_ARCHITECTURE = StageKind(
     "nlgraft.stages.run.bert_stages:read_architecture", CheckpointSettings, NoInputs, check=CHECKPOINTS

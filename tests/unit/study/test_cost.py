@@ -72,7 +72,8 @@ def test_other_stages_are_scaled_by_the_text_of_the_split_that_they_read():
     run = manifest_of(dev, 2.3, inputs=[read.fingerprint])
     manifests = {manifest.fingerprint: manifest for manifest in (read, run)}
     costs = {"translation": StageCost(2.3, 1000.0, (TimedRun(run, text_bytes(run, manifests)),))}
-    corpora = {corpus.fingerprint: {"train": 10**6, "dev": 100, "test": 1000}}
+    sizes = {"train": 10**6, "dev": 100, "test": 1000}
+    corpora = {corpus.fingerprint: {split: {"target": number} for split, number in sizes.items()}}
     cost = cost_of([(test, 1)], costs, Resources(), corpora)
     assert cost.seconds == pytest.approx(0.3 + 2.0 * 10)
     assert cost.scaled == ("translation",)
