@@ -178,10 +178,9 @@ def _text_bytes(stage: Stage, corpora: Corpora, roles: Collection[str] = ()) -> 
                 return None
             splits = corpora[below.fingerprint]
             split = stage.config.get("split")
-            read = (by_role for name, by_role in splits.items() if split in (None, name))
-            total += sum(
-                number for by_role in read for role, number in by_role.items() if role in (roles or by_role)
-            )
+            for name, by_role in splits.items():
+                if split in (None, name):
+                    total += sum(by_role[role] for role in by_role if not roles or role in roles)
     return total
 
 
