@@ -12,6 +12,7 @@ import shutil
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -155,12 +156,16 @@ def write_study(
     held_out = {split: text_files.read() for split, text_files in (held or {}).items()}
     splits = _split(corpus, "--source", notes, held_out, num_held_out)
     notes += _few_lines(len(splits["test"]), text)
+    metric = _metric(splits["dev"])
+    direction = "minimize" if metric == "bits_per_byte" else "maximize"
     language_names = [*languages] or _languages(text)
     try:
         folder.mkdir(parents=True)
     except OSError as error:
         raise DataError(f"--out {out}: cannot be written ({error.strerror}); give another") from error
+    (folder / _SCHEMA).write_text(json.dumps(Study.json_schema(system.path)), "utf-8")
     values = {
+        "schema": f"{folder.name}/{_SCHEMA}",
         **_text_values(folder, splits, pretraining),
         "name": out.stem,
         "checkpoint": released,
@@ -170,7 +175,8 @@ def write_study(
         **_vocabularies(splits["train"], pretraining),
         "least_byte_tokens": LEAST_BYTE_TOKENS,
         "score": _score(splits["dev"], notes),
-        "tail": _TAIL.format(objective=_objective(splits["dev"]), seeds=[*range(1, num_seeds + 1)]),
+        "tail": _TAIL.format(metric=f"dev/{metric}", direction=direction, seeds=[*range(1, num_seeds + 1)]),
+        "claim": partial(_claim, metric),
     }
     try:
         plans = _write_fitting(template, system, values, out)
@@ -187,9 +193,12 @@ def write_study(
     return NewStudy(out, folder, {split: len(lines) for split, lines in splits.items()}, plans, notes)
 
 
-_TAIL = """objective: {objective}
+_TAIL = """analysis: {{family: claims}}
+objective: {{metric: {metric}, direction: {direction}}}
 seeds: {seeds}                 # more seeds decide smaller differences; the report says how many it takes"""
-_HEAD = """# A first study of {system}, written by `nlgraft init`. Edit it freely; then:
+_SCHEMA = "study.schema.json"
+_HEAD = """# yaml-language-server: $schema={schema}
+# A first study of {system}, written by `nlgraft init`. Edit it freely; then:
 #
 #   nlgraft validate {file}          every problem at once
 #   nlgraft run {file}               {minutes} on the machine that wrote this, by a rough estimate
@@ -199,11 +208,18 @@ _HEAD = """# A first study of {system}, written by `nlgraft init`. Edit it freel
 # All settings, their defaults and ranges: nlgraft systems {system}"""
 
 
-def _objective(dev: Corpus) -> str:
-    if dev.labels is None and dev.target is None:
-        return "{metric: dev/bits_per_byte, direction: minimize}"
-    by_script = "dev/bleu" if _bleu_tokenizer(dev) == DEFAULT_TOKENIZERS.bleu else "dev/chrf"
-    return f"{{metric: {'dev/accuracy' if dev.labels is not None else by_script}, direction: maximize}}"
+def _metric(dev: Corpus) -> str:
+    if dev.labels is not None:
+        return "accuracy"
+    if dev.target is None:
+        return "bits_per_byte"
+    return "bleu" if _bleu_tokenizer(dev) == DEFAULT_TOKENIZERS.bleu else "chrf"
+
+
+def _claim(metric: str, corpus: str) -> str:
+    """Write the rest of a claim of the study's own, on whatever text its corpus has."""
+    data = _flow({f"{corpus}.corpus": "*"})
+    return f"metric: test/{metric}, source: the question of this study, data: {data}"
 
 
 def _bleu_tokenizer(dev: Corpus) -> BleuTokenizer:
@@ -582,7 +598,8 @@ def _rendered(
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
     )
-    head = _HEAD.format(system=system.name, **{"minutes": "", "evening": "", **texts}, file=values["file"])
+    places = {"file": values["file"], "schema": values["schema"]}
+    head = _HEAD.format(system=system.name, **{"minutes": "", "evening": "", **texts}, **places)
     return environment.from_string(template).render(
         **values, head=head, steps=steps, limits=limits, flow=_flow
     )
