@@ -52,7 +52,9 @@ def test_a_searched_path_is_one_key(good):
 
 
 def test_values_with_commas_are_levels_of_a_factor(good):
-    study = Study.from_dict(good, ["train.peak_lr=5e-3", "train.peak_lr=1e-3,2e-3", 'description="a, b"', "name=a"])
+    study = Study.from_dict(
+        good, ["train.peak_lr=5e-3", "train.peak_lr=1e-3,2e-3", 'description="a, b"', "name=a"]
+    )
     assert study.factors["peak_lr"].target == "train.peak_lr"
     assert study.factors["peak_lr"].levels == [0.001, 0.002]
     assert study.factors["peak_lr"].baseline == 0.001

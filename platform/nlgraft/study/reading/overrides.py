@@ -141,8 +141,8 @@ def _put_factor(values: dict[str, Any], path: str, raw: str) -> None:
     levels = raw.split(",")
     if not all(map(_LEVEL.fullmatch, levels)):
         raise ValueError(
-            f"levels of a factor are words or numbers without spaces, e.g. {target}=1,2; other levels go into "
-            f"factors of the study file, a text with a comma into quotes: {target}='\"{raw}\"'"
+            f"levels of a factor are words or numbers without spaces, e.g. {target}=1,2; other levels go "
+            f"into factors of the study file, a text with a comma into quotes: {target}='\"{raw}\"'"
         )
     parent, _, name = path.rpartition(".")
     settings = paths.get(values, parent)
