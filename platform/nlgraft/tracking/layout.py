@@ -458,8 +458,8 @@ def _sentence(result: Mapping[str, Any], metric: str) -> str:
 
 
 def _interval(comparison: Mapping[str, Any]) -> str:
-    low, high = comparison["ci"]
-    return f"[{low:+.3g}, {high:+.3g}]"
+    # Short, since a column of MLflow's table has room for some ten characters.
+    return "[" + ", ".join(f"{end:.2g}" if abs(end) < 100 else f"{end:.0f}" for end in comparison["ci"]) + "]"
 
 
 def cell_tags(result: Mapping[str, Any], metric: str) -> dict[str, str]:

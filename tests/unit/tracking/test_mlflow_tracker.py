@@ -36,9 +36,9 @@ def test_cells_stand_first_with_results_on_every_level(open_tracker, client, toy
     assert [name for name in listed if NESTED not in runs[name].data.tags] == [*CELLS, "demo"]
 
     assert study.data.tags["mlflow.note.content"] == "Which arm?\n\n| cell | bleu |"
-    sentence = "test/bleu 20.50 ± 0.50, 2 seeds; +1.5 [+0.5, +2.5] against the baseline"
+    sentence = "test/bleu 20.50 ± 0.50, 2 seeds; +1.5 [0.5, 2.5] against the baseline"
     assert cell.data.tags["mlflow.note.content"].startswith(sentence)
-    assert cell.data.tags["nlgraft.interval"] == "[+0.5, +2.5]"
+    assert cell.data.tags["nlgraft.interval"] == "[0.5, 2.5]"
     assert study.data.tags["nlgraft.claim.1"] == "supported: avg_eg > none"
     assert cell.data.metrics == {
         "test/bleu.mean": 20.5,
