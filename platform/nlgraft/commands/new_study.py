@@ -54,7 +54,7 @@ _OBJECTIVES = {"mbart": "denoising", "marian": "translation"}
 """What released models were trained for, by type, as far as it is not masked language modelling."""
 _HELD_OUT, _MOST_SHARE = 0.05, {"dev": 0.1, "test": 0.2}
 _LEAST_HELD_OUT, _MOST_HELD_OUT = {"dev": 200, "test": 500}, 2000
-_FEW = 500
+_FEW, _FEW_PAIRS = 500, 10_000
 _DEVIATION = {"label": 45.0, "target": 15.0}
 """Standard deviation over lines of the difference of two models, in points: of accuracy where a fifth of the
 lines differs, and of chrF, as of small translators."""
@@ -157,6 +157,7 @@ def write_study(
     splits = _split(corpus, "--source", notes, held_out, num_held_out)
     notes += _few_lines(len(splits["test"]), text)
     metric = _metric(splits["dev"])
+    notes += _floor(splits, metric)
     direction = "minimize" if metric == "bits_per_byte" else "maximize"
     language_names = [*languages] or _languages(text)
     try:
@@ -253,6 +254,32 @@ def _few_lines(num_lines: int, text: Text) -> list[str]:
     least = NormalDist().inv_cdf(0.975) * _DEVIATION[role] / num_lines**0.5
     metric = "accuracy" if text.label else "chrF"
     return [f"{few}: differences below some {least:.1f} points of {metric} will stay undecided"]
+
+
+def _floor(splits: Mapping[str, Corpus], metric: str) -> list[str]:
+    """Say from which score a cell has learned anything, as the report will judge it."""
+    from nlgraft.analysis.estimates.trivial import NEAR, Trivial, trivial_texts  # takes .2 s to import
+
+    test, num_lines = splits["test"], len(splits["train"])
+    if test.labels is not None:
+        share = 100 * Counter(test.labels).most_common(1)[0][1] / len(test)
+        outputs = [Trivial("the most frequent class for every line", share)]
+    elif test.target is not None:
+        tokenizers = choose_tokenizers(splits["dev"].target or [])
+        outputs = [*trivial_texts(metric, test.target, test.sources, tokenizers)]
+    else:
+        return []
+    floor = max(outputs, key=lambda trivial: trivial.value)
+    note = (
+        f"a cell has learned something from test/{metric} {floor.value + NEAR:.1f}: {floor.output}, has "
+        f"{floor.value:.1f}"
+    )
+    if test.labels is None and num_lines < _FEW_PAIRS:
+        note += (
+            f". From {num_lines:,} pairs small models learn short, plain sentences in minutes; others need "
+            "more text or a pretrained model, and longer: see docs/own_text.md"
+        )
+    return [note]
 
 
 def _template(system: System) -> str:
