@@ -34,8 +34,8 @@ def assert_equal_on_both(arms: list[str]) -> None:
                 assert math.isclose(result["gpu"][name], value, rel_tol=1e-5, abs_tol=1e-7), (arm, name)
 
 
-def test_an_arm_of_each_kind_of_model_is_equal_on_both() -> None:
-    assert_equal_on_both(FEW)
+def test_an_encoder_decoder_with_a_finetuned_prlm_is_equal_on_both() -> None:
+    assert_equal_on_both(FEW[:1])
 
 
 @pytest.mark.slow
