@@ -29,8 +29,13 @@ from nlgraft.stages.masked_lm_graph import CHECKPOINT_TOKENIZER
 from nlgraft.stages.released_graph import CHECKPOINTS, CheckpointSettings, checkpoint_settings
 from nlgraft.stages.seq2seq_graph import TokenizedText
 from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
-from nlgraft.stages.text_kinds import CorpusInputs, NoInputs, TokenizedInputs
-from nlgraft.stages.training_settings import TrainingSettings, TrainLanguageModelInputs
+from nlgraft.stages.training_settings import (
+    CorpusInputs,
+    NoInputs,
+    TokenizedInputs,
+    TrainingSettings,
+    TrainLanguageModelInputs,
+)
 from nlgraft.text.corpus_config import SplitName
 from nlgraft.text.tokenizer_config import ByteTokenizerConfig
 from trainables.llm_vocabulary.config import (

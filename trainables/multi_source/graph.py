@@ -34,8 +34,7 @@ from nlgraft.stages.seq2seq_graph import (
     learned_scores,
 )
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
-from nlgraft.stages.text_kinds import CorpusInputs, EncodeSettings
-from nlgraft.stages.training_settings import TrainLanguageModelInputs
+from nlgraft.stages.training_settings import CorpusInputs, EncodeSettings, TrainLanguageModelInputs
 from nlgraft.text.corpus_config import Split
 from nlgraft.training.train_config import (
     LearnedParameters,

@@ -105,7 +105,7 @@ def try_proposal(
     """
     from nlgraft import api
     from nlgraft.execution.cluster import prepare_process
-    from nlgraft.study.planning.proposed import split_overrides
+    from nlgraft.runs.proposing import split_overrides
 
     prepare_process(address)
     chosen, changes = split_overrides(overrides)

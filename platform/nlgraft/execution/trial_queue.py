@@ -16,7 +16,6 @@ from typing import Any
 
 from nlgraft.basics.errors import StoreError
 from nlgraft.basics.pacing import Pacer
-from nlgraft.execution.cell_searches import CellSearches, KnownTrial
 from nlgraft.execution.events import (
     Driver,
     LookTaken,
@@ -29,7 +28,7 @@ from nlgraft.execution.events import (
 )
 from nlgraft.execution.forecast import Forecast
 from nlgraft.execution.optuna_study import OptunaStudy
-from nlgraft.execution.planned_trials import Replicates
+from nlgraft.execution.planned_trials import CellSearches, KnownTrial, Replicates
 from nlgraft.execution.sweep_board import LEFT_OUT_S
 from nlgraft.pipeline.stage import Stage, Work
 from nlgraft.pipeline.store import ArtifactStore

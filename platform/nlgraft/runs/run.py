@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from nlgraft.basics.errors import ClusterError, NlgraftError, StudyLockedError
+from nlgraft.basics.pacing import Wait
 from nlgraft.basics.wording import without_credentials
 from nlgraft.execution.events import Driver, Event, Notice, Observer, TrialEnded, TrialProgress, TrialStarted
 from nlgraft.pipeline.integrity import store_errors
@@ -198,7 +199,6 @@ class Run:
     def _lock(self) -> StudyLock:
         """Take the lock of the study, waiting for it as long as is allowed."""
         from nlgraft.execution.interruption import StudyLock
-        from nlgraft.execution.waiting import Wait
 
         wait = Wait(self._notify)
         while True:

@@ -13,8 +13,13 @@ from nlgraft.stages.exchange_kinds import EXCHANGE, PLAN, SIDE, ExchangeInputs, 
 from nlgraft.stages.released_graph import CHECKPOINTS, CheckpointSettings, checkpoint_settings
 from nlgraft.stages.seq2seq_graph import TokenizedText
 from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
-from nlgraft.stages.text_kinds import CorpusInputs, NoInputs, TokenizedInputs
-from nlgraft.stages.training_settings import TrainingSettings, TrainLanguageModelInputs
+from nlgraft.stages.training_settings import (
+    CorpusInputs,
+    NoInputs,
+    TokenizedInputs,
+    TrainingSettings,
+    TrainLanguageModelInputs,
+)
 from nlgraft.text.corpus_config import Split
 from nlgraft.text.tokenizer_config import WordSampling, WordTokenizerConfig
 from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig, SmoothingKind, TrainConfig

@@ -12,7 +12,7 @@ from nlgraft.nn.checkpoint_files import HUB_NAME, LanguagePlace, Reader, checkpo
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.seq2seq_graph import TARGET
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
-from nlgraft.stages.text_kinds import NoInputs
+from nlgraft.stages.training_settings import NoInputs
 from nlgraft.text.corpus_config import EOS
 from nlgraft.text.files import expand, read_json
 from nlgraft.training.train_config import Side, View

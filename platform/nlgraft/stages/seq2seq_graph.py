@@ -25,25 +25,23 @@ from nlgraft.stages.config_parts import (
 )
 from nlgraft.stages.metrics import EXTRACT_METHODS, ROUGE
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
-from nlgraft.stages.text_kinds import (
+from nlgraft.stages.training_settings import (
     CORPUS,
     ENCODED,
+    LANGUAGE_MODEL,
     TEXT,
     TOKENIZER,
+    UNTRAINED_LANGUAGE_MODEL,
     CorpusInputs,
     CorpusSettings,
     EncodeInputs,
     EncodeSettings,
+    LanguageModelInputs,
+    LanguageModelSettings,
     NoInputs,
     TextSettings,
     TokenizerInputs,
     TokenizerSettings,
-)
-from nlgraft.stages.training_settings import (
-    LANGUAGE_MODEL,
-    UNTRAINED_LANGUAGE_MODEL,
-    LanguageModelInputs,
-    LanguageModelSettings,
     TrainingSettings,
     UntrainedLanguageModelSettings,
 )

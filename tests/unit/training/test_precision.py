@@ -15,8 +15,7 @@ from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.stages.stage_kind import StageKind
-from nlgraft.stages.text_kinds import NoInputs
-from nlgraft.stages.training_settings import PRECISION, TrainingSettings, precision_inputs
+from nlgraft.stages.training_settings import PRECISION, NoInputs, TrainingSettings, precision_inputs
 from nlgraft.training import precision
 from nlgraft.training.loop import train
 from nlgraft.training.losses import Seq2SeqObjective

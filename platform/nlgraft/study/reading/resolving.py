@@ -18,7 +18,7 @@ from nlgraft.study.data import paths
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import REPLICATE_SPLITS, System, parts_of
-from nlgraft.study.reading.faults import Fault, Parts, faults_of, take_out
+from nlgraft.study.reading.draft import Fault, Parts, faults_of, take_out
 from nlgraft.study.reading.system_import import load_system
 from nlgraft.text.files import looking_below
 

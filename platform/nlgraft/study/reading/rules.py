@@ -25,8 +25,7 @@ from nlgraft.study.data.space import (
 from nlgraft.study.data.study import Factor, Search, Sequential, Study
 from nlgraft.study.reading.claim_rules import unused_margins
 from nlgraft.study.reading.documents import MAX_INT
-from nlgraft.study.reading.draft import Draft
-from nlgraft.study.reading.faults import describe
+from nlgraft.study.reading.draft import Draft, describe
 from nlgraft.study.reading.overrides import scale_problems
 from nlgraft.study.reading.place_rules import place_problems
 

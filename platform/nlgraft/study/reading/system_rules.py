@@ -13,8 +13,7 @@ from nlgraft.study.data.design import MAX_CELLS, Axes, Cell, axes_of
 from nlgraft.study.data.space import Domain, alternatives, full_condition, holds, same
 from nlgraft.study.data.system import System
 from nlgraft.study.reading.claim_rules import contradicted_orderings, incomparable_metrics
-from nlgraft.study.reading.draft import Draft
-from nlgraft.study.reading.faults import Fault
+from nlgraft.study.reading.draft import Draft, Fault
 from nlgraft.study.reading.knobs import path_problem
 from nlgraft.study.reading.resolving import Resolver
 from nlgraft.study.reading.rules import setters
