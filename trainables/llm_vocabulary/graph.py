@@ -14,28 +14,26 @@ from typing import TYPE_CHECKING
 from nlgraft.nn.model_config import LlamaConfig
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import seq2seq_graph as pieces
-from nlgraft.stages.exchange_kinds import (
+from nlgraft.stages.masked_lm_graph import CHECKPOINT_TOKENIZER
+from nlgraft.stages.released_graph import CHECKPOINTS, CheckpointSettings, checkpoint_settings
+from nlgraft.stages.seq2seq_graph import TokenizedText
+from nlgraft.stages.shared_kinds import (
     EXCHANGE,
     PLAN,
     SIDE,
     VECTORS,
+    CorpusInputs,
     ExchangeInputs,
+    NoInputs,
     PlanInputs,
     PlanSettings,
-    VectorInputs,
-    VectorSettings,
-)
-from nlgraft.stages.masked_lm_graph import CHECKPOINT_TOKENIZER
-from nlgraft.stages.released_graph import CHECKPOINTS, CheckpointSettings, checkpoint_settings
-from nlgraft.stages.seq2seq_graph import TokenizedText
-from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
-from nlgraft.stages.training_settings import (
-    CorpusInputs,
-    NoInputs,
     TokenizedInputs,
     TrainingSettings,
     TrainLanguageModelInputs,
+    VectorInputs,
+    VectorSettings,
 )
+from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
 from nlgraft.text.corpus_config import SplitName
 from nlgraft.text.tokenizer_config import ByteTokenizerConfig
 from trainables.llm_vocabulary.config import (

@@ -33,8 +33,8 @@ from nlgraft.stages.seq2seq_graph import (
     TrainSettings,
     learned_scores,
 )
+from nlgraft.stages.shared_kinds import CorpusInputs, EncodeSettings, TrainLanguageModelInputs
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
-from nlgraft.stages.training_settings import CorpusInputs, EncodeSettings, TrainLanguageModelInputs
 from nlgraft.text.corpus_config import Split
 from nlgraft.training.train_config import (
     LearnedParameters,

@@ -9,17 +9,22 @@ from typing import Any
 from nlgraft.nn.model_config import BertConfig, TransformerConfig
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.config_parts import MaskedLMConfig
-from nlgraft.stages.exchange_kinds import EXCHANGE, PLAN, SIDE, ExchangeInputs, PlanInputs, PlanSettings
 from nlgraft.stages.released_graph import CHECKPOINTS, CheckpointSettings, checkpoint_settings
 from nlgraft.stages.seq2seq_graph import TokenizedText
-from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
-from nlgraft.stages.training_settings import (
+from nlgraft.stages.shared_kinds import (
+    EXCHANGE,
+    PLAN,
+    SIDE,
     CorpusInputs,
+    ExchangeInputs,
     NoInputs,
+    PlanInputs,
+    PlanSettings,
     TokenizedInputs,
     TrainingSettings,
     TrainLanguageModelInputs,
 )
+from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
 from nlgraft.text.corpus_config import Split
 from nlgraft.text.tokenizer_config import WordSampling, WordTokenizerConfig
 from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig, SmoothingKind, TrainConfig

@@ -24,8 +24,7 @@ from nlgraft.stages.config_parts import (
     ScoreConfig,
 )
 from nlgraft.stages.metrics import EXTRACT_METHODS, ROUGE
-from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
-from nlgraft.stages.training_settings import (
+from nlgraft.stages.shared_kinds import (
     CORPUS,
     ENCODED,
     LANGUAGE_MODEL,
@@ -45,6 +44,7 @@ from nlgraft.stages.training_settings import (
     TrainingSettings,
     UntrainedLanguageModelSettings,
 )
+from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
 from nlgraft.text.corpus_config import AnyCorpus, Split, SplitName, as_corpus, digest
 from nlgraft.text.files import expand
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig, TokenizerConfig

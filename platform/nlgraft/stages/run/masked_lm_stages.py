@@ -28,16 +28,16 @@ from nlgraft.stages.masked_lm_graph import (
     WORD_TOKENIZER,
     TrainMaskedSettings,
 )
-from nlgraft.stages.run.new_rows import new_rows_of_one_table
 from nlgraft.stages.run.text_stages import REPORT_FILE, read_encoded, text_of, training_budget
 from nlgraft.stages.run.training_task import (
     SampledLines,
     TrainingTask,
     evaluate_statistics,
+    new_rows_of_one_table,
     write_scores,
     write_split,
 )
-from nlgraft.stages.training_settings import TrainLanguageModelInputs
+from nlgraft.stages.shared_kinds import TrainLanguageModelInputs
 from nlgraft.text.batches import LengthBatches
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.corpus_config import SPLITS

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.scores import evaluate_text
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.training_settings import CORPUS, ENCODED, TOKENIZER
+from nlgraft.stages.shared_kinds import CORPUS, ENCODED, TOKENIZER
 from nlgraft.text.batches import LengthBatches, Ragged
 from nlgraft.text.conlang.tasks import perfect_translations
 from nlgraft.text.corpora import Corpus, corpus_report, load_corpus, read_corpus, report_json, write_corpus

@@ -1,33 +1,34 @@
-"""Settings that all training stages share, and the kinds of pretraining of our own language models."""
+"""Kinds of stages that several graphs share: text, trainings, language models, exchanges of a vocabulary."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from nlgraft.nn.context_config import LanguageModelConfig
 from nlgraft.pipeline.stage import Stage, Work
+from nlgraft.stages.config_parts import VectorsConfig
 from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
 from nlgraft.text.corpus_config import Split
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 from nlgraft.training.train_config import PRECISION_INPUT, TrainConfig
 
-
-class CorpusSettings(Settings):
-    """The text of a corpus. Its place is among the stage's locations, as ``corpus``."""
-
-    content: dict[str, Any]
-    """Digest of the corpus."""
-    joined_by: str | None = None
-    """Separator with which the sources of an example are joined into one; null: they stay separate."""
+# Corpora, tokenizers and encoded text.
 
 
 class TextSettings(Settings):
-    """All lines of a corpus, whatever their role, as ``source 0``. Locations as for a corpus."""
+    """All lines of a corpus, whatever their role, as ``source 0``. Its place is the location ``corpus``."""
 
     content: dict[str, Any]
     """Digest of the corpus."""
+
+
+class CorpusSettings(TextSettings):
+    """The text of a corpus with its roles."""
+
+    joined_by: str | None = None
+    """Separator with which the sources of an example are joined into one; null: they stay separate."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +108,9 @@ TOKENIZER = StageKind(
 ENCODED = StageKind("nlgraft.stages.run.text_stages:encode", EncodeSettings, EncodeInputs)
 
 
+# What all trainings have.
+
+
 TrainT = TypeVar("TrainT", bound=TrainConfig)
 
 
@@ -122,8 +126,14 @@ class TrainingSettings(Settings, Generic[TrainT]):
         return None
 
     def further_inputs(self) -> Mapping[str, Stage]:
-        """Name the stage that measures the precision, if one is to be measured."""
-        return precision_inputs(self.train)
+        """Name the stage that measures the precision, if one is to be measured.
+
+        As a stage, the choice is made once and recorded with host and rates: hosts that would choose
+        differently cannot mix precisions under one fingerprint, and arms that are compared have the same.
+        """
+        if self.train.precision != "auto":
+            return {}
+        return {PRECISION_INPUT: PRECISION.stage("precision", NoSettings(), NoInputs())}
 
     def work(self, inputs: Mapping[str, Stage]) -> Work:
         """Estimate the work from the model's size; its output layer has the tokenizer's vocabulary."""
@@ -150,17 +160,6 @@ PRECISION = StageKind(
     NoInputs,
     is_distributed=True,
 )
-
-
-def precision_inputs(train: TrainConfig) -> Mapping[str, Stage]:
-    """Name the stage that a training reads its precision from; none unless it is to be measured.
-
-    As a stage, the choice is made once and recorded with host and rates: hosts that would choose differently
-    cannot mix precisions under one fingerprint, and arms that are compared have the same.
-    """
-    if train.precision != "auto":
-        return {}
-    return {PRECISION_INPUT: PRECISION.stage("precision", NoSettings(), NoInputs())}
 
 
 # Our own language models.
@@ -222,3 +221,76 @@ UNTRAINED_LANGUAGE_MODEL = StageKind(
     UntrainedLanguageModelSettings,
     LanguageModelInputs,
 )
+
+
+# Exchange of a model's vocabulary.
+#
+# A plan says where each new row comes from. It is made by a method of ``nlgraft.vocab.methods``, or by any
+# other stage that writes ``plan-encoder`` and ``plan-decoder`` as ``TransferPlan.save`` does. A model with one
+# table for all has the side `SIDE` alone.
+
+
+SIDE = "encoder"
+"""The side of a model with one table for all, such as a masked language model."""
+
+
+class VectorSettings(Settings):
+    """Vectors of the tokens of some vocabularies, learned from training text; as wide as the model."""
+
+    kind: Literal["skipgram", "cbow"]
+    """Predict the context of a token, or a token from its context."""
+    vectors: VectorsConfig
+    """Passes over the text and batch size."""
+    streams: Mapping[str, str]
+    """Stream of encoded text of each side."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorInputs(Inputs[T]):
+    """Encoded text, the tokenizer of each side, and the model whose width counts."""
+
+    encoded: T
+    tokenizers: Mapping[str, T]
+    model: T
+
+
+class PlanSettings(Settings):
+    """Rows of the new vocabularies of some sides."""
+
+    method: str
+    """Name of a method of ``nlgraft.vocab.methods``."""
+    cap: int | None = None
+    """Largest number of similar tokens of a token, for methods that use them; null: all."""
+    # Constants: fingerprints of stored plans hold them.
+    norm_match: Literal["none"] = "none"
+    order: Literal["id"] = "id"
+    streams: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanInputs(Inputs[T]):
+    """The model, its tokenizers and the new ones by side, and what some methods read.
+
+    ``donor`` is a model with one table that has the new tokens, with its tokenizer.
+    """
+
+    model: T
+    old: Mapping[str, T]
+    new: Mapping[str, T]
+    new_vectors: T | None = None
+    old_vectors: T | None = None
+    donor: T | None = None
+    donor_tokenizer: T | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExchangeInputs(Inputs[T]):
+    """A model, ours or of transformers, and the plan of each side whose vocabulary is exchanged."""
+
+    model: T
+    plans: T
+
+
+VECTORS = StageKind("nlgraft.stages.run.exchange_stages:learn_token_vectors", VectorSettings, VectorInputs)
+PLAN = StageKind("nlgraft.stages.run.exchange_stages:plan", PlanSettings, PlanInputs, version=2)
+EXCHANGE = StageKind("nlgraft.stages.run.exchange_stages:exchange", NoSettings, ExchangeInputs)
