@@ -35,17 +35,7 @@ KnownTrial: TypeAlias = tuple[SweepTrial, TrialRecord | None]
 
 def search_trial(study: Study, cell: Cell, number: int, params: Mapping[str, Any]) -> SweepTrial:
     """Build the trial of a proposal."""
-    seed = search_seed(study)
-    resolved = resolve_cell(study, cell, params)
-    return SweepTrial(
-        kind="search",
-        cell=cell,
-        seed=seed,
-        config=resolved.config.model_dump(mode="json"),
-        graph=resolved.graph(seed, SEARCH_SPLITS),
-        params=dict(params),
-        number=number,
-    )
+    return resolve_cell(study, cell, params).trial(search_seed(study), SEARCH_SPLITS, number)
 
 
 @dataclass
@@ -362,14 +352,7 @@ class Replicates:
         return replicates
 
     def _since(self, cell: Cell, start: int) -> list[KnownTrial]:
-        params = self._params[cell.key]
-        resolved = resolve_cell(self._study, cell, params)
-        document = resolved.config.model_dump(mode="json")
-        replicates: list[KnownTrial] = []
-        for seed in self._study.look_seeds[start : self.granted[cell.key]]:
-            graph = resolved.graph(seed, self._splits)
-            trial = SweepTrial(
-                kind="replicate", cell=cell, seed=seed, config=document, graph=graph, params=dict(params)
-            )
-            replicates.append((trial, finished_record(graph, self._store)))
-        return replicates
+        resolved = resolve_cell(self._study, cell, self._params[cell.key])
+        seeds = self._study.look_seeds[start : self.granted[cell.key]]
+        trials = [resolved.trial(seed, self._splits) for seed in seeds]
+        return [(trial, finished_record(trial.graph, self._store)) for trial in trials]

@@ -226,8 +226,8 @@ UNTRAINED_LANGUAGE_MODEL = StageKind(
 # Exchange of a model's vocabulary.
 #
 # A plan says where each new row comes from. It is made by a method of ``nlgraft.vocab.methods``, or by any
-# other stage that writes ``plan-encoder`` and ``plan-decoder`` as ``TransferPlan.save`` does. A model with one
-# table for all has the side `SIDE` alone.
+# other stage that writes ``plan-encoder`` and ``plan-decoder`` as ``TransferPlan.save`` does. A model with
+# one table for all has the side `SIDE` alone.
 
 
 SIDE = "encoder"
