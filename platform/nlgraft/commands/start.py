@@ -113,6 +113,7 @@ def init(
     from nlgraft.commands.new_study import Text, write_study
     from nlgraft.study.reading.catalogue import find_system
 
+    # The targets alone would silently be left out.
     if upstream_target is not None and upstream_source is None:
         raise DataError("--upstream-target is given without --upstream-source; give both, or neither")
     chosen_system = find_system(system)

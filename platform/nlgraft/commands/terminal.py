@@ -199,6 +199,7 @@ def _with_narrow_title(column: Sequence[str]) -> tuple[str, ...]:
 
 def _parts(width: int, columns: Sequence[Sequence[str]]) -> list[list[Sequence[str]]]:
     """Distribute columns over parts that fit a width; each part begins with the first column."""
+    # Longer names wrap, or they would leave no room for figures.
     first = min(_width_of(columns[0]), width // 2)
     parts, used = [[columns[0]]], first
     for column in columns[1:]:
@@ -222,6 +223,7 @@ def status_table(document: Mapping[str, Any]) -> None:
 def _status(document: Mapping[str, Any]) -> Group:
     """Lay out the counts, why trials failed, and whether anything runs."""
     lines = [f"{cell['label']}: {reason}" for cell in document["cells"] for reason in cell["reasons"]]
+    # Trials of one cell tend to fail for one reason.
     lines = list(dict.fromkeys(lines))
     if len(lines) > _NUM_REASONS:
         lines[_NUM_REASONS:] = [f"and {len(lines) - _NUM_REASONS} other reasons: see the report"]
@@ -246,6 +248,7 @@ def _counts(document: Mapping[str, Any]) -> Table:
 
 def watch_status(read: Callable[[], Mapping[str, Any]]) -> None:
     """Show the status, read anew every two seconds, until no live driver runs the study."""
+    # Drawn when the status is read, not in between.
     with Live(console=Console(), auto_refresh=False) as live:
         while True:
             document = read()

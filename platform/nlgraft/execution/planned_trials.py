@@ -119,6 +119,7 @@ class CellSearches:
         ]
         if not wanting:
             return None
+        # Equal progress in all cells, so that an interrupted search has no favourite.
         state = min(wanting, key=lambda s: (len(s.running), len(s.proposals)))
         # The lowest missing number: a proposal that was lost leaves a gap, not a longer search.
         number = next(number for number in range(self._num_trials) if number not in state.proposals)
@@ -196,6 +197,7 @@ class PlannedTrials:
     def add(self, trial: SweepTrial, record: TrialRecord | None) -> None:
         """Add a trial whose seed and params are known."""
         self.resolved.append((trial, record))
+        # A killed trial has an end on record, but the next run goes on with it.
         if record is not None and record.state != "killed":
             self.ended.append((trial, record))
             return

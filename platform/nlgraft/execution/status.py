@@ -94,6 +94,7 @@ def read_status(study: Study, store: ArtifactStore) -> dict[str, Any]:
     """
     key = study_key(study)
     is_running = store.leases.is_study_locked(key)
+    # What a killed driver left says nothing about now.
     document = store.records.read(_KIND, key, _RUNNING) if is_running else None
     running = Counter((document or {}).values())
     study_cells = cells(study)

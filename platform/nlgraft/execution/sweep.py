@@ -192,6 +192,7 @@ class _TuneSweep:
             free = ray.available_resources()
         except RayError:  # whether the cluster is lost is for the watch to say
             return
+        # Waiting for a place takes precedence: that is what somebody can change.
         reason, is_idle = self._queue.awaited_of_others, True
         if num_unplaced:
             reason = place_text(num_unplaced, shape, free)
@@ -215,6 +216,7 @@ class _TuneSweep:
         from nlgraft.execution.tune_searcher import BriefResults
 
         resources = self._study.resources
+        # A trial with a worker group only drives it, and must not take the CPUs of its workers.
         is_alone = resources.max_workers == 1
         shape = resources.of_workers(1) if is_alone else {HEAD_RESOURCE: DRIVER_SHARE}
         trainable = tune.with_parameters(run_tune_trial, board=self._board.actor)

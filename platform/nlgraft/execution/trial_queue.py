@@ -196,6 +196,7 @@ class TrialQueue:
     def give_back(self, trial: SweepTrial, fault: str = "") -> None:
         """Requeue a trial that its worker has not begun, or could not go on with for a fault of its host."""
         self._release(trial)
+        # It computed nothing that counts, so the budget gets it back.
         self._num_started -= 1
         self._waiting.insert(0, trial)
         if fault:

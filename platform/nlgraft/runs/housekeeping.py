@@ -180,6 +180,7 @@ class StoreContents:
         Raises:
             DataError: The study was not run on this store.
         """
+        # Otherwise a typing error would look like a removal.
         if name not in recorded_names(self._store):
             raise self._unknown(name)
         return Removal((), 0, name)
@@ -264,6 +265,7 @@ def _holding(name: str, store: ArtifactStore) -> Holding:
         folders = tuple(
             f"records/{PROPOSALS}/{search_key(study, cell)}" for cell in study_cells if study.search
         )
+    # One study that cannot be read must not hide the others of a store.
     except NlgraftError as error:
         return Holding(name, problem=f"cannot be read: {str(error).splitlines()[-1].strip()}")
     records = {trial.fingerprint: record for trial, record in planned.resolved if record is not None}
@@ -310,6 +312,7 @@ def _changed(first: Mapping[str, str], second: Mapping[str, str], *, has_equal: 
 
 
 def _settings(study: Study) -> dict[str, str]:
+    # Canonical texts, so that 1 and 1.0 are a difference, as they are in fingerprints.
     values = {key: value for key, value in study.to_dict().items() if key not in _LEFT_OUT}
     return {
         path: value if isinstance(value, str) else canonical_json(value) for path, value in dotted(values)

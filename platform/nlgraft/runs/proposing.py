@@ -43,6 +43,7 @@ _MEASURING = ("data", "score")
 
 def seeds_of(number: int, num_seeds: int) -> list[int]:
     """Return the seeds of a comparison with a kept proposal, far from those that people choose."""
+    # A block for each kept proposal: comparisons with the same one share its trials.
     start = _FIRST_SEED + _SEEDS_PER_BLOCK * number
     return list(range(start, start + num_seeds))
 
@@ -290,6 +291,7 @@ class Attempt:
         """Run the proposal until it is decided, or has that many seeds."""
         stream = append(self._place.store, self._key, self._entry)
         proposal = self._find(stream)
+        # Who asks again gets the same answer, even if the noise is known better by now.
         is_repeated = proposal.decided is not None
         verdict, stopped = None, None
         if proposal.decided is None:
@@ -464,6 +466,7 @@ class _Looks:
 
     def grant(self) -> Mapping[str, int]:
         """Grant the seeds of the next look, if the present ones have not decided."""
+        # A pair that is decided gets no further seeds: looking on would be another test.
         if self.num < min(self.max_seeds, len(self.pair.seeds)):
             verdict = self.verdict()
             if verdict.decision == "MORE" and not verdict.lost:

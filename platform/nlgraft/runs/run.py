@@ -55,6 +55,7 @@ def experiment_name(study: Study) -> str:
 
 def report_directory(study: Study, store: ArtifactStore) -> Path:
     """Return the directory of the report: in a local store, else below the working directory."""
+    # Reports are files for people; an object store would have to be downloaded first.
     root = Path(store.uri) if store.is_local else Path.cwd()
     return root / "reports" / study.variant
 
@@ -167,6 +168,7 @@ class Run:
         from nlgraft.execution.status import RunningRecord
         from nlgraft.tracking.mlflow_tracker import MlflowTracker
 
+        # Before the lock: a study with unusable text should not keep others waiting.
         for warning in check_cells(self.study, self._cells, self.store).warnings:
             self._notify(f"warning: {warning}")
         with raising_interrupted(), self._lock() as lock:
@@ -282,6 +284,7 @@ class Run:
             planned = read_result(self.study, self.store).granted if self.study.sequential else {}
             return _most(read_granted(self.study, self.store), planned, following)
 
+        # By this record `status` and `report` find the study while it still runs.
         self.study.record(self.store)
         outcome = self._sweep(tracker, running, lock, grant, REPLICATE_SPLITS)
         self._notify("comparing the cells and writing the report")

@@ -79,6 +79,7 @@ def frozen_states(
 
 def state_means(name: str, text: EncodedText, context: ContextConfig, side: Side, encoder: Stage) -> Stage:
     """Average the states of a frozen context over one stream of the training text, for a centred pooling."""
+    # Of the training text alone, since dev and test must not shape the model.
     inputs = FrozenStatesInputs(encoded=text.stage, encoder=encoder)
     return STATE_MEANS.stage(name, _reading(context, side), inputs)
 

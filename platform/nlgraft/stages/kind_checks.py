@@ -39,6 +39,7 @@ _MOST_CONSTRUCTED = 20_000  # examples: more take seconds to make, and have word
 
 def corpora(stages: Sequence[Stage], findings: Findings) -> None:
     """Read or make the corpora that this machine has, count them, and compare them with each other."""
+    # Splits that are drawn anew say nothing about what will be trained on.
     redrawn = _pooled(findings.stages)
     configs = {stage.fingerprint: _CORPUS.validate_python(stage.locations["corpus"]) for stage in stages}
     findings.read |= _constructed(
@@ -88,6 +89,7 @@ def _constructed(configs: Mapping[str, ConlangConfig]) -> dict[str, dict[Split, 
     longest: dict[tuple[ConlangConfig, Split], dict[str, list[str]]] = {}
     corpora: dict[str, dict[Split, Corpus]] = {key: {} for key in configs}
     for split in SPLITS:
+        # The longest first: shorter ones are cut from it.
         for key, config in sorted(configs.items(), key=lambda each: -getattr(each[1], split)):
             alike = config.model_copy(update=dict.fromkeys(SPLITS, 1)), split
             if alike not in longest:
@@ -184,6 +186,7 @@ def tokenizers(stages: Sequence[Stage], findings: Findings) -> None:
     """Compare the size and the normalisation of vocabularies with the text that they are learned from."""
     for stage in stages:
         read = [_text_of(corpus, findings) for corpus in stage.inputs.values()]
+        # Text of the hub is not read here.
         if not all("train" in splits for splits in read):
             continue
         settings = TOKENIZER.settings_of(stage)

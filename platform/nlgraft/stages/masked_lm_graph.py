@@ -133,6 +133,7 @@ def continued_masked_lm(
     name: str, start: Stage, text: MaskedText, settings: TrainMaskedSettings, *, seed: int
 ) -> Stage:
     """Continue the training of a masked language model on other text, segmented as that text is."""
+    # The settings are those of several trainings, each on text of its own.
     settings = settings.model_copy(update={"sampling": text.sampling})
     inputs = TrainLanguageModelInputs(
         encoded=text.encoded, corpus=text.corpus, tokenizer=text.tokenizer, start=start

@@ -123,6 +123,7 @@ def released(checkpoint: str, revision: str | None, *, read_as: Reader, max_toke
         DataError: There is no such directory, it is given a revision, or its positions are too few.
     """
     directory = expand(checkpoint)
+    # Only a BERT is read from the hub itself; the others are converted from their files.
     is_bert = read_as == "bert"
     is_hub_name = not directory.is_dir() and is_bert and HUB_NAME.fullmatch(checkpoint)
     if not directory.is_dir() and not is_hub_name:
@@ -142,6 +143,7 @@ def released(checkpoint: str, revision: str | None, *, read_as: Reader, max_toke
 def _check_positions(directory: Path, max_tokens: int) -> None:
     try:
         settings = read_json(directory / "config.json")
+        # Begin and end take two positions.
         room = settings.get("max_position_embeddings", _DEFAULT_POSITIONS) - 2
     except (ValueError, TypeError) as error:
         raise DataError(

@@ -75,6 +75,7 @@ def source_roles(num_sources: int) -> tuple[str, ...]:
 
 def corpus(name: str, config: AnyCorpus, *, joined_by: str | None = None) -> Stage:
     """Load a corpus with all of its roles; ``joined_by`` puts several sources on one line."""
+    # The digest identifies the text, the location says where this machine has it.
     config = as_corpus(config)
     return CORPUS.stage(
         f"{name}_corpus",
@@ -322,6 +323,7 @@ def scores(
         compared_tokenizer: Tokenizer of the target against which the model's saves tokens.
         further: Stages whose metrics belong to the trial although nothing else reads them.
     """
+    # A stage for each split: a search that scores dev alone translates no test text.
     translations = {
         split: translate(f"translation_{split}", trained, text, split, decoding) for split in splits
     }

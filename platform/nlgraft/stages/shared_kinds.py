@@ -139,6 +139,7 @@ class TrainingSettings(Settings, Generic[TrainT]):
         """Estimate the work from the model's size; its output layer has the tokenizer's vocabulary."""
         size = None
         if self.layers is not None:
+            # The output layer has a row for each token of the largest vocabulary.
             parameters, width = self.layers
             size = parameters + width * max(map(_vocab_size, inputs.values()), default=0)
         return Work(self.train.max_steps, self.train.tokens_per_step, size)

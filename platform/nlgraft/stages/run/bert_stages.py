@@ -101,6 +101,7 @@ def renumbered(
     rest = [i for i, surface in enumerate(vocabulary.surfaces) if surface and i not in names]
     if taken := {vocabulary.surfaces[i] for i in rest} & {*names.values(), *languages, *symbols}:
         raise DataError(f"{where}: {', '.join(sorted(taken))} among its tokens, which are names of ours")
+    # A language begins a target as [CLS] begins a text; a symbol stands between parts, as [SEP] does.
     cls, sep = vocabulary.roles["cls"], vocabulary.roles["sep"]
     ids = [*special, *[cls] * len(languages), *[sep] * len(symbols), *rest]
     first = [*names.values(), *languages, *symbols]

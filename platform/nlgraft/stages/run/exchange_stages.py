@@ -210,6 +210,7 @@ def exchange(context: StageContext) -> None:
         norms = norm_report(made, before[side].numpy(), after[side].numpy())
         report[side] = {"rows": made.counts(), "norms": asdict(norms), "warnings": norms.warnings}
     write_json(context.directory / REPORT_FILE, report)
+    # Over all tables, since a trial reports one share.
     kinds = np.concatenate([made.provenance for made in plans.values()])
     shares = {
         "copied": np.isin(kinds, [int(Provenance.COPY), int(Provenance.SPECIAL)]).mean(),

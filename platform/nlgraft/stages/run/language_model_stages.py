@@ -44,6 +44,7 @@ def train(context: StageContext) -> None:
     )
     is_whole_N = _whole_lines(sentences["dev"], settings.max_tokens)
     dev_lines = text_of(read_corpus(inputs.corpus / "dev"), [settings.role])
+    # Of the text, not of its tokens: what vocabularies are compared by.
     characters_N = np.array([len(line) for line in dev_lines])
     vocab_size = vocab_sizes(inputs.encoded)[settings.stream]
     model = fresh_language_model(settings.model.model_copy(update={"vocab_size": vocab_size}), context.seed)

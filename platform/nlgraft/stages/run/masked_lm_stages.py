@@ -89,6 +89,7 @@ def train(context: StageContext) -> None:
     def measure(model: MaskedLM) -> Evaluation:
         return evaluate_statistics(masked_losses(model, dev, context.device), _SIGNATURE)
 
+    # With statistics of segments, so that zero-shot losses can be tested as others are.
     at_start: dict[str, Statistics] = {}
     if 0 in settings.report_steps:
         statistics = measure(model).statistics
@@ -168,6 +169,7 @@ def _start_model(
 
 
 def _check_positions(model: MaskedLM, *maskers: Masker) -> None:
+    # Before training: torch would fail at the first long line, perhaps after an hour.
     longest = max(int(masker.tokens.lengths.max(initial=0)) for masker in maskers)
     if model.max_tokens is not None and longest > model.max_tokens:
         raise DataError(

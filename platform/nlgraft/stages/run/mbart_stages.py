@@ -211,6 +211,7 @@ def read_checkpoint(context: StageContext) -> None:
             f"{path}: {num_theirs} tokens in config.json, but its tokenizer and upstream.start_id {start_id} "
             f"reach to {max(rows)}"
         )
+    # Their ids number one table; with two, each side would need ids of its own.
     if len(released.output_projection.weight) != num_theirs:
         raise DataError(f"{path}: a vocabulary of its own for each side; give a checkpoint with one for both")
     model = with_rows(released, rows, has_silent_copies=info.architecture is Architecture.MARIAN)

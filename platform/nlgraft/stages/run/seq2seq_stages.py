@@ -90,6 +90,7 @@ def table_sizes(encoded: Path, view: View) -> tuple[int, int]:
     """
     sizes = vocab_sizes(encoded)
     of_sources = {side.stream: sizes[side.stream] for side in view.sources}
+    # Ids of a smaller vocabulary would fit the table and mean other tokens.
     if len(set(of_sources.values())) > 1:
         listed = ", ".join(f"{stream} {size}" for stream, size in of_sources.items())
         raise DataError(f"all sources read one embedding table, but their vocabularies differ: {listed}")

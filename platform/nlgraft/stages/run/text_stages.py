@@ -131,6 +131,7 @@ def training_budget(train: TrainConfig, corpus: Path, split: str, seed: int) -> 
     budget = train.batch_characters or train.batch_sentences
     assert budget is not None, "a training has one budget"
     is_by_count = train.batch_sentences is not None
+    # In characters: batches are then the same for every vocabulary.
     lengths = np.array(read_corpus(corpus / split).lengths(), dtype=np.int64).T
     return LengthBatches(lengths, budget, seed, noise=_NOISE_CHARACTERS, is_by_count=is_by_count)
 

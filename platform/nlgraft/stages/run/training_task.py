@@ -56,6 +56,7 @@ class TrainingTask:
     def train(self, context: StageContext) -> TrainOutcome:
         """Train the model and write it into the stage's artifact."""
         config = self.training.config
+        # The loop knows metrics by the names that the stage reports.
         changes: dict[str, Any] = {"best_metric": metric_name(config.best_metric, self.prefix)}
         if 0 in self.report_steps:
             changes["is_evaluated_at_start"] = True

@@ -124,6 +124,7 @@ class Figures:
     def claims(self, statement: Statement) -> Iterator[Claim]:
         """Turn a statement into claims: none where no column has figures of all its cells."""
         for names in statement.comparisons:
+            # A source of its own: the paper states the ordering and prints no figures.
             if statement.source is not None and len(names) > 1:
                 for metric in statement.metric:
                     origin = {"metric": metric, "source": statement.source, "data": statement.data}

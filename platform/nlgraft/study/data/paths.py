@@ -67,6 +67,7 @@ def put(tree: dict[str, Any], path: str, value: Any) -> None:
     key, remaining = _longest_key(node, split(path))
     while remaining:
         child = _child(node, key)
+        # A null part is replaced: `search: null` may be given settings by an override.
         if child is MISSING or child is None:
             child = {}
             _store(node, key, child)

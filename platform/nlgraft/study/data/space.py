@@ -207,6 +207,7 @@ def sampling_order(space: Mapping[str, Domain]) -> list[str]:
         graphlib.CycleError: Conditions depend on each other.
     """
     graph = {path: [other for other in domain.when or {} if other in space] for path, domain in space.items()}
+    # A path is as deep as the longest chain of conditions above it.
     depth: dict[str, int] = {}
     for path in graphlib.TopologicalSorter(graph).static_order():
         depths_above = [depth[other] for other in graph[path]]

@@ -191,6 +191,7 @@ class Overrides:
 
     def variant_of(self, name: str) -> str:
         """Name the variant: study, scales and a digest of the values, e.g. ``demo@tiny-1f0c6a2e``."""
+        # A digest, since values may be longer than a file name.
         parts = ["@".join(self.scales)] if self.scales else []
         parts += [fingerprint(dict(self.values))[:_DIGEST_CHARS]] if self.values else []
         return f"{name}@{'-'.join(parts)}" if parts else name
@@ -513,6 +514,7 @@ class Study(Part):
     @cached_property
     def look_seeds(self) -> tuple[int, ...]:
         """The seeds of all looks, in their order: the study's, then the next higher numbers."""
+        # Higher numbers first, then from 0 on: seeds end at 2**32.
         following = (seed % _SEED_LIMIT for seed in itertools.count(max(self.seeds) + 1))
         further = (seed for seed in following if seed not in self.seeds)
         return (*self.seeds, *itertools.islice(further, max(0, self.looks[-1] - len(self.seeds))))

@@ -24,6 +24,7 @@ def capacity_problems(
         where: Name of the cluster in messages.
     """
     problems = []
+    # With a range of workers, a trial fits where the fewest do.
     least = resources.min_workers
     for kind, amount in resources.of_workers(least).items():
         available = capacity.get(kind, 0.0)
@@ -66,6 +67,7 @@ def num_fitting(needs: Mapping[str, float], capacity: Mapping[str, float]) -> in
 def max_allowed(resources: Resources) -> int | None:
     """Compute how many trials at once the study allows on any cluster; None for any number."""
     needs = resources.per_trial
+    # A cap on what a trial does not use limits nothing.
     caps = {kind: cap for kind, cap in resources.caps.items() if needs[kind] > 0}
     limits = [math.floor(cap / needs[kind] + _TOLERANCE) for kind, cap in caps.items()]
     if resources.max_concurrent is not None:

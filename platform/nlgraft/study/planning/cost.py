@@ -123,6 +123,7 @@ def measured_cost(
     if not ratios:
         return Measured(stored.mean_duration_s, stored.mean_bytes, is_scaled=False)
     nearest = min(abs(log(ratio)) for ratio, _ in ratios)
+    # Several runs of the nearest size: their mean varies less than one of them.
     alike = [(ratio, run) for ratio, run in ratios if abs(log(ratio)) <= nearest + _ALIKE]
     is_scaled = nearest > _ALIKE
     if is_scaled and resources.gpus_per_worker and stage.work is not None:
@@ -225,6 +226,7 @@ def _released_parameters(directory: Path) -> int:
         config = read_json(directory / "config.json")
     except DataError:
         return 0
+    # Half-precision files hold two parameters in the bytes of one.
     is_half = "16" in str(config.get("dtype") or config.get("torch_dtype"))
     num_bytes = sum(path.stat().st_size for path in files)
     return num_bytes // (_BYTES_PER_WEIGHT // 2 if is_half else _BYTES_PER_WEIGHT)

@@ -42,6 +42,7 @@ class _Stages:
 
     def add_search(self, low: StageGraph, high: StageGraph, num_trials: int) -> None:
         """Add trials with values between two corners; stages that both corners share, all trials share."""
+        # What the two ends of a space share, no searched value reaches.
         shared = {stage.fingerprint for stage in high.stages}
         self.num_planned += num_trials * len(low.stages)
         for stage in low.stages:
@@ -70,6 +71,7 @@ def plan(
     study_cells = cells(study)
     resolved = [resolve_cell(study, cell) for cell in study_cells]
     trials = [resolved_cell.trial(seed) for resolved_cell in resolved for seed in study.seeds]
+    # An unpacked archive has the text of a study, which may lie nowhere else any more.
     with looking_below(study.mirror):
         data = check_data(trial.graph for trial in trials)
     stages = _Stages()

@@ -88,6 +88,7 @@ def search_key(study: Study, cell: Cell) -> str:
             # Paths as written in the file: a search that moves with its study resumes.
             "config": resolve_config(study, cell, has_absolute_paths=False).model_dump(mode="json"),
             "search": search,
+            # A list, as when a study could have several: stores hold proposals under this digest.
             "objectives": [study.objective.model_dump(mode="json")],
             "seed": search_seed(study),
         }
@@ -122,6 +123,7 @@ def best_params(study: Study, proposals: Iterable[Proposal]) -> dict[str, Any] |
     """Return the values that a search chose of its proposals; None before all its trials have ended."""
     assert study.search is not None
     counted = [proposal for proposal in proposals if proposal.number < study.search.trials]
+    # Before that, the best so far may still be beaten.
     is_over = sum(proposal.has_ended for proposal in counted) == study.search.trials
     best = best_proposal(study.objective, counted) if is_over else None
     return None if best is None else dict(best.params)

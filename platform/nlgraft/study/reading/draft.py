@@ -94,6 +94,7 @@ def _fault(details: ErrorDetails, model: type[BaseModel], values: Any) -> Fault:
     node: Any = values
     place = Place.root(model)
     for position, part in enumerate(location):
+        # The key itself leads nowhere: it is unknown, or not there.
         if kind in ("extra_forbidden", "missing") and position == len(location) - 1:
             parts.append(part)
         elif (child := _child(node, part)) is not paths.MISSING:
@@ -230,6 +231,7 @@ def read_draft(values: Mapping[str, Any], problems: list[Problem], kind: type[St
         faults = [fault for fault in faults if fault.parts not in required]
         problems += [Problem(fault.path, fault.message) for fault in faults]
         replaced |= {_replace(remaining, fault.parts) for fault in faults if not fault.is_unknown_key}
+    # The blank domain stood in for a part that could not be read; no rule may see it.
     if ("search",) in replaced and study.search is not None:
         space = {path: domain for path, domain in study.search.space.items() if path != "blank"}
         study = study.model_copy(update={"search": study.search.model_copy(update={"space": space})})

@@ -97,6 +97,7 @@ def recorded_study(name: str, store: ArtifactStore, kind: type[StudyT]) -> Study
         other = "For another store: --storage; in Python nlgraft.load(name, storage=...)"
         message = f"is neither a file nor a study of the store {store.uri}. {hint}. {other}"
         raise StudyError([Problem("", f"{name!r} {message}")], name)
+    # A store that was moved or copied still knows its studies.
     values = {**definition.study, "storage": {"path": store.uri}}
     for field, removed in _REMOVED.items():
         if isinstance(settings := values.get(field), dict):
@@ -146,6 +147,7 @@ def read_study(
     if not document.is_whole:
         raise StudyError(_in_file_order(document), source)
     applied = overrides.apply(document, changes, environ)
+    # From here on problems are collected, not raised: the user sees all of them at once.
     draft = read_draft(document.values, document.problems, kind)
     study = draft.study
     study._directory, study._overrides = str(directory.absolute()), applied

@@ -93,10 +93,12 @@ class Resolver:
         path = fault.path
         inside = f" (in cell {cell.label!r})" if not cell.is_baseline else ""
         for param in params:
+            # A searched value is put in last, so it is the one that was refused.
             if paths.overlap(param, path):
                 return Problem(f"search.space.{param}", fault.message + inside)
         setters = [setter for setter in cell.overrides if paths.contains(setter, path)]
         if setters:
+            # The most specific override set the value; one of a whole part was replaced by it.
             setter = max(setters, key=len)
             inner = path[len(setter) :]
             return Problem(cell.origins.get(setter, setter) + inner, fault.message)

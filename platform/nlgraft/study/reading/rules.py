@@ -45,6 +45,7 @@ def study_problems(draft: Draft) -> Iterator[Problem]:
     for name, factor in study.factors.items():
         for problem in _factor_problems(factor):
             yield Problem(f"factors.{name}.{problem.path}", problem.message)
+    # Two places for the same values would leave open which of them counts.
     if "data" in study.base:
         yield Problem("base.data", "belongs in the study's own field data; move it there")
     yield from _setter_problems(study)
@@ -201,6 +202,7 @@ def _design_problems(draft: Draft) -> Iterator[Problem]:
         return
     unknown = list(_entries_problems(axes))
     yield from unknown
+    # Cells of a wrong design would only repeat its problems.
     if unknown or not draft.can_use("design", "exclude"):
         return
     yield from _exclude_problems(axes)
@@ -246,6 +248,7 @@ def _entry_problems(axes: Axes, entry: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _exclude_problems(axes: Axes) -> Iterator[Problem]:
+    # Every comparison needs the baseline.
     if axes.is_excluded({}):
         yield Problem("exclude", "drops the baseline, which every other cell is compared with")
     if not axes.exclude or axes.is_vast:

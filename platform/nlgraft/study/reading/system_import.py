@@ -32,6 +32,7 @@ def load_system(path: str) -> System:
     try:
         module = importlib.import_module(path)
     except ModuleNotFoundError as error:
+        # The module is there and imports another one that is not.
         if error.name is None or not (path + ".").startswith(error.name + "."):
             raise StudyError(
                 [Problem("system", f"{path} needs the module {error.name!r}: {error}")]
@@ -50,6 +51,7 @@ def _check_contract(path: str, module: ModuleType) -> System:
         faults.append("Config must be a pydantic model")
     elif "data" not in config_type.model_fields:
         faults.append("Config must have a field 'data', which takes the study's data")
+    # Otherwise a misspelt setting would be ignored and its default trained.
     elif config_type.model_config.get("extra") != "forbid":
         faults.append("Config must refuse unknown keys (extra='forbid')")
     else:

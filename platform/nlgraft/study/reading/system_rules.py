@@ -40,6 +40,7 @@ def system_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
         if shipped not in system_names():
             return
         system = load_system(shipped)
+    # Learned metrics and further test sets add metrics that rules have to know.
     system = system.of_study(draft.study.data, draft.study.base)
     yield from _metric_problems(draft, cells, system)
     unknown: set[str] = set()
@@ -173,6 +174,7 @@ class _CellChecker:
             for level in levels[:MAX_CELLS]
         ]
         cells += self._design_cells
+        # Cells of the design and single levels overlap; each config is validated once.
         by_key = {cell.key: cell for cell in cells if not cell.is_baseline}
         return [cell for cell in by_key.values() if not self._axes.is_excluded(cell.levels)]
 
@@ -198,6 +200,7 @@ class _CellChecker:
     ) -> Iterator[Problem]:
         domains = self._study.search.space if self._study.search else {}
         space = {path: domain for path, domain in domains.items() if path not in self._unknown}
+        # A domain is tried in a cell that reads it, the baseline if that does.
         hosts = [baseline, *cells]
         configs = [self._resolver.faults(cell, {})[0] for cell in hosts] if space else []
         values = [config.model_dump(mode="json") if config is not None else None for config in configs]
