@@ -360,7 +360,7 @@ def run_one(study: Study, cell: str, seed: int | None, reporter: Reporter) -> Tr
         resolved.graph(seed),
         store,
         reporter=reporter,
-        config=resolved.config.model_dump(mode="json"),
+        config=resolved.document,
         is_waiting=True,
     )
     if seed in study.look_seeds:

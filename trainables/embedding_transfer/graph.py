@@ -97,7 +97,6 @@ class GeneratorSettings(TrainingSettings[SmoothedTrainConfig]):
     """What is put around the lines of a model that reads their language; null: their end alone."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class GeneratorInputs(Inputs[T]):
     """The frozen model, its text, and the tokenizer of each perturbed side."""
 
@@ -106,7 +105,6 @@ class GeneratorInputs(Inputs[T]):
     tokenizers: Mapping[str, T]
 
 
-@dataclass(frozen=True, kw_only=True)
 class GeneratedPlanInputs(PlanInputs[T]):
     """Inputs of a plan, and the trained generators that make the rows."""
 

@@ -7,7 +7,7 @@ share the pretrained model; arms with the same vocabulary share its tokenizer an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -360,7 +360,6 @@ class ScoreCausalSettings(Settings):
     """Prefix of all metrics, of text that is not the trial's own."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ScoreCausalInputs(Inputs[T]):
     """A causal language model, and encoded text with corpus and tokenizer.
 
@@ -385,7 +384,6 @@ class ChangeSettings(Settings):
     """Occurrences that an added token needs."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class MeasureInputs(Inputs[T]):
     """Text in the trial's vocabulary, how it came about, and the trial's model.
 
@@ -399,7 +397,6 @@ class MeasureInputs(Inputs[T]):
     plans: T | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class CatchUpInputs(Inputs[T]):
     """The training with the new vocabulary, and that with the old one."""
 

@@ -271,7 +271,6 @@ class PretrainSettings(TrainingSettings[TrainConfig]):
         return weights, width
 
 
-@dataclass(frozen=True, kw_only=True)
 class PretrainInputs(Inputs[T]):
     """A corpus, its encoded text and tokenizer, and the teacher of a distilled model."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from nlgraft.nn.model_config import ClassifierConfig
 from nlgraft.pipeline.stage import Stage
@@ -71,7 +71,6 @@ class TrainClassifierSettings(TrainingSettings[TrainConfig]):
     """Segment the training text anew in every epoch; null: as it is encoded."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ClassifierInputs(Inputs[T]):
     """The body, the corpus with its labels, and its encoded lines.
 
@@ -92,7 +91,6 @@ class ScoreClassifierSettings(Settings):
     """Split to score."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ScoreClassifierInputs(ClassifierInputs[T]):
     """A trained classifier and the inputs of its training.
 

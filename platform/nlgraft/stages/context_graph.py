@@ -6,8 +6,6 @@ may move: the configuration of the model that is trained names no checkpoint.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from nlgraft.basics.errors import ContractError
 from nlgraft.nn.context_config import ContextConfig, HuggingFaceEncoderConfig, PoolingConfig, Precision
 from nlgraft.pipeline.stage import Stage
@@ -122,7 +120,6 @@ class FrozenStatesSettings(StateMeansSettings):
     """fp32 reproduces the live encoder exactly; fp16 and bf16 halve the files, bf16 also runs the encoder."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class FrozenStatesInputs(Inputs[T]):
     """Encoded text, and the encoder: a released one or a language model of ours."""
 
@@ -130,7 +127,6 @@ class FrozenStatesInputs(Inputs[T]):
     encoder: T
 
 
-@dataclass(frozen=True, kw_only=True)
 class RandomEncoderInputs(Inputs[T]):
     """A pretrained encoder of transformers, whose architecture is taken."""
 

@@ -219,7 +219,6 @@ class BeginMaskedSettings(Settings):
     """Longest line that a fresh BERT has positions for, in tokens without begin and end."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class BeginMaskedInputs(Inputs[T]):
     """The tokenizer of the model."""
 
@@ -235,7 +234,6 @@ class ScoreMaskedSettings(Settings):
     """Lines and words that are scored."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ScoreMaskedInputs(Inputs[T]):
     """A masked language model, encoded text and its tokenizer."""
 
@@ -251,7 +249,6 @@ class Bert2BertSettings(Settings):
     """Its architecture; null: that of the masked language model."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Bert2BertInputs(Inputs[T]):
     """A masked language model on the encoder of our Transformer."""
 

@@ -206,7 +206,6 @@ class MbartSettings(CheckpointSettings):
     """The languages whose tokens follow the mask, and symbols, in their order, by its own id or its name."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ReleasedInputs(Inputs[T]):
     """The checkpoint's tokenizer, renumbered."""
 

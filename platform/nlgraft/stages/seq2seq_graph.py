@@ -423,7 +423,6 @@ class TrainSettings(TrainingSettings[SmoothedTrainConfig]):
         return None if self.model is None else (self.model.num_layer_parameters, self.model.d_model)
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrainInputs(Inputs[T]):
     """Encoded text with the corpus and the tokenizers it was made of, and the model to start from.
 
@@ -481,7 +480,6 @@ class TranslateSettings(DecodingSettings):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class TranslateInputs(Inputs[T]):
     """A model, the corpus it translates and the tokenizer of each stream, ``target`` among them."""
 
@@ -523,7 +521,6 @@ class ScoreSettings(Settings):
     """Prefix of all metrics of a model that is not the trial's result."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ScoreInputs(Inputs[T]):
     """Translations by split, and what further measures need.
 
@@ -645,7 +642,6 @@ class LearnedScoreSettings(Settings):
     dev_precision: Literal["fp32"] = "fp32"
 
 
-@dataclass(frozen=True, kw_only=True)
 class LearnedScoreInputs(Inputs[T]):
     """A corpus with sources and a target, and translations by split."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Generic, Literal, TypeVar
 
 from nlgraft.nn.context_config import LanguageModelConfig
@@ -31,7 +31,6 @@ class CorpusSettings(TextSettings):
     """Separator with which the sources of an example are joined into one; null: they stay separate."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class NoInputs(Inputs[T]):
     """Nothing is read but outside data."""
 
@@ -47,7 +46,6 @@ class TokenizerSettings(Settings):
     """Strings that are always one piece each in text, and that decoding keeps."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class TokenizerInputs(Inputs[T]):
     """Corpora whose training text is learned from, in the order of their names."""
 
@@ -65,7 +63,6 @@ class EncodeSettings(Settings):
     """Splits to encode."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class EncodeInputs(Inputs[T]):
     """A corpus, and the tokenizer of each stream."""
 
@@ -73,14 +70,12 @@ class EncodeInputs(Inputs[T]):
     tokenizers: Mapping[str, T] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
 class CorpusInputs(Inputs[T]):
     """A corpus."""
 
     corpus: T
 
 
-@dataclass(frozen=True, kw_only=True)
 class TokenizedInputs(CorpusInputs[T]):
     """A corpus and a tokenizer."""
 
@@ -195,7 +190,6 @@ class UntrainedLanguageModelSettings(Settings):
     """Stream of the encoded text."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class LanguageModelInputs(Inputs[T]):
     """Encoded text and the corpus from which it was made."""
 
@@ -203,7 +197,6 @@ class LanguageModelInputs(Inputs[T]):
     corpus: T
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrainLanguageModelInputs(LanguageModelInputs[T]):
     """The same with its tokenizer, and the model to start from, also one after an exchange."""
 
@@ -246,7 +239,6 @@ class VectorSettings(Settings):
     """Stream of encoded text of each side."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class VectorInputs(Inputs[T]):
     """Encoded text, the tokenizer of each side, and the model whose width counts."""
 
@@ -268,7 +260,6 @@ class PlanSettings(Settings):
     streams: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True, kw_only=True)
 class PlanInputs(Inputs[T]):
     """The model, its tokenizers and the new ones by side, and what some methods read.
 
@@ -284,7 +275,6 @@ class PlanInputs(Inputs[T]):
     donor_tokenizer: T | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class ExchangeInputs(Inputs[T]):
     """A model, ours or of transformers, and the plan of each side whose vocabulary is exchanged."""
 

@@ -18,7 +18,6 @@ from nlgraft.study.data.space import (
     alternatives,
     duplicate_message,
     same,
-    sampling_order,
     space_problems,
     table_text,
 )
@@ -283,13 +282,7 @@ def _search_problems(search: Search) -> Iterator[Problem]:
 
 
 def _grid_size(search: Search) -> int | None:
-    try:
-        sampling_order(search.space)
-    except ValueError:
-        return None
-    size = 1.0
-    for domain in search.space.values():
-        size *= domain.num_values
+    size = math.prod(domain.num_values for domain in search.space.values())
     return int(size) if 0 < size < math.inf else None
 
 
