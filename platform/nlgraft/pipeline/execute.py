@@ -173,7 +173,7 @@ _Form = TypeVar("_Form")
 
 @dataclass
 class _Metric:
-    value: int | float
+    value: float
     signature: str | None = None
 
 
