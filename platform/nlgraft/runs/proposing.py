@@ -35,6 +35,7 @@ PROPOSAL = "proposal"
 """Name of the factor whose baseline is the kept config."""
 
 _KEPT = "kept"
+_FEW = 2
 _FIRST_SEED = 3_000_000_000
 _SEEDS_PER_BLOCK = 100
 _MEASURING = ("data", "score")
@@ -203,25 +204,18 @@ def _baseline_document(study: Study) -> dict[str, Any]:
     config = nested_config(study.base, study.data, cells(study)[0].overrides, {})
     data = config.pop("data")
     values = study.to_dict()
+    kept = ("schema_version", "name", "description", "system", "seeds", "objective")
     places = ("resources", "budget", "storage", "tracking")
-    return {
-        **{
-            name: values[name]
-            for name in ("schema_version", "name", "description", "system", "seeds", *places)
-        },
+    return {name: values[name] for name in (*kept, *places)} | {
         "analysis": {"alpha": study.analysis.alpha},
         "data": data,
         "base": config,
-        "objective": study.objective.model_dump(mode="json"),
     }
 
 
 def _read(study: Study, values: dict[str, Any], changes: Sequence[str] = ()) -> Study:
     directory = Path(study.directory) if study.directory is not None else Path.cwd()
     return read_study(documents.from_values(values), changes, {}, study.name, Study, directory)
-
-
-_FEW = 2
 
 
 @dataclass(frozen=True)
