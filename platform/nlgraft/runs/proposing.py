@@ -396,12 +396,12 @@ class Attempt:
     ) -> Answer:
         proposal = self._find(stream)
         entered, decided, measured = proposal.entered, proposal.decided, proposal.measured
-        p = decided.p if decided is not None else verdict.p if verdict else None
-        reason = decided.reason if decided is not None else verdict.reason if verdict else ""
+        outcome = verdict if decided is None else decided
+        assert outcome is not None, "what is undecided was judged just now"
         alpha = self._study.analysis.alpha
         return Answer(
-            decision=(decided.decision if decided is not None else None) or "MORE",
-            reason=f"ended early: {stopped}" if stopped is not None else reason,
+            decision=outcome.decision or "MORE",
+            reason=f"ended early: {stopped}" if stopped is not None else outcome.reason,
             study=self._study.variant,
             number=entered.number,
             changes=tuple(Overrides(values=self._changes).texts),
@@ -410,7 +410,7 @@ class Attempt:
             metric=self._metric,
             unit=load_system(self._study.system).metrics[self._metric].unit,
             level=entered.level,
-            p=p,
+            p=outcome.p,
             first=first_gain(proposal) if decided is not None or verdict is None else verdict.gain,
             again=gain_again(measured, alpha),
             num_proposals=len(stream.proposals),

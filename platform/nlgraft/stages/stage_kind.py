@@ -55,6 +55,7 @@ class NoSettings(Settings):
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
+@dataclass(frozen=True, kw_only=True)
 class Inputs(Generic[T]):
     """Inputs of a stage by name: stages in a graph, directories of artifacts in a running stage.
 
@@ -68,7 +69,7 @@ class Inputs(Generic[T]):
 
     def named(self) -> Iterator[tuple[str, T]]:
         """Yield the inputs that are there, members of a family as ``field/member``."""
-        for name in (each.name for each in fields(self)):  # pyright: ignore[reportArgumentType]
+        for name in (each.name for each in fields(self)):
             value = getattr(self, name)
             if isinstance(value, Mapping):
                 yield from ((f"{name}/{key}", member) for key, member in value.items())
