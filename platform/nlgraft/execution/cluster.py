@@ -21,7 +21,7 @@ from typing import Any
 from nlgraft.basics.errors import CapacityError, ClusterError
 from nlgraft.execution.interruption import Interrupted, signals_kept_from_ray
 from nlgraft.study.data.study import Resources
-from nlgraft.study.planning.capacity import capacity_problems, max_concurrent
+from nlgraft.study.planning.cost import capacity_problems, max_concurrent
 
 LOOPBACK = "127.0.0.1"
 # Off, Ray takes this machine's address to be 127.0.0.1 and listens there alone; read when ray is imported.

@@ -30,7 +30,7 @@ from nlgraft.pipeline.execute import THREADS, RecordingReporter, execute_stage
 from nlgraft.pipeline.stage import KillReason, Reporter, Stage, TrialStopped, Worker
 from nlgraft.pipeline.store import StorePlace
 from nlgraft.pipeline.trial import end_of
-from nlgraft.study.planning.capacity import num_fitting
+from nlgraft.study.planning.cost import num_fitting
 
 _log = logging.getLogger(__name__)
 

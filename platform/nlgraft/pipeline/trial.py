@@ -270,10 +270,10 @@ def end_of(error: BaseException, stage: str, store: ArtifactStore) -> HostFault 
         return error
     cause = error.__cause__ if isinstance(error, StoreError) else error
     is_device = isinstance(cause, OSError) and cause.errno in _DEVICE_FAULTS
-    is_disk = cause is not None and (is_device or _is_disk_full(cause))
-    if is_disk and not store.is_local:
-        return host_fault(cause, store.scratch_root)
-    if is_disk or isinstance(error, StoreError):
+    disk_error = cause if cause is not None and (is_device or _is_disk_full(cause)) else None
+    if disk_error is not None and not store.is_local:
+        return host_fault(disk_error, store.scratch_root)
+    if disk_error is not None or isinstance(error, StoreError):
         return TrialStopped(KillReason(one_line(error, store.name)))
     return TrialFailed(stage, one_line(error, store.name))
 

@@ -49,7 +49,7 @@ class _Range(_Domain, Generic[_NumberT]):
     """Largest value, inclusive."""
     log: bool = False
     """Sample uniformly in the logarithm."""
-    step: _NumberT | None = None
+    step: Any = None  # typed where a kind of range declares it
     """Distance between allowed values, counted from ``low``; not together with ``log``."""
 
     def probes(self) -> dict[str, JsonValue]:

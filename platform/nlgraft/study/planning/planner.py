@@ -17,8 +17,14 @@ from nlgraft.study.data.plan import Plan
 from nlgraft.study.data.space import corner
 from nlgraft.study.data.study import Search, Study
 from nlgraft.study.data.system import SEARCH_SPLITS, Findings
-from nlgraft.study.planning.capacity import capacity_problems, max_allowed, max_concurrent
-from nlgraft.study.planning.cost import Cost, cost_of, memory_problems
+from nlgraft.study.planning.cost import (
+    Cost,
+    capacity_problems,
+    cost_of,
+    max_allowed,
+    max_concurrent,
+    memory_problems,
+)
 from nlgraft.study.planning.selection import search_seed
 from nlgraft.study.reading.resolving import ResolvedCell, resolve_cell
 from nlgraft.study.reading.rules import warnings
