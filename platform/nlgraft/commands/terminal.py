@@ -145,6 +145,7 @@ def show_result(result: StudyResult) -> None:
         claims = [(claim["text"], claim["answer"], claim["source"]) for claim in document["claims"]]
         console.print(_left(_table(("claim", "verdict", "source"), claims)), "")
     trials, uri = document["trials"], document["tracking_uri"]
+    # Wrapped softly: paths and URIs must be fit for copying.
     for line in (
         f"trials: {trials['run']} run, {trials['reused']} reused, {trials['failed']} failed",
         f"report: {document['report_dir']}/report.html",
@@ -259,6 +260,7 @@ def watch_status(read: Callable[[], Mapping[str, Any]]) -> None:
 
 
 def _left(table: Table) -> Table:
+    # Figures stand to the right in other tables; these hold text.
     for column in table.columns:
         column.justify = "left"
         column.overflow = "fold"

@@ -100,6 +100,7 @@ class Plan:
         planned = self.stages["planned"]
         distinct = self.stages["distinct"]
         search = f", {self.num_search_trials} of them search" if self.num_search_trials else ""
+        # First, since a variant is easily taken for the study itself.
         rows = [("override", text) for text in self.study.overrides]
         rows += [
             ("cells", str(len(self.cells))),

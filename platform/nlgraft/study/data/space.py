@@ -16,6 +16,7 @@ from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.study.data import paths
 from nlgraft.study.data.part import Part
 
+# 0.3 / 0.1 is a little less than 3.
 _STEP_TOLERANCE = 1e-9
 _NumberT = TypeVar("_NumberT", int, float)
 
@@ -74,6 +75,7 @@ class _Range(_Domain, Generic[_NumberT]):
             yield Problem("log", f"a logarithmic range needs low above 0, got {low}")
         if self.log and step != type(self).model_fields["step"].default:
             yield Problem("step", "a logarithmic range has no step; leave out log or step")
+        # Of an empty range, which is refused above, no step could be right.
         if step is None or low >= high:
             return
         count = (high - low) / step

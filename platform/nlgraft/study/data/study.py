@@ -233,6 +233,7 @@ Seed = Annotated[int, Field(ge=0, le=_SEED_LIMIT - 1)]
 
 
 def _levels_kind(value: Any) -> str:
+    # By their shape, so that a mistake is explained for the form that was written and not for both.
     return "named" if isinstance(value, dict) else "values"
 
 
@@ -435,7 +436,7 @@ class Study(Part):
     """One replicate of every cell per seed. The same seed means the same batches in every cell if the budget
     of the training is in characters or sentences, or the vocabulary the same."""
     sequential: Sequential | None = None
-    """Looks after which decided cells stop,; none: every cell gets every seed, and one
+    """Looks after which decided cells stop; none: every cell gets every seed, and one
     look decides."""
     resources: Resources = Resources()
     """Resources of one trial."""
@@ -508,6 +509,7 @@ class Study(Part):
         """Numbers of seeds at which results are tested: those planned, or all seeds, twice and four times."""
         if self.sequential is not None:
             return tuple(self.sequential.looks)
+        # One seed has no spread that a difference could be tested against.
         num = max(len(self.seeds), _FEWEST_TESTED)
         return (num, 2 * num, 4 * num)
 
