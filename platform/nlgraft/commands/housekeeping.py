@@ -178,7 +178,10 @@ def config(study: Study, cell: str, is_json: bool) -> None:
     # Not an error: who asks wants to see what the search will start from.
     if params is None:
         click.echo("the search of this cell has not ended: its settings are those before it", err=True)
-    print_json(values) if is_json else click.echo(write_yaml(values), nl=False)
+    if is_json:
+        print_json(values)
+    else:
+        click.echo(write_yaml(values), nl=False)
 
 
 @click.command("diff")

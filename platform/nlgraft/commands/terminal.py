@@ -156,10 +156,8 @@ def show_result(result: StudyResult) -> None:
 
 def ledger_list(entries: Mapping[int, Entry], streams: Mapping[str, Stream]) -> None:
     """Print analyses by number, then the proposals of each stream."""
-    from nlgraft.analysis.rendering.journals import (
-        ledger_table,  # loads scipy
-        stream_table,
-    )
+    # Loads scipy.
+    from nlgraft.analysis.rendering.journals import ledger_table, stream_table
 
     _show_table(_console(), ledger_table(entries))
     for stream in streams.values():

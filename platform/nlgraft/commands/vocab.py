@@ -46,7 +46,10 @@ def _echo(text: str, err: bool = False) -> None:
 
 
 def _show(result: Any, is_json: bool) -> None:
-    print_json(result.to_json()) if is_json else _echo(result.to_text())
+    if is_json:
+        print_json(result.to_json())
+    else:
+        _echo(result.to_text())
 
 
 def _quieten() -> None:

@@ -18,11 +18,7 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import Cell, cells
 from nlgraft.study.data.study import Study
-from nlgraft.study.planning.selection import (
-    read_granted,
-    record_granted,
-    study_key,
-)
+from nlgraft.study.planning.selection import read_granted, record_granted, study_key
 
 STATES = ("planned", "waiting", "running", "finished", "stopped", "failed")
 _KIND = "studies"
@@ -76,10 +72,8 @@ class RunningRecord:
 
     def _write(self) -> None:
         self._is_written = True
-        with (
-            self._writes.turn(),
-            suppress(StoreError),
-        ):  # whether the sweep can go on is not for its status to decide
+        # Whether the sweep can go on is not for its status to decide.
+        with self._writes.turn(), suppress(StoreError):
             self._store.records.write(_KIND, self._key, self._running)
 
 

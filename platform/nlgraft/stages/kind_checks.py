@@ -221,7 +221,8 @@ def _size(stage: Stage, problem: str | None, findings: Findings) -> None:
     """Refuse a vocabulary that is too small, or warn of it where other stages leave out some of the text."""
     if problem is not None:
         is_whole = all(_root(corpus) is corpus for corpus in stage.inputs.values())
-        (findings.refuse if is_whole else findings.warn)(stage, [problem])
+        tell = findings.refuse if is_whole else findings.warn
+        tell(stage, [problem])
 
 
 def scores(stages: Sequence[Stage], findings: Findings) -> None:

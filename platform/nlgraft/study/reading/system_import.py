@@ -56,15 +56,11 @@ def _check_contract(path: str, module: ModuleType) -> System:
         faults.append("Config must refuse unknown keys (extra='forbid')")
     else:
         conditional = getattr(config_type, "READ_WHEN", {})
-        named = {
-            *conditional,
-            *(name for conditions in conditional.values() for condition in conditions for name in condition),
-        }
-        faults += [
-            f"Config.READ_WHEN: {error}"
-            for name in sorted(named)
-            if (error := path_problem(config_type, name))
-        ]
+        setting_paths = set(conditional)
+        for conditions in conditional.values():
+            setting_paths = setting_paths.union(*conditions)
+        problems = [path_problem(config_type, name) for name in sorted(setting_paths)]
+        faults += [f"Config.READ_WHEN: {problem}" for problem in problems if problem is not None]
     metrics = getattr(module, "METRICS", None)
     is_typed = isinstance(metrics, Mapping) and all(isinstance(metric, Metric) for metric in metrics.values())
     if not metrics or not is_typed:
