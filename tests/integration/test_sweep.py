@@ -17,8 +17,9 @@ import ray
 from ray.util import placement_group, placement_group_table, remove_placement_group
 
 import nlgraft
+from nlgraft.basics import pacing
 from nlgraft.basics.errors import ClusterError, StoreError
-from nlgraft.execution import sweep, waiting
+from nlgraft.execution import sweep
 from nlgraft.execution.cluster import WorkerGroup, local_capacity
 from nlgraft.execution.events import Driver, Event, LookTaken, Notice, TrialEnded, TrialStarted
 from nlgraft.execution.sweep import SweepOutcome, run_sweep
@@ -342,7 +343,7 @@ def test_a_training_without_progress_fails_with_the_stacks_of_its_worker(
 def test_a_sweep_without_a_place_says_so_and_ends_when_it_has_waited_enough(
     toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "_PAUSE_S", 2.0)
+    monkeypatch.setattr(pacing, "_TELL_PAUSE_S", 2.0)
     monkeypatch.setattr(sweep, "_LOOK_PAUSE_S", 0.5)
     num_cpus = int(ray.cluster_resources()["CPU"])
     others = placement_group([{"CPU": 1}] * num_cpus)
