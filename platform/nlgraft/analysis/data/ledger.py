@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from nlgraft.pipeline.fingerprint import dotted, fingerprint
-from nlgraft.pipeline.journal import Journal
+from nlgraft.pipeline.record_store import Journal
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
