@@ -15,6 +15,7 @@ from safetensors.numpy import load_file, save_file
 from nlgraft.basics.errors import ContractError
 from nlgraft.evaluation.artifact import read_metrics, write_lines, write_metrics
 from nlgraft.evaluation.scores import Evaluation, Score
+from nlgraft.nn.modes import seeded
 from nlgraft.nn.transformers_lms import TransformersCausalLM, fresh_llama, load_causal_lm
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.exchange_kinds import SIDE
@@ -328,8 +329,7 @@ def _sample(model: TransformersCausalLM, ends: LineEnds) -> torch.Tensor:
     device = next(model.parameters()).device
     start = torch.full((NUM_TEXTS, 1), ends.begin, device=device)
     room = NUM_TOKENS if model.max_tokens is None else min(NUM_TOKENS, model.max_tokens - 1)
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(derive_seed(0, "samples"))
+    with seeded(derive_seed(0, "samples"), device):
         texts = model.model.generate(
             start,
             attention_mask=torch.ones_like(start),
@@ -383,10 +383,9 @@ def add_adapters(model: TransformersCausalLM, config: LoraConfig, seed: int) -> 
     import peft  # pyright: ignore[reportMissingImports]  # an optional extra
 
     settings = peft.LoraConfig(r=config.rank, lora_alpha=config.alpha, target_modules="all-linear")
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+    with seeded(seed), warnings.catch_warnings():
         # About what peft calls in transformers, and about GPT-2's matrices, which peft transposes by itself.
         warnings.simplefilter("ignore")
-        torch.manual_seed(seed)
         model.model = peft.get_peft_model(model.model, settings)
 
 

@@ -27,8 +27,8 @@ from nlgraft.evaluation.inputs import Inputs
 from nlgraft.evaluation.scores import Evaluation, score_statistics
 from nlgraft.evaluation.sufficient import NUM_ECE_BINS, Statistics
 from nlgraft.nn.batch import Batch, Tokens
-from nlgraft.nn.freezing import evaluating
 from nlgraft.nn.model_config import GenerationConfig
+from nlgraft.nn.modes import evaluating
 
 _BATCH_SENTENCES = 64
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.freezing import freeze_unused
 from nlgraft.nn.masked_lm_models import NOT_PREDICTED, MaskedBatch, MaskedLM
 from nlgraft.nn.model_config import ClassifierConfig
+from nlgraft.nn.modes import freeze_unused
 
 
 class Classifier(nn.Module):

@@ -21,7 +21,7 @@ from nlgraft.nn.batch import Tokens
 from nlgraft.nn.conversion.encoders import PredictionHead
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import BertConfig
-from nlgraft.nn.transformers_lms import TransformersLM, build_fresh, load_pretrained, position_limit
+from nlgraft.nn.transformers_lms import TransformersLM, build_fresh, load_language_model, position_limit
 
 NOT_PREDICTED = -100
 """Label of positions whose token is not predicted."""
@@ -194,8 +194,10 @@ def load_checkpoint(name: str, revision: str | None, seed: int) -> tuple[Transfo
     Raises:
         DataError: It cannot be read as a masked language model, or part of its body is missing.
     """
-    what, types = "a masked language model", TRANSFORMERS_TYPES
-    model, missing = load_pretrained("AutoModelForMaskedLM", name, revision, seed, what=what, types=types)
+    what = "a masked language model"
+    model, missing = load_language_model(
+        "AutoModelForMaskedLM", name, revision, seed=seed, what=what, types=TRANSFORMERS_TYPES
+    )
     return TransformersMaskedLM(model), missing
 
 

@@ -19,6 +19,7 @@ from nlgraft.evaluation.scores import Evaluation, score_statistics
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.context_config import LanguageModelConfig
 from nlgraft.nn.language_models import BiLM, UniLM, build_language_model
+from nlgraft.nn.modes import seeded
 from nlgraft.text.batches import LengthBatches, Ragged
 from nlgraft.text.tokenizers import EOS
 from nlgraft.training.data import LineData
@@ -85,8 +86,7 @@ def condition(model: LanguageModel) -> str:
 
 def fresh_language_model(config: LanguageModelConfig, seed: int) -> LanguageModel:
     """Initialise a language model from a stage's seed alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed(seed, "initialise"))
+    with seeded(derive_seed(seed, "initialise")):
         return build_language_model(config)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from nlgraft.basics.errors import ContractError, DataError, NlgraftError
+from nlgraft.nn.modes import set_seed
 from nlgraft.training.losses import Loss, Objective
 from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.seeds import derive_seed
@@ -67,8 +68,7 @@ class _Objective(nn.Module):
         self._objective = objective
 
     def forward(self, batch: Any) -> Loss:
-        result = self._objective(self.model, batch)
-        return result if isinstance(result, Loss) else Loss(result[0], result[1])
+        return self._objective(self.model, batch)
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Stepper:
         for number, (epoch, rows) in enumerate(batches):
             # Dropout depends on the step alone, so a resumed training draws the same; ranks draw different
             # masks.
-            torch.manual_seed(derive_seed(self._seed, "step", step, number, self.workers.rank))
+            set_seed(derive_seed(self._seed, "step", step, number, self.workers.rank), self.workers.device)
             loss = self._add_gradient(rows, epoch, is_last=number == len(batches) - 1)
             if loss is None:
                 continue

@@ -16,13 +16,10 @@ from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.evaluation.artifact import write_metrics
 from nlgraft.evaluation.efficiency import count_parameters
 from nlgraft.evaluation.scores import Score
-from nlgraft.nn.conversion.encoders import (
-    encoder_from_hugging_face,
-    read_checkpoint_config,
-    read_encoder_config,
-)
+from nlgraft.nn.conversion.encoders import encoder_from_hugging_face, read_encoder_config
 from nlgraft.nn.masked_lm_models import EncoderMaskedLM
 from nlgraft.nn.model_config import TransformerConfig
+from nlgraft.nn.transformers_lms import read_checkpoint_config
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.config_parts import MASK_TOKEN
 from nlgraft.stages.released_graph import BERT_ARCHITECTURE, BERT_MASKED_LM, BERT_TOKENIZER
@@ -139,7 +136,7 @@ def read_encoder(context: StageContext) -> None:
     path = context.locations["checkpoint"]
     try:
         read = encoder_from_hugging_face(path, settings.revision)
-    except ContractError as error:
+    except (ContractError, DataError) as error:
         raise DataError(f"upstream.checkpoint: {error}") from error
     ids: list[int] = json.loads((inputs.tokenizer / THEIR_IDS_FILE).read_text("utf-8"))
     num_theirs = len(read.model.source_embedding.state_dict()["table.weight"])

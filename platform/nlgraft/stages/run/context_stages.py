@@ -16,6 +16,7 @@ from nlgraft.nn.context_config import ContextConfig, HuggingFaceEncoderConfig
 from nlgraft.nn.contextual import Context, ContextualEmbedding
 from nlgraft.nn.frozen_states import state_means, write_frozen_states
 from nlgraft.nn.hugging_face import load_base_model
+from nlgraft.nn.modes import seeded
 from nlgraft.nn.transformers_lms import quiet_transformers
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.context_graph import (
@@ -50,8 +51,7 @@ def draw_encoder(context: StageContext) -> None:
 
     _, inputs = RANDOM_ENCODER.read(context)
     assert context.seed is not None
-    with torch.random.fork_rng(devices=[]), quiet_transformers():
-        torch.manual_seed(context.seed)
+    with seeded(context.seed), quiet_transformers():
         model: Any = AutoModel.from_config(AutoConfig.from_pretrained(inputs.encoder), dtype=torch.float32)
         model.save_pretrained(context.directory)
 

@@ -69,9 +69,8 @@ def start_model(settings: TrainSettings, inputs: TrainInputs[Path], context: Sta
     sizes = table_sizes(inputs.encoded, settings.view)
     model = fresh_model(config, *sizes, context.seed, encoders)
     if inputs.start is not None:
-        carry = settings.carry
         earlier = read_model(inputs.start).state_dict()
-        report = carry_over(model, earlier, rename=carry.rename, fresh=carry.fresh, drop=carry.drop)
+        report = carry_over(model, earlier, fresh=settings.carry.fresh)
         report.write(context.directory / CARRY_FILE)
     # Last, since carried weights may include the means over another text.
     for name, path in inputs.means.items():
