@@ -37,13 +37,14 @@ from trainables.embedding_transfer.generator_data import (
     ChangedSide,
 )
 from trainables.embedding_transfer.generator_training import (
+    EmbeddingGenerator,
     FrozenMaskedLM,
     FrozenModel,
     FrozenSeq2Seq,
     GeneratorModel,
     GeneratorObjective,
+    generator_method,
 )
-from trainables.embedding_transfer.generators import EmbeddingGenerator, generator_method
 from trainables.embedding_transfer.graph import (
     GENERATED_PLAN,
     GENERATOR,

@@ -36,17 +36,16 @@ from nlgraft.training.causal_text import (
     token_counts,
 )
 from nlgraft.training.loop import CURVES_FILE, TrainOutcome
-from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.seeds import derive_seed
-from nlgraft.training.step import Training
+from nlgraft.training.step import RowsFirst, Training
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, ParameterGroup
 from nlgraft.training.views import Encoded, IntArray
-from nlgraft.vocab.plans.transfer_plan import TransferPlan
 from nlgraft.vocab.tokenizers.directories import copy_settings, copy_tokenizer
 from nlgraft.vocab.tokenizers.encoding import count_tokens, open_tokenizer, text_encoder
 from nlgraft.vocab.tokenizers.extension import learn_extension
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.pruning import prune_tokenizer
+from nlgraft.vocab.transfer_plan import TransferPlan
 from trainables.llm_vocabulary.config import LoraConfig
 from trainables.llm_vocabulary.graph import (
     BYTE_TOKENIZER,

@@ -12,7 +12,7 @@ import torch
 from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.artifact import write_metrics
 from nlgraft.evaluation.scores import Score
-from nlgraft.nn.classifier import Classifier
+from nlgraft.nn.masked_lm_models import Classifier
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.run.text_stages import read_encoded
 from nlgraft.text.corpora import Corpus, read_corpus, write_corpus

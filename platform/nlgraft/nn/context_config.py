@@ -19,9 +19,10 @@ class PoolingConfig(StrictConfig):
 
     kind: PoolingName = "index"
     """index: one hidden state; output: the last one before the softmax; cloze: that of pretraining, which
-    does not see its own token (bi_lm); towers: the output plus the last states of both towers (bi_lm); mean: of
-    layers 1..L; scalar_mix: ELMo's mixture of all states; dynamic_cls, dynamic_mean: layer weights predicted per sentence
-    from the first token or from the mean of each layer. Sources in ``nlgraft.nn.pooling``."""
+    does not see its own token (bi_lm); towers: the output plus the last states of both towers (bi_lm); mean:
+    of layers 1..L; scalar_mix: ELMo's mixture of all states; dynamic_cls, dynamic_mean: layer weights
+    predicted per sentence from the first token or from the mean of each layer. Sources in
+    ``nlgraft.nn.pooling``."""
     index: int = -2
     """Hidden state that kind index reads (0: embeddings, -1: last); -2 is the best one in Park and Zhao
     (2021)."""

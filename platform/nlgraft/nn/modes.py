@@ -1,4 +1,4 @@
-"""How modules are run and built: in evaluation, partly frozen, from random streams of their own."""
+"""How modules are run and built: in evaluation, partly frozen, from random streams of their own; size."""
 
 from __future__ import annotations
 
@@ -63,3 +63,12 @@ def freeze_unused(module: nn.Module, output: Callable[[], Tensor]) -> None:
         gradients = torch.autograd.grad(output().float().sum(), parameters, allow_unused=True)
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.requires_grad_(gradient is not None)
+
+
+def count_parameters(model: nn.Module) -> tuple[int, int]:
+    """Count the parameters of a model, tied ones once: all, and those that learn."""
+    parameters = list(model.parameters())
+    return (
+        sum(parameter.numel() for parameter in parameters),
+        sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+    )

@@ -18,7 +18,7 @@ from nlgraft.nn.checkpoint_files import CAUSAL_TYPES
 from nlgraft.nn.model_config import LlamaConfig
 from nlgraft.nn.modes import seeded
 from nlgraft.text.files import read_json
-from nlgraft.vocab.surgery.tensors import find_vocabulary_tensors
+from nlgraft.vocab.surgery.exchange import find_vocabulary_tensors
 
 _REPORTED = ("missing_keys", "unexpected_keys", "mismatched_keys")
 

@@ -19,8 +19,7 @@ from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.classification import evaluate_probabilities
 from nlgraft.evaluation.scores import Evaluation
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.classifier import Classifier
-from nlgraft.nn.masked_lm_models import MaskedLM, load_checkpoint
+from nlgraft.nn.masked_lm_models import Classifier, MaskedLM, load_checkpoint
 from nlgraft.nn.model_config import ClassifierConfig
 from nlgraft.nn.modes import evaluating, seeded
 from nlgraft.text.batches import LengthBatches, Ragged

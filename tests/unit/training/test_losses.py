@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.training.losses import (
     Seq2SeqObjective,
+    predict_target,
     segment_losses,
     smoothed_cross_entropy,
 )

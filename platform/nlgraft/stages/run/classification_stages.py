@@ -10,8 +10,7 @@ import numpy as np
 from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.artifact import write_metrics
 from nlgraft.evaluation.scores import Evaluation, Score
-from nlgraft.nn.classifier import Classifier
-from nlgraft.nn.masked_lm_models import MaskedLM
+from nlgraft.nn.masked_lm_models import Classifier, MaskedLM
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.classification_graph import (
     SCORE_CLASSIFIER,

@@ -29,10 +29,10 @@ from nlgraft.training.weights import carry_over
 from nlgraft.vocab.methods.building import build_plan, donor_rows
 from nlgraft.vocab.methods.interface import Method, PlanChoices, PlanMaterial, TokenVectors
 from nlgraft.vocab.methods.token_vectors import VectorOptions, learn_vectors
-from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan, norm_report
 from nlgraft.vocab.surgery.exchange import exchange_vocabulary
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
+from nlgraft.vocab.transfer_plan import Provenance, TransferPlan, norm_report
 
 _TIED_AFTER = {"decoder": "decoder", "encoder": "decoder", "both": "all"}
 """Tables of a model with one table for both sides, after some side's vocabulary was exchanged."""

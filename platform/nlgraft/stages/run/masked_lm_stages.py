@@ -64,9 +64,8 @@ from nlgraft.training.masked_text import (
     MaskingIds,
 )
 from nlgraft.training.models import fresh_model, write_model
-from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.seeds import derive_seed
-from nlgraft.training.step import TrainData, Training
+from nlgraft.training.step import RowsFirst, TrainData, Training
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, MaskedScoringConfig
 from nlgraft.training.views import Encoded
 from nlgraft.vocab.tokenizers.loading import load_vocabulary

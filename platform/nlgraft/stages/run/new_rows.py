@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from nlgraft.stages.exchange_kinds import SIDE
-from nlgraft.training.rows_first import RowsFirst
-from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
+from nlgraft.training.step import RowsFirst
+from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
 
 TABLES = {"encoder": "source_embedding.table.weight", "decoder": "target_embedding.table.weight"}
 """Name of each side's embedding table in an encoder-decoder."""

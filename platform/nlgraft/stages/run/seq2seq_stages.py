@@ -27,9 +27,8 @@ from nlgraft.training.data import EpochStream, SampledText, Seq2SeqData
 from nlgraft.training.losses import Seq2SeqObjective, segment_losses
 from nlgraft.training.masked_text import MaskedSpans
 from nlgraft.training.models import fresh_model, read_config, read_encoder, read_model, write_model
-from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.seeds import derive_seed
-from nlgraft.training.step import Training
+from nlgraft.training.step import RowsFirst, Training
 from nlgraft.training.train_config import View
 from nlgraft.training.views import Encoded
 from nlgraft.training.weights import CarryReport, carry_over

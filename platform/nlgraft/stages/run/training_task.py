@@ -18,9 +18,8 @@ from nlgraft.text.word_tokenizers import TOKENIZER_FILE, WordSampler
 from nlgraft.training.loop import TrainOutcome
 from nlgraft.training.loop import train as run_loop
 from nlgraft.training.masked_text import TEXT, WORD_SIZES, WORDS
-from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.seeds import derive_seed
-from nlgraft.training.step import TrainData, Training
+from nlgraft.training.step import RowsFirst, TrainData, Training
 from nlgraft.training.views import Encoded, IntArray
 from nlgraft.training.weights import save_model
 

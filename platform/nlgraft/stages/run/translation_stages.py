@@ -20,13 +20,12 @@ from nlgraft.evaluation.artifact import (
     write_segments,
 )
 from nlgraft.evaluation.calibration import evaluate_calibration, token_confidences
-from nlgraft.evaluation.efficiency import speed_signature
 from nlgraft.evaluation.inputs import Inputs, with_foreign_source
 from nlgraft.evaluation.learned_metric import build_scorer, learned_rows
 from nlgraft.evaluation.overlap import lead, oracle
 from nlgraft.evaluation.scores import Evaluation, Score, evaluate_documents, evaluate_text, score_statistics
 from nlgraft.evaluation.scripts import TextTokenizers, choose_tokenizers
-from nlgraft.evaluation.translation import Translations
+from nlgraft.evaluation.translation import Translations, speed_signature
 from nlgraft.evaluation.translation import translate as decode
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import GenerationConfig
