@@ -89,8 +89,8 @@ def train_generator(context: StageContext) -> None:
     signature = "L_p + lambda L_d, nats per predicted token"
     num_parameters = outcome.num_trained_parameters
     scores = {
-        "generator/dev_loss": Score("loss", outcome.best_value, 1, "minimize", signature),
-        "generator/parameters": Score("parameters", num_parameters, 1, "minimize", "trained parameters"),
+        "generator/dev_loss": Score(outcome.best_value, 1, "minimize", signature),
+        "generator/parameters": Score(num_parameters, 1, "minimize", "trained parameters"),
     }
     write_metrics(context.directory, scores)
 

@@ -21,7 +21,7 @@ from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.exchange_kinds import SIDE
 from nlgraft.stages.run.new_rows import KEPT, new_rows_of_one_table
 from nlgraft.stages.run.text_stages import read_encoded, text_of
-from nlgraft.stages.run.training_task import TrainingTask, evaluate_statistics, write_scores, write_split
+from nlgraft.stages.run.training_task import TrainingTask, write_scores, write_split
 from nlgraft.stages.training_settings import TrainLanguageModelInputs
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
@@ -173,8 +173,8 @@ def _learned(settings: TrainCausalSettings, model: TransformersCausalLM) -> Lear
 def _bytes_read(num_bytes: int, outcome: TrainOutcome) -> dict[str, Score]:
     speed, signature = num_bytes / outcome.seconds, "ends of lines included, as often as they were read"
     return {
-        "train_bytes": Score("train_bytes", num_bytes, 1, "minimize", signature),
-        "train_bytes_per_s": Score("train_bytes_per_s", speed, 1, "maximize", signature),
+        "train_bytes": Score(num_bytes, 1, "minimize", signature),
+        "train_bytes_per_s": Score(speed, 1, "maximize", signature),
     }
 
 
@@ -200,7 +200,7 @@ def _evaluate(
     rows = causal_losses(model, lines, ends, max_tokens, device)
     num_bytes = bytes_of(inputs.corpus, split).astype(np.float64)
     statistics = {"loss": rows, "bits_per_byte": np.stack([rows[:, 0], num_bytes], 1)}
-    return evaluate_statistics(statistics, _SIGNATURE)
+    return Evaluation.of(statistics, _SIGNATURE)
 
 
 # Text and vocabularies of causal language models.
@@ -280,13 +280,10 @@ def measure_text(context: StageContext) -> None:
         "text/unknown_tokens": float((ids == unknown).mean()),
         "text/untrained_tokens": float(np.isin(ids, _untrained(inputs)).mean()),
     }
-    write_metrics(
-        context.directory,
-        {
-            name: Score(name, value, len(lines), METRICS[name].direction, "of test")
-            for name, value in measured.items()
-        },
-    )
+    scores = {
+        name: Score(value, len(lines), METRICS[name].direction, "of test") for name, value in measured.items()
+    }
+    write_metrics(context.directory, scores)
 
 
 def _untrained(inputs: MeasureInputs[Path]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
@@ -317,10 +314,8 @@ def generate(context: StageContext) -> None:
     bytes_per_token = int(bytes_of(inputs.corpus, "dev").sum()) / max(1, num_tokens)
     signature = f"texts:{NUM_TEXTS}|tokens:{texts.shape[1]}|device:{torch.device(context.device).type}"
     measured = {"generation/tokens_per_s": speed, "generation/bytes_per_s": speed * bytes_per_token}
-    write_metrics(
-        context.directory,
-        {name: Score(name, value, NUM_TEXTS, "maximize", signature) for name, value in measured.items()},
-    )
+    scores = {name: Score(value, NUM_TEXTS, "maximize", signature) for name, value in measured.items()}
+    write_metrics(context.directory, scores)
 
 
 def _sample(model: TransformersCausalLM, ends: LineEnds) -> torch.Tensor:
@@ -352,15 +347,11 @@ def catch_up(context: StageContext) -> None:
     last_step = curves[-1][0]
     seconds = train_s * (reached[0] if reached else last_step) / last_step
     signature = "at evaluations on dev; steps of equal length"
-    write_metrics(
-        context.directory,
-        {
-            "catch_up/is_reached": Score(
-                "catch_up/is_reached", float(bool(reached)), 1, "maximize", signature
-            ),
-            "catch_up/s": Score("catch_up/s", seconds, 1, "minimize", signature),
-        },
-    )
+    scores = {
+        "catch_up/is_reached": Score(float(bool(reached)), 1, "maximize", signature),
+        "catch_up/s": Score(seconds, 1, "minimize", signature),
+    }
+    write_metrics(context.directory, scores)
 
 
 # Low-rank adapters on the body of a causal language model, by peft (an extra).

@@ -66,7 +66,7 @@ def pretrain(context: StageContext) -> None:
 
     def measure(model: Pretraining) -> Evaluation:
         loss = _dev_loss(model, dev, context.device)
-        return Evaluation({"loss": Score("loss", loss, 1, "minimize", _SIGNATURE)}, {})
+        return Evaluation({"loss": Score(loss, 1, "minimize", _SIGNATURE)}, {})
 
     def save(model: Pretraining, directory: Path) -> None:
         with quiet_transformers():

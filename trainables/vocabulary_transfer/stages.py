@@ -153,7 +153,7 @@ def measure_text(context: StageContext) -> None:
     write_metrics(
         context.directory,
         {
-            name: Score(name, value, len(lines["test"]), METRICS[name].direction, signatures[name])
+            name: Score(value, len(lines["test"]), METRICS[name].direction, signatures[name])
             for name, value in (of_all | of_test).items()
         },
     )
@@ -196,7 +196,7 @@ def measure_speed(context: StageContext) -> None:
         for task, run in tasks.items():
             name = f"{task}/lines_per_s.length_{group}"
             value = len(batch.classes) / _fastest_s(lambda run=run, batch=batch: run(batch), model)
-            scores[name] = Score(name, value, len(batch.classes), "maximize", signature)
+            scores[name] = Score(value, len(batch.classes), "maximize", signature)
     write_metrics(context.directory, scores)
 
 

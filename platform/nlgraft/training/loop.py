@@ -70,7 +70,7 @@ class TrainOutcome(Progress):
             "train_tokens": (self.num_tokens, "tokens whose loss was taken, as often as they were seen"),
             "train_s": (self.seconds, "seconds of training steps"),
         }
-        return {name: Score(name, value, 1, "minimize", text) for name, (value, text) in measured.items()}
+        return {name: Score(value, 1, "minimize", text) for name, (value, text) in measured.items()}
 
 
 def train(

@@ -66,7 +66,7 @@ def train(context: StageContext) -> None:
 
     training = Training(model, classification_objective, data, settings.train)
     outcome, _ = TrainingTask(training, measure, save).run(context)
-    mean = Score("accuracy.curve", _curve_mean(outcome), len(dev), "maximize", "trapezoids over steps|points")
+    mean = Score(_curve_mean(outcome), len(dev), "maximize", "trapezoids over steps|points")
     write_metrics(context.directory, {"dev/accuracy.curve": mean})
 
 

@@ -107,10 +107,9 @@ def choose(context: StageContext) -> None:
     """Measure how much faster bf16 is than fp32 here, and write which of them trainings are to use."""
     gain = measure_gain(context.device)
     is_bf16 = write_choice(context.directory, gain)
+    signature = "speed of bf16 by that of fp32 in training; 0: not supported"
     scores = {
-        "precision/is_bf16": Score("is_bf16", float(is_bf16), 1, "maximize", "1: bf16, 0: fp32"),
-        "precision/bf16_gain": Score(
-            "bf16_gain", gain, 1, "maximize", "speed of bf16 by that of fp32 in training; 0: not supported"
-        ),
+        "precision/is_bf16": Score(float(is_bf16), 1, "maximize", "1: bf16, 0: fp32"),
+        "precision/bf16_gain": Score(gain, 1, "maximize", signature),
     }
     write_metrics(context.directory, scores)

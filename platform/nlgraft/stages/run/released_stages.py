@@ -236,7 +236,7 @@ def read_checkpoint(context: StageContext) -> None:
 
 
 def _write_size(model: nn.Module, note: str, directory: Path) -> None:
-    size = Score("parameters", count_parameters(model)[0], 1, "minimize", note)
+    size = Score(count_parameters(model)[0], 1, "minimize", note)
     write_metrics(directory, {"upstream/parameters_total": size})
 
 

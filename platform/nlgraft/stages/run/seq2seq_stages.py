@@ -20,7 +20,7 @@ from nlgraft.stages.config_parts import MaskedSpansConfig
 from nlgraft.stages.run.context_stages import read_means
 from nlgraft.stages.run.new_rows import new_rows_first
 from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded, text_of, training_budget, vocab_sizes
-from nlgraft.stages.run.training_task import TrainingTask, evaluate_statistics
+from nlgraft.stages.run.training_task import TrainingTask
 from nlgraft.stages.seq2seq_graph import TRAIN, TrainInputs, TrainSettings
 from nlgraft.text.corpora import read_corpus
 from nlgraft.training.data import EpochStream, SampledText, Seq2SeqData
@@ -108,7 +108,7 @@ def training_task(
 
     def measure(model: Seq2Seq) -> Evaluation:
         rows = segment_losses(model, dev.in_order(), len(dev), context.device)
-        return evaluate_statistics({"loss": rows}, LOSS_SIGNATURE)
+        return Evaluation.of({"loss": rows}, LOSS_SIGNATURE)
 
     return TrainingTask(
         Training(model, Seq2SeqObjective.of(settings.train), data, settings.train, settings.learned),

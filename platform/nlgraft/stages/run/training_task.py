@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nlgraft.evaluation.artifact import write_metrics, write_segments
-from nlgraft.evaluation.scores import Evaluation, Score, score_statistics
-from nlgraft.evaluation.sufficient import Statistics
+from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.metrics import metric_name
 from nlgraft.text.tokenizer_config import WordSampling
@@ -84,12 +83,6 @@ class TrainingTask:
             for step, value, _ in outcome.curves.get(metric_name(f"dev/{name}", self.prefix), [])
             if step in self.report_steps
         }
-
-
-def evaluate_statistics(statistics: Mapping[str, Statistics], signature: str) -> Evaluation:
-    """Score the statistics of segments, by metric name, each [N, k]."""
-    scores = {name: score_statistics(name, rows, signature) for name, rows in statistics.items()}
-    return Evaluation(scores, statistics)
 
 
 def write_split(directory: Path, split: str, evaluation: Evaluation, prefix: str = "") -> None:
