@@ -13,8 +13,8 @@ from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
 from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, SUBWORD_NMT, WORDPIECE, Kind, Tok
 from nlgraft.vocab.tokenizers.vocabulary import make_vocabulary
 from trainables.embedding_transfer.config import SegmentationRates
+from trainables.embedding_transfer.generator_data import Perturber
 from trainables.embedding_transfer.generator_training import NO_WORD, distillation_loss
-from trainables.embedding_transfer.perturbation import Perturber
 
 
 def vocabulary(surfaces, marking):

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from nlgraft.nn.classifier import Classifier
 from nlgraft.nn.context_config import BiLMConfig
 from nlgraft.nn.language_models import BiLM
+from nlgraft.nn.masked_lm_models import Classifier
 from nlgraft.nn.model_config import ClassifierConfig, TransformerConfig
 from nlgraft.text.batches import Ragged
 from nlgraft.training.classification_training import LabelledData, classification_objective
@@ -22,8 +22,7 @@ from nlgraft.training.loop import train
 from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.masked_lm_training import fresh_encoder
 from nlgraft.training.masked_text import MaskingIds
-from nlgraft.training.rows_first import RowsFirst
-from nlgraft.training.step import Training
+from nlgraft.training.step import RowsFirst, Training
 from nlgraft.training.train_config import TrainConfig
 from nlgraft.training.weights import load_weights
 from tests.unit.training.toy import VOCABULARY, Recorder, ToyData, ToyModel, dev_loss_of, make_context

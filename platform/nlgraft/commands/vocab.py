@@ -309,7 +309,7 @@ def extend_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: b
 @_file_errors
 def diff(first: Path, second: Path, limit: int, is_json: bool) -> None:
     """List the rows in which two plans differ, as diff does; exit 1 when there are any."""
-    from nlgraft.vocab.plans.transfer_plan import TransferPlan
+    from nlgraft.vocab.transfer_plan import TransferPlan
 
     differences = TransferPlan.load(first).diff(TransferPlan.load(second))
     shown = differences[:limit]

@@ -216,30 +216,30 @@ CHECKPOINTS = "nlgraft.stages.kind_checks:checkpoints"
 """The check of all kinds of stages that read a released checkpoint."""
 
 MBART_TOKENIZER = StageKind(
-    "nlgraft.stages.run.mbart_stages:renumber_tokenizer",
+    "nlgraft.stages.run.released_stages:renumber_tokenizer",
     ReleasedTokenizerSettings,
     NoInputs,
     check=CHECKPOINTS,
 )
 MARIAN_TOKENIZER = StageKind(
-    "nlgraft.stages.run.mbart_stages:renumber_marian_tokenizer",
+    "nlgraft.stages.run.released_stages:renumber_marian_tokenizer",
     MarianTokenizerSettings,
     NoInputs,
     version=2,
     check=CHECKPOINTS,
 )
 MBART = StageKind(
-    "nlgraft.stages.run.mbart_stages:read_checkpoint", MbartSettings, ReleasedInputs, check=CHECKPOINTS
+    "nlgraft.stages.run.released_stages:read_checkpoint", MbartSettings, ReleasedInputs, check=CHECKPOINTS
 )
 BERT_TOKENIZER = StageKind(
-    "nlgraft.stages.run.bert_stages:renumber_tokenizer",
+    "nlgraft.stages.run.released_stages:renumber_bert_tokenizer",
     ReleasedTokenizerSettings,
     NoInputs,
     check=CHECKPOINTS,
 )
 BERT_MASKED_LM = StageKind(
-    "nlgraft.stages.run.bert_stages:read_encoder", CheckpointSettings, ReleasedInputs, check=CHECKPOINTS
+    "nlgraft.stages.run.released_stages:read_encoder", CheckpointSettings, ReleasedInputs, check=CHECKPOINTS
 )
 BERT_ARCHITECTURE = StageKind(
-    "nlgraft.stages.run.bert_stages:read_architecture", CheckpointSettings, NoInputs, check=CHECKPOINTS
+    "nlgraft.stages.run.released_stages:read_architecture", CheckpointSettings, NoInputs, check=CHECKPOINTS
 )

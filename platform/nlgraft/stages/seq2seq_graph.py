@@ -379,12 +379,11 @@ def upstream_scores(
 class CarrySettings(Settings):
     """Mapping of an earlier model's weights into another architecture; unmapped names are an error."""
 
-    rename: tuple[tuple[Pattern, str], ...] = ()
-    """Regular expression and replacement, applied to the earlier names in turn."""
     fresh: tuple[Pattern, ...] = ()
     """Names that keep their fresh initialisation."""
-    drop: tuple[Pattern, ...] = ()
-    """Earlier names, after renaming, that are not used."""
+    # Constants: fingerprints of stored trainings hold them.
+    rename: tuple[()] = ()
+    drop: tuple[()] = ()
 
 
 class TrainSettings(TrainingSettings[SmoothedTrainConfig]):

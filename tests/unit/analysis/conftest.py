@@ -16,7 +16,7 @@ from nlgraft.analysis.study_result import StudyResult
 from nlgraft.basics.errors import TrialFailed
 from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.evaluation.artifact import write_evaluation, write_metrics
-from nlgraft.evaluation.scores import Evaluation, Score, evaluate_text, score_statistics
+from nlgraft.evaluation.scores import Evaluation, Score, evaluate_text
 from nlgraft.pipeline.stage import NullReporter, Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord, run_trial
@@ -118,11 +118,11 @@ def score(context):
             [[line[0] == guess.split()[0], 1.0] for line, guess in zip(lines, guesses, strict=True)]
         )
         for name, rows in (("reference_length", lengths), ("accuracy", right)):
-            evaluation |= Evaluation({name: score_statistics(name, rows, "made up")}, {name: rows})
+            evaluation |= Evaluation.of({name: rows}, "made up")
         write_evaluation(context.directory, split, guesses, [" ".join(line) for line in lines], evaluation)
-    saved = Score("length_saved", 1 - LENGTH[config["arm"]], config["segments"], "maximize", "pieces")
+    saved = Score(1 - LENGTH[config["arm"]], config["segments"], "maximize", "pieces")
     write_metrics(context.directory, {"test/length_saved": saved})
-    speed = Score("speed", 40 + quality.random(), config["segments"], "maximize", "beam:5")
+    speed = Score(40 + quality.random(), config["segments"], "maximize", "beam:5")
     write_metrics(context.directory, {"test/sentences_per_s": speed})
 
 

@@ -18,12 +18,12 @@ from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.stages.released_graph import released
-from nlgraft.stages.run.mbart_stages import SPM_FILE, renumbered, their_rows
+from nlgraft.stages.run.released_stages import SPM_FILE, renumbered, their_rows
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizers import SentencePiece
 from nlgraft.training.models import read_model
-from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
+from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
 from tests.tiny_models import tiny_translator
 from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import Config, stage_graph

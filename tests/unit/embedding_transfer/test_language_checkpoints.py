@@ -15,7 +15,7 @@ from nlgraft.text.corpora import load_corpus, read_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.models import read_model
-from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
+from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
 from tests.released_translators import FAMILIES, check_alike, write_marian, write_multilingual
 from tests.unit.stages.runs import finish, made
 

@@ -14,7 +14,7 @@ from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.training.models import read_model
-from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
+from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
 from trainables.embedding_transfer import METRICS, Config, stage_graph
 
 SPLITS = ("dev", "test")

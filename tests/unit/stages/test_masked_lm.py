@@ -41,7 +41,7 @@ from nlgraft.text.tokenizer_config import TokenizerConfig, WordTokenizerConfig
 from nlgraft.training.masked_lm_training import read_masked_lm
 from nlgraft.training.models import read_model
 from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig, TrainConfig
-from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
+from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
 from tests.unit.stages.runs import finish
 
 TRAIN = TrainConfig(

@@ -86,7 +86,7 @@ def char_perplexity(
     nats = evaluation.statistics["loss"][is_whole_N, 0].sum()
     value = math.exp(nats / characters_N[is_whole_N].sum())
     signature = f"char_perplexity|{condition(model)}|uncut lines"
-    return Score("char_perplexity", value, int(is_whole_N.sum()), "minimize", signature)
+    return Score(value, int(is_whole_N.sum()), "minimize", signature)
 
 
 def _whole_lines(sentences: Ragged, max_tokens: int | None) -> NDArray[np.bool_]:

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from nlgraft.evaluation.artifact import write_metrics, write_segments
-from nlgraft.evaluation.scores import Evaluation, Score, score_statistics
-from nlgraft.evaluation.sufficient import Statistics
+from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.metrics import metric_name
 from nlgraft.stages.shared_kinds import SIDE
@@ -22,12 +21,11 @@ from nlgraft.text.word_tokenizers import TOKENIZER_FILE, WordSampler
 from nlgraft.training.loop import TrainOutcome
 from nlgraft.training.loop import train as run_loop
 from nlgraft.training.masked_text import TEXT, WORD_SIZES, WORDS
-from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.seeds import derive_seed
-from nlgraft.training.step import TrainData, Training
+from nlgraft.training.step import RowsFirst, TrainData, Training
 from nlgraft.training.views import Encoded, IntArray
 from nlgraft.training.weights import save_model
-from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
+from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
 
 
 @dataclass(frozen=True)
@@ -91,12 +89,6 @@ class TrainingTask:
             for step, value, _ in outcome.curves.get(metric_name(f"dev/{name}", self.prefix), [])
             if step in self.report_steps
         }
-
-
-def evaluate_statistics(statistics: Mapping[str, Statistics], signature: str) -> Evaluation:
-    """Score the statistics of segments, by metric name, each [N, k]."""
-    scores = {name: score_statistics(name, rows, signature) for name, rows in statistics.items()}
-    return Evaluation(scores, statistics)
 
 
 def write_split(directory: Path, split: str, evaluation: Evaluation, prefix: str = "") -> None:
