@@ -91,6 +91,12 @@ def test_the_study_of_every_system_is_planned_without_a_problem_at_every_scale(
     named = [line.split("  ")[0] for line in done.output.splitlines() if line.startswith("nlgraft ")]
     assert named[:3] == [f"nlgraft plan {system}.yaml", f"nlgraft run {system}.yaml", named[2]]
     nlgraft("validate", f"{system}.yaml")
+    study = Study.from_yaml(f"{system}.yaml")
+    assert study.claims
+    assert study.analysis.family == "claims"
+    schema = re.findall(r"^# yaml-language-server: \$schema=(.*)$", Path(f"{system}.yaml").read_text(), re.M)
+    assert "claims" in json.loads(Path(schema[0]).read_text("utf-8"))["properties"]
+    assert "a cell has learned something from test/" in done.output or system == "llm_vocabulary"
 
 
 def test_the_splits_divide_the_text_and_share_no_line(place: Path, text: dict[str, list[str]]) -> None:

@@ -51,9 +51,9 @@ class Examples:
     why_none: str = ""
 
 
-def examples_of(result: ComparedResults) -> list[Examples]:
-    """Choose the examples of every cell against the baseline."""
-    return [_examples(result, cell.cell.label) for cell in result.cells[1:]]
+def examples_of(result: ComparedResults, most: int | None = None) -> list[Examples]:
+    """Choose the examples of every cell, or of the first ``most`` cells, against the baseline."""
+    return [_examples(result, cell.cell.label) for cell in result.cells[1:][:most]]
 
 
 def _examples(result: ComparedResults, label: str) -> Examples:

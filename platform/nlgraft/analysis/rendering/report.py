@@ -13,6 +13,7 @@ from nlgraft.analysis.data.provenance import corpora
 from nlgraft.analysis.data.trials import CellResult
 from nlgraft.analysis.estimates.comparison import Comparison, rounded
 from nlgraft.analysis.estimates.expected_best import expected_best
+from nlgraft.analysis.policy.examples import examples_of
 from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.rendering import (
     journals,
@@ -36,6 +37,7 @@ _COMPARED = (
     *("difference", "ci_low", "ci_high", "p", "p_holm", "p_segments", "margin", "p_equal", "p_equal_holm"),
     *("standing", "is_within_margin", "smallest_detectable", "seeds_needed"),
 )
+_NUM_EXAMPLES, _MOST_CELLS_WITH_TEXT = 5, 12
 
 
 def render(result: RecordedResults, kind: str) -> str:
@@ -198,6 +200,8 @@ def _html(result: RecordedResults) -> str:
         facts[f"{kind}_figures"] = [(figure.caption or figure.title, figure.inline()) for figure in drawings]
     facts["legend"] = [(tables.cell_name(cell), index) for index, cell in enumerate(result.cells)]
     facts["num_series"] = drawing.NUM_SERIES
+    facts["examples"] = examples_of(result, _MOST_CELLS_WITH_TEXT)
+    facts["num_examples"] = _NUM_EXAMPLES
     return _template("report.html.j2").render(facts)
 
 
