@@ -75,21 +75,21 @@ def test_it_reads_and_says_what_it_does_in_transformers(store, family, checkpoin
 
 
 @pytest.mark.parametrize(
-    ("family", "sides"),
+    ("family", "sides", "methods"),
     [
-        ("mbart", "decoder"),
-        ("mbart_50", "both"),
-        ("m2m_100", "encoder"),
-        ("nllb", "decoder"),
-        ("nllb", "both"),
+        ("mbart", "decoder", METHODS),
+        ("mbart_50", "both", ["patt_eg"]),
+        ("m2m_100", "encoder", ["att_eg"]),
+        ("nllb", "decoder", ["patt_eg"]),
+        ("nllb", "both", ["avg_eg"]),
     ],
 )
-def test_a_study_runs_to_the_end(store, family, sides, checkpoints):
-    """Planned and run with each generator; languages keep their rows and places in the new vocabulary."""
+def test_a_study_runs_to_the_end(store, family, sides, methods, checkpoints):
+    """Planned with each generator; languages keep their rows and places in the new vocabulary."""
     languages = FAMILIES[family][2]
     plan = study_of(checkpoints / family, languages, sides=sides, is_shared=sides == "both").plan()
     assert len(plan.trials) == len(METHODS)
-    for trial in plan.trials:
+    for trial in [trial for trial in plan.trials if trial.config["transfer"]["method"] in methods]:
         record, at = finish(store, trial.graph, trial.config)
         assert {"dev/bleu", "upstream/dev_bleu"} <= set(record.metrics)
         before, after = read_model(at("upstream")), read_model(at("transfer"))
