@@ -39,7 +39,7 @@ _TRANSLATION = {
     "independent": {"max_steps": 3, "warmup_steps": 1, "peak_lr": 0.01, "eval_every_steps": 2},
     "generator": _GENERATOR,
     "vectors": {"epochs": 1},
-    "decode": {"beam": 1, "max_length_offset": 5},
+    "decode": {"beam": 1, "max_length_ratio": 0, "max_length_offset": 6},
 }
 _TEXT = {
     **_TRANSLATION,

@@ -48,7 +48,7 @@ def study_of(directory, languages, *, methods=METHODS, sides="decoder", is_share
                 "generator": GENERATOR,
                 "transfer": {"sides": sides},
                 "downstream": {"train": TRAIN},
-                "decode": {"beam": 1, "max_length_offset": 3},
+                "decode": {"beam": 1, "max_length_ratio": 0, "max_length_offset": 6},
             },
             "factors": {
                 "method": {"target": "transfer.method", "levels": methods, "baseline": methods[0]},
