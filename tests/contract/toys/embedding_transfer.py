@@ -56,7 +56,7 @@ _TEXT = {
 _MASKED_LM = {
     "data": _corpora("monolingual"),
     "masked_lm": {
-        "model": {"d_model": 16, "num_heads": 2, "ffn_dim": 32},
+        "model": {"d_model": 16, "num_heads": 2, "ffn_dim": 32, "num_layers": 1},
         "upstream_tokenizer": {"vocab_size": 160},
         "downstream_tokenizer": {"vocab_size": 180},
     },
