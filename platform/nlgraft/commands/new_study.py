@@ -536,7 +536,9 @@ def _write_fitting(template: str, system: System, values: Mapping[str, Any], out
         plans = {scale: api.plan(Study.from_yaml(out, [f"@{scale}"])) for scale in SCALES}
         seconds = {scale: plan_s(plans[scale]) for scale in _TARGET_S}
         texts |= {scale: _in_words(scale_s) for scale, scale_s in seconds.items()}
-        shares = {scale: target / max(target, seconds[scale] or target) for scale, target in _TARGET_S.items()}
+        shares = {
+            scale: target / max(target, seconds[scale] or target) for scale, target in _TARGET_S.items()
+        }
         if is_shortened or set(shares.values()) == {1.0}:
             break
         factors |= {scale: factors[scale] * share for scale, share in shares.items()}
