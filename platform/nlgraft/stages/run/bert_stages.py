@@ -22,7 +22,6 @@ from nlgraft.nn.conversion.encoders import (
     read_encoder_config,
 )
 from nlgraft.nn.masked_lm_models import EncoderMaskedLM
-from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.config_parts import MASK_TOKEN
 from nlgraft.stages.released_graph import BERT_ARCHITECTURE, BERT_MASKED_LM, BERT_TOKENIZER
@@ -101,6 +100,7 @@ def renumbered(
     rest = [i for i, surface in enumerate(vocabulary.surfaces) if surface and i not in names]
     if taken := {vocabulary.surfaces[i] for i in rest} & {*names.values(), *languages, *symbols}:
         raise DataError(f"{where}: {', '.join(sorted(taken))} among its tokens, which are names of ours")
+    # A language begins a target as [CLS] begins a text; a symbol stands between parts, as [SEP] does.
     cls, sep = vocabulary.roles["cls"], vocabulary.roles["sep"]
     ids = [*special, *[cls] * len(languages), *[sep] * len(symbols), *rest]
     first = [*names.values(), *languages, *symbols]
@@ -157,14 +157,10 @@ def read_encoder(context: StageContext) -> None:
 
 def read_architecture(context: StageContext) -> None:
     """Write the description of an encoder-decoder of a BERT's sizes, for a model without pretraining."""
-    write_description(_architecture(context), context.directory)
-
-
-def _architecture(context: StageContext) -> TransformerConfig:
     settings, _ = BERT_ARCHITECTURE.read(context)
     path = context.locations["checkpoint"]
     try:
         config = read_encoder_config(read_checkpoint_config(path, settings.revision), path)
     except ContractError as error:
         raise DataError(f"upstream.checkpoint: {error}") from error
-    return config.model_copy(update={"pad_id": PAD})
+    write_description(config.model_copy(update={"pad_id": PAD}), context.directory)

@@ -63,8 +63,7 @@ def renumber_tokenizer(context: StageContext) -> None:
         raise DataError(
             f"{path}: missing; an mBART's directory holds {SPM_FILE}, config.json and its weights"
         )
-    proto: Any = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
-    proto.ParseFromString(path.read_bytes())
+    proto = _read(path)
     made = renumbered(proto, path, settings.languages, settings.symbols)
     (context.directory / TOKENIZER_FILE).write_bytes(made.SerializeToString())
     if (path.parent / VOCABULARY_FILE).is_file():
@@ -114,11 +113,16 @@ def renumbered(proto: Any, path: Path, languages: Sequence[str] = (), symbols: S
         # A user-defined piece is matched before the model segments, whatever its score.
         made.pieces.add(piece=symbol, score=0.0, type=begin.USER_DEFINED)
     made.pieces.extend(proto.pieces[3:])
-    spec = made.trainer_spec
+    _state_pieces(made)
+    return made
+
+
+def _state_pieces(proto: Any) -> None:
+    """Let a model say which of its pieces are special, and how many there are."""
+    spec = proto.trainer_spec
     spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = PAD, UNK, BOS, EOS
     spec.pad_piece, spec.unk_piece, spec.bos_piece, spec.eos_piece = SPECIAL_PIECES
-    spec.vocab_size = len(made.pieces)
-    return made
+    spec.vocab_size = len(proto.pieces)
 
 
 def their_rows(num_tokens: int, start_id: int, mask_id: int, language_ids: Sequence[int] = ()) -> list[int]:
@@ -207,6 +211,7 @@ def read_checkpoint(context: StageContext) -> None:
             f"{path}: {num_theirs} tokens in config.json, but its tokenizer and upstream.start_id {start_id} "
             f"reach to {max(rows)}"
         )
+    # Their ids number one table; with two, each side would need ids of its own.
     if len(released.output_projection.weight) != num_theirs:
         raise DataError(f"{path}: a vocabulary of its own for each side; give a checkpoint with one for both")
     model = with_rows(released, rows, has_silent_copies=info.architecture is Architecture.MARIAN)
@@ -305,8 +310,5 @@ def _with_pieces(proto: Any, pieces: Sequence[str], vocabulary: Container[str]) 
             piece.CopyFrom(pieces_by_name[name])
         if name not in pieces_by_name or name not in vocabulary:
             piece.type = piece.UNUSED
-    spec = made.trainer_spec
-    spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = PAD, UNK, BOS, EOS
-    spec.pad_piece, spec.unk_piece, spec.bos_piece, spec.eos_piece = SPECIAL_PIECES
-    spec.vocab_size = len(made.pieces)
+    _state_pieces(made)
     return made
