@@ -44,7 +44,7 @@ def shown(make_study, run, store):
         study = make_study(seeds=list(seeds), factors=factors, **changes)
         run(study, store, skip=skip)
         result = StudyResult.read(study, store)
-        result.render("md")
+        result.frame()
         return result
 
     return show
@@ -238,7 +238,7 @@ def test_a_setting_that_changes_no_score_asks_nothing_new(shown):
 
 def test_another_version_of_a_stage_is_another_question_and_says_so(here, monkeypatch):
     """The code of a stage is edited and its version raised: where scores change, no second full level."""
-    here.run().render("md")
+    here.run().frame()
     monkeypatch.setattr(sys.modules[registered.SYSTEM], "VERSION", 2)
     same = here.run().compare("arm=avg")
     monkeypatch.setitem(registered.RIGHT, "avg", 0.75)

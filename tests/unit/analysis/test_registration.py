@@ -84,17 +84,17 @@ def test_what_had_been_seen_is_said(here):
 def test_analyses_before_the_registration_are_counted(here, name):
     """Of the same study, or of any other one on the same test set."""
     here.document["name"] = name
-    here.run().render("md")
+    here.run().frame()
     here.document["name"] = "guesses"
     if name == "another":
         here.document["base"]["steps"] = 12
     registered = nlgraft.register(here.study())
     assert registered.analyses == (2,), "the first entry declares"
     for _ in range(2):  # what is shown afterwards does not count
-        here.run().render("md")
+        here.run().frame()
         assert "after 1 analysis of its test segments" in str(here.registration())
     put("seeds", [1, 2, 3, 4])(here)
-    here.run().render("md")
+    here.run().frame()
     assert nlgraft.register(here.study()).analyses == ((2, 3) if name == "guesses" else (2, 4, 5))
 
 
@@ -115,7 +115,7 @@ def test_cells_left_out_by_only_and_failed_seeds_are_shown(here):
 def test_seeds_that_finished_beyond_the_registered_ones_are_shown_for_ever(here):
     nlgraft.register(here.study())
     put("seeds", [1, 2, 3, 4, 5])(here)
-    here.run().render("md")
+    here.run().frame()
     assert here.deviations() == ["seeds: 1, 2, 3 → 1, 2, 3, 4, 5 (4, 5 added)"]
     put("seeds", [1, 2, 3])(here)
     deviations = here.deviations()
@@ -188,11 +188,11 @@ def test_reports_list_every_deviation(finished):
 
 
 def test_the_ledger_says_how_an_analysis_stood_to_the_registration(here):
-    here.run().render("md")
+    here.run().frame()
     digest = nlgraft.register(here.study()).digest[:12]
-    here.run().render("md")
+    here.run().frame()
     put("seeds", [1, 2, 3, 4])(here)
-    here.run().render("md")
+    here.run().frame()
     study = str(here.root / "guesses.yaml")
     store = ["--storage", str(here.root / "store")]
     listed = CliRunner(env={"COLUMNS": "300"}).invoke(main, ["ledger", study, *store])
