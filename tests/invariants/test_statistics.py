@@ -12,7 +12,6 @@ from nlgraft.analysis.data.ledger import Look, Plan
 from nlgraft.analysis.data.trials import Measured, by_document
 from nlgraft.analysis.estimates.comparer import Comparer
 from nlgraft.analysis.estimates.comparison import Comparison
-from nlgraft.analysis.estimates.equivalence import equal_p
 from nlgraft.analysis.estimates.looks import p_over_looks
 from nlgraft.analysis.estimates.noise_prior import tail
 from nlgraft.analysis.estimates.power import smallest_detectable
@@ -331,7 +330,9 @@ def _pair(values, looks, last, margin):
         if look <= last:
             comparison = _difference(values[:look], margin)
             p = 2 * float(tail(abs(comparison.difference), comparison.seed_variance / look, comparison.df))
-            taken[look] = Look(difference=comparison.difference, p=p, p_equal=equal_p(comparison))
+            taken[look] = Look(
+                difference=comparison.difference, p=p, p_equal=comparison.estimate.equal_p(margin)
+            )
     return p_of_looks(Plan(seeds=tuple(range(looks[-1])), looks=looks), taken)
 
 

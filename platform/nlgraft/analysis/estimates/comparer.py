@@ -55,6 +55,7 @@ class Comparer:
     samples: int = 1000
     alpha: float = 0.05
     _draws: dict[Measured, Array] = field(default_factory=dict, repr=False)
+    _exchanged: dict[tuple[Measured, Measured], Array] = field(default_factory=dict, repr=False)
 
     def prepare(self, metric: str, measured: Iterable[Measured]) -> None:
         """Bootstrap many trials of one metric in one pass, so that later comparisons find their scores."""
@@ -166,12 +167,30 @@ class Comparer:
             return self._by_seeds(empty, differences, [*notes, reason])
         self.prepare(empty.metric, [trial for row in rows for trial in row])
         bootstrapped = np.stack([weighed @ np.stack([self._draws[trial] for trial in row]) for row in rows])
-        num_segments = len(_segments(rows[0][0]))
-        exchanged = None
-        if len(cells) == 2:
-            a_rows, b_rows = (np.stack([_segments(row[side]) for row in rows]) for side in (0, 1))
-            exchanged = resampling.randomised_differences(a_rows, b_rows, _score(empty.metric), self.samples)
-        return self._by_segments(empty, differences, bootstrapped, exchanged, num_segments, notes)
+        noise = resampling.spread(differences, bootstrapped, self.samples, empty.prior)
+        tested = noise
+        if self.test == "approximate_randomisation" and len(cells) == 2:
+            exchanged = self._exchange(empty.metric, [(a, b) for a, b in rows])
+            tested = resampling.spread(differences, exchanged, self.samples, empty.prior)
+        difference = _known(empty.difference) - empty.null
+        fixed_seeds = bootstrapped.mean(axis=0)  # these trained models alone: only the segments vary
+        comparison = replace(
+            empty,
+            num_segments=len(_segments(rows[0][0])),
+            scope="seeds and segments" if len(seeds) > 1 else "segments",
+            ci=self._interval(empty, noise),
+            p=resampling.two_sided_p(difference, tested),
+            p_segments=resampling.p_value(difference, fixed_seeds - fixed_seeds.mean()),
+        )
+        return _with_variances(comparison, noise, notes)
+
+    def _exchange(self, metric: str, pairs: Sequence[tuple[Measured, Measured]]) -> Array:
+        """Differences of each seed's pair after exchanging outputs, shape (S, n); each is computed once."""
+        if new := [pair for pair in pairs if pair not in self._exchanged]:
+            a_rows, b_rows = (np.stack([_segments(pair[side]) for pair in new]) for side in (0, 1))
+            draws = resampling.randomised_differences(a_rows, b_rows, _score(metric), self.samples)
+            self._exchanged.update(zip(new, draws, strict=True))
+        return np.stack([self._exchanged[pair] for pair in pairs])
 
     def against_value(
         self, metric: str, a: str, a_trials: Mapping[int, Measured], value: float, margin: float
@@ -220,39 +239,7 @@ class Comparer:
             notes.append("the difference is identical for every seed, so there is nothing to test")
             return replace(comparison, notes=tuple(notes))
         p = resampling.two_sided_p(_known(comparison.difference) - comparison.null, noise)
-        comparison = replace(comparison, p=p, p_bootstrap=p, p_randomisation=p)
-        return _with_variances(comparison, noise, notes)
-
-    def _by_segments(
-        self,
-        comparison: Comparison,
-        differences: Array,
-        bootstrapped: Array,
-        exchanged: Array | None,
-        num_segments: int | None,
-        notes: list[str],
-    ) -> Comparison:
-        difference = _known(comparison.difference) - comparison.null
-        noise = resampling.spread(differences, bootstrapped, self.samples, comparison.prior)
-        p_bootstrap = resampling.two_sided_p(difference, noise)
-        p_randomisation = None
-        if exchanged is not None:
-            exchange_noise = resampling.spread(differences, exchanged, self.samples, comparison.prior)
-            p_randomisation = resampling.two_sided_p(difference, exchange_noise)
-        # These trained models alone: only the segments vary.
-        fixed_seeds = bootstrapped.mean(axis=0)
-        is_randomised = self.test == "approximate_randomisation" and p_randomisation is not None
-        comparison = replace(
-            comparison,
-            num_segments=num_segments,
-            scope="seeds and segments" if len(differences) > 1 else "segments",
-            ci=self._interval(comparison, noise),
-            p=p_randomisation if is_randomised else p_bootstrap,
-            p_bootstrap=p_bootstrap,
-            p_randomisation=p_randomisation,
-            p_segments=resampling.p_value(difference, fixed_seeds - fixed_seeds.mean()),
-        )
-        return _with_variances(comparison, noise, notes)
+        return _with_variances(replace(comparison, p=p), noise, notes)
 
     def _interval(self, comparison: Comparison, noise: Spread) -> tuple[float, float]:
         return resampling.interval(_known(comparison.difference), noise.draws, self.alpha)

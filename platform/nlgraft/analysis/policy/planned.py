@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from nlgraft.analysis.data.ledger import Look, Plan
 from nlgraft.analysis.estimates.comparison import Comparison
-from nlgraft.analysis.estimates.equivalence import equal_p
 from nlgraft.analysis.estimates.looks import look_levels
 from nlgraft.analysis.policy.rules import p_of_looks
 
@@ -39,7 +38,11 @@ def over_looks(plan: Plan, test: Test, margin: float | None, side: Callable[[flo
     last = set(plan.seeds[: taken[-1]])
     at_looks[taken[-1]] = latest if last == {*latest.seeds} else replace(test(sorted(last)), margin=margin)
     looks = {
-        number: Look(difference=side(at_look.difference), p=at_look.p, p_equal=equal_p(at_look))
+        number: Look(
+            difference=side(at_look.difference),
+            p=at_look.p,
+            p_equal=at_look.estimate.equal_p(margin) if margin is not None and at_look.estimate else None,
+        )
         for number, at_look in at_looks.items()
         if at_look.difference is not None
     }

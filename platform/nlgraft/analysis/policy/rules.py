@@ -21,7 +21,7 @@ from typing import Literal
 
 from nlgraft.analysis.data.ledger import VERSION, Asked, Basis, Entry, Hypothesis, Look, NoisePrior, Plan
 from nlgraft.analysis.estimates.looks import p_over_looks
-from nlgraft.analysis.estimates.resampling import Either, holm_either
+from nlgraft.analysis.estimates.resampling import Either, holm_either, open_as_one
 
 ALPHA = 0.05
 """Level that all declarations on a set of segments share, unless the first declares a higher one."""
@@ -127,9 +127,8 @@ class Declaration:
         if question in self.certain:
             return None, None
         looks = self.looks.get(question, {})
-        p, p_equal = p_of_looks(self.plans[question], looks, self.priors.get(question))
-        is_equal_asked = question in self.margins
-        return 1.0 if p is None else p, (1.0 if p_equal is None else p_equal) if is_equal_asked else None
+        pair = p_of_looks(self.plans[question], looks, self.priors.get(question))
+        return open_as_one(pair, self.margins.get(question))
 
     def is_decided(self, level: float) -> bool:
         """True if every question is, one with a margin in both ways: else an error is still possible."""

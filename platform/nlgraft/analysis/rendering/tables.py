@@ -8,7 +8,7 @@ from nlgraft.analysis.data.trials import CellResult, TrialResult
 from nlgraft.analysis.estimates.comparison import ONE_SEED, Comparison
 from nlgraft.analysis.policy.claims import ClaimResult
 from nlgraft.analysis.policy.compared import ComparedResults
-from nlgraft.analysis.policy.sensitivity import WithoutSeeds, sensitivities
+from nlgraft.analysis.policy.sensitivity import MANY_LINES, WithoutSeeds, sensitivities
 from nlgraft.analysis.rendering.typesetting import (
     NO_BREAK,
     NOTHING,
@@ -289,9 +289,9 @@ def looks_table(result: ComparedResults) -> Table:
     return make_table(["cell", "seeds", "no more because"], rows, num_text=3)
 
 
-def sensitivity_table(result: ComparedResults) -> Table | None:
+def sensitivity_table(result: ComparedResults, max_lines: float = MANY_LINES) -> Table | None:
     """Tabulate by cell and choice which alternatives change the verdict; None without alternatives."""
-    sensitivity = sensitivities(result)
+    sensitivity = sensitivities(result, max_lines)
     if not sensitivity.rows and not sensitivity.without_seeds:
         return None
     rows: list[Row] = []
