@@ -171,7 +171,6 @@ STUDY = {
             "metric": "test/bleu",
             "source": "the other way round",
         },
-        {"cell": "random_init", "margin": 1.0},
     ],
 }
 

@@ -198,29 +198,6 @@ def test_comparing_other_cells_before_changes_nothing():
     assert after == Comparer().compare("test/loss", "a", a, "b", b)
 
 
-def against(values, published, margin):
-    cell = {seed: Measured(value) for seed, value in enumerate(values)}
-    return Comparer().against_value("test/loss", "a", cell, published, margin)
-
-
-def test_a_published_figure_is_predicted_as_a_single_run():
-    comparison = against([5.0, 6.0, 7.0], 5.5, margin=20.0)
-    # 6 - 5.5 with t(.975, 2 df) * sd 1 * sqrt(1 + 1/3) = 4.30265 * 1.1547
-    assert comparison.difference == 0.5
-    assert comparison.ci == pytest.approx((0.5 - 4.9683, 0.5 + 4.9683), abs=1e-3)
-    # within: P(T(2) > (20 - .5) / 1.1547), a t of 16.888
-    assert comparison.p == pytest.approx(stats.t.sf(16.8875, 2), rel=1e-3)
-    beyond = against([5.0, 6.0, 7.0], 50.0, margin=1.0)
-    assert beyond.p == pytest.approx(2 * stats.t.sf((44 - 1) / 1.1547, 2), rel=1e-3)
-    assert comparison.seeds_needed is None
-
-
-def test_a_published_figure_needs_two_runs_and_constants_are_exact():
-    assert against([], 5.0, 1.0).notes == ("no seed finished",)
-    assert against([5.0], 5.0, 1.0).p is None
-    assert against([5.0, 5.0], 5.5, 1.0).is_exact
-
-
 def test_a_margin_shifts_the_null_hypothesis():
     values = [30.1, 30.9, 31.4, 30.2], [30.3, 31.0, 31.1, 30.9]
     a, b = ({seed: Measured(value) for seed, value in enumerate(side)} for side in values)

@@ -24,7 +24,6 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
-from scipy.special import stdtrit
 
 from nlgraft.analysis.data.ledger import NoisePrior
 from nlgraft.analysis.data.trials import Array, Measured
@@ -191,43 +190,6 @@ class Comparer:
             draws = resampling.randomised_differences(a_rows, b_rows, _score(metric), self.samples)
             self._exchanged.update(zip(new, draws, strict=True))
         return np.stack([self._exchanged[pair] for pair in pairs])
-
-    def against_value(
-        self, metric: str, a: str, a_trials: Mapping[int, Measured], value: float, margin: float
-    ) -> Comparison:
-        """Compare the mean of a cell with the published figure of a single run on the same test set.
-
-        The published run varies as ours do, hence a prediction interval: with S seeds of variance V the
-        difference has variance V (1 + 1 / S). Segments add nothing, as both were scored on the same ones.
-
-        Args:
-            metric: Name of the metric.
-            a: Label of the cell.
-            a_trials: The metric by seed, finished trials only.
-            value: The published figure.
-            margin: Difference that does not matter.
-
-        Returns:
-            The comparison; a small ``p`` says that the difference certainly is on the side of the margin on
-            which it lies, within or beyond.
-        """
-        a_trials = _finite(a_trials)
-        comparison = Comparison(
-            metric=metric, a=a, b=f"published {value:g}", seeds=tuple(a_trials), level=self.alpha
-        )
-        if not a_trials:
-            return replace(comparison, notes=("no seed finished",))
-        values = np.array([trial.value for trial in a_trials.values()])
-        comparison = replace(comparison, difference=float(values.mean()) - value)
-        if len(values) < 2:
-            return replace(comparison, notes=("one seed: no interval and no p-value",))
-        difference, dof = _known(comparison.difference), len(values) - 1
-        scale = float(values.std(ddof=1)) * math.sqrt(1 + 1 / len(values))
-        if scale == 0:  # all seeds gave one value: there is no variance to test against
-            return replace(comparison, is_exact=True, scope="seeds", ci=(difference, difference))
-        reach = scale * float(stdtrit(dof, 1 - self.alpha / 2))
-        p = resampling.equivalence_p(difference, scale, dof, margin)
-        return replace(comparison, p=p, scope="seeds", ci=(difference - reach, difference + reach))
 
     def _by_seeds(self, comparison: Comparison, differences: Array, notes: list[str]) -> Comparison:
         if len(differences) < 2:

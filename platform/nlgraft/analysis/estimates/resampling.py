@@ -30,7 +30,7 @@ from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtr, stdtrit
+from scipy.special import stdtrit
 
 from nlgraft.analysis.data.ledger import NoisePrior
 from nlgraft.analysis.data.trials import Array
@@ -236,17 +236,6 @@ def two_sided_p(difference: float, noise: Spread) -> float:
         return p
     over_seeds = noise.seed_variance / noise.num_seeds
     return 2 * float(tail(abs(difference), over_seeds, noise.df, noise.segment_variance))
-
-
-def equivalence_p(difference: float, scale: float, dof: int, margin: float) -> float:
-    """Compute the p-value of the side of the margin on which a difference lies.
-
-    Within it: the larger p of two one-sided t tests (Schuirmann 1987). Beyond it: twice the one-sided p. Only
-    one of the two sides can be an error.
-    """
-    gap = margin - abs(difference)
-    p = float(stdtr(dof, -abs(gap) / scale))
-    return p if gap > 0 else 2 * p
 
 
 def interval(difference: float, draws: Array, alpha: float) -> tuple[float, float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import neg
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +130,7 @@ def compare_systems(
             cells = (system.digests[0], base.digests[0])
             plan = past_rules.plan(cells, own_plan)
             test = partial(_tested, comparer, metric, (system.name, measured), (base.name, base_measured))
-            # Differences at looks have one direction, whichever of the two is the first of a later call.
-            compared = over_looks(plan, test, None, float if cells[0] < cells[1] else neg)
+            compared = over_looks(plan, test)
             questions.append(
                 Asked(
                     metric=metric,

@@ -353,11 +353,9 @@ class RecordedResults(ComparedResults):
         return self._rules_of(metric).plan([self._keys[label] for label in labels], self.own_plan)
 
     def _ledger_question(self, question: Question, family: str | None = None) -> Asked:
-        is_figure = len(question.cells) == 1
         return replace(
             self._ledger_asked(self._compared(question), question.cells, family),
-            null=question.value if is_figure else question.null,
-            margin=question.margin,
+            null=question.null,
             second_metric=question.second_metric,
         )
 

@@ -148,7 +148,7 @@ class Declaration:
         if answers.is_certain:
             self.certain.add(question)
         has_margin = answers.equal_margin == self.margins.get(question)
-        for number, look in answers.looks.items():
+        for number, look in answers.oriented_looks.items():
             taken_looks = self.looks.setdefault(question, {})
             if number in self.plans[question].looks and number not in taken_looks:
                 taken_looks[number] = look if has_margin else Look(difference=look.difference, p=look.p)
@@ -233,8 +233,8 @@ class Rules:
             plan = declaration.plans[question.hypothesis]
             reason = f"{plan.looks[0]} seeds were declared, and not all have finished in its cells"
             return Answer(basis, None, None, open_level, share, number, reason)
-        if looks[max(looks)].difference * question.looks[max(question.looks)].difference < 0:
-            reason = "a look with more seeds has the other sign"
+        if looks[max(looks)].difference * question.oriented_looks[max(question.looks)].difference < 0:
+            reason = f"an earlier report, at {max(looks)} seeds, shows a difference of the other sign"
             return Answer(basis, None, None, open_level, share, number, reason)
         p, p_equal = declaration.holm[question.hypothesis]
         reason, margin = "", declaration.margins.get(question.hypothesis, math.inf)
@@ -311,7 +311,7 @@ class Rules:
     @staticmethod
     def _pairs(declaration: Declaration) -> set[tuple[str, ...]]:
         metric = declaration.entry.metrics[0]
-        return {tuple(sorted(question[4])) for question in declaration.plans if question[0] == metric}
+        return {tuple(sorted(question[3])) for question in declaration.plans if question[0] == metric}
 
     def _why_exploratory(self, question: Asked) -> str:
         if question.family is None:

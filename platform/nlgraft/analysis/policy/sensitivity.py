@@ -208,7 +208,7 @@ def _under_tokenizers(
     scores = [score for cell in result.cells for score in cell.measured(main).values()]
     num_lines = sum(len(score.segments) for score in scores if score.segments is not None)
     if num_lines > max_lines:
-        missing.append(f"Other tokenizers: {num_lines:,} lines to score again; nlgraft paper does.")
+        missing.append(f"Other tokenizers: {num_lines:,} segments to score again; nlgraft paper does.")
         return
     for label, rows in _alternatives(result).items():
         metric = f"{split}/chrf" if label == _ON_CHRF else main

@@ -128,7 +128,7 @@ class SequentialResults(RecordedResults):
     @property
     def _asked(self) -> list[Question]:
         """The comparisons that cells get seeds for: with the baseline on the main metric, and of claims."""
-        claimed = [self._question(claim) for claim in self._claims if claim.is_ordering]
+        claimed = self._claimed
         if self.study.analysis.family == "all_cells" and self.main_metric in self.metrics:
             base = self.baseline.cell.label
             claimed += [Question(self.main_metric, (cell.cell.label, base)) for cell in self.cells[1:]]

@@ -212,7 +212,7 @@ def _asked(result: ComparedResults, study: Study, labels: Sequence[str]) -> list
     claimed = [
         tuple(result.cell(text).cell.label for text in claim.cells)
         for claim in claims_of(study)
-        if claim.is_ordering and claim.worse_metric is None
+        if claim.worse_metric is None
     ]
     comparisons = [*pairs, *claimed]
     return list({frozenset(cells) if len(cells) == _FEW else cells: cells for cells in comparisons}.values())

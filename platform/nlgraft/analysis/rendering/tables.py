@@ -254,7 +254,7 @@ def claims_table(result: ComparedResults) -> Table:
     reasons = grouped(
         (claim.why_not_comparable, claim.claim.text)
         for claim in result.claims
-        if claim.why_not_comparable and claim.claim.published
+        if claim.why_not_comparable and claim.claim.figures
     )
     notes = [f"Published figures not shown for {'; '.join(texts)}: {why}." for why, texts in reasons.items()]
     return make_table(header, rows, num_text=len(header), notes=notes)
