@@ -67,10 +67,10 @@ def test_a_claim_within_a_cell_is_paired_by_seed_and_segment(make_study, store, 
     patt, start = analysis.cell("patt_eg"), analysis.cell("random_init")
     within, across = analysis.claims
     test, dev = patt.mean("test/bleu"), patt.mean("dev/bleu")
-    assert within.ours == (test, dev)
+    assert within.values == (test, dev)
     assert within.comparison.difference == pytest.approx(test - dev)
     assert within.comparison.scope == "seeds and segments"
-    assert across.ours == (test, start.mean("dev/bleu"))
+    assert across.values == (test, start.mean("dev/bleu"))
     smallest = min(within.comparison, across.comparison, key=lambda comparison: comparison.p)
     assert smallest.p_holm == pytest.approx(2 * smallest.p / FIRST)
     assert "patt_eg's test/bleu better than patt_eg's dev/bleu" in analysis.render("md")

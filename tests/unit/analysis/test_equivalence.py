@@ -228,7 +228,7 @@ def shown_crossed(make_study, run, store):
     changes = {"claims": [], "published": [], "design": {"kind": "full"}}
     run(make_study(factors=factors, **changes), store)
     first = StudyResult.read(make_study(factors=factors, **changes), store)
-    first.render("md")
+    first.headline()
     # The margin comes after results were seen.
     return StudyResult.read(
         make_study(factors=factors, analysis={"margin": {METRIC: 500.0}}, **changes), store

@@ -51,7 +51,7 @@ def shown(make_study, scored, store):
             if arm in arms
         }
         result = replace(scored(study, rows), store=store)
-        result.render("md")
+        result.headline()
         return result
 
     return show

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from nlgraft.analysis.data.ledger import VERSION, Asked, Entry, Look, Plan, Segments
+from nlgraft.analysis.data.ledger import VERSION, Entry, LedgerQuestion, Look, Plan, Segments
 from nlgraft.analysis.policy.rules import Rules
 
 SEGMENTS = Segments.of([f"line {number}" for number in range(50)])
@@ -15,7 +15,9 @@ SIGNIFICANT, OPEN = 1e-4, 0.4
 def question(arm, p=None, base="base", metric="bleu", num=3, margin=None, p_equal=None, **changes):
     looks = {} if p is None else {num: Look(difference=1.0, p=p, p_equal=p_equal)}
     defaults = {"seeds": PLAN.seeds[:num], "looks": looks, "difference": None if p is None else 1.0}
-    return Asked(metric=metric, cells=(arm, base), family=metric, equal_margin=margin, **defaults | changes)
+    return LedgerQuestion(
+        metric=metric, cells=(arm, base), family=metric, equal_margin=margin, **defaults | changes
+    )
 
 
 def entry(*questions, base="base", metrics=("bleu",), plan=PLAN, **changes):

@@ -255,7 +255,7 @@ SELF = {"better": "att_eg", "worse": "att_eg", "metric": "test/bleu", "source": 
         ({"better": "att_eg"}, "worse", "is missing; a claim names two cells"),
         ({"worse": "att_eg"}, "better", "is missing; a claim names two cells"),
         ({"better": "att_eg", "worse": "arm=att_eg"}, "worse", "'att_eg' are the same cell, 'arm=att_eg'"),
-        ({"cell": "att_eg", "worse": "full"}, "cell", ""),
+        ({"cell": "att_eg", "better": "att_eg", "worse": "full"}, "cell", "unknown key"),
         ({}, "better", "is missing; a claim names two cells"),
         (
             {"better": "avg_eg", "worse": "att_eg"},

@@ -133,7 +133,7 @@ class Training:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class LedgerQuestion:
     """A question of an analysis, and its answer.
 
     Attributes:
@@ -240,7 +240,7 @@ class Entry:
     metrics: tuple[str, ...]
     plan: Plan | str = ""
     alpha: float
-    asked: tuple[Asked, ...]
+    asked: tuple[LedgerQuestion, ...]
     scores: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     # Not compared: an analysis that is shown again after a registration is the same one.
     configs: Mapping[str, str] = field(default_factory=dict, compare=False)

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from nlgraft.analysis.data.ledger import Basis, Look, NoisePrior
 from nlgraft.analysis.estimates import power
 from nlgraft.analysis.estimates.noise_prior import Estimate
+from nlgraft.analysis.estimates.power import likely_look
 from nlgraft.analysis.estimates.resampling import Either, open_as_one
-from nlgraft.analysis.estimates.seeds_needed import likely_look
 from nlgraft.basics.wording import count
 
 Standing = Literal["better", "worse", "equal", "open"]

@@ -52,7 +52,7 @@ class ClaimResult:
         seeds_more: Further seeds with which an ordering of this size could be decided; None when no number of
             seeds suffices, or when seeds are not what is missing.
         comparison: Our ``better`` minus ``worse``, or one gain minus the other.
-        own_values: Our means of the claim's cells.
+        values: Our means of the claim's cells.
         other_data: How our data differ from the claim's; empty if they are the same.
         why_not_comparable: Why the published figures are not shown beside ours; empty when they are.
     """
@@ -62,7 +62,7 @@ class ClaimResult:
     explanation: str
     seeds_more: int | None
     comparison: Comparison
-    ours: tuple[float | None, ...]
+    values: tuple[float | None, ...]
     other_data: str
     why_not_comparable: str
 
@@ -109,7 +109,7 @@ class ClaimResult:
             "other_data": self.other_data,
             "is_comparable": not self.why_not_comparable,
             "why_not_comparable": self.why_not_comparable,
-            "ours": [rounded(value) for value in self.ours],
+            "ours": [rounded(value) for value in self.values],
             "comparison": self.comparison.to_json(),
         }
 
@@ -140,7 +140,7 @@ def signatures_differ(published: str | None, own_signature: str | None) -> str:
 def judge(
     claim: Claim,
     comparison: Comparison,
-    own_values: tuple[float | None, ...],
+    values: tuple[float | None, ...],
     *,
     direction: Literal["maximize", "minimize"],
     alpha: float,
@@ -154,7 +154,7 @@ def judge(
     Args:
         claim: The claim.
         comparison: ``better`` minus ``worse``, or one gain minus the other.
-        own_values: Our means of the claim's cells.
+        values: Our means of the claim's cells.
         direction: Direction in which the metric improves.
         alpha: Level of significance.
         is_corrected: If true, Holm-adjusted p-values decide.
@@ -181,7 +181,7 @@ def judge(
         explanation=explanation,
         seeds_more=seeds_more,
         comparison=comparison,
-        ours=own_values,
+        values=values,
         other_data=other_data,
         why_not_comparable=why_not if claim.figures else "no published figures",
     )

@@ -75,7 +75,7 @@ class ComparedResults(Results):
         """
         question = Question(self._known(metric), (self.cell(a).cell.label, self.cell(b).cell.label))
         if question not in self._judged:
-            self._judged[question] = self.judged(self._ask(question))
+            self._judged[question] = self.judged(self._answer(question))
         return self._judged[question]
 
     def effects(self, metric: str | None = None) -> list[Effect]:
@@ -204,7 +204,7 @@ class ComparedResults(Results):
             )
         return metric
 
-    def _ask(self, question: Question) -> Comparison:
+    def _answer(self, question: Question) -> Comparison:
         """Answer a question as it is shown."""
         return self._declared(question)
 
@@ -352,13 +352,13 @@ class ComparedResults(Results):
         metric. ``claims``: one family of the claims. A family is what the study declares, whether it has been
         run or not; there is no question about a metric that a finished cell does not have.
         """
-        return [*self._asked_of(self.metrics).values()] if self.is_corrected else []
+        return [*self._families_of(self.metrics).values()] if self.is_corrected else []
 
     @property
     def _claimed(self) -> list[Question]:
         return [self._question(claim) for claim in self._claims]
 
-    def _asked_of(self, metrics: Iterable[str]) -> dict[str, list[Question]]:
+    def _families_of(self, metrics: Iterable[str]) -> dict[str, list[Question]]:
         """List the families of questions by name: the metrics', or ``claims``."""
         claimed = self._claimed
         families = {"claims": claimed}
@@ -441,7 +441,7 @@ class ComparedResults(Results):
         cells = [self.cell(text) for text in claim.cells]
         why_not = self._why_not(claim)
         question = self._question(claim)
-        comparison = self._ask(question)
+        comparison = self._answer(question)
         if question.null == 0:  # "better" says nothing of a difference that is tested against a margin
             comparison = self.judged(comparison)
         return judge(

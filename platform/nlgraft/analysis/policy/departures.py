@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from nlgraft.analysis.data.ledger import Asked, NoisePrior
+from nlgraft.analysis.data.ledger import LedgerQuestion, NoisePrior
 from nlgraft.analysis.data.trials import Array
 from nlgraft.analysis.policy.simulated_store import Judge, SimulatedStore, StudyFile, Trouble
 
@@ -224,7 +224,7 @@ def run_as_declared(
     return Declared(outcome, power, float(decided.mean()), float(seeds.mean()))
 
 
-def _covers_zero(question: Asked, alpha: float) -> bool:
+def _covers_zero(question: LedgerQuestion, alpha: float) -> bool:
     """True if the interval at the last look contains zero, which its p-value says."""
     p = question.looks[max(question.looks)].p if question.looks else None
     return p is None or p > alpha

@@ -10,9 +10,9 @@ from typing import Any
 
 from nlgraft.analysis.data.ledger import (
     VERSION,
-    Asked,
     Entry,
     History,
+    LedgerQuestion,
     Plan,
     Segments,
     history,
@@ -120,7 +120,7 @@ def compare_systems(
     own_plan = Plan(seeds=tuple(range(1, 4 * num_seeds + 1)), looks=(num_seeds, 2 * num_seeds, 4 * num_seeds))
     comparer = Comparer(samples=_SAMPLES, alpha=ALPHA)
     scores: list[SystemScores] = []
-    questions: list[Asked] = []
+    questions: list[LedgerQuestion] = []
     terms: list[tuple[Plan, Test]] = []
     for metric in metrics:
         base_scores, base_measured = base.scores(metric, references)
@@ -132,7 +132,7 @@ def compare_systems(
             test = partial(_tested, comparer, metric, (system.name, measured), (base.name, base_measured))
             compared = over_looks(plan, test)
             questions.append(
-                Asked(
+                LedgerQuestion(
                     metric=metric,
                     cells=cells,
                     labels=(system.name, base.name),

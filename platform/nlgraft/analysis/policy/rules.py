@@ -19,7 +19,16 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from nlgraft.analysis.data.ledger import VERSION, Asked, Basis, Entry, Hypothesis, Look, NoisePrior, Plan
+from nlgraft.analysis.data.ledger import (
+    VERSION,
+    Basis,
+    Entry,
+    Hypothesis,
+    LedgerQuestion,
+    Look,
+    NoisePrior,
+    Plan,
+)
 from nlgraft.analysis.estimates.looks import p_over_looks
 from nlgraft.analysis.estimates.resampling import Either, holm_either, open_as_one
 
@@ -141,7 +150,7 @@ class Declaration:
         pairs = [self.holm[member] for member in family]
         return max(1, sum(p is not None and max(p, equal or 0.0) > level for p, equal in pairs))
 
-    def take(self, question: Hypothesis, answers: Asked) -> None:
+    def take(self, question: Hypothesis, answers: LedgerQuestion) -> None:
         """Take the answers at looks that were not taken before."""
         self.__dict__.pop("holm", None)
         self.certain.discard(question)  # what never varied may vary with the next seed
@@ -214,7 +223,7 @@ class Rules:
             self.seen.setdefault(cell, plan)
         self._metrics.update(entry.metrics)
 
-    def answer(self, entry: Entry, question: Asked) -> Answer:
+    def answer(self, entry: Entry, question: LedgerQuestion) -> Answer:
         """Judge a question of an entry that has been added."""
         index = self._declared.get(question.hypothesis)
         if self._is_other(question):
@@ -277,7 +286,7 @@ class Rules:
             self.declarations.append(Declaration(entry, families, plans, margins, priors))
         return plans
 
-    def fresh(self, entry: Entry) -> list[Asked]:
+    def fresh(self, entry: Entry) -> list[LedgerQuestion]:
         """List the questions of an entry that may be declared now: nothing of them has been seen."""
         pairs: dict[str, set[tuple[str, ...]]] = {}
         for question in entry.asked:
@@ -289,7 +298,7 @@ class Rules:
             if not self.seen or self._is_fresh(question, pairs[question.metric])
         ]
 
-    def _is_fresh(self, question: Asked, pairs: set[tuple[str, ...]]) -> bool:
+    def _is_fresh(self, question: LedgerQuestion, pairs: set[tuple[str, ...]]) -> bool:
         """True if nothing that was seen can have led to the question."""
         seen = {cell for cell in question.cells if cell in self.seen}
         if self._is_other(question):
@@ -313,12 +322,12 @@ class Rules:
         metric = declaration.entry.metrics[0]
         return {tuple(sorted(question[3])) for question in declaration.plans if question[0] == metric}
 
-    def _why_exploratory(self, question: Asked) -> str:
+    def _why_exploratory(self, question: LedgerQuestion) -> str:
         if question.family is None:
             return "the study does not declare it"
         return "scores of its cells had been seen when it was first asked"
 
-    def _is_other(self, question: Asked) -> bool:
+    def _is_other(self, question: LedgerQuestion) -> bool:
         """True if the metric is computed in another way than when it was first seen."""
         return question.signature not in (None, self._signatures.get(question.metric, question.signature))
 
@@ -334,7 +343,9 @@ def answered(entry: Entry, past: Iterable[Entry]) -> Entry:
     return replace(entry, asked=tuple(questions))
 
 
-def _verdict(entry: Entry, question: Asked, answer: Answer) -> Literal["significant", "equal", "open"]:
+def _verdict(
+    entry: Entry, question: LedgerQuestion, answer: Answer
+) -> Literal["significant", "equal", "open"]:
     if question.is_judged and answer.p is not None and answer.p <= entry.alpha:
         return "significant"
     is_equal = question.is_judged and answer.p_equal is not None and answer.p_equal <= entry.alpha

@@ -16,7 +16,16 @@ from typing import Literal
 
 import numpy as np
 
-from nlgraft.analysis.data.ledger import VERSION, Asked, Entry, Look, NoisePrior, Plan, Segments, Training
+from nlgraft.analysis.data.ledger import (
+    VERSION,
+    Entry,
+    LedgerQuestion,
+    Look,
+    NoisePrior,
+    Plan,
+    Segments,
+    Training,
+)
 from nlgraft.analysis.estimates.noise_prior import (
     Estimate,
     StudyVariance,
@@ -141,7 +150,7 @@ class SimulatedStore:
         run: Collection[str] | None = None,
         lost_trials: Iterable[tuple[str, int]] = (),
         segments: Segments = _SEGMENTS,
-    ) -> list[Asked]:
+    ) -> list[LedgerQuestion]:
         """Show a report; return the file's questions, answered by its own looks and without any correction.
 
         Args:
@@ -176,7 +185,7 @@ class SimulatedStore:
             }
             return study_variance(trainings, on_some, _KINDS)
 
-        def answer(cells: tuple[str, ...], plan: Plan) -> Asked:
+        def answer(cells: tuple[str, ...], plan: Plan) -> LedgerQuestion:
             common = [seed for seed in scores[cells[0]] if all(seed in scores[cell] for cell in cells)]
             prior = past.prior(file.metric, cells, fresh)
             looks = {}
@@ -184,7 +193,7 @@ class SimulatedStore:
                 some = plan.seeds[:number]
                 usable = applicable(prior, study_noise(some), number) if prior else None
                 looks[number] = _look(self._estimate(cells, scores, some, usable), file.margin)
-            return Asked(
+            return LedgerQuestion(
                 metric=file.metric,
                 cells=cells,
                 family=file.metric,
@@ -310,7 +319,7 @@ def _look(estimate: Estimate, margin: float | None) -> Look:
     return Look(difference=estimate.difference, p=estimate.p, p_equal=p_equal)
 
 
-def _by_file(file: StudyFile, plan: Plan, shown: Sequence[Asked]) -> list[Either]:
+def _by_file(file: StudyFile, plan: Plan, shown: Sequence[LedgerQuestion]) -> list[Either]:
     """Correct p-values over all that a file declares; a question without a look counts as 1."""
     pairs: list[Either] = []
     for question in shown:

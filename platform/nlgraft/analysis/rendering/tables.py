@@ -422,9 +422,9 @@ def _state_notes(result: ComparedResults) -> list[str]:
 
 def _claim_figures(claim: ClaimResult) -> tuple[str, str]:
     """Format our means with their difference, and the published figures with theirs."""
-    decimals = num_decimals([*claim.ours, *claim.figures])
+    decimals = num_decimals([*claim.values, *claim.figures])
     comparison = claim.comparison
-    measured = _against(claim.ours, decimals)
+    measured = _against(claim.values, decimals)
     if comparison.difference is not None:
         ends = f" {interval(comparison.ci, decimals)}" if comparison.ci is not None else ""
         measured += f" ({number(comparison.difference, decimals, is_signed=True)}{ends})"
