@@ -194,8 +194,9 @@ def _compared(result: ComparedResults, examples: Examples) -> str:
         return f"{title}\n{escape_latex(f'No examples: {examples.why_none}.')}\n"
     preface = (
         f"The {len(examples.examples)} segments whose {metric}, each segment scored alone, differs most "
-        f"between the two (at most {NUM_EXAMPLES}), with the outputs of seed {examples.seed}. They are chosen "
-        "for their difference and are no sample: they show how the systems differ, not which is better."
+        f"between the two (at most {NUM_EXAMPLES}), with the outputs of seed {examples.seed}. They are "
+        "chosen for their difference and are no sample: they show how the systems differ, not "
+        "which is better."
     )
     decimals = num_decimals(score for example in examples.examples for score in example.scores)
     items = [_example(example, (examples.label, base), decimals) for example in examples.examples]
