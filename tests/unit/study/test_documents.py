@@ -126,6 +126,9 @@ def test_files_that_cannot_be_read_are_problems(tmp_path):
     (tmp_path / "mine.yaml").write_text("a: 1")
     message = read_file(tmp_path / "mien.yaml").problems[0].message
     assert message.endswith("cannot be read: No such file or directory. Did you mean 'mine.yaml'?")
+    assert (
+        read_file(tmp_path / "mine.yaml@tiny").problems[0].message.endswith(f"{tmp_path / 'mine.yaml'} @tiny")
+    )
     assert "cannot be read: Is a directory" in read_file(tmp_path).problems[0].message
     assert "is not UTF-8: byte 0xfc at offset 3" in read_file(tmp_path / "latin.yaml").problems[0].message
     assert read_file(tmp_path / "bom.yaml").values == {"a": 1}

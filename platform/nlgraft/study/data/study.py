@@ -395,7 +395,8 @@ class Analysis(Part):
     gains_over: str | None = None
     """Factor, such as the bitext's size, at each of whose levels the others' gains are reported."""
     prior: Literal["store", "none"] = "store"
-    """What else tells the noise between seeds: the store's earlier studies that are alike, or nothing."""
+    """What else tells the noise between seeds: the store's earlier studies that are alike, without any those
+    that nlgraft publishes; or nothing."""
 
 
 class Study(Part):

@@ -82,7 +82,10 @@ def read_file(path: Path) -> Document:
 
 
 def _file_beside(path: Path) -> str:
-    """Suggest a file of the same kind and a similar name in the same directory."""
+    """Suggest a file of the same kind and a similar name in the same directory, or one without its scale."""
+    name, _, scale = path.name.partition("@")
+    if scale and path.with_name(name).is_file():
+        return f". A scale is an argument of its own: {path.with_name(name)} @{scale}"
     siblings = {sibling.stem: sibling.name for sibling in sorted(path.parent.glob(f"*{path.suffix}"))}
     near = difflib.get_close_matches(path.stem, siblings, n=1)
     return f". Did you mean '{siblings[near[0]]}'?" if near else ""
