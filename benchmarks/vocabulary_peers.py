@@ -23,8 +23,8 @@ from benchmarks.vocabulary import make_tokens, make_unigram
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.methods.interface import PlanMaterial, TokenVectors
 from nlgraft.vocab.methods.neighbours import NUM_TERMS
-from nlgraft.vocab.plans.transfer_plan import Array
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
+from nlgraft.vocab.transfer_plan import Array
 
 NUM_SHARED, NUM_OLD, NUM_NEW, WIDTH, NUM_ROUNDS = 3000, 5000, 4000, 128, 3
 TOLERANCE = 1e-5

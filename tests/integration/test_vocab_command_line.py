@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from nlgraft.vocab.methods.registry import METHODS
-from nlgraft.vocab.plans.transfer_plan import TransferPlan
+from nlgraft.vocab.transfer_plan import TransferPlan
 from tests.tiny_checkpoints import (
     LINES,
     OTHER_LINES,

@@ -21,11 +21,11 @@ from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from trainables.embedding_transfer.config import SegmentationRates
 from trainables.embedding_transfer.generator_data import ChangedPairs, ChangedSide
 from trainables.embedding_transfer.generator_training import (
+    EmbeddingGenerator,
     FrozenSeq2Seq,
     GeneratorModel,
     GeneratorObjective,
 )
-from trainables.embedding_transfer.generators import EmbeddingGenerator
 
 D_MODEL = 16
 NO_CHANGE = SegmentationRates(split=0, merge=0)

@@ -10,7 +10,7 @@ import torch
 
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.masked_lm_models import NOT_PREDICTED, MaskedBatch
-from nlgraft.stages.exchange_kinds import SIDE
+from nlgraft.stages.shared_kinds import SIDE
 from nlgraft.training.masked_text import Masker
 from nlgraft.training.train_config import MaskingConfig
 from nlgraft.vocab.methods.building import build_plan
@@ -20,12 +20,13 @@ from tests.tiny_masked_lms import KINDS, LINES, SPECIALS, WIDTH, Words, masked_l
 from trainables.embedding_transfer.config import SegmentationRates
 from trainables.embedding_transfer.generator_data import ChangedLines, ChangedSide
 from trainables.embedding_transfer.generator_training import (
+    EmbeddingGenerator,
     FrozenMaskedLM,
     GeneratorModel,
     GeneratorObjective,
     NewTokens,
+    generator_method,
 )
-from trainables.embedding_transfer.generators import EmbeddingGenerator, generator_method
 
 NO_CHANGE = SegmentationRates(split=0, merge=0)
 CHANGES = SegmentationRates(split=1, cut=0.3, cut_edge=0.3, min_split_chars=3, merge=0.7)

@@ -132,7 +132,7 @@ PLAIN_SWITCHES = {
     "context.has_memory_norm": (context(), context(has_memory_norm=True)),
     "context.prepend_id": (context(), context(prepend_id=3)),
     "context.max_tokens": (fused(), {"contexts": {"lm": {"encoder": UNI, "max_tokens": 2}}}),
-    "pooling.kind": (pooled(kind="mean"), pooled(kind="sum")),
+    "pooling.kind": (pooled(kind="mean"), pooled(kind="output")),
     "pooling.index": (pooled(), pooled(index=-1)),
     "pooling.weight_dropout": (pooled(kind="scalar_mix"), pooled(kind="scalar_mix", weight_dropout=0.5)),
     "pooling.num_last": (pooled(kind="mean"), pooled(kind="mean", num_last=1)),
@@ -275,8 +275,8 @@ EXCLUSIVE = {
     ("dropnet_probability", "dropnet_probabilities"): {
         **fused(merge="dropnet", dropnet_probability=0.5, dropnet_probabilities=(0.1, 0.1)),
     },
-    ("index", "kind"): {**pooled(kind="sum", index=3)},
-    ("weight_dropout", "kind"): {**pooled(kind="sum", weight_dropout=0.1)},
+    ("index", "kind"): {**pooled(kind="mean", index=3)},
+    ("weight_dropout", "kind"): {**pooled(kind="mean", weight_dropout=0.1)},
     ("is_centred", "kind"): {**pooled(kind="output", is_centred=True)},
     ("is_centred", "is_frozen"): {
         **context(is_frozen=False, pooling={"kind": "scalar_mix", "is_centred": True}),

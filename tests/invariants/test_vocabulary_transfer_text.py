@@ -18,8 +18,8 @@ from nlgraft.text.corpus_config import SPLITS
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words
 from nlgraft.training.classification_training import read_classifier
 from nlgraft.training.masked_lm_training import read_masked_lm
-from nlgraft.vocab.plans.transfer_plan import TransferPlan
 from nlgraft.vocab.tokenizers.encoding import self_information
+from nlgraft.vocab.transfer_plan import TransferPlan
 from tests.contract.toys.vocabulary_transfer import ARMS
 from tests.tiny_masked_lms import letters, masked_lm
 from tests.unit.stages.runs import artifact, made, run

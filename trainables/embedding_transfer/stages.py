@@ -37,13 +37,14 @@ from trainables.embedding_transfer.generator_data import (
     ChangedSide,
 )
 from trainables.embedding_transfer.generator_training import (
+    EmbeddingGenerator,
     FrozenMaskedLM,
     FrozenModel,
     FrozenSeq2Seq,
     GeneratorModel,
     GeneratorObjective,
+    generator_method,
 )
-from trainables.embedding_transfer.generators import EmbeddingGenerator, generator_method
 from trainables.embedding_transfer.graph import (
     GENERATED_PLAN,
     GENERATOR,
@@ -88,8 +89,8 @@ def train_generator(context: StageContext) -> None:
     signature = "L_p + lambda L_d, nats per predicted token"
     num_parameters = outcome.num_trained_parameters
     scores = {
-        "generator/dev_loss": Score("loss", outcome.best_value, 1, "minimize", signature),
-        "generator/parameters": Score("parameters", num_parameters, 1, "minimize", "trained parameters"),
+        "generator/dev_loss": Score(outcome.best_value, 1, "minimize", signature),
+        "generator/parameters": Score(num_parameters, 1, "minimize", "trained parameters"),
     }
     write_metrics(context.directory, scores)
 

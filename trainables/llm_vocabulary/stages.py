@@ -15,13 +15,18 @@ from safetensors.numpy import load_file, save_file
 from nlgraft.basics.errors import ContractError
 from nlgraft.evaluation.artifact import read_metrics, write_lines, write_metrics
 from nlgraft.evaluation.scores import Evaluation, Score
+from nlgraft.nn.modes import seeded
 from nlgraft.nn.transformers_lms import TransformersCausalLM, fresh_llama, load_causal_lm
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.exchange_kinds import SIDE
-from nlgraft.stages.run.new_rows import KEPT, new_rows_of_one_table
 from nlgraft.stages.run.text_stages import read_encoded, text_of
-from nlgraft.stages.run.training_task import TrainingTask, evaluate_statistics, write_scores, write_split
-from nlgraft.stages.training_settings import TrainLanguageModelInputs
+from nlgraft.stages.run.training_task import (
+    KEPT,
+    TrainingTask,
+    new_rows_of_one_table,
+    write_scores,
+    write_split,
+)
+from nlgraft.stages.shared_kinds import SIDE, TrainLanguageModelInputs
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.files import read_json
@@ -35,17 +40,16 @@ from nlgraft.training.causal_text import (
     token_counts,
 )
 from nlgraft.training.loop import CURVES_FILE, TrainOutcome
-from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.seeds import derive_seed
-from nlgraft.training.step import Training
+from nlgraft.training.step import RowsFirst, Training
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, ParameterGroup
 from nlgraft.training.views import Encoded, IntArray
-from nlgraft.vocab.plans.transfer_plan import TransferPlan
 from nlgraft.vocab.tokenizers.directories import copy_settings, copy_tokenizer
 from nlgraft.vocab.tokenizers.encoding import count_tokens, open_tokenizer, text_encoder
 from nlgraft.vocab.tokenizers.extension import learn_extension
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.pruning import prune_tokenizer
+from nlgraft.vocab.transfer_plan import TransferPlan
 from trainables.llm_vocabulary.config import LoraConfig
 from trainables.llm_vocabulary.graph import (
     BYTE_TOKENIZER,
@@ -173,8 +177,8 @@ def _learned(settings: TrainCausalSettings, model: TransformersCausalLM) -> Lear
 def _bytes_read(num_bytes: int, outcome: TrainOutcome) -> dict[str, Score]:
     speed, signature = num_bytes / outcome.seconds, "ends of lines included, as often as they were read"
     return {
-        "train_bytes": Score("train_bytes", num_bytes, 1, "minimize", signature),
-        "train_bytes_per_s": Score("train_bytes_per_s", speed, 1, "maximize", signature),
+        "train_bytes": Score(num_bytes, 1, "minimize", signature),
+        "train_bytes_per_s": Score(speed, 1, "maximize", signature),
     }
 
 
@@ -200,7 +204,7 @@ def _evaluate(
     rows = causal_losses(model, lines, ends, max_tokens, device)
     num_bytes = bytes_of(inputs.corpus, split).astype(np.float64)
     statistics = {"loss": rows, "bits_per_byte": np.stack([rows[:, 0], num_bytes], 1)}
-    return evaluate_statistics(statistics, _SIGNATURE)
+    return Evaluation.of(statistics, _SIGNATURE)
 
 
 # Text and vocabularies of causal language models.
@@ -280,13 +284,10 @@ def measure_text(context: StageContext) -> None:
         "text/unknown_tokens": float((ids == unknown).mean()),
         "text/untrained_tokens": float(np.isin(ids, _untrained(inputs)).mean()),
     }
-    write_metrics(
-        context.directory,
-        {
-            name: Score(name, value, len(lines), METRICS[name].direction, "of test")
-            for name, value in measured.items()
-        },
-    )
+    scores = {
+        name: Score(value, len(lines), METRICS[name].direction, "of test") for name, value in measured.items()
+    }
+    write_metrics(context.directory, scores)
 
 
 def _untrained(inputs: MeasureInputs[Path]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
@@ -317,10 +318,8 @@ def generate(context: StageContext) -> None:
     bytes_per_token = int(bytes_of(inputs.corpus, "dev").sum()) / max(1, num_tokens)
     signature = f"texts:{NUM_TEXTS}|tokens:{texts.shape[1]}|device:{torch.device(context.device).type}"
     measured = {"generation/tokens_per_s": speed, "generation/bytes_per_s": speed * bytes_per_token}
-    write_metrics(
-        context.directory,
-        {name: Score(name, value, NUM_TEXTS, "maximize", signature) for name, value in measured.items()},
-    )
+    scores = {name: Score(value, NUM_TEXTS, "maximize", signature) for name, value in measured.items()}
+    write_metrics(context.directory, scores)
 
 
 def _sample(model: TransformersCausalLM, ends: LineEnds) -> torch.Tensor:
@@ -328,8 +327,7 @@ def _sample(model: TransformersCausalLM, ends: LineEnds) -> torch.Tensor:
     device = next(model.parameters()).device
     start = torch.full((NUM_TEXTS, 1), ends.begin, device=device)
     room = NUM_TOKENS if model.max_tokens is None else min(NUM_TOKENS, model.max_tokens - 1)
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(derive_seed(0, "samples"))
+    with seeded(derive_seed(0, "samples"), device):
         texts = model.model.generate(
             start,
             attention_mask=torch.ones_like(start),
@@ -353,15 +351,11 @@ def catch_up(context: StageContext) -> None:
     last_step = curves[-1][0]
     seconds = train_s * (reached[0] if reached else last_step) / last_step
     signature = "at evaluations on dev; steps of equal length"
-    write_metrics(
-        context.directory,
-        {
-            "catch_up/is_reached": Score(
-                "catch_up/is_reached", float(bool(reached)), 1, "maximize", signature
-            ),
-            "catch_up/s": Score("catch_up/s", seconds, 1, "minimize", signature),
-        },
-    )
+    scores = {
+        "catch_up/is_reached": Score(float(bool(reached)), 1, "maximize", signature),
+        "catch_up/s": Score(seconds, 1, "minimize", signature),
+    }
+    write_metrics(context.directory, scores)
 
 
 # Low-rank adapters on the body of a causal language model, by peft (an extra).
@@ -383,10 +377,9 @@ def add_adapters(model: TransformersCausalLM, config: LoraConfig, seed: int) -> 
     import peft  # pyright: ignore[reportMissingImports]  # an optional extra
 
     settings = peft.LoraConfig(r=config.rank, lora_alpha=config.alpha, target_modules="all-linear")
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+    with seeded(seed), warnings.catch_warnings():
         # About what peft calls in transformers, and about GPT-2's matrices, which peft transposes by itself.
         warnings.simplefilter("ignore")
-        torch.manual_seed(seed)
         model.model = peft.get_peft_model(model.model, settings)
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from nlgraft.nn.masked_lm_models import NOT_PREDICTED, MaskedBatch, TransformersMaskedLM, fresh_bert
 from nlgraft.nn.model_config import BertConfig
+from nlgraft.nn.modes import seeded
 from nlgraft.training.losses import Loss, TokenObjective
 from nlgraft.training.masked_lm_training import predict_masked
 from trainables.prlm_fusion.config import BertPrlm, DistilbertPrlm, ElectraPrlm, GptPrlm, PretrainedPrlm
@@ -204,8 +205,7 @@ def build(
             )
         )
     common: dict[str, Any] = {"vocab_size": vocab_size, "pad_token_id": pad_id}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         if isinstance(prlm, GptPrlm):
             return NextTokens(_gpt(prlm.model, max_tokens, common))
         if isinstance(prlm, ElectraPrlm):

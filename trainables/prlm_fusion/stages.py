@@ -13,6 +13,7 @@ from tokenizers import processors
 
 from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.nn.masked_lm_models import MaskedBatch
+from nlgraft.nn.modes import seeded
 from nlgraft.nn.transformers_lms import quiet_transformers
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.run.text_stages import read_encoded, training_budget
@@ -65,7 +66,7 @@ def pretrain(context: StageContext) -> None:
 
     def measure(model: Pretraining) -> Evaluation:
         loss = _dev_loss(model, dev, context.device)
-        return Evaluation({"loss": Score("loss", loss, 1, "minimize", _SIGNATURE)}, {})
+        return Evaluation({"loss": Score(loss, 1, "minimize", _SIGNATURE)}, {})
 
     def save(model: Pretraining, directory: Path) -> None:
         with quiet_transformers():
@@ -88,8 +89,8 @@ def _loss(model: Pretraining, batch: MaskedBatch) -> Loss:
 def _dev_loss(model: Pretraining, dev: MaskedData, device: str) -> float:
     model.eval()
     losses: list[Loss] = []
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SCORING_SEED)  # fixes the tokens sampled by ELECTRA's generator
+    # Fixes the tokens that ELECTRA's generator samples.
+    with seeded(SCORING_SEED):
         losses += [model(dev.batch(rows, 0).to(device)) for rows in dev.epoch(0)]
     return float(sum(loss.loss_sum for loss in losses)) / sum(loss.num_tokens for loss in losses)
 

@@ -12,7 +12,7 @@ import torch
 from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.artifact import write_metrics
 from nlgraft.evaluation.scores import Score
-from nlgraft.nn.classifier import Classifier
+from nlgraft.nn.masked_lm_models import Classifier
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.run.text_stages import read_encoded
 from nlgraft.text.corpora import Corpus, read_corpus, write_corpus
@@ -153,7 +153,7 @@ def measure_text(context: StageContext) -> None:
     write_metrics(
         context.directory,
         {
-            name: Score(name, value, len(lines["test"]), METRICS[name].direction, signatures[name])
+            name: Score(value, len(lines["test"]), METRICS[name].direction, signatures[name])
             for name, value in (of_all | of_test).items()
         },
     )
@@ -196,7 +196,7 @@ def measure_speed(context: StageContext) -> None:
         for task, run in tasks.items():
             name = f"{task}/lines_per_s.length_{group}"
             value = len(batch.classes) / _fastest_s(lambda run=run, batch=batch: run(batch), model)
-            scores[name] = Score(name, value, len(batch.classes), "maximize", signature)
+            scores[name] = Score(value, len(batch.classes), "maximize", signature)
     write_metrics(context.directory, scores)
 
 

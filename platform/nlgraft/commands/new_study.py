@@ -577,10 +577,14 @@ def _write_fitting(template: str, system: System, values: Mapping[str, Any], out
     for is_shortened in (False, True):  # the second time to see how long the shortened scales take
         out.write_text(_rendered(template, system, {**values, "file": out.name}, factors, texts), "utf-8")
         plans = {scale: api.plan(Study.from_yaml(out, [f"@{scale}"])) for scale in SCALES}
-        for scale, target in _TARGET_S.items():
-            seconds = plan_s(plans[scale])
-            texts[scale] = _in_words(seconds)
-            factors[scale] *= 1.0 if is_shortened else min(1.0, target / (seconds or target))
+        seconds = {scale: plan_s(plans[scale]) for scale in _TARGET_S}
+        texts |= {scale: _in_words(scale_s) for scale, scale_s in seconds.items()}
+        shares = {
+            scale: target / max(target, seconds[scale] or target) for scale, target in _TARGET_S.items()
+        }
+        if is_shortened or set(shares.values()) == {1.0}:
+            break
+        factors |= {scale: factors[scale] * share for scale, share in shares.items()}
     out.write_text(_rendered(template, system, {**values, "file": out.name}, factors, texts), "utf-8")
     return plans
 

@@ -24,11 +24,11 @@ from sacrebleu.metrics import lib_ter
 
 from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.inputs import Inputs
-from nlgraft.evaluation.scores import Evaluation, score_statistics
+from nlgraft.evaluation.scores import Evaluation
 from nlgraft.evaluation.sufficient import NUM_ECE_BINS, Statistics
 from nlgraft.nn.batch import Batch, Tokens
-from nlgraft.nn.freezing import evaluating
 from nlgraft.nn.model_config import GenerationConfig
+from nlgraft.nn.modes import evaluating
 
 _BATCH_SENTENCES = 64
 
@@ -117,7 +117,7 @@ def evaluate_calibration(
     right = [mark_right(h, r).tolist() for h, r in zip(hypotheses, references, strict=True)]
     rows = calibration_rows(confidences, right)
     signature = f"ece|inference|bins:{NUM_ECE_BINS}|right:ter-aligned|tok:model|points"
-    return Evaluation({"ece": score_statistics("ece", rows, signature)}, {"ece": rows})
+    return Evaluation.of({"ece": rows}, signature)
 
 
 def token_confidences(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.calibration import calibration_rows
-from nlgraft.evaluation.scores import Evaluation, score_statistics
+from nlgraft.evaluation.scores import Evaluation
 from nlgraft.evaluation.sufficient import NUM_ECE_BINS, Statistics
 
 CLASS_LOSS = "loss.class"
@@ -54,8 +54,7 @@ def evaluate_labels(predicted: Sequence[int], true: Sequence[int], num_classes: 
         "macro_f1": "macro_f1|classes:occurring|zero_division:0|points",
         "mcc": "mcc|multiclass|points",
     }
-    scores = {name: score_statistics(name, rows, signatures[name]) for name, rows in statistics.items()}
-    return Evaluation(scores, statistics)
+    return Evaluation.of(statistics, signatures)
 
 
 def evaluate_probabilities(probabilities_NC: Statistics, true_N: NDArray[np.int64]) -> Evaluation:
@@ -81,6 +80,5 @@ def evaluate_probabilities(probabilities_NC: Statistics, true_N: NDArray[np.int6
         CLASS_LOSS: "loss|nats per decision|unsmoothed",
         "ece": f"ece|classes|bins:{NUM_ECE_BINS}|points",
     }
-    scores = {name: score_statistics(name, rows, signatures[name]) for name, rows in statistics.items()}
     labels = evaluate_labels(predicted_N.tolist(), true_N.tolist(), probabilities_NC.shape[1])
-    return labels | Evaluation(scores, statistics)
+    return labels | Evaluation.of(statistics, signatures)

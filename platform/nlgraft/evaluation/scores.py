@@ -1,4 +1,4 @@
-"""Scores: a value that knows its number of segments, its direction and how it was computed."""
+"""Scores: values that know their number of segments, their direction and how they were computed."""
 
 from __future__ import annotations
 
@@ -17,21 +17,19 @@ class Score:
     """One measured number.
 
     Attributes:
-        name: Metric without the split, e.g. ``bleu``.
         value: The number.
         n: Number of segments, decisions or repetitions.
         direction: Which way is better.
         signature: Pins how it was computed; two scores can be compared only when these agree.
     """
 
-    name: str
     value: float
     n: int
     direction: Direction
     signature: str
 
     def to_json(self) -> dict[str, float | int | str]:
-        """Convert the score to its entry in ``metrics.json``, without its name."""
+        """Convert the score to its entry in ``metrics.json``."""
         return {
             "value": self.value,
             "signature": self.signature,
@@ -52,18 +50,24 @@ class Evaluation:
     scores: Mapping[str, Score]
     statistics: Mapping[str, Statistics]
 
+    @staticmethod
+    def of(statistics: Mapping[str, Statistics], signatures: str | Mapping[str, str]) -> Evaluation:
+        """Score the statistics of segments, by metric name, each [N, k]; one signature may serve all.
+
+        Raises:
+            DataError: There is no such metric.
+        """
+        if isinstance(signatures, str):
+            signatures = dict.fromkeys(statistics, signatures)
+        scores = {}
+        for name, rows in statistics.items():
+            value = float(aggregate(name, np.asarray(rows, dtype=np.float64).sum(0)))
+            # A variant of a metric, such as ``bleu.short``, has its direction.
+            scores[name] = Score(value, len(rows), SCORED[scored_name(name)].direction, signatures[name])
+        return Evaluation(scores, statistics)
+
     def __or__(self, other: Evaluation) -> Evaluation:
         return Evaluation({**self.scores, **other.scores}, {**self.statistics, **other.statistics})
-
-
-def score_statistics(name: str, statistics: Statistics, signature: str) -> Score:
-    """Score a corpus from the statistics of its segments, [N, k]; a variant of a metric is ``bleu.short``.
-
-    Raises:
-        DataError: There is no such metric.
-    """
-    value = float(aggregate(name, np.asarray(statistics, dtype=np.float64).sum(0)))
-    return Score(name, value, len(statistics), SCORED[scored_name(name)].direction, signature)
 
 
 def evaluate_text(
@@ -86,15 +90,14 @@ def evaluate_text(
     Raises:
         DataError: The two sides differ in length, are empty, or a metric is unknown or not for texts.
     """
-    scores, statistics = {}, {}
+    statistics, signatures = {}, {}
     chosen = tokenizers or choose_tokenizers(references)
     for metric in metrics:
         rows, signature = segment_rows(metric, hypotheses, references, tokenizers=chosen)
         if normalization != "identity":
             signature = f"{signature}|norm:{normalization}"
-        scores[metric] = score_statistics(metric, rows, signature)
-        statistics[metric] = rows
-    return Evaluation(scores, statistics)
+        statistics[metric], signatures[metric] = rows, signature
+    return Evaluation.of(statistics, signatures)
 
 
 def evaluate_documents(
@@ -133,6 +136,5 @@ def evaluate_documents(
     # Chosen by all sentences, as for other scores of the split.
     tokenizers = tokenizers or choose_tokenizers(references)
     of_text = evaluate_text(*joined, ("bleu",), tokenizers=tokenizers, normalization=normalization)
-    rows = of_text.statistics["bleu"]
-    score = score_statistics("doc_bleu", rows, f"unit:document|{of_text.scores['bleu'].signature}")
-    return Evaluation({"doc_bleu": score}, {"doc_bleu": rows})
+    signature = f"unit:document|{of_text.scores['bleu'].signature}"
+    return Evaluation.of({"doc_bleu": of_text.statistics["bleu"]}, signature)

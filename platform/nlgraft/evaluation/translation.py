@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.inputs import Inputs
@@ -90,3 +91,10 @@ def dev_scores(
         return {name: score.value for name, score in scores.items()}
 
     return evaluate
+
+
+def speed_signature(config: GenerationConfig, device: torch.device | str) -> str:
+    """Describe what a speed depends on besides the model and how it decodes, in which arms may differ."""
+    kind = torch.device(device).type
+    threads = f"|threads:{torch.get_num_threads()}" if kind == "cpu" else ""
+    return f"beam:{config.beam}|batch:{config.batch_sentences}|device:{kind}{threads}"

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from nlgraft.basics.errors import DataError, StoreError
 from nlgraft.evaluation.artifact import read_lines, write_lines
 from nlgraft.export.description import BODY, MODEL, NATIVE, Description, LaterStage, Task
-from nlgraft.nn.classifier import Classifier
+from nlgraft.nn.masked_lm_models import Classifier
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.execute import load_function
 from nlgraft.pipeline.stage import Stage, StageContext

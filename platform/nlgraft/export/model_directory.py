@@ -25,10 +25,9 @@ from nlgraft.export.description import (
     ExportSource,
     export_source,
 )
-from nlgraft.nn.classifier import Classifier
 from nlgraft.nn.conversion.checkpoint import to_hugging_face
 from nlgraft.nn.conversion.ctranslate2_model import missing_package, unsupported, write_ctranslate2
-from nlgraft.nn.masked_lm_models import TransformersMaskedLM
+from nlgraft.nn.masked_lm_models import Classifier, TransformersMaskedLM
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.transformers_lms import quiet_transformers
 from nlgraft.pipeline.stage import StageGraph

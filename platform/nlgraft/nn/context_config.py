@@ -10,7 +10,7 @@ from nlgraft.basics.strict_config import StrictConfig
 
 Precision = Literal["fp16", "bf16", "fp32"]
 PoolingName = Literal[
-    "index", "output", "cloze", "towers", "sum", "mean", "scalar_mix", "dynamic_cls", "dynamic_mean"
+    "index", "output", "cloze", "towers", "mean", "scalar_mix", "dynamic_cls", "dynamic_mean"
 ]
 
 
@@ -19,10 +19,10 @@ class PoolingConfig(StrictConfig):
 
     kind: PoolingName = "index"
     """index: one hidden state; output: the last one before the softmax; cloze: that of pretraining, which
-    does not see its own token (bi_lm); towers: the output plus the last states of both towers (bi_lm); sum,
-    mean: of layers 1..L;
-    scalar_mix: ELMo's mixture of all states; dynamic_cls, dynamic_mean: layer weights predicted per sentence
-    from the first token or from the mean of each layer. Sources in ``nlgraft.nn.pooling``."""
+    does not see its own token (bi_lm); towers: the output plus the last states of both towers (bi_lm); mean:
+    of layers 1..L; scalar_mix: ELMo's mixture of all states; dynamic_cls, dynamic_mean: layer weights
+    predicted per sentence from the first token or from the mean of each layer. Sources in
+    ``nlgraft.nn.pooling``."""
     index: int = -2
     """Hidden state that kind index reads (0: embeddings, -1: last); -2 is the best one in Park and Zhao
     (2021)."""
@@ -30,7 +30,7 @@ class PoolingConfig(StrictConfig):
     """Scalar mix: dropout on the layer weights after the softmax, which removes whole layers (0.2 in the
     recipe of Edunov et al. 2019)."""
     num_last: int | None = Field(default=None, ge=1)
-    """Sum and mean: number of layers, counted from the last; null: all of them, without the embeddings."""
+    """Mean: number of layers, counted from the last; null: all of them, without the embeddings."""
     is_norm_affine: bool = True
     """Scalar mix: if true, the layer norm shared by all layers has a gain and a bias (``--elmo-affine`` in
     the released code of Edunov et al. 2019)."""
@@ -46,15 +46,15 @@ class PoolingConfig(StrictConfig):
             raise ValueError(
                 f"weight_dropout, is_norm_affine and is_centred have no effect with kind '{self.kind}'"
             )
-        if self.num_last is not None and self.kind not in ("sum", "mean"):
+        if self.num_last is not None and self.kind != "mean":
             raise ValueError(
-                f"num_last {self.num_last} has no effect with kind '{self.kind}': set kind to mean or sum"
+                f"num_last {self.num_last} has no effect with kind '{self.kind}': set kind to mean"
             )
         return self
 
     def selection(self) -> PoolingConfig:
         """Reduce the pooling to the layers that it reads; poolings that read the same layers become equal."""
-        kind = "mean" if self.kind == "sum" or self.kind.startswith("dynamic") else self.kind
+        kind = "mean" if self.kind.startswith("dynamic") else self.kind
         if kind == "index":
             return PoolingConfig(kind=kind, index=self.index)
         return PoolingConfig(kind=kind, num_last=self.num_last)

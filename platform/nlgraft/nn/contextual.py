@@ -24,9 +24,9 @@ from nlgraft.nn.context_config import (
     UniLMConfig,
 )
 from nlgraft.nn.decoder_state import EmbeddingCache
-from nlgraft.nn.freezing import freeze_unused
 from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.language_models import build_language_model
+from nlgraft.nn.modes import freeze_unused
 from nlgraft.nn.pooling import EncoderShape, LayerStates, ScalarMix, build_pooling
 
 

@@ -193,28 +193,26 @@ class DecoderState:
         self.memories = list(memories)
         self.own = StackCache(len(self.memories))
         self.embedding = embedding
+        self._caches: list[EmbeddingCache] = [self.own] if embedding is None else [self.own, embedding]
 
     def expand(self, beam: int) -> None:
         """Turn the single hypothesis of each sentence into ``beam`` (K) hypotheses that share their prefix.
 
         From then on there are R = B x K rows, those of a sentence side by side.
         """
-        self.own.expand(beam)
-        if self.embedding is not None:
-            self.embedding.expand(beam)
+        for cache in self._caches:
+            cache.expand(beam)
 
     def reorder(self, parent_BK: Tensor) -> None:
         """Replace hypothesis k by a copy of hypothesis ``parent_BK[:, k]`` (int64) of its sentence."""
-        self.own.reorder(parent_BK)
-        if self.embedding is not None:
-            self.embedding.reorder(parent_BK)
+        for cache in self._caches:
+            cache.reorder(parent_BK)
 
     def select(self, rows_B: Tensor) -> None:
         """Keep the sentences at these indices (int64)."""
-        self.own.select(rows_B)
         self.memories = [memory.select(rows_B) for memory in self.memories]
-        if self.embedding is not None:
-            self.embedding.select(rows_B)
+        for cache in self._caches:
+            cache.select(rows_B)
 
 
 def _side_by_side(new: Tensor, beam: int) -> Tensor:

@@ -5,8 +5,7 @@ Shape letters: R rows, T positions, D model width, N branches, M positions of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 import torch
@@ -15,19 +14,7 @@ from torch import Tensor, nn
 from nlgraft.nn.attention import Attention, KeyValue, Memory
 from nlgraft.nn.linear import FeedForward, Linear, Residual, zero
 from nlgraft.nn.model_config import FusionConfig, MergeName, Site, TransformerConfig
-
-# Separate random streams for the initialisation of a model's optional parts.
-
-
-@contextmanager
-def isolated_rng() -> Iterator[None]:
-    """Initialise from a separate random stream, so that the weights of all other parts stay the same."""
-    with torch.random.fork_rng(devices=[]):
-        # fork_rng restores the state, so without a new seed the next weights would repeat these draws.
-        # Drawn on the CPU, whatever the device of the model.
-        torch.manual_seed(int(torch.randint(2**62, (), device="cpu")))
-        yield
-
+from nlgraft.nn.modes import isolated_rng
 
 SITES: tuple[Site, ...] = ("self", "self_norm", "ffn", "ffn_norm")
 """Merge sites in the order in which a layer passes them; a branch is as deep as its site."""

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.decoder_state import DecoderState
-from nlgraft.nn.freezing import evaluating
 from nlgraft.nn.linear import packed_weights
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import GenerationConfig
+from nlgraft.nn.modes import evaluating
 
 # Rules of decoding: forbidden tokens, length limits and length penalties.
 #

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.context_config import HuggingFaceEncoderConfig
-from nlgraft.nn.freezing import evaluating
+from nlgraft.nn.modes import evaluating
 from nlgraft.nn.pooling import EncoderShape, LayerStates
-from nlgraft.nn.transformers_lms import MAIN, position_limit, quiet_transformers, refuse_missing
+from nlgraft.nn.transformers_lms import load_pretrained, position_limit, refuse_missing
 
 
 def load_base_model(config: HuggingFaceEncoderConfig) -> nn.Module:
@@ -26,24 +26,9 @@ def load_base_model(config: HuggingFaceEncoderConfig) -> nn.Module:
         ContractError: No checkpoint is named.
         DataError: It cannot be read, or lacks weights other than a pooler's.
     """
-    from transformers import AutoModel
-
     if config.checkpoint is None:
         raise ContractError("the configuration names no checkpoint: pass the encoder, or name a checkpoint")
-    try:
-        with quiet_transformers(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)  # of weights that the checkpoint lacks, such as an unused pooler
-            model, report = AutoModel.from_pretrained(
-                config.checkpoint,
-                revision=config.revision or MAIN,
-                dtype=torch.float32,
-                output_loading_info=True,
-            )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise DataError(
-            f"{config.checkpoint}: no readable checkpoint ({error}); give a directory, or a hub name and "
-            "revision that can be reached from here"
-        ) from error
+    model, report = load_pretrained("AutoModel", config.checkpoint, config.revision)
     refuse_missing(config.checkpoint, report["missing_keys"])
     return model
 

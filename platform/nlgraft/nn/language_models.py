@@ -6,14 +6,13 @@ that are predicted.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from nlgraft.basics.errors import ContractError
-from nlgraft.nn.attention import Attention, KeyValue
+from nlgraft.nn.attention import Attention
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.context_config import BiLMConfig, UniLMConfig
 from nlgraft.nn.decoder_state import SelfCache, StackCache
@@ -36,17 +35,25 @@ class LanguageModelLayer(nn.Module):
         self.ffn_residual = Residual(config.d_model, "pre", config.dropout)
 
     def forward(
-        self, x_RTD: Tensor, project: Callable[[Attention, Tensor], KeyValue], is_causal: bool
+        self,
+        x_RTD: Tensor,
+        *,
+        mask_RTS: Tensor | None = None,
+        cache: SelfCache | None = None,
+        is_causal: bool = False,
     ) -> Tensor:
         """Transform states [R, T, D].
 
         Args:
             x_RTD: States.
-            project: Computes keys and values [R, N, S, H] from the normalised states [R, T, D].
+            mask_RTS: True where a state may attend, an open slot not among the places.
+            cache: Earlier tokens of each row; the new one is appended.
             is_causal: As in ``Attention.forward``.
         """
         query = self.attention_residual.enter(x_RTD)
-        attended = self.attention(query, [project(self.attention, query)], is_causal=is_causal)
+        memory = self.attention.project_states(query, None if mask_RTS is None else mask_RTS[:, None])
+        memory = memory if cache is None else cache.append(memory)
+        attended = self.attention(query, [memory], is_causal=is_causal)
         x_RTD = self.attention_residual.leave(x_RTD, attended)
         return self.ffn_residual.leave(x_RTD, self.ffn(self.ffn_residual.enter(x_RTD)))
 
@@ -90,7 +97,7 @@ class UniLM(nn.Module):
         """
         states = [self.input(self.embedding(tokens))]
         for layer in self.layers:
-            states.append(layer(states[-1], lambda attention, x: attention.project_states(x), True))
+            states.append(layer(states[-1], is_causal=True))
         return LayerStates(states, states[-1])
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -111,11 +118,7 @@ class UniLM(nn.Module):
         position = cache.step(len(ids_R1), ids_R1.device)
         states = [self.input(self.embedding.step(ids_R1, None), start=position)]
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
-
-            def project(attention: Attention, x: Tensor, layer_cache: SelfCache = layer_cache) -> KeyValue:
-                return layer_cache.append(attention.project_states(x))
-
-            states.append(layer(states[-1], project, False))
+            states.append(layer(states[-1], cache=layer_cache))
         return LayerStates(states, states[-1])
 
 
@@ -219,11 +222,7 @@ class BiLM(nn.Module):
         for tower, mask in zip((self.forward_tower, self.backward_tower), masks, strict=True):
             states = [x_BTD]
             for layer in tower:
-
-                def project(attention: Attention, x: Tensor, mask: Tensor = mask) -> KeyValue:
-                    return attention.project_states(x, mask[:, None].expand(x.shape[0], -1, -1, -1))
-
-                states.append(layer(states[-1], project, False))
+                states.append(layer(states[-1], mask_RTS=mask.expand(len(x_BTD), -1, -1)))
             results.append(states[1:])
         return results[0], results[1]
 

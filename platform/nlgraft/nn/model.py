@@ -24,10 +24,11 @@ from nlgraft.nn.contextual import (
 )
 from nlgraft.nn.decoder_state import DecoderState
 from nlgraft.nn.embedding import InputLayer, TableEmbedding
-from nlgraft.nn.fusion import Fusion, isolated_rng
+from nlgraft.nn.fusion import Fusion
 from nlgraft.nn.layers import DecoderLayer, EncoderLayer, FineEncoder
 from nlgraft.nn.linear import Linear
 from nlgraft.nn.model_config import TransformerConfig
+from nlgraft.nn.modes import isolated_rng
 
 
 @dataclass(frozen=True)

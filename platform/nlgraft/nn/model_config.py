@@ -324,8 +324,8 @@ class TransformerConfig(LayersConfig):
             )
 
 
-class BertConfig(StrictConfig):
-    """A BERT that is trained from scratch."""
+class _SmallModelConfig(StrictConfig):
+    """Sizes of a model of transformers that is trained from scratch."""
 
     d_model: int = Field(default=64, ge=2)
     """Width."""
@@ -335,13 +335,21 @@ class BertConfig(StrictConfig):
     """Attention heads."""
     ffn_dim: int = Field(default=256, ge=1)
     """Inner width of the feed-forward blocks."""
-    dropout: float = Field(default=0.1, ge=0, lt=1)
-    """Dropout on embeddings, attention weights and sublayers."""
+
+    NUM_FFN_MATRICES: ClassVar[int] = 2
 
     @property
     def num_layer_parameters(self) -> int:
         """Weights of the matrices of all layers, without tables."""
-        return self.num_layers * (4 * self.d_model**2 + 2 * self.d_model * self.ffn_dim)
+        ffn = self.NUM_FFN_MATRICES * self.d_model * self.ffn_dim
+        return self.num_layers * (4 * self.d_model**2 + ffn)
+
+
+class BertConfig(_SmallModelConfig):
+    """A BERT that is trained from scratch."""
+
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    """Dropout on embeddings, attention weights and sublayers."""
 
     @model_validator(mode="after")
     def _check(self) -> BertConfig:
@@ -350,24 +358,15 @@ class BertConfig(StrictConfig):
         return self
 
 
-class LlamaConfig(StrictConfig):
+class LlamaConfig(_SmallModelConfig):
     """A Llama that is trained from scratch."""
 
-    d_model: int = Field(default=64, ge=2)
-    """Width."""
-    num_layers: int = Field(default=2, ge=1)
-    """Depth."""
-    num_heads: int = Field(default=2, ge=1)
-    """Attention heads."""
+    NUM_FFN_MATRICES: ClassVar[int] = 3
+
     ffn_dim: int = Field(default=192, ge=1)
     """Inner width of the feed-forward blocks, which have three matrices."""
     is_tied: bool = True
     """If true, input and output share one table."""
-
-    @property
-    def num_layer_parameters(self) -> int:
-        """Weights of the matrices of all layers, without tables."""
-        return self.num_layers * (4 * self.d_model**2 + 3 * self.d_model * self.ffn_dim)
 
     @model_validator(mode="after")
     def _check(self) -> LlamaConfig:

@@ -147,8 +147,8 @@ class Towers(LayerPooling):
         return (states.output + ahead_BTD + back_BTD)[None]
 
 
-class Reduce(LayerPooling):
-    """The sum or the mean of all layers or of the last few; the embeddings are not among them.
+class Mean(LayerPooling):
+    """The mean of all layers or of the last few; the embeddings are not among them.
 
     Source: released code of Park and Zhao (2021).
 
@@ -156,14 +156,11 @@ class Reduce(LayerPooling):
         ContractError: There are fewer layers than ``num_last``.
     """
 
-    def __init__(
-        self, config: PoolingConfig, shape: EncoderShape, *, reduction: Literal["sum", "mean"]
-    ) -> None:
+    def __init__(self, config: PoolingConfig, shape: EncoderShape) -> None:
         super().__init__(shape.hidden_dim)
         num_layers = shape.num_states - 1
         if config.num_last is not None and config.num_last > num_layers:
             raise ContractError(f"pooling.num_last {config.num_last} of an encoder with {num_layers} layers")
-        self.reduction = reduction
         self.num_last = config.num_last or num_layers
 
     def select(self, states: LayerStates) -> Tensor:
@@ -171,8 +168,8 @@ class Reduce(LayerPooling):
         return torch.stack(states.layers[-self.num_last :])
 
     def forward(self, layers_LBTH: Tensor, valid_BT: Tensor) -> Tensor:
-        """Add or average the layers, [B, T, H]."""
-        return layers_LBTH.sum(0) if self.reduction == "sum" else layers_LBTH.mean(0)
+        """Average the layers, [B, T, H]."""
+        return layers_LBTH.mean(0)
 
 
 class ScalarMix(LayerPooling):
@@ -248,8 +245,7 @@ POOLINGS: dict[PoolingName, Callable[[PoolingConfig, EncoderShape], LayerPooling
     "output": Output,
     "cloze": Cloze,
     "towers": Towers,
-    "sum": partial(Reduce, reduction="sum"),
-    "mean": partial(Reduce, reduction="mean"),
+    "mean": Mean,
     "scalar_mix": ScalarMix,
     "dynamic_cls": partial(Dynamic, summary="first_token"),
     "dynamic_mean": partial(Dynamic, summary="mean"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -12,11 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nlgraft.basics.errors import DataError
+from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.nn.checkpoint_files import CAUSAL_TYPES
 from nlgraft.nn.model_config import LlamaConfig
+from nlgraft.nn.modes import seeded
 from nlgraft.text.files import read_json
-from nlgraft.vocab.surgery.tensors import find_vocabulary_tensors
+from nlgraft.vocab.surgery.exchange import find_vocabulary_tensors
+
+_REPORTED = ("missing_keys", "unexpected_keys", "mismatched_keys")
 
 
 class TransformersLM(nn.Module):
@@ -48,46 +52,81 @@ class TransformersLM(nn.Module):
 
 
 def load_pretrained(
-    auto_class: str, name: str, revision: str | None, seed: int, *, what: str, types: str
-) -> tuple[Any, list[str]]:
+    model_class: str,
+    name: str,
+    revision: str | None = None,
+    *,
+    seed: int = 0,
+    what: str = "a model of transformers",
+    types: str = "readable",
+) -> tuple[Any, dict[str, list[str]]]:
     """Read a checkpoint of transformers in fp32.
 
     Args:
-        auto_class: Class of transformers that reads it, e.g. ``AutoModelForMaskedLM``.
+        model_class: Class of transformers that reads it, e.g. ``AutoModelForMaskedLM``.
         name: Hub name or directory.
-        revision: Commit, tag or branch of a hub name.
+        revision: Commit, tag or branch of a hub name; None: main.
         seed: Seed of parameters that the checkpoint lacks, such as a prediction head.
         what: What it is read as, for messages.
         types: Types of checkpoints that can be, for messages.
 
     Returns:
-        The model, and the names of the parameters that were drawn.
+        The model, and the names of tensors that are ``missing_keys``, ``unexpected_keys`` and
+        ``mismatched_keys`` of its class.
 
     Raises:
-        DataError: It cannot be read so, or part of its body is missing.
+        DataError: It cannot be read so.
     """
     import transformers
 
-    options = {} if revision is None else {"revision": revision}
     try:
-        with torch.random.fork_rng(devices=[]), quiet_transformers():
-            torch.manual_seed(seed)
-            model, report = getattr(transformers, auto_class).from_pretrained(
-                name, dtype=torch.float32, output_loading_info=True, **options
+        with seeded(seed), quiet_transformers():
+            model, report = getattr(transformers, model_class).from_pretrained(
+                name, revision=revision or "main", dtype=torch.float32, output_loading_info=True
             )
     except (OSError, ValueError, RuntimeError) as error:
         raise DataError(
             f"{name}: not readable as {what} ({error}); give the name or directory of a {types} checkpoint"
         ) from error
-    missing = sorted(report["missing_keys"])
+    return model, {kind: sorted(map(str, report[kind])) for kind in _REPORTED}
+
+
+def read_checkpoint_config(checkpoint: str, revision: str | None = None) -> dict[str, Any]:
+    """Read a checkpoint's config.json with the defaults of its model type filled in.
+
+    Args:
+        checkpoint: Hub name or local directory.
+        revision: Commit, tag or branch of a hub name; None: main.
+
+    Raises:
+        ContractError: It is missing or of an unknown model type.
+    """
+    import transformers
+
+    try:
+        config = transformers.AutoConfig.from_pretrained(checkpoint, revision=revision or "main")
+    except (OSError, ValueError) as error:
+        raise ContractError(f"{checkpoint}: no readable config.json ({error})") from error
+    return json.loads(config.to_json_string(use_diff=False))
+
+
+def load_language_model(
+    model_class: str, name: str, revision: str | None, *, seed: int, what: str, types: str
+) -> tuple[Any, list[str]]:
+    """Read a language model as ``load_pretrained`` does; also returns the parameters that were drawn.
+
+    Raises:
+        DataError: It cannot be read so, or part of its body is missing.
+    """
+    model, report = load_pretrained(model_class, name, revision, seed=seed, what=what, types=types)
+    missing = report["missing_keys"]
     refuse_missing(name, [key for key in missing if key.startswith(f"{model.base_model_prefix}.")])
     return model, missing
 
 
 def build_fresh(model_class: Any, config: Any, seed: int) -> Any:
     """Build a model of transformers with fresh weights, drawn with a seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         return model_class(config)
 
 
@@ -99,10 +138,6 @@ def fresh_like(model: Any, vocab_size: int, *, pad_id: int | None, seed: int) ->
 
 
 # Loading of released checkpoints through transformers, which is imported only then.
-
-
-MAIN = "main"
-"""Branch of a hub name without a revision."""
 
 
 def position_limit(model: nn.Module) -> int | None:
@@ -174,7 +209,9 @@ def load_causal_lm(name: str, revision: str | None) -> TransformersCausalLM:
         DataError: It cannot be read as a causal language model, or parameters are missing.
     """
     what = "a causal language model"
-    model, missing = load_pretrained("AutoModelForCausalLM", name, revision, 0, what=what, types=CAUSAL_TYPES)
+    model, missing = load_language_model(
+        "AutoModelForCausalLM", name, revision, seed=0, what=what, types=CAUSAL_TYPES
+    )
     if missing:
         raise DataError(f"{name}: the checkpoint lacks {', '.join(missing[:3])}, so it is not {what}")
     return TransformersCausalLM(model)

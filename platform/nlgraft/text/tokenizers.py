@@ -62,6 +62,13 @@ class Tokenizer(ABC):
         """
 
 
+def parse_sentencepiece(content: bytes) -> Any:
+    """Parse the file of a SentencePiece model, for what the processor does not tell, such as the type."""
+    proto = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]  # generated
+    proto.ParseFromString(content)
+    return proto
+
+
 def train_sentencepiece(
     lines: Sequence[str], config: LearnedTokenizerConfig, path: Path, seed: int, symbols: Sequence[str] = ()
 ) -> None:
@@ -185,7 +192,8 @@ class SentencePiece(Tokenizer):
         self.vocab_size = self._model.get_piece_size()
         self.unknown_id = UNK
         self.pieces = self._model.id_to_piece(list(range(self.vocab_size)))
-        self.normalization = self._proto().normalizer_spec.name or "identity"
+        proto = parse_sentencepiece(self._model.serialized_model_proto())
+        self.normalization = proto.normalizer_spec.name or "identity"
         self._samplers: dict[float, UnigramSampler | BpeSampler] = {}
         first_pieces = tuple(self.pieces[:4])
         if first_pieces != SPECIAL_PIECES:
@@ -211,11 +219,6 @@ class SentencePiece(Tokenizer):
         """Apply the model's normalisation to lines; those of an ``identity`` model stay as they are."""
         return normalised(self._model, lines) if self.normalization != "identity" else [*lines]
 
-    def _proto(self) -> Any:
-        proto: Any = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
-        proto.ParseFromString(self._model.serialized_model_proto())
-        return proto
-
     def _sampler(self, alpha: float) -> UnigramSampler | BpeSampler:
         if alpha not in self._samplers:
             is_text = [
@@ -224,7 +227,7 @@ class SentencePiece(Tokenizer):
                 for i in range(self.vocab_size)
             ]
             ids = {piece: i for i, piece in enumerate(self.pieces) if is_text[i]}
-            proto = self._proto()
+            proto = parse_sentencepiece(self._model.serialized_model_proto())
             symbols = tuple(piece.piece for piece in proto.pieces if piece.type == piece.USER_DEFINED)
             byte_ids = tuple(i for i in range(self.vocab_size) if self._model.is_byte(i))
             scores = {i: self._model.get_score(i) for i in ids.values()}

@@ -19,10 +19,9 @@ from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.classification import evaluate_probabilities
 from nlgraft.evaluation.scores import Evaluation
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.classifier import Classifier
-from nlgraft.nn.freezing import evaluating
-from nlgraft.nn.masked_lm_models import MaskedLM, load_checkpoint
+from nlgraft.nn.masked_lm_models import Classifier, MaskedLM, load_checkpoint
 from nlgraft.nn.model_config import ClassifierConfig
+from nlgraft.nn.modes import evaluating, seeded
 from nlgraft.text.batches import LengthBatches, Ragged
 from nlgraft.text.files import write_json
 from nlgraft.training.data import LineData
@@ -127,8 +126,7 @@ def evaluate_classifier(
 
 def fresh_classifier(body: MaskedLM, num_classes: int, config: ClassifierConfig, seed: int) -> Classifier:
     """Put a head on a body, initialised from a stage's seed alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed(seed, "initialise"))
+    with seeded(derive_seed(seed, "initialise")):
         return Classifier(body, num_classes, config)
 
 

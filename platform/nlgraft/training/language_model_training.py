@@ -15,10 +15,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from nlgraft.basics.errors import ContractError, StoreError
 from nlgraft.evaluation.inputs import pack
-from nlgraft.evaluation.scores import Evaluation, score_statistics
+from nlgraft.evaluation.scores import Evaluation
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.context_config import LanguageModelConfig
 from nlgraft.nn.language_models import BiLM, UniLM, build_language_model
+from nlgraft.nn.modes import seeded
 from nlgraft.text.batches import LengthBatches, Ragged
 from nlgraft.text.tokenizers import EOS
 from nlgraft.training.data import LineData
@@ -73,9 +74,8 @@ def evaluate_language_model(
     two-tower models; the signature names the condition.
     """
     rows = segment_losses(model, data.in_order(), len(data), device, _predict)
-    names = ("loss", "perplexity")
-    scores = {name: score_statistics(name, rows, f"{name}|{condition(model)}|tok:model") for name in names}
-    return Evaluation(scores, dict.fromkeys(names, rows))
+    signatures = {name: f"{name}|{condition(model)}|tok:model" for name in ("loss", "perplexity")}
+    return Evaluation.of(dict.fromkeys(signatures, rows), signatures)
 
 
 def condition(model: LanguageModel) -> str:
@@ -85,8 +85,7 @@ def condition(model: LanguageModel) -> str:
 
 def fresh_language_model(config: LanguageModelConfig, seed: int) -> LanguageModel:
     """Initialise a language model from a stage's seed alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed(seed, "initialise"))
+    with seeded(derive_seed(seed, "initialise")):
         return build_language_model(config)
 
 

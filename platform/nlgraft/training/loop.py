@@ -22,13 +22,12 @@ import torch
 from torch import nn
 
 from nlgraft.basics.errors import ContractError, DataError
-from nlgraft.evaluation.efficiency import count_parameters
 from nlgraft.evaluation.scores import Score
 from nlgraft.nn.linear import use_fast_products
+from nlgraft.nn.modes import count_parameters
 from nlgraft.pipeline.stage import StageContext, TrialStopped
 from nlgraft.training.precision import with_precision
-from nlgraft.training.rows_first import RowsFirst
-from nlgraft.training.step import Rows, Stepper, Training, TrainingDiverged, Workers
+from nlgraft.training.step import Rows, RowsFirst, Stepper, Training, TrainingDiverged, Workers
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, TrainConfig
 from nlgraft.training.train_state import (
     Progress,
@@ -71,7 +70,7 @@ class TrainOutcome(Progress):
             "train_tokens": (self.num_tokens, "tokens whose loss was taken, as often as they were seen"),
             "train_s": (self.seconds, "seconds of training steps"),
         }
-        return {name: Score(name, value, 1, "minimize", text) for name, (value, text) in measured.items()}
+        return {name: Score(value, 1, "minimize", text) for name, (value, text) in measured.items()}
 
 
 def train(

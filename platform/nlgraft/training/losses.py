@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nlgraft.nn.batch import Batch
-from nlgraft.nn.freezing import evaluating
 from nlgraft.nn.linear import product, transposed_product
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.modes import evaluating
 from nlgraft.training.train_config import SmoothedTrainConfig, SmoothingKind
 
 
 class Loss(NamedTuple):
-    """Result of an objective on a batch; a plain ``(loss_sum, num_tokens)`` is accepted as well.
+    """Result of an objective on a batch.
 
     Attributes:
         loss_sum: Loss summed over the batch's tokens, differentiable, scalar.
@@ -36,23 +36,11 @@ class Loss(NamedTuple):
     terms: Mapping[str, Tensor] = {}
 
 
-Objective = Callable[[Any, Any], Loss | tuple[Tensor, int]]
+Objective = Callable[[Any, Any], Loss]
 """``objective(model, batch)``; the batch is what the data made, moved to the device."""
 
 
-class Translator(Protocol):
-    """A model that maps a batch to a hidden state, and this to logits, at every target position."""
-
-    def __call__(self, batch: Batch) -> Tensor:
-        """Map a batch to hidden states [B, J, d]."""
-        ...
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Map hidden states [..., d] to logits [..., V]."""
-        ...
-
-
-def real_hidden(model: Translator, batch: Batch) -> tuple[Tensor, Tensor]:
+def real_hidden(model: Seq2Seq, batch: Batch) -> tuple[Tensor, Tensor]:
     """Run the model; keep states [R, d] and true tokens [R] of the real target positions, row by row.
 
     Padding then costs no softmax.
@@ -63,12 +51,6 @@ def real_hidden(model: Translator, batch: Batch) -> tuple[Tensor, Tensor]:
         positions_R = batch.target_input.valid.flatten().nonzero()[:, 0]
         hidden, target = hidden.index_select(0, positions_R), target.index_select(0, positions_R)
     return hidden, target
-
-
-def real_logits(model: Translator, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Run the model; give logits [R, V] and true tokens [R] of the real target positions, row by row."""
-    hidden_Rd, target_R = real_hidden(model, batch)
-    return model.logits(hidden_Rd), target_R
 
 
 @dataclass(frozen=True)
@@ -88,17 +70,13 @@ class Seq2SeqObjective:
         """Make the objective of a training's ``label_smoothing`` and ``smoothing_kind``."""
         return cls(config.label_smoothing, config.smoothing_kind)
 
-    def __call__(self, model: Translator, batch: Batch) -> Loss:
+    def __call__(self, model: Seq2Seq, batch: Batch) -> Loss:
         """Compute the summed loss of a batch and its number of real target tokens."""
         hidden_Rd, target_R = real_hidden(model, batch)
-        # A subclass may compute its logits otherwise, and then slices of the projection would be wrong.
-        if isinstance(model, Seq2Seq) and type(model).logits is Seq2Seq.logits:
-            output = model.output_projection
-            loss = projected_cross_entropy(
-                hidden_Rd, output.weight, output.bias, target_R, self.smoothing, self.kind
-            )
-        else:
-            loss = smoothed_cross_entropy(model.logits(hidden_Rd), target_R, self.smoothing, self.kind)
+        output = model.output_projection
+        loss = projected_cross_entropy(
+            hidden_Rd, output.weight, output.bias, target_R, self.smoothing, self.kind
+        )
         return Loss(loss, len(target_R))
 
 
@@ -140,9 +118,10 @@ class TokenObjective:
         return Loss(smoothed_cross_entropy(logits_PV, tokens_P, self.smoothing, self.kind), len(tokens_P))
 
 
-def predict_target(model: Translator, batch: Batch) -> Predictions:
+def predict_target(model: Seq2Seq, batch: Batch) -> Predictions:
     """Predict the real target tokens of a batch from those before them and the sources."""
-    return Predictions(*real_logits(model, batch), batch.target_input.valid.nonzero()[:, 0])
+    hidden_Rd, target_R = real_hidden(model, batch)
+    return Predictions(model.logits(hidden_Rd), target_R, batch.target_input.valid.nonzero()[:, 0])
 
 
 def segment_losses(

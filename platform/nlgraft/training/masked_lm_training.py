@@ -24,6 +24,7 @@ from nlgraft.nn.masked_lm_models import (
 )
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
+from nlgraft.nn.modes import seeded
 from nlgraft.text.files import write_json
 from nlgraft.training.losses import Predictions, segment_losses
 from nlgraft.training.masked_text import MaskedScoringData
@@ -98,8 +99,7 @@ def fresh_encoder(
 ) -> EncoderMaskedLM:
     """Build a masked language model on the encoder of our Transformer, with fresh weights."""
     config = config.model_copy(update={"tying": "all"})
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         body = Seq2Seq(config, vocab_size, vocab_size)
         head = PredictionHead(config) if has_head else None
     return EncoderMaskedLM(body, head, can_predict=can_predict)

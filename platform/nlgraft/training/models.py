@@ -19,6 +19,7 @@ from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.language_models import BiLM, UniLM
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
+from nlgraft.nn.modes import seeded
 from nlgraft.text.files import write_json
 from nlgraft.training.language_model_training import DESCRIPTION_FILE as LANGUAGE_MODEL_FILE
 from nlgraft.training.language_model_training import read_language_model
@@ -49,8 +50,7 @@ def fresh_model(
     Returns:
         The model, on the CPU.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed(seed, "initialise"))
+    with seeded(derive_seed(seed, "initialise")):
         return Seq2Seq(_with_vocabularies(config, encoders or {}), source_size, target_size, encoders)
 
 

@@ -17,6 +17,7 @@ from nlgraft.nn.attention import Memory
 from nlgraft.nn.fusion import Fusion
 from nlgraft.nn.layers import EncoderLayer
 from nlgraft.nn.model_config import TransformerConfig
+from nlgraft.nn.modes import seeded
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.training.train_config import PRECISION_INPUT, TrainConfig
 
@@ -74,8 +75,7 @@ def _training_step(device: str) -> Callable[[bool], None]:
     width, shape = _WIDTH[kind], _BATCH[kind]
     config = TransformerConfig(d_model=width, num_heads=width // 64, ffn_dim=4 * width)
     cuda = [torch.device(device)] if kind == "cuda" else []
-    with torch.random.fork_rng(devices=cuda):
-        torch.manual_seed(0)
+    with seeded(0, device):
         layer = EncoderLayer(config, Fusion(config, [])).to(device)
         states = torch.randn(*shape, width, device=device, requires_grad=True)
     valid = torch.ones(*shape, dtype=torch.bool, device=device)

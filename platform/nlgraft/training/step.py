@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -16,10 +16,83 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from nlgraft.basics.errors import ContractError, DataError, NlgraftError
+from nlgraft.nn.modes import set_seed
 from nlgraft.training.losses import Loss, Objective
-from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.seeds import derive_seed
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, TrainConfig
+
+
+@dataclass(frozen=True)
+class RowsFirst:
+    """First steps in which only some rows are trained.
+
+    Everything else stays unchanged to the bit: without a gradient it has no moments, no share in the
+    gradient's norm and no weight decay. The step count, and with it the learning rate, continues when the
+    rest joins in.
+
+    Attributes:
+        num_steps: Steps in which only these rows are trained.
+        rows: The trained rows, bool [V], by name of the parameter, whose first axis has length V.
+    """
+
+    num_steps: int
+    rows: Mapping[str, Tensor]
+
+    def check(self, model: nn.Module) -> None:
+        """Verify that the rows can be trained in a model on which ``choose_trained`` has run.
+
+        Raises:
+            ContractError: A parameter is missing, frozen or has another number of rows, or no row is
+                selected.
+        """
+        parameters = dict(model.named_parameters())
+        for name, rows in self.rows.items():
+            if name not in parameters or not parameters[name].requires_grad:
+                raise ContractError(
+                    f"rows of '{name}' are to be trained first, but it is frozen; let it learn, or set the "
+                    "number of such steps to 0"
+                )
+            if len(rows) != len(parameters[name]):
+                raise ContractError(f"'{name}' has {len(parameters[name])} rows, the mask has {len(rows)}")
+        if not any(bool(rows.any()) for rows in self.rows.values()):
+            raise ContractError(
+                "no row is new, so none can be trained first; set the number of such steps to 0"
+            )
+
+    def mask_gradients(self, optimizer: torch.optim.Optimizer) -> None:
+        """Remove the gradients of everything but the rows."""
+        for name, parameter, _ in _parameters(optimizer):
+            if name not in self.rows:
+                parameter.grad = None
+            elif parameter.grad is not None:
+                parameter.grad[~self._of(name, parameter)] = 0.0
+
+    @torch.no_grad()
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Take a step of AdamW whose weight decay acts on the rows alone.
+
+        The decay is decoupled from the gradient, so it can be applied before the update.
+        """
+        # AdamW would decay whole tables, so it runs without decay here.
+        decays = [group["weight_decay"] for group in optimizer.param_groups]
+        for name, parameter, group in _parameters(optimizer):
+            if name in self.rows and group["weight_decay"]:
+                parameter[self._of(name, parameter)] *= 1 - group["lr"] * group["weight_decay"]
+        for group in optimizer.param_groups:
+            group["weight_decay"] = 0.0
+        optimizer.step()
+        for group, decay in zip(optimizer.param_groups, decays, strict=True):
+            group["weight_decay"] = decay
+
+    def _of(self, name: str, parameter: Tensor) -> Tensor:
+        return self.rows[name].to(parameter.device)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor, dict[str, float]]]:
+    for group in optimizer.param_groups:
+        for name, parameter in zip(group["names"], group["params"], strict=True):
+            yield name, parameter, group
+
 
 Rows = NDArray[np.int64]
 
@@ -67,8 +140,7 @@ class _Objective(nn.Module):
         self._objective = objective
 
     def forward(self, batch: Any) -> Loss:
-        result = self._objective(self.model, batch)
-        return result if isinstance(result, Loss) else Loss(result[0], result[1])
+        return self._objective(self.model, batch)
 
 
 @dataclass(frozen=True)
@@ -134,7 +206,7 @@ class Stepper:
         for number, (epoch, rows) in enumerate(batches):
             # Dropout depends on the step alone, so a resumed training draws the same; ranks draw different
             # masks.
-            torch.manual_seed(derive_seed(self._seed, "step", step, number, self.workers.rank))
+            set_seed(derive_seed(self._seed, "step", step, number, self.workers.rank), self.workers.device)
             loss = self._add_gradient(rows, epoch, is_last=number == len(batches) - 1)
             if loss is None:
                 continue

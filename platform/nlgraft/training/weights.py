@@ -107,24 +107,11 @@ def _matches(patterns: Sequence[str], name: str) -> bool:
     return any(re.search(pattern, name) for pattern in patterns)
 
 
-def _renamed(weights: Mapping[str, Tensor], rename: Sequence[tuple[str, str]]) -> Weights:
-    new: Weights = {}
-    for name, tensor in weights.items():
-        target = name
-        for pattern, replacement in rename:
-            target = re.sub(pattern, replacement, target)
-        if target in new:
-            raise ContractError(f"carry-over: two tensors would both be named '{target}'")
-        new[target] = tensor
-    return new
-
-
 @torch.no_grad()
 def carry_over(
     model: nn.Module,
-    weights: Mapping[str, Tensor],
+    earlier: Mapping[str, Tensor],
     *,
-    rename: Sequence[tuple[str, str]] = (),
     fresh: Sequence[str] = (),
     drop: Sequence[str] = (),
 ) -> CarryReport:
@@ -132,10 +119,9 @@ def carry_over(
 
     Args:
         model: Freshly initialised; changed in place.
-        weights: Tensors of the earlier stage.
-        rename: Regular expression and replacement, applied to the earlier names in turn.
+        earlier: Tensors of the earlier stage.
         fresh: Patterns of names that keep their initialisation (new parts, parts to reset).
-        drop: Patterns of earlier names, after renaming, that are not used.
+        drop: Patterns of earlier names that are not used.
 
     Raises:
         ContractError: A name is missing, left over or of another shape, and no pattern allows it; or two
@@ -144,7 +130,6 @@ def carry_over(
     Source: Huang et al. (2021), section 2.2 (gradual finetuning).
     """
     state = model.state_dict()
-    earlier = _renamed(weights, rename)
     carried = sorted(name for name in state if name in earlier and not _matches(fresh, name))
     initialised = sorted(set(state) - set(carried))
     dropped = sorted(set(earlier) - set(carried))

@@ -15,11 +15,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nlgraft.basics.errors import DataError
-from nlgraft.vocab.plans.transfer_plan import NormReport, Provenance, TransferPlan, norm_report
-from nlgraft.vocab.surgery.exchange import exchange_vocabulary
-from nlgraft.vocab.surgery.tensors import (
+from nlgraft.vocab.surgery.exchange import (
     TensorRows,
     count_embedding_parameters,
+    exchange_vocabulary,
     find_vocabulary_tensors,
     input_table,
     named_tensors,
@@ -41,6 +40,7 @@ from nlgraft.vocab.tokenizers.directories import (
     tokenizer_files,
 )
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from nlgraft.vocab.transfer_plan import NormReport, Provenance, TransferPlan, norm_report
 from nlgraft.vocab_tool.checkpoints import (
     INDEX,
     StoredCheckpoint,
@@ -49,7 +49,12 @@ from nlgraft.vocab_tool.checkpoints import (
     open_weights,
 )
 from nlgraft.vocab_tool.checks import disagreeing_ids
-from nlgraft.vocab_tool.outputs import EXCHANGE_RECORD, TOKENIZER_DIRECTORY, refuse_used, written_at_once
+from nlgraft.vocab_tool.plan_exchange import (
+    EXCHANGE_RECORD,
+    TOKENIZER_DIRECTORY,
+    refuse_used,
+    written_at_once,
+)
 
 SENTENCE_ENCODER_FILES = (
     "modules.json",

@@ -12,14 +12,13 @@ import tokenizers
 
 from nlgraft.basics.errors import DataError
 from nlgraft.text.files import read_json
-from nlgraft.vocab.plans.plan_report import TextReport
 from nlgraft.vocab.tokenizers.directories import copy_settings, find_tokenizer
 from nlgraft.vocab.tokenizers.encoding import count_tokens, open_tokenizer
 from nlgraft.vocab.tokenizers.extension import check_extensible, learn_extension
 from nlgraft.vocab.tokenizers.pruning import prune_tokenizer
 from nlgraft.vocab.tokenizers.tokenizer_json import read_ids, tokens_by_id
-from nlgraft.vocab_tool.outputs import refuse_used, written_at_once
-from nlgraft.vocab_tool.plan_exchange import read_text
+from nlgraft.vocab_tool.plan_exchange import read_text, refuse_used, written_at_once
+from nlgraft.vocab_tool.plan_report import TextReport
 
 
 @dataclass(frozen=True)

@@ -23,12 +23,18 @@ from torch.utils._pytree import tree_map
 from nlgraft.basics.errors import DataError
 from nlgraft.basics.wording import is_inside
 from nlgraft.text.files import read_json
-from nlgraft.vocab.plans.transfer_plan import Array
-from nlgraft.vocab.surgery.exchange import fill, untie, without_values
-from nlgraft.vocab.surgery.tensors import find_vocabulary_tensors, input_table, named_tensors
+from nlgraft.vocab.surgery.exchange import (
+    fill,
+    find_vocabulary_tensors,
+    input_table,
+    named_tensors,
+    untie,
+    without_values,
+)
 from nlgraft.vocab.surgery.token_ids import vocabulary_parts
 from nlgraft.vocab.tokenizers.directories import find_files
 from nlgraft.vocab.tokenizers.tokenizer_json import MAX_TOKENS
+from nlgraft.vocab.transfer_plan import Array
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 """Weights in one file; places of weights in several files."""

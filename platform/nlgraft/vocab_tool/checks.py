@@ -23,10 +23,9 @@ from nlgraft.basics.errors import DataError, PaddingError
 from nlgraft.text.files import read_json
 from nlgraft.vocab.methods.building import build_plan, donor_rows
 from nlgraft.vocab.methods.interface import PlanMaterial
-from nlgraft.vocab.plans.transfer_plan import CHUNK_ROWS, Array, Provenance, Rows, TransferPlan, row_norms
-from nlgraft.vocab.surgery.exchange import exchange_vocabulary
-from nlgraft.vocab.surgery.tensors import (
+from nlgraft.vocab.surgery.exchange import (
     TensorRows,
+    exchange_vocabulary,
     find_vocabulary_tensors,
     input_table,
     is_encoder_decoder,
@@ -36,8 +35,9 @@ from nlgraft.vocab.tokenizers.directories import DECODER_DIRECTORY, find_tokeniz
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.tokens import Kind
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
+from nlgraft.vocab.transfer_plan import CHUNK_ROWS, Array, Provenance, Rows, TransferPlan, row_norms
 from nlgraft.vocab_tool.checkpoints import SinglePrecision, StoredCheckpoint, embedding_rows, in_safetensors
-from nlgraft.vocab_tool.outputs import EXCHANGE_RECORD
+from nlgraft.vocab_tool.plan_exchange import EXCHANGE_RECORD
 
 PERMUTATION_TOLERANCE = 1e-4
 """Largest difference of logits that reordered single-precision additions explain, relative to their size."""

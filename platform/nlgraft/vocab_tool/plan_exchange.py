@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -14,8 +15,6 @@ from nlgraft.vocab.methods.building import build_plan, donor_rows
 from nlgraft.vocab.methods.interface import Method, PlanChoices, PlanMaterial, TokenVectors
 from nlgraft.vocab.methods.registry import find_method
 from nlgraft.vocab.methods.similar import DEFAULT_CAP
-from nlgraft.vocab.plans.plan_report import PlanReport, SpecialTokens, report_plan
-from nlgraft.vocab.plans.transfer_plan import Array, TransferPlan, norm_report
 from nlgraft.vocab.surgery.token_ids import LISTS, ONE_ID, flat_ids
 from nlgraft.vocab.tokenizers.directories import (
     CHAT_TEMPLATE,
@@ -29,7 +28,8 @@ from nlgraft.vocab.tokenizers.extension import append_tokens
 from nlgraft.vocab.tokenizers.loading import added_token, load_vocabulary, read_specials
 from nlgraft.vocab.tokenizers.tokens import Kind
 from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES, Vocabulary
-from nlgraft.vocab_tool.outputs import TOKENIZER_DIRECTORY, refuse_used, written_at_once
+from nlgraft.vocab.transfer_plan import Array, TransferPlan, norm_report
+from nlgraft.vocab_tool.plan_report import PlanReport, SpecialTokens, report_plan
 
 # Special tokens that an exchange would lose: which there are, and which of them a model's files name.
 
@@ -333,3 +333,37 @@ def _vectors(
         kind=method.vectors, width=width, epochs=request.epochs, min_count=request.min_count
     )
     return learn_vectors(ids, size, options, request.seed)
+
+
+# Output directories of the commands.
+
+
+TOKENIZER_DIRECTORY = "tokenizer"
+"""Place of the new tokenizer in a plan's directory."""
+EXCHANGE_RECORD = "vocabulary_exchange.json"
+"""What an exchange found in the configurations, in a checkpoint's directory: settings whose tokens the new
+vocabulary lacks, and tokens in a role that the old tokenizer gave to others already."""
+
+
+def refuse_used(directory: Path) -> None:
+    """Refuse to write into a directory that is not empty.
+
+    Raises:
+        DataError: It exists and is not empty, or is a file.
+    """
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise DataError(f"{directory}: exists and is not empty; give another directory or remove it")
+
+
+@contextmanager
+def written_at_once(target: Path) -> Iterator[Path]:
+    """Yield a directory to write into that replaces ``target`` (missing or empty) whole, or not at all."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as outer:
+        inner = Path(outer) / target.name
+        inner.mkdir()
+        yield inner
+        if target.exists():
+            target.rmdir()
+        # Within one file system a rename is atomic, so nobody sees half a directory.
+        inner.rename(target)

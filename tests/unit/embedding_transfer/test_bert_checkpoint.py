@@ -19,10 +19,10 @@ from nlgraft.nn.masked_lm_models import NOT_PREDICTED
 from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
-from nlgraft.stages.exchange_kinds import SIDE
-from nlgraft.stages.run.bert_stages import renumbered
 from nlgraft.stages.run.exchange_stages import read_vectors
+from nlgraft.stages.run.released_stages import renumbered_wordpiece
 from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded
+from nlgraft.stages.shared_kinds import SIDE
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizers import SentencePiece
@@ -31,13 +31,16 @@ from nlgraft.training.masked_lm_training import read_masked_lm
 from nlgraft.training.masked_text import Masker, MaskingIds
 from nlgraft.training.models import read_model
 from nlgraft.training.train_config import MaskingConfig
-from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
 from tests.unit.embedding_transfer.bert_configs import CORPUS, SPECIAL, configured, graph_of, run
 from trainables.embedding_transfer.config import SegmentationRates
 from trainables.embedding_transfer.generator_data import ChangedLines, ChangedSide
-from trainables.embedding_transfer.generator_training import FrozenMaskedLM, GeneratorModel
-from trainables.embedding_transfer.generators import EmbeddingGenerator
+from trainables.embedding_transfer.generator_training import (
+    EmbeddingGenerator,
+    FrozenMaskedLM,
+    GeneratorModel,
+)
 
 # --- tokenizer ------------------------------------------------------------------------------------------
 
@@ -100,7 +103,7 @@ def test_other_tokenizers_are_refused(bert, change, message, tmp_path):
         (tmp_path / "tokenizer.json").write_text(json.dumps(document))
         vocabulary = load_vocabulary(tmp_path)
     with pytest.raises(DataError, match=message):
-        renumbered(document, vocabulary, tmp_path)
+        renumbered_wordpiece(document, vocabulary, tmp_path)
 
 
 def test_a_vocabulary_of_lines_will_do(store, bert, tmp_path):

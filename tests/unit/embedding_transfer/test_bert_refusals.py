@@ -74,7 +74,7 @@ def test_text_must_fit_its_positions(bert):
     ("names", "message"),
     [
         (["tokenizer.json"], "no tokenizer; a BERT's directory holds"),
-        (["model.safetensors"], "no readable checkpoint"),
+        (["model.safetensors"], "not readable as a BERT"),
     ],
 )
 def test_a_directory_must_be_complete(store, bert, tmp_path, names, message):

@@ -18,12 +18,12 @@ from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.stages.released_graph import released
-from nlgraft.stages.run.mbart_stages import SPM_FILE, renumbered, their_rows
+from nlgraft.stages.run.released_stages import SPM_FILE, renumbered, their_rows
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizers import SentencePiece
 from nlgraft.training.models import read_model
-from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
+from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
 from tests.tiny_models import tiny_translator
 from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import Config, stage_graph
@@ -59,7 +59,7 @@ def configured(directory, method="patt_eg", sides="decoder", **upstream):
         generator={"max_steps": 2, "batch_tokens": 800, "eval_every_steps": 2, "num_dev_sentences": 4},
         transfer={"method": method, "sides": sides},
         downstream={"train": TRAIN},
-        decode={"beam": 1, "max_length_offset": 3},
+        decode={"beam": 1, "max_length_ratio": 0, "max_length_offset": 6},
     )
 
 

@@ -16,7 +16,7 @@ from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizers import UNK, SentencePiece
 from nlgraft.training.models import read_model
-from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
+from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
 from tests.released_translators import copy_of, write_marian
 from tests.tiny_checkpoints import quiet
 from tests.unit.stages.runs import finish
@@ -43,7 +43,7 @@ def settings_of(directory, method="patt_eg", **upstream):
         "generator": GENERATOR,
         "transfer": {"method": method, "sides": "decoder"},
         "downstream": {"train": TRAIN},
-        "decode": {"beam": 1, "max_length_offset": 3},
+        "decode": {"beam": 1, "max_length_ratio": 0, "max_length_offset": 6},
     }
 
 

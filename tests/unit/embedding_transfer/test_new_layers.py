@@ -15,7 +15,7 @@ from nlgraft.text.corpora import read_corpus
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 from nlgraft.text.tokenizers import train_sentencepiece
 from nlgraft.training.models import read_model, write_model
-from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
+from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
 from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import METRICS, Config, stage_graph
 from trainables.embedding_transfer.stages import independent_config
@@ -35,7 +35,7 @@ BASE = {
     "upstream": {"train": TRAIN},
     "downstream": {"train": TRAIN},
     "independent": {"max_steps": 3, "warmup_steps": 1, "peak_lr": 0.01},
-    "decode": {"beam": 1, "max_length_offset": 5},
+    "decode": {"beam": 1, "max_length_ratio": 0, "max_length_offset": 6},
 }
 TABLE = "target_embedding.table.weight"
 

@@ -68,9 +68,7 @@ def test_files_of_two_splits_round_trip(tmp_path):
     strange = ["line\u2028separator", 'quote " and\nnewline', ""]
     for split in ("dev", "test"):
         evaluation = evaluate_text(strange, REFERENCES)
-        speed = {
-            "sentences_per_s": Score("sentences_per_s", 12.5, 3, "maximize", "beam:5|batch:64|device:cpu")
-        }
+        speed = {"sentences_per_s": Score(12.5, 3, "maximize", "beam:5|batch:64|device:cpu")}
         write_evaluation(tmp_path, split, strange, REFERENCES, evaluation, speed)
     metrics = read_metrics(tmp_path)
     assert sorted(metrics) == sorted(

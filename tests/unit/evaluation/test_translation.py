@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from nlgraft.basics.errors import DataError
-from nlgraft.evaluation.efficiency import count_parameters, speed_signature
 from nlgraft.evaluation.inputs import Inputs, pack
-from nlgraft.evaluation.translation import dev_scores, translate
+from nlgraft.evaluation.translation import dev_scores, speed_signature, translate
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
+from nlgraft.nn.modes import count_parameters
 from nlgraft.text.batches import Ragged
 
 SOURCES = Ragged.of([[5, 3], [6, 7, 8, 9, 3], [4, 4, 3], [10, 3], [9, 8, 7, 3], [3], [5, 6, 7, 3]])

@@ -15,7 +15,7 @@ from nlgraft.evaluation.artifact import read_lines, write_lines
 from nlgraft.evaluation.scores import evaluate_text
 from nlgraft.pipeline.stage import Stage
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.stages.run.mbart_stages import SPM_FILE
+from nlgraft.stages.run.released_stages import SPM_FILE
 from nlgraft.stages.run.text_stages import open_tokenizer
 from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE
 from nlgraft.text.corpora import read_corpus

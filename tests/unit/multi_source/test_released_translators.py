@@ -10,7 +10,7 @@ import torch
 from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.artifact import read_lines
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.stages.run.mbart_stages import language_id
+from nlgraft.stages.run.released_stages import language_id
 from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded
 from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE
 from nlgraft.stages.seq2seq_graph import TRANSLATE

@@ -119,7 +119,7 @@ def test_other_architectures_are_refused(tmp_path):
     bert.save_pretrained(tmp_path)
     with pytest.raises(ContractError, match=r"model type 'bert'.*Allowed: mbart, .*, m2m_100, pegasus"):
         from_hugging_face(tmp_path)
-    with pytest.raises(ContractError, match="no readable checkpoint"):
+    with pytest.raises(ContractError, match=r"no readable config\.json"):
         from_hugging_face(tmp_path / "nothing")
 
 

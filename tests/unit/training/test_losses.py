@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.training.losses import (
     Seq2SeqObjective,
-    real_logits,
+    predict_target,
     segment_losses,
     smoothed_cross_entropy,
 )
@@ -67,7 +67,7 @@ def test_padding_costs_nothing_and_changes_nothing():
     batch = data.batch(np.arange(5), 0)
     num_real = int(batch.target_input.valid.sum())
     for same in (batch, padded(batch, 3)):
-        logits, target = real_logits(model, same)
+        logits, target, _ = predict_target(model, same)
         assert logits.shape == (num_real, 11)
         assert target.tolist() == [i for row in range(5) for i in [*data.sources[row], 3]]
     loss = Seq2SeqObjective(0.1)(model, batch)

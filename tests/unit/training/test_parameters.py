@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from nlgraft.basics.errors import ContractError
-from nlgraft.evaluation.efficiency import count_parameters
+from nlgraft.nn.modes import count_parameters
 from nlgraft.training.loop import choose_trained, make_optimizer, parameter_groups
 from nlgraft.training.train_config import LearnedParameters, ParameterGroup, TrainConfig
 from tests.unit.training.toy import VOCABULARY, ToyModel

@@ -14,9 +14,8 @@ from nlgraft.basics.errors import ContractError
 from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.stages.shared_kinds import PRECISION, NoInputs, TrainingSettings
 from nlgraft.stages.stage_kind import StageKind
-from nlgraft.stages.text_kinds import NoInputs
-from nlgraft.stages.training_settings import PRECISION, TrainingSettings, precision_inputs
 from nlgraft.training import precision
 from nlgraft.training.loop import train
 from nlgraft.training.losses import Seq2SeqObjective
@@ -32,13 +31,14 @@ AUTO = TrainConfig(
 )
 
 
-def times(monkeypatch, fp32_s, bf16_s):
-    """Let the CPU have bf16, and steps take these times."""
+def times(monkeypatch, fp32_s, bf16_s, *, is_run=False):
+    """Let the CPU have bf16, and steps take these times, also if they are not run: they take seconds."""
     taken = []
     monkeypatch.setattr(precision, "has_bf16", lambda device: True)
 
     def timed(step, is_bf16, device):
-        step(is_bf16)
+        if is_run:
+            step(is_bf16)
         taken.append(is_bf16)
         return bf16_s if is_bf16 else fp32_s
 
@@ -49,7 +49,7 @@ def times(monkeypatch, fp32_s, bf16_s):
 def chosen(tmp_path, monkeypatch):
     """Give a store after the stage ran, what it chose, and its metrics."""
     store = ArtifactStore.open(str(tmp_path / "store"))
-    stage = precision_inputs(AUTO)[PRECISION_INPUT]
+    stage = TrainingSettings(train=AUTO).further_inputs()[PRECISION_INPUT]
     execute_stage(stage, store, reporter=NullReporter())
     directory = store.fetch(stage)
     return directory, *(
@@ -75,7 +75,7 @@ def test_a_cpu_without_bf16_is_not_measured(tmp_path, monkeypatch):
 
 
 def test_where_bf16_is_emulated_one_round_is_enough(monkeypatch):
-    taken = times(monkeypatch, 1.0, 20.0)
+    taken = times(monkeypatch, 1.0, 20.0, is_run=True)
     assert measure_gain("cpu") == pytest.approx(0.05)
     assert taken == [False, True]
 
@@ -114,8 +114,11 @@ def test_a_training_without_the_measurement_is_refused(tmp_path):
 
 
 def test_only_auto_has_the_stage_and_all_its_trainings_share_one():
-    assert precision_inputs(AUTO.model_copy(update={"precision": "bf16"})) == {}
-    first, other = (precision_inputs(AUTO.model_copy(update={"max_steps": steps})) for steps in (1, 2))
+    assert TrainingSettings(train=AUTO.model_copy(update={"precision": "bf16"})).further_inputs() == {}
+    first, other = (
+        TrainingSettings(train=AUTO.model_copy(update={"max_steps": steps})).further_inputs()
+        for steps in (1, 2)
+    )
     assert first == other
     assert first[PRECISION_INPUT].is_distributed == PRECISION.is_distributed is True
 

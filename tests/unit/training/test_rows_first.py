@@ -12,8 +12,7 @@ from nlgraft.text.batches import Ragged
 from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.loop import choose_trained, make_optimizer, train
 from nlgraft.training.losses import Seq2SeqObjective
-from nlgraft.training.rows_first import RowsFirst
-from nlgraft.training.step import Training
+from nlgraft.training.step import RowsFirst, Training
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, Side, TrainConfig, View
 from nlgraft.training.views import Encoded
 from tests.unit.training.toy import Recorder, ToyData, ToyModel, make_context

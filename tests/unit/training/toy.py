@@ -35,6 +35,10 @@ class ToyModel(nn.Module):
         both = torch.cat([mean[:, None].expand(-1, target.shape[1], -1), target], -1)
         return self.norm(self.dropout(torch.tanh(self.mix(both))))
 
+    @property
+    def output_projection(self):
+        return self.output
+
     def logits(self, hidden):
         return self.output(hidden)
 

@@ -9,10 +9,10 @@ from nlgraft.basics.errors import DataError
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.methods.interface import PlanChoices, PlanMaterial, TokenVectors
 from nlgraft.vocab.methods.registry import METHODS, find_method
-from nlgraft.vocab.plans.transfer_plan import Provenance
 from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
 from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, WORDPIECE, Kind
 from nlgraft.vocab.tokenizers.vocabulary import make_vocabulary
+from nlgraft.vocab.transfer_plan import Provenance
 
 
 def vocabulary(surfaces, marking=WORDPIECE, specials=(), normalise=str):

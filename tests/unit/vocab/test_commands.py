@@ -16,8 +16,7 @@ from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab_tool.apply import apply_plan, padding_multiple
 from nlgraft.vocab_tool.checkpoints import load_checkpoint
 from nlgraft.vocab_tool.checks import verify_checkpoint
-from nlgraft.vocab_tool.outputs import written_at_once
-from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer, read_text
+from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer, read_text, written_at_once
 
 OLD = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "motor", "##cycle", "##s"]
 NEW = ["[CLS]", "[PAD]", "[UNK]", "motorcycle", "motor", "##s"]

@@ -8,10 +8,10 @@ import pytest
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.methods.interface import PlanMaterial, TokenVectors
 from nlgraft.vocab.methods.neighbours import largest, procrustes, sparsemax
-from nlgraft.vocab.plans.transfer_plan import Provenance
 from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
 from nlgraft.vocab.tokenizers.tokens import WORDPIECE, Kind
 from nlgraft.vocab.tokenizers.vocabulary import make_vocabulary
+from nlgraft.vocab.transfer_plan import Provenance
 
 
 def vocabulary(surfaces):

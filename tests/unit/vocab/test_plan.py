@@ -9,7 +9,7 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from nlgraft.basics.errors import DataError
-from nlgraft.vocab.plans.transfer_plan import (
+from nlgraft.vocab.transfer_plan import (
     GAP_BIAS,
     Noise,
     Provenance,
@@ -163,11 +163,11 @@ def test_parts_are_the_whole(monkeypatch):
     """Rows of all kinds are the same in parts of two rows, of one, and with columns apart."""
     mixed = plan(noise=Noise())
     whole = mixed.apply(OLD)
-    monkeypatch.setattr("nlgraft.vocab.plans.transfer_plan.PART_BYTES", 16)
+    monkeypatch.setattr("nlgraft.vocab.transfer_plan.PART_BYTES", 16)
     assert [(start, len(rows)) for start, rows in mixed.parts(OLD)] == [(0, 2), (2, 2), (4, 1)]
     assert np.array_equal(mixed.apply(OLD), whole)
-    monkeypatch.setattr("nlgraft.vocab.plans.transfer_plan.PART_BYTES", 4)
-    monkeypatch.setattr("nlgraft.vocab.plans.transfer_plan.CHUNK_NUMBERS", 2)
+    monkeypatch.setattr("nlgraft.vocab.transfer_plan.PART_BYTES", 4)
+    monkeypatch.setattr("nlgraft.vocab.transfer_plan.CHUNK_NUMBERS", 2)
     assert np.array_equal(mixed.apply(OLD), whole)
 
 

@@ -7,9 +7,9 @@ import math
 import pytest
 
 from nlgraft.vocab.methods.building import build_plan
-from nlgraft.vocab.plans.plan_report import report_plan
 from nlgraft.vocab.tokenizers.encoding import text_encoder
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from nlgraft.vocab_tool.plan_report import report_plan
 
 OLD = ["[PAD]", "[UNK]", "motor", "##cycle", "##s", "x"]
 NEW = ["[PAD]", "[UNK]", "motorcycle", "motor", "##s", "qq"]

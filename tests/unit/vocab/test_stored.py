@@ -13,8 +13,7 @@ from transformers import BertModel
 from nlgraft.basics.errors import DataError
 from nlgraft.nn.checkpoint_files import checkpoint_problems
 from nlgraft.vocab.methods.building import build_plan
-from nlgraft.vocab.surgery.exchange import exchange_vocabulary
-from nlgraft.vocab.surgery.tensors import input_table
+from nlgraft.vocab.surgery.exchange import exchange_vocabulary, input_table
 from nlgraft.vocab.surgery.token_ids import id_settings
 from nlgraft.vocab_tool.apply import write_model
 from nlgraft.vocab_tool.checkpoints import (

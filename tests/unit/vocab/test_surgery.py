@@ -14,8 +14,11 @@ from transformers import (
 
 from nlgraft.basics.errors import DataError, PaddingError
 from nlgraft.vocab.methods.building import build_plan
-from nlgraft.vocab.surgery.exchange import exchange_vocabulary
-from nlgraft.vocab.surgery.tensors import count_embedding_parameters, find_vocabulary_tensors
+from nlgraft.vocab.surgery.exchange import (
+    count_embedding_parameters,
+    exchange_vocabulary,
+    find_vocabulary_tensors,
+)
 from nlgraft.vocab.surgery.token_ids import id_settings
 from nlgraft.vocab.tokenizers.tokenizer_json import read_tokenizer_json
 from nlgraft.vocab_tool.checkpoints import load_checkpoint

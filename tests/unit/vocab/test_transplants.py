@@ -13,7 +13,7 @@ from nlgraft.basics.errors import DataError
 from nlgraft.vocab.methods.building import build_plan, donor_rows
 from nlgraft.vocab.methods.interface import PlanMaterial
 from nlgraft.vocab.methods.neighbours import matching_pursuit
-from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
+from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
 from tests.tiny_checkpoints import KINDS, LINES, OTHER_LINES, load, run
 from tests.unit.vocab.test_neighbours import vocabulary
 

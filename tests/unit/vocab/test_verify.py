@@ -18,7 +18,7 @@ from nlgraft.commands.main import main
 from nlgraft.vocab.tokenizers.loading import wordpiece_json
 from nlgraft.vocab_tool.checkpoints import load_checkpoint
 from nlgraft.vocab_tool.checks import verify_checkpoint
-from nlgraft.vocab_tool.outputs import EXCHANGE_RECORD
+from nlgraft.vocab_tool.plan_exchange import EXCHANGE_RECORD
 from tests.tiny_architectures import (
     V,
     bert_config,

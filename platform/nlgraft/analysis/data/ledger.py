@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from nlgraft.pipeline.fingerprint import dotted, fingerprint
-from nlgraft.pipeline.journal import Journal
+from nlgraft.pipeline.record_store import Journal
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
@@ -112,11 +112,13 @@ class NoisePrior:
         df: Degrees of freedom d0 that it counts for.
         variance: Its variance s0^2.
         studies: Names of the studies.
+        is_published: True if they are nlgraft's own, and none of the store's is alike.
     """
 
     df: float
     variance: float
     studies: tuple[str, ...] = ()
+    is_published: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,22 +128,25 @@ class Training:
     Attributes:
         kind: Digest of its system, data but for test lines, stages that are trained, their steps and sizes.
         weights: Digest of the trainings themselves, which cells share that differ in decoding alone.
+        stages: Names of the stages that are trained for each seed, sorted.
+        num_tokens: Tokens that they are trained on in one seed, in steps times tokens a step; 0 if unknown.
     """
 
     kind: str
     weights: str
+    stages: tuple[str, ...] = ()
+    num_tokens: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class LedgerQuestion:
     """A question of an analysis, and its answer.
 
     Attributes:
         metric: Name of the metric.
-        cells: Digests of the trials without seeds: two cells, one against a published figure, or four.
+        cells: Digests of the trials without seeds: of two cells, or four.
         labels: The cells as the report names them.
-        null: Difference under the null hypothesis; the published figure that one cell is compared with.
-        margin: Difference from a published figure that does not matter.
+        null: Difference under the null hypothesis.
         second_metric: The metric of the second cell where it is another.
         is_effect: True for the effect of a factor or an interaction, which averages over its cells.
         signature: How the metric is computed; None without a signature.
@@ -164,7 +169,6 @@ class Asked:
     cells: tuple[str, ...]
     labels: tuple[str, ...] = ()
     null: float = 0.0
-    margin: float = 0.0
     second_metric: str | None = None
     is_effect: bool = False
     signature: str | None = None
@@ -190,10 +194,20 @@ class Asked:
     @property
     def hypothesis(self) -> Hypothesis:
         """What is asked, which two cells share from either side."""
-        is_symmetric = len(self.cells) == 2 and self.null == 0 and self.second_metric is None
-        cells = tuple(sorted(self.cells)) if is_symmetric else self.cells
+        cells = tuple(sorted(self.cells)) if self._is_symmetric else self.cells
         # An effect may have the cells of a claim on gains, or of one comparison, and is another hypothesis.
-        return (self.metric, self.second_metric, self.null, self.margin, cells, self.is_effect)
+        return (self.metric, self.second_metric, self.null, cells, self.is_effect)
+
+    @property
+    def oriented_looks(self) -> Mapping[int, Look]:
+        """The answers at looks from the side of the cell that `hypothesis` names first."""
+        if not self._is_symmetric or self.cells[0] < self.cells[1]:
+            return self.looks
+        return {number: replace(look, difference=-look.difference) for number, look in self.looks.items()}
+
+    @property
+    def _is_symmetric(self) -> bool:
+        return len(self.cells) == 2 and self.null == 0 and self.second_metric is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +246,7 @@ class Entry:
     metrics: tuple[str, ...]
     plan: Plan | str = ""
     alpha: float
-    asked: tuple[Asked, ...]
+    asked: tuple[LedgerQuestion, ...]
     scores: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     # Not compared: an analysis that is shown again after a registration is the same one.
     configs: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -284,9 +298,11 @@ def training_of(study: Study, cell: Cell) -> Training:
             stage.num_steps,
             stage.size.tokens_per_step,
             (stage.size.num_parameters or 0).bit_length(),
+            *([] if stage.seed == _ANY_SEED else ["once for all seeds"]),
         ]
         for stage in trained
     }
+    varying = [stage for stage in trained if stage.seed == _ANY_SEED]
     config = resolve_config(study, cell, has_absolute_paths=False).model_dump(mode="json")
     data = {
         path: value
@@ -296,6 +312,8 @@ def training_of(study: Study, cell: Cell) -> Training:
     return Training(
         kind=fingerprint({"system": study.system, "sizes": sizes, "data": data})[:_DIGITS],
         weights=fingerprint({stage.fingerprint: stage.name for stage in trained})[:_DIGITS],
+        stages=tuple(sorted(stage.name for stage in varying)),
+        num_tokens=sum((stage.num_steps or 0) * stage.size.tokens_per_step for stage in varying),
     )
 
 

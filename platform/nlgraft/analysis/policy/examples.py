@@ -41,13 +41,13 @@ class Examples:
     Attributes:
         label: The cell.
         seed: The first seed that finished in both cells; the outputs are those of its trials.
-        found: Largest difference first, at most `NUM_EXAMPLES`.
+        examples: Largest difference first, at most `NUM_EXAMPLES`.
         why_none: Reason why there are none; empty if there are.
     """
 
     label: str
     seed: int | None = None
-    found: tuple[Example, ...] = ()
+    examples: tuple[Example, ...] = ()
     why_none: str = ""
 
 

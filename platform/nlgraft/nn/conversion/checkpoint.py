@@ -36,6 +36,7 @@ from nlgraft.nn.conversion.renames import (
 from nlgraft.nn.embedding import Layout, sinusoids
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
+from nlgraft.nn.transformers_lms import load_pretrained, read_checkpoint_config
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ def from_hugging_face(checkpoint: str | Path | nn.Module) -> tuple[Seq2Seq, Chec
     Raises:
         ContractError: Another architecture, settings without a counterpart, or tensors that do not fit; all
             problems are named.
+        DataError: The checkpoint cannot be read.
     """
     hf_model: Any = checkpoint if isinstance(checkpoint, nn.Module) else _load(str(checkpoint))
     name = type(hf_model).__name__
@@ -92,21 +94,12 @@ def from_hugging_face(checkpoint: str | Path | nn.Module) -> tuple[Seq2Seq, Chec
 
 
 def _load(checkpoint: str) -> nn.Module:
-    import transformers
-
-    try:
-        config = transformers.AutoConfig.from_pretrained(checkpoint)
-        architecture = architecture_of(config.model_type, checkpoint)
-        model, report = getattr(transformers, architecture.model_class).from_pretrained(
-            checkpoint, dtype=torch.float32, output_loading_info=True
-        )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ContractError(f"{checkpoint}: no readable checkpoint ({error})") from error
+    model_type = read_checkpoint_config(checkpoint)["model_type"]
+    model, report = load_pretrained(architecture_of(model_type, checkpoint).model_class, checkpoint)
     problems = []
-    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+    for kind, keys in report.items():
         # "version" is fairseq's mark in the first mBART files, no weight
-        names = [key for key in sorted(map(str, report[kind])) if not key.endswith(".version")]
-        if names:
+        if names := [key for key in keys if not key.endswith(".version")]:
             problems.append(f"{kind.removesuffix('_keys')} {', '.join(names)}")
     if problems:
         raise ContractError(

@@ -23,7 +23,8 @@ from nlgraft.nn.conversion.renames import check_places, encoder_places
 from nlgraft.nn.linear import ACTIVATIONS as FUNCTIONS
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
-from nlgraft.nn.transformers_lms import MAIN, quiet_transformers
+from nlgraft.nn.modes import seeded
+from nlgraft.nn.transformers_lms import load_pretrained, read_checkpoint_config
 
 BERT = "bert"
 POSITIONS, SEGMENTS = "embeddings.position_embeddings.weight", "embeddings.token_type_embeddings.weight"
@@ -111,25 +112,6 @@ def read_encoder_config(hf_config: Mapping[str, Any], where: str) -> Transformer
     )
 
 
-def read_checkpoint_config(checkpoint: str, revision: str | None = None) -> dict[str, Any]:
-    """Read a checkpoint's config.json with the defaults of its model type filled in.
-
-    Args:
-        checkpoint: Hub name or local directory.
-        revision: Commit, tag or branch of a hub name; None: main.
-
-    Raises:
-        ContractError: It is missing or of an unknown model type.
-    """
-    import transformers
-
-    try:
-        config = transformers.AutoConfig.from_pretrained(checkpoint, revision=revision or MAIN)
-    except (OSError, ValueError) as error:
-        raise ContractError(f"{checkpoint}: no readable config.json ({error})") from error
-    return json.loads(config.to_json_string(use_diff=False))
-
-
 @torch.no_grad()
 def encoder_from_hugging_face(
     checkpoint: str | Path | nn.Module, revision: str | None = None
@@ -144,6 +126,7 @@ def encoder_from_hugging_face(
 
     Raises:
         ContractError: Not a BERT, settings without a counterpart, or tensors that do not fit.
+        DataError: The weights cannot be read.
     """
     hf_model: Any = checkpoint
     notes: list[str] = []
@@ -160,8 +143,8 @@ def encoder_from_hugging_face(
     tensors = {name: tensor for name, tensor in body.state_dict().items() if not name.startswith(_UNREAD)}
     tensors[POSITIONS] = tensors[POSITIONS].float() + tensors.pop(SEGMENTS)[0].float()
     size = len(tensors["embeddings.word_embeddings.weight"])
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # the unused decoder gets the same bytes for every conversion of a checkpoint
+    # The unused decoder gets the same bytes for every conversion of a checkpoint.
+    with seeded(0):
         model = Seq2Seq(config, size, size).float()
         head = PredictionHead(config).float() if has_head else None
     _fill(model, tensors)
@@ -190,18 +173,8 @@ def _fill_head(model: Seq2Seq, head: PredictionHead, tensors: Mapping[str, Tenso
 
 def _load(checkpoint: str, revision: str | None, notes: list[str]) -> tuple[nn.Module, bool]:
     """Load the weights; returns the model and whether it has a prediction head."""
-    import transformers
-
-    try:
-        # transformers draws weights that the file lacks
-        with quiet_transformers(), torch.random.fork_rng(devices=[]):
-            loaded: Any = transformers.BertForMaskedLM.from_pretrained(
-                checkpoint, revision=revision or MAIN, dtype=torch.float32, output_loading_info=True
-            )
-            model, report = loaded
-    except (OSError, ValueError, RuntimeError) as error:
-        raise ContractError(f"{checkpoint}: no readable checkpoint ({error})") from error
-    missing = sorted(map(str, report["missing_keys"]))
+    model, report = load_pretrained("BertForMaskedLM", checkpoint, revision, what="a BERT", types="BERT")
+    missing = report["missing_keys"]
     has_head = not any(name.startswith(TRANSFORM) for name in missing)
     missing_weights = missing if has_head else [name for name in missing if not name.startswith("cls.")]
     if missing_weights:
@@ -210,7 +183,7 @@ def _load(checkpoint: str, revision: str | None, notes: list[str]) -> tuple[nn.M
         )
     if not has_head:
         notes.append("no prediction head: it predicts no tokens")
-    unexpected = (str(name).removeprefix("bert.").split(".") for name in report["unexpected_keys"])
+    unexpected = (name.removeprefix("bert.").split(".") for name in report["unexpected_keys"])
     unread = sorted({".".join(parts[:2]) for parts in unexpected})
     if unread:
         notes.append(f"not read: {', '.join(unread)}")

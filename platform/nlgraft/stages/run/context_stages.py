@@ -16,6 +16,7 @@ from nlgraft.nn.context_config import ContextConfig, HuggingFaceEncoderConfig
 from nlgraft.nn.contextual import Context, ContextualEmbedding
 from nlgraft.nn.frozen_states import state_means, write_frozen_states
 from nlgraft.nn.hugging_face import load_base_model
+from nlgraft.nn.modes import seeded
 from nlgraft.nn.transformers_lms import quiet_transformers
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.context_graph import (
@@ -50,8 +51,7 @@ def draw_encoder(context: StageContext) -> None:
 
     _, inputs = RANDOM_ENCODER.read(context)
     assert context.seed is not None
-    with torch.random.fork_rng(devices=[]), quiet_transformers():
-        torch.manual_seed(context.seed)
+    with seeded(context.seed), quiet_transformers():
         model: Any = AutoModel.from_config(AutoConfig.from_pretrained(inputs.encoder), dtype=torch.float32)
         model.save_pretrained(context.directory)
 
@@ -107,10 +107,9 @@ def choose(context: StageContext) -> None:
     """Measure how much faster bf16 is than fp32 here, and write which of them trainings are to use."""
     gain = measure_gain(context.device)
     is_bf16 = write_choice(context.directory, gain)
+    signature = "speed of bf16 by that of fp32 in training; 0: not supported"
     scores = {
-        "precision/is_bf16": Score("is_bf16", float(is_bf16), 1, "maximize", "1: bf16, 0: fp32"),
-        "precision/bf16_gain": Score(
-            "bf16_gain", gain, 1, "maximize", "speed of bf16 by that of fp32 in training; 0: not supported"
-        ),
+        "precision/is_bf16": Score(float(is_bf16), 1, "maximize", "1: bf16, 0: fp32"),
+        "precision/bf16_gain": Score(gain, 1, "maximize", signature),
     }
     write_metrics(context.directory, scores)

@@ -18,9 +18,9 @@ from nlgraft.evaluation.scores import Score
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.transformers_lms import TransformersLM, is_causal_lm, load_causal_lm
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.exchange_kinds import EXCHANGE, PLAN, SIDE, VECTORS, PlanInputs, PlanSettings
-from nlgraft.stages.run.new_rows import TABLES
 from nlgraft.stages.run.text_stages import REPORT_FILE, read_encoded
+from nlgraft.stages.run.training_task import TABLES
+from nlgraft.stages.shared_kinds import EXCHANGE, PLAN, SIDE, VECTORS, PlanInputs, PlanSettings
 from nlgraft.text.files import write_json
 from nlgraft.training.masked_lm_training import read_masked_lm
 from nlgraft.training.models import DESCRIPTION, fresh_model, read_model, write_model
@@ -29,10 +29,10 @@ from nlgraft.training.weights import carry_over
 from nlgraft.vocab.methods.building import build_plan, donor_rows
 from nlgraft.vocab.methods.interface import Method, PlanChoices, PlanMaterial, TokenVectors
 from nlgraft.vocab.methods.token_vectors import VectorOptions, learn_vectors
-from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan, norm_report
 from nlgraft.vocab.surgery.exchange import exchange_vocabulary
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
+from nlgraft.vocab.transfer_plan import Provenance, TransferPlan, norm_report
 
 _TIED_AFTER = {"decoder": "decoder", "encoder": "decoder", "both": "all"}
 """Tables of a model with one table for both sides, after some side's vocabulary was exchanged."""
@@ -210,16 +210,13 @@ def exchange(context: StageContext) -> None:
         norms = norm_report(made, before[side].numpy(), after[side].numpy())
         report[side] = {"rows": made.counts(), "norms": asdict(norms), "warnings": norms.warnings}
     write_json(context.directory / REPORT_FILE, report)
+    # Over all tables, since a trial reports one share.
     kinds = np.concatenate([made.provenance for made in plans.values()])
-    shares = {
-        "copied": np.isin(kinds, [int(Provenance.COPY), int(Provenance.SPECIAL)]).mean(),
-        "drawn": (kinds == int(Provenance.NOISE)).mean(),
-    }
+    copied = float(np.isin(kinds, [int(Provenance.COPY), int(Provenance.SPECIAL)]).mean())
+    drawn = float((kinds == int(Provenance.NOISE)).mean())
     signature = "rows of all exchanged tables"
-    write_metrics(
-        context.directory,
-        {
-            f"transfer/{name}": Score(name, float(share), len(kinds), direction, signature)
-            for (name, share), direction in zip(shares.items(), ("maximize", "minimize"), strict=True)
-        },
-    )
+    scores = {
+        "transfer/copied": Score(copied, len(kinds), "maximize", signature),
+        "transfer/drawn": Score(drawn, len(kinds), "minimize", signature),
+    }
+    write_metrics(context.directory, scores)

@@ -28,16 +28,15 @@ from nlgraft.stages.masked_lm_graph import (
     WORD_TOKENIZER,
     TrainMaskedSettings,
 )
-from nlgraft.stages.run.new_rows import new_rows_of_one_table
 from nlgraft.stages.run.text_stages import REPORT_FILE, read_encoded, text_of, training_budget
 from nlgraft.stages.run.training_task import (
     SampledLines,
     TrainingTask,
-    evaluate_statistics,
+    new_rows_of_one_table,
     write_scores,
     write_split,
 )
-from nlgraft.stages.training_settings import TrainLanguageModelInputs
+from nlgraft.stages.shared_kinds import TrainLanguageModelInputs
 from nlgraft.text.batches import LengthBatches
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.corpus_config import SPLITS
@@ -64,9 +63,8 @@ from nlgraft.training.masked_text import (
     MaskingIds,
 )
 from nlgraft.training.models import fresh_model, write_model
-from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.seeds import derive_seed
-from nlgraft.training.step import TrainData, Training
+from nlgraft.training.step import RowsFirst, TrainData, Training
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, MaskedScoringConfig
 from nlgraft.training.views import Encoded
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
@@ -87,8 +85,9 @@ def train(context: StageContext) -> None:
     _check_positions(model, masker, dev.masker)
 
     def measure(model: MaskedLM) -> Evaluation:
-        return evaluate_statistics(masked_losses(model, dev, context.device), _SIGNATURE)
+        return Evaluation.of(masked_losses(model, dev, context.device), _SIGNATURE)
 
+    # With statistics of segments, so that zero-shot losses can be tested as others are.
     at_start: dict[str, Statistics] = {}
     if 0 in settings.report_steps:
         statistics = measure(model).statistics
@@ -106,7 +105,7 @@ def train(context: StageContext) -> None:
     )
     _, evaluation = task.run(context)
     write_segments(context.directory, "dev", {**at_start, **evaluation.statistics})
-    scores = {**evaluate_statistics(at_start, _SIGNATURE).scores, **_amounts(dev, evaluation.statistics)}
+    scores = {**Evaluation.of(at_start, _SIGNATURE).scores, **_amounts(dev, evaluation.statistics)}
     named = {f"dev/{name}": score for name, score in scores.items()}
     write_scores(context.directory, named, settings.metric_prefix)
 
@@ -168,6 +167,7 @@ def _start_model(
 
 
 def _check_positions(model: MaskedLM, *maskers: Masker) -> None:
+    # Before training: torch would fail at the first long line, perhaps after an hour.
     longest = max(int(masker.tokens.lengths.max(initial=0)) for masker in maskers)
     if model.max_tokens is not None and longest > model.max_tokens:
         raise DataError(
@@ -201,7 +201,7 @@ def score(context: StageContext) -> None:
     model = read_masked_lm(inputs.model).to(context.device)
     data = _scoring_data(inputs.encoded, settings.split, ids, settings.scoring)
     _check_positions(model, data.masker)
-    evaluation = evaluate_statistics(masked_losses(model, data, context.device), _SIGNATURE)
+    evaluation = Evaluation.of(masked_losses(model, data, context.device), _SIGNATURE)
     write_split(context.directory, settings.split, evaluation)
 
 
@@ -238,10 +238,10 @@ def _amounts(dev: MaskedScoringData, statistics: Mapping[str, Statistics]) -> di
     unknown = dev.masker.ids.unk
     num_unknown = sum(int((batch.targets == unknown).sum()) for _, batch in dev.in_order())
     share, count = num_unknown / float(statistics[LOSS][:, 1].sum()), len(dev.masker)
-    amounts = {"mlm_unknown": Score("mlm_unknown", share, count, "minimize", _SIGNATURE)}
+    amounts = {"mlm_unknown": Score(share, count, "minimize", _SIGNATURE)}
     if PER_CHARACTER in statistics:
         characters = float(statistics[PER_CHARACTER][:, 1].sum())
-        amounts["mlm_chars"] = Score("mlm_chars", characters, count, "maximize", _SIGNATURE)
+        amounts["mlm_chars"] = Score(characters, count, "maximize", _SIGNATURE)
     return amounts
 
 

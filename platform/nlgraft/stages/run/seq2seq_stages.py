@@ -19,18 +19,16 @@ from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.config_parts import MaskedSpansConfig
 from nlgraft.stages.run.context_stages import read_means
-from nlgraft.stages.run.new_rows import new_rows_first
 from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded, text_of, training_budget, vocab_sizes
-from nlgraft.stages.run.training_task import TrainingTask, evaluate_statistics
+from nlgraft.stages.run.training_task import TrainingTask, new_rows_first
 from nlgraft.stages.seq2seq_graph import TRAIN, TrainInputs, TrainSettings
 from nlgraft.text.corpora import read_corpus
 from nlgraft.training.data import EpochStream, SampledText, Seq2SeqData
 from nlgraft.training.losses import Seq2SeqObjective, segment_losses
 from nlgraft.training.masked_text import MaskedSpans
 from nlgraft.training.models import fresh_model, read_config, read_encoder, read_model, write_model
-from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.seeds import derive_seed
-from nlgraft.training.step import Training
+from nlgraft.training.step import RowsFirst, Training
 from nlgraft.training.train_config import View
 from nlgraft.training.views import Encoded
 from nlgraft.training.weights import CarryReport, carry_over
@@ -70,9 +68,8 @@ def start_model(settings: TrainSettings, inputs: TrainInputs[Path], context: Sta
     sizes = table_sizes(inputs.encoded, settings.view)
     model = fresh_model(config, *sizes, context.seed, encoders)
     if inputs.start is not None:
-        carry = settings.carry
         earlier = read_model(inputs.start).state_dict()
-        report = carry_over(model, earlier, rename=carry.rename, fresh=carry.fresh, drop=carry.drop)
+        report = carry_over(model, earlier, fresh=settings.carry.fresh)
         report.write(context.directory / CARRY_FILE)
     # Last, since carried weights may include the means over another text.
     for name, path in inputs.means.items():
@@ -92,6 +89,7 @@ def table_sizes(encoded: Path, view: View) -> tuple[int, int]:
     """
     sizes = vocab_sizes(encoded)
     of_sources = {side.stream: sizes[side.stream] for side in view.sources}
+    # Ids of a smaller vocabulary would fit the table and mean other tokens.
     if len(set(of_sources.values())) > 1:
         listed = ", ".join(f"{stream} {size}" for stream, size in of_sources.items())
         raise DataError(f"all sources read one embedding table, but their vocabularies differ: {listed}")
@@ -111,7 +109,7 @@ def training_task(
 
     def measure(model: Seq2Seq) -> Evaluation:
         rows = segment_losses(model, dev.in_order(), len(dev), context.device)
-        return evaluate_statistics({"loss": rows}, LOSS_SIGNATURE)
+        return Evaluation.of({"loss": rows}, LOSS_SIGNATURE)
 
     return TrainingTask(
         Training(model, Seq2SeqObjective.of(settings.train), data, settings.train, settings.learned),

@@ -20,13 +20,12 @@ from nlgraft.evaluation.artifact import (
     write_segments,
 )
 from nlgraft.evaluation.calibration import evaluate_calibration, token_confidences
-from nlgraft.evaluation.efficiency import speed_signature
 from nlgraft.evaluation.inputs import Inputs, with_foreign_source
 from nlgraft.evaluation.learned_metric import build_scorer, learned_rows
 from nlgraft.evaluation.overlap import lead, oracle
-from nlgraft.evaluation.scores import Evaluation, Score, evaluate_documents, evaluate_text, score_statistics
+from nlgraft.evaluation.scores import Evaluation, Score, evaluate_documents, evaluate_text
 from nlgraft.evaluation.scripts import TextTokenizers, choose_tokenizers
-from nlgraft.evaluation.translation import Translations
+from nlgraft.evaluation.translation import Translations, speed_signature
 from nlgraft.evaluation.translation import translate as decode
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import GenerationConfig
@@ -69,6 +68,7 @@ def translate(context: StageContext) -> None:
     translations = search(model, prepared, settings)
     tokenizer = open_tokenizer(inputs.tokenizers[settings.view.target.stream])
     write_lines(context.directory / HYPOTHESES_FILE, tokenizer.decode(translations.best))
+    # Lengths and speed of an upstream model would be taken for the trial's.
     if not settings.is_measured:
         return
     signature = "tokens of the model, end of sentence not counted"
@@ -128,7 +128,7 @@ def _fitting(side: Side, room: int) -> Side:
 
 def _lengths(name: str, sequences: Sequence[Sequence[int]], signature: str) -> Evaluation:
     rows = np.array([[len(ids), 1] for ids in sequences], dtype=np.float64)
-    return Evaluation({name: score_statistics(name, rows, signature)}, {name: rows})
+    return Evaluation.of({name: rows}, signature)
 
 
 def _speeds(translations: Translations, settings: TranslateSettings, device: str) -> dict[str, Score]:
@@ -137,7 +137,7 @@ def _speeds(translations: Translations, settings: TranslateSettings, device: str
     num_sentences = len(translations.hypotheses)
     amounts = {"sentences_per_s": num_sentences, "tokens_per_s": sum(map(len, translations.best))}
     return {
-        name: Score(name, amount / translations.seconds, num_sentences, "maximize", signature)
+        name: Score(amount / translations.seconds, num_sentences, "maximize", signature)
         for name, amount in amounts.items()
     }
 
@@ -187,6 +187,7 @@ def score(context: StageContext) -> None:
             # characters that the tokenizer normalises away can never be in a hypothesis
             hypotheses, references = tokenizer.normalised(hypotheses), tokenizer.normalised(references)
         normalization = "identity" if tokenizer is None else tokenizer.normalization
+        # Both belong to the signature: scores of other words or other text do not compare.
         how = {"tokenizers": words, "normalization": normalization}
         evaluation = evaluate_text(hypotheses, references, settings.metrics, **how)
         if settings.has_documents:
@@ -226,7 +227,7 @@ def _write_aside(directory: Path, split: str, evaluation: Evaluation, prefix: st
 def _saved(references: list[str], tokenizer: Tokenizer, compared: Tokenizer) -> Score:
     after, before = (sum(map(len, each.encode(references))) for each in (tokenizer, compared))
     signature = "1 - tokens of the model's vocabulary / tokens of the upstream vocabulary"
-    return Score("length_saved", 1 - after / before, len(references), "maximize", signature)
+    return Score(1 - after / before, len(references), "maximize", signature)
 
 
 def _nats_per_char(
@@ -240,7 +241,7 @@ def _nats_per_char(
     nats = read_segments(trained, "dev")["loss"][is_whole_N, 0].sum()
     signature = "nats of one segmentation per reference character|uncut lines"
     value = float(nats / characters)
-    return {"nats_per_char": Score("nats_per_char", value, int(is_whole_N.sum()), "minimize", signature)}
+    return {"nats_per_char": Score(value, int(is_whole_N.sum()), "minimize", signature)}
 
 
 # Scores of translations by a learned metric.
@@ -259,9 +260,9 @@ def score_learned(context: StageContext) -> None:
         sources, references = (text_of(corpus, [role]) for role in ("source 0", "target"))
         hypotheses = read_lines(translation / HYPOTHESES_FILE)
         rows = learned_rows(scorer, name, sources, hypotheses, references)
-        measured = score_statistics(name, rows, _signature(settings))
-        write_segments(context.directory, split, {name: rows})
-        write_metrics(context.directory, {f"{split}/{name}": measured})
+        evaluation = Evaluation.of({name: rows}, _signature(settings))
+        write_segments(context.directory, split, evaluation.statistics)
+        write_metrics(context.directory, {f"{split}/{name}": evaluation.scores[name]})
 
 
 def _signature(settings: LearnedScoreSettings) -> str:

@@ -121,7 +121,7 @@ class Column(Part):
 
 
 class Statement(Part):
-    """A claim as written: either ``better`` and ``worse`` (an ordering), or ``cell`` (its published figure).
+    """A claim as written: ``better`` and ``worse``.
 
     It stands for one claim per worse cell and per column of ``published`` that has figures of its cells. With
     a ``source`` it is an ordering without figures, and ``metric`` is needed. With a ``margin`` it says that
@@ -133,11 +133,8 @@ class Statement(Part):
     """The cell that the paper found better."""
     worse: OneOrMore = Field(default=[])
     """The cell that the paper found worse; several in a list."""
-    cell: str | None = None
-    """The cell whose published figure is tested, which needs a ``margin``."""
     margin: float | None = Field(default=None, gt=0)
-    """Difference that does not matter, in the metric's unit: ours may be this far from a published figure, or
-    ``better`` this much worse than ``worse``."""
+    """Difference that does not matter, in the metric's unit: ``better`` may be this much worse."""
     exceeds: list[str] | None = Field(default=None, min_length=2, max_length=2)
     """Two cells: the gain of ``better`` over ``worse`` exceeds the gain of the first over the second."""
     metric: OneOrMore = Field(default=[])
@@ -151,9 +148,7 @@ class Statement(Part):
 
     @property
     def comparisons(self) -> list[tuple[str, ...]]:
-        """The cells of each claim: better, worse and those it exceeds, or the cell alone."""
-        if self.cell is not None:
-            return [(self.cell,)]
+        """The cells of each claim: better, worse and those it exceeds."""
         if self.better is None:
             return []
         return [(self.better, worse, *(self.exceeds or ())) for worse in self.worse]
@@ -191,6 +186,7 @@ class Overrides:
 
     def variant_of(self, name: str) -> str:
         """Name the variant: study, scales and a digest of the values, e.g. ``demo@tiny-1f0c6a2e``."""
+        # A digest, since values may be longer than a file name.
         parts = ["@".join(self.scales)] if self.scales else []
         parts += [fingerprint(dict(self.values))[:_DIGEST_CHARS]] if self.values else []
         return f"{name}@{'-'.join(parts)}" if parts else name
@@ -232,6 +228,7 @@ Seed = Annotated[int, Field(ge=0, le=_SEED_LIMIT - 1)]
 
 
 def _levels_kind(value: Any) -> str:
+    # By their shape, so that a mistake is explained for the form that was written and not for both.
     return "named" if isinstance(value, dict) else "values"
 
 
@@ -400,7 +397,8 @@ class Analysis(Part):
     gains_over: str | None = None
     """Factor, such as the bitext's size, at each of whose levels the others' gains are reported."""
     prior: Literal["store", "none"] = "store"
-    """What else tells the noise between seeds: the store's earlier studies that are alike, or nothing."""
+    """What else tells the noise between seeds: the store's earlier studies that are alike, without any those
+    that nlgraft publishes; or nothing."""
 
 
 class Study(Part):
@@ -434,7 +432,7 @@ class Study(Part):
     """One replicate of every cell per seed. The same seed means the same batches in every cell if the budget
     of the training is in characters or sentences, or the vocabulary the same."""
     sequential: Sequential | None = None
-    """Looks after which decided cells stop,; none: every cell gets every seed, and one
+    """Looks after which decided cells stop; none: every cell gets every seed, and one
     look decides."""
     resources: Resources = Resources()
     """Resources of one trial."""
@@ -507,12 +505,14 @@ class Study(Part):
         """Numbers of seeds at which results are tested: those planned, or all seeds, twice and four times."""
         if self.sequential is not None:
             return tuple(self.sequential.looks)
+        # One seed has no spread that a difference could be tested against.
         num = max(len(self.seeds), _FEWEST_TESTED)
         return (num, 2 * num, 4 * num)
 
     @cached_property
     def look_seeds(self) -> tuple[int, ...]:
         """The seeds of all looks, in their order: the study's, then the next higher numbers."""
+        # Higher numbers first, then from 0 on: seeds end at 2**32.
         following = (seed % _SEED_LIMIT for seed in itertools.count(max(self.seeds) + 1))
         further = (seed for seed in following if seed not in self.seeds)
         return (*self.seeds, *itertools.islice(further, max(0, self.looks[-1] - len(self.seeds))))

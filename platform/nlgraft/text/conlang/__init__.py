@@ -1,5 +1,5 @@
 """A constructed language family: one grammar of meanings, three languages, two domains, every task.
 
-``lexicon`` holds the words as meanings, ``sounds`` their shapes, ``meaning`` the sentences as meanings,
-``language`` their expression in each language, ``tasks`` the resulting sources and targets.
+``lexicon`` holds words and sentences as meanings, ``language`` their sounds and their expression in each
+language, ``tasks`` the resulting sources and targets.
 """

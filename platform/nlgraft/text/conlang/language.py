@@ -9,9 +9,9 @@ three genders that adjectives, articles and auxiliaries agree with.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Literal
 
 from nlgraft.text.conlang.lexicon import (
@@ -82,7 +82,7 @@ class SoundChange:
         """Turn a proto-form into the form of the daughter language."""
         return form.translate(self.table)
 
-    def join(self, parts: Sequence[str]) -> str:
+    def join(self, *parts: str) -> str:
         """Join the parts of a word, with a glide between two vowels."""
         word = ""
         for part in parts:
@@ -179,7 +179,8 @@ class Language:
         self._words = {name: self._fresh(rng, "CV", "CVC", "VC") for name in _function_words()}
         self._link = rng.choice(_VOWELS)
         self.stems = self._draw_stems(lexicon, protos, rng)
-        self._forms: dict[tuple[object, ...], str] = {}
+        # Sentences repeat most words and short phrases, and drawing a corpus is mostly expressing them.
+        self._join = cache(self._sounds.join)
 
     def _fresh(self, rng: random.Random, *shapes: str) -> str:
         while True:
@@ -234,10 +235,10 @@ class Language:
             modifier, head = (stems[part] for part in lexeme.parts)
             first, last = (modifier, head) if self.kind.has_modifier_first else (head, modifier)
             is_consonant = first[-1] not in _VOWELS
-            return self._sounds.join([first, self._link, last] if is_consonant else [first, last])
+            return self._sounds.join(first, *[self._link] * is_consonant, last)
         name = lexeme.derivation or ""
         stem, affix = stems[lexeme.parts[0]], self._affixes[name]
-        return self._sounds.join([affix, stem] if self._is_prefix[name] else [stem, affix])
+        return self._sounds.join(affix, stem) if self._is_prefix[name] else self._sounds.join(stem, affix)
 
     def say(self, sentence: Sentence, queried: Slot | None = None) -> str:
         """Express a meaning as a line with a final stop or question mark.
@@ -288,78 +289,36 @@ class Language:
 
     def _verb(self, clause: Clause) -> list[str]:
         gender, number = self._agreement(clause.subject)
-        key = (clause.verb, gender, number, clause.tense, clause.is_negated)
-        if key not in self._forms:
-            negation = self._affixes["not"] if clause.is_negated else ""
-            inflection = [self._affixes[f"tense {clause.tense}"], self._affixes[f"verb {gender} {number}"]]
-            stem = self.stems[clause.verb]
-            if self.kind.has_auxiliary:
-                auxiliary = self._sounds.join([self._words["auxiliary"], *inflection])
-                self._forms[key] = f"{auxiliary} {self._sounds.join([stem, negation])}"
-            else:
-                self._forms[key] = self._sounds.join([stem, *inflection, negation])
-        return [self._forms[key]]
+        tense, agreement = self._affixes[f"tense {clause.tense}"], self._affixes[f"verb {gender} {number}"]
+        stem = self.stems[clause.verb]
+        negation = self._affixes["not"] if clause.is_negated else ""
+        if self.kind.has_auxiliary:
+            auxiliary = self._join(self._words["auxiliary"], tense, agreement)
+            return [auxiliary, self._join(stem, negation)]
+        return [self._join(stem, tense, agreement, negation)]
 
     def _agreement(self, entity: Entity) -> tuple[int, str]:
         gender = self._lexemes[entity.noun].gender if self.kind.has_agreement else 0
         return gender, "plural" if entity.is_plural else "singular"
 
     def _phrase(self, entity: Entity, case: Case) -> list[str]:
+        gender, number = self._agreement(entity)
+        case_ending = self._affixes[f"case {case}"]
         if entity.is_pronoun:
-            gender, number = self._agreement(entity)
-            return [
-                self._sounds.join([self._words[f"pronoun {gender} {number}"], self._affixes[f"case {case}"]])
-            ]
-        if not entity.adjectives and entity.owner is None:
-            return [self._plain(entity, case)]
-        words = [self._noun(entity, case)]
-        if entity.adjectives:
-            adjectives = [self._adjective(word, entity) for word in entity.adjectives]
-            words = [*reversed(adjectives), *words] if self.kind.has_adjective_first else words + adjectives
+            return [self._join(self._words[f"pronoun {gender} {number}"], case_ending)]
+        agreement = self._affixes[f"{number} {gender}"] if self.kind.has_agreement else ""
+        is_marked = self.kind.has_all_plurals or self._lexemes[entity.noun].is_animate
+        noun_number = self._affixes[f"{number if is_marked else 'singular'} {gender}"]
+        words = [self._join(self.stems[entity.noun], noun_number, case_ending)]
+        adjectives = [self._join(self.stems[word], agreement) for word in entity.adjectives]
+        words = [*reversed(adjectives), *words] if self.kind.has_adjective_first else words + adjectives
         if self.kind.has_articles:
-            words.insert(0, self._article(entity))
+            article = self._words["definite" if entity.is_definite else "indefinite"]
+            words.insert(0, self._join(article, agreement))
         if entity.owner is not None:
             owner = self._phrase(entity.owner, "owner")
             words += owner if self.kind.has_case else [self._words["of"], *owner]
         return words
-
-    def _plain(self, entity: Entity, case: Case) -> str:
-        """Express an entity that has neither adjectives nor an owner, as most have."""
-        key = (entity.noun, entity.is_plural, entity.is_definite, case)
-        if key not in self._forms:
-            noun = self._noun(entity, case)
-            self._forms[key] = f"{self._article(entity)} {noun}" if self.kind.has_articles else noun
-        return self._forms[key]
-
-    def _article(self, entity: Entity) -> str:
-        key = ("article", entity.is_definite, *self._agreement(entity))
-        if key not in self._forms:
-            word = self._words["definite" if entity.is_definite else "indefinite"]
-            gender, number = self._agreement(entity)
-            ending = self._affixes[f"{number} {gender}"] if self.kind.has_agreement else ""
-            self._forms[key] = self._sounds.join([word, ending])
-        return self._forms[key]
-
-    def _noun(self, entity: Entity, case: Case) -> str:
-        key = (entity.noun, entity.is_plural, case)
-        if key not in self._forms:
-            gender, number = self._agreement(entity)
-            is_marked = entity.is_plural and (
-                self.kind.has_all_plurals or self._lexemes[entity.noun].is_animate
-            )
-            ending = self._affixes[f"{number if is_marked else 'singular'} {gender}"]
-            parts = [self.stems[entity.noun], ending, self._affixes[f"case {case}"]]
-            self._forms[key] = self._sounds.join(parts)
-        return self._forms[key]
-
-    def _adjective(self, word: int, entity: Entity) -> str:
-        if not self.kind.has_agreement:
-            return self.stems[word]
-        gender, number = self._agreement(entity)
-        key = (word, gender, number)
-        if key not in self._forms:
-            self._forms[key] = self._sounds.join([self.stems[word], self._affixes[f"{number} {gender}"]])
-        return self._forms[key]
 
 
 def _function_words() -> list[str]:

@@ -193,28 +193,26 @@ class Lexicon:
         return root.id
 
     def _build(self, rng: random.Random) -> None:
-        taken: set[tuple[str, tuple[int, ...]]] = set()
         bases: dict[Category, list[int]] = {
             category: common + a_roots for category, (common, a_roots, _) in self.roots.items()
         }
         for category, counts in _BUILT.items():
-            words = [self._built_word(category, bases, taken, rng) for _ in range(sum(counts))]
+            words = [self._built_word(category, bases, rng) for _ in range(sum(counts))]
             self.built[category] = (words[: counts[0]], words[counts[0] :])
         # a quarter of b's nouns are compounds of words that a builds
         deeper: dict[Category, list[int]] = {**bases, "noun": bases["noun"][:40] + self.built["noun"][0]}
         count = _BUILT["noun"][1] // 4
-        self.built["noun"][1][-count:] = [
-            self._built_word("noun", deeper, taken, rng, only=COMPOUND) for _ in range(count)
-        ]
+        compounds = [self._built_word("noun", deeper, rng, only=COMPOUND) for _ in range(count)]
+        self.built["noun"][1][-count:] = compounds
 
     def _built_word(
         self,
         category: Category,
         bases: dict[Category, list[int]],
-        taken: set[tuple[str, tuple[int, ...]]],
         rng: random.Random,
         only: str | None = None,
     ) -> int:
+        taken = {(lexeme.derivation, lexeme.parts) for lexeme in self.lexemes}
         ways = [(name, way.share) for name, way in DERIVATIONS.items() if way.result == category]
         ways += [(COMPOUND, _COMPOUND_SHARE)] if category == "noun" else []
         while True:
@@ -225,7 +223,6 @@ class Lexicon:
                 parts = (rng.choice(bases[DERIVATIONS[name].base]),)
             if (name, parts) not in taken and len(set(parts)) == len(parts):
                 break
-        taken.add((name, parts))
         head = self.lexemes[parts[-1]]
         way = DERIVATIONS.get(name, Derivation("noun", "noun"))
         word = Lexeme(
@@ -418,9 +415,7 @@ class Speaker:
             noun=noun,
             is_plural=chance() < (0.35 if lexeme.is_animate else 0.2),
             is_definite=chance() < 0.55,
-            adjectives=tuple([self._on_topic(self._words.adjectives).draw(rng) for _ in range(count)])
-            if count
-            else (),
+            adjectives=tuple([self._on_topic(self._words.adjectives).draw(rng) for _ in range(count)]),
             owner=self._entity(self._words.subjects.draw(rng), False)
             if may_own and chance() < 0.08
             else None,

@@ -20,9 +20,9 @@ from nlgraft.vocab.methods.interface import (
     TokenVectors,
 )
 from nlgraft.vocab.methods.registry import find_method
-from nlgraft.vocab.plans.transfer_plan import Array, Noise, Provenance, TransferPlan
 from nlgraft.vocab.tokenizers.tokens import Kind, Tok
 from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES, Vocabulary, role_of
+from nlgraft.vocab.transfer_plan import Array, Noise, Provenance, TransferPlan
 
 
 def build_plan(

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nlgraft.vocab.methods.similar import DEFAULT_CAP, Similar, SimilarTokens
-from nlgraft.vocab.plans.transfer_plan import Array, Noise
 from nlgraft.vocab.tokenizers.tokens import Tok
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
+from nlgraft.vocab.transfer_plan import Array, Noise
 
 VectorKind = Literal["skipgram", "cbow"]
 

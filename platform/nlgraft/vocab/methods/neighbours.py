@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nlgraft.vocab.methods.interface import Request, Rows, TokenVectors
-from nlgraft.vocab.plans.transfer_plan import Array
+from nlgraft.vocab.transfer_plan import Array
 
 CHUNK_TOKENS = 512
 """Tokens compared at once with all others, to bound memory."""

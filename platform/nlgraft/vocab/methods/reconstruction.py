@@ -13,8 +13,8 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 from nlgraft.vocab.methods.interface import Request, Rows
-from nlgraft.vocab.plans.transfer_plan import Array
 from nlgraft.vocab.tokenizers.tokens import Tok
+from nlgraft.vocab.transfer_plan import Array
 
 SHORTEST, LONGEST = 3, 6
 RIDGE = 1e-3

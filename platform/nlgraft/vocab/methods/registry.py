@@ -10,7 +10,7 @@ from nlgraft.vocab.methods.neighbours import focus, omp, take_vectors, wechsel
 from nlgraft.vocab.methods.partitions import one_partition, shuffled, vipi
 from nlgraft.vocab.methods.reconstruction import reconstruct
 from nlgraft.vocab.methods.similar import Relation, Similar
-from nlgraft.vocab.plans.transfer_plan import Noise
+from nlgraft.vocab.transfer_plan import Noise
 
 # Methods that need nothing but the two vocabularies: averages of similar tokens or of pieces.
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
 from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES
+from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
 
 Sides = Literal["both", "decoder", "encoder"]
 ONE_ID = ("_token_id", "_token_index")

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import sentencepiece
-from sentencepiece import sentencepiece_model_pb2
 
 from nlgraft.basics.errors import DataError
 from nlgraft.text.files import read_json
+from nlgraft.text.tokenizers import parse_sentencepiece
 from nlgraft.vocab.tokenizers.segmenters import BpeSegmenter, Segmenter, UnigramSegmenter
 from nlgraft.vocab.tokenizers.tokenizer_json import added_token, tokens_by_id
 from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, SENTENCEPIECE_SUFFIX, Kind
@@ -32,7 +32,7 @@ def read_sentencepiece(path: str | Path) -> Vocabulary:
         raise DataError(f"{path}: not a SentencePiece model ({error})") from error
     surfaces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
     kinds = [_sentencepiece_kind(processor, i, surface) for i, surface in enumerate(surfaces)]
-    trainer = _parse(processor.serialized_model_proto()).trainer_spec
+    trainer = parse_sentencepiece(processor.serialized_model_proto()).trainer_spec
     marking = SENTENCEPIECE_SUFFIX if trainer.treat_whitespace_as_suffix else SENTENCEPIECE
     ids = {s: i for i, s in enumerate(surfaces) if kinds[i] is Kind.NORMAL}
     scores = {surface: processor.get_score(i) for surface, i in ids.items()}
@@ -102,13 +102,6 @@ def _sentencepiece_kind(processor: Any, identity: int, surface: str) -> Kind:
     return Kind.NORMAL
 
 
-def _parse(data: bytes) -> Any:
-    """Parse the model file for fields that the processor does not expose, e.g. the type."""
-    model = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]  # generated
-    model.ParseFromString(data)
-    return model
-
-
 def sentencepiece_json(path: str | Path) -> dict[str, Any]:
     """Convert a SentencePiece model to the ``tokenizer.json`` that segments text in the same way.
 
@@ -123,7 +116,7 @@ def sentencepiece_json(path: str | Path) -> dict[str, Any]:
             f"{path}: tokenizer.json cannot express treat_whitespace_as_suffix; train the model without it "
             "to use it with transformers"
         )
-    model = _parse(Path(path).read_bytes())
+    model = parse_sentencepiece(Path(path).read_bytes())
     added = []
     for identity, piece in enumerate(model.pieces):
         if piece.type in (piece.CONTROL, piece.UNKNOWN, piece.USER_DEFINED):

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nlgraft.vocab.plans.transfer_plan import NormReport, Provenance, TransferPlan
 from nlgraft.vocab.tokenizers.encoding import self_information
 from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES
+from nlgraft.vocab.transfer_plan import NormReport, Provenance, TransferPlan
 
 WORST_FIRST = (
     Provenance.NOISE,

@@ -1,4 +1,4 @@
-"""Stages that use a released mBART or a relative as the pretrained model instead of training one.
+"""Stages that use a released model as the pretrained one: an mBART or a relative, a Marian, a BERT.
 
 An mBART numbers its tokens as fairseq does: four special tokens, the pieces of its SentencePiece model behind
 one more place, languages, the mask. Here tokenizer and tables are renumbered as this project's own are
@@ -17,27 +17,44 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sentencepiece import sentencepiece_model_pb2
+from torch import nn
 
-from nlgraft.basics.errors import DataError
+from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.evaluation.artifact import write_metrics
-from nlgraft.evaluation.efficiency import count_parameters
 from nlgraft.evaluation.scores import Score
 from nlgraft.nn.architectures import Architecture
 from nlgraft.nn.conversion.checkpoint import from_hugging_face
+from nlgraft.nn.conversion.encoders import encoder_from_hugging_face, read_encoder_config
+from nlgraft.nn.masked_lm_models import EncoderMaskedLM
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.modes import count_parameters
+from nlgraft.nn.transformers_lms import read_checkpoint_config
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.config_parts import MASK_TOKEN
-from nlgraft.stages.released_graph import MARIAN_TOKENIZER, MBART, MBART_EOS, MBART_TOKENIZER
-from nlgraft.stages.run.text_stages import TOKENIZER_FILE, open_tokenizer
-from nlgraft.text.tokenizers import BOS, EOS, PAD, SPECIAL_PIECES, UNK
-from nlgraft.training.models import write_model
+from nlgraft.stages.released_graph import (
+    BERT_ARCHITECTURE,
+    BERT_MASKED_LM,
+    BERT_TOKENIZER,
+    MARIAN_TOKENIZER,
+    MBART,
+    MBART_EOS,
+    MBART_TOKENIZER,
+)
+from nlgraft.stages.run.text_stages import TOKENIZER_FILE, WORDPIECE_FILE, open_tokenizer
+from nlgraft.text.files import read_json, write_json
+from nlgraft.text.tokenizers import BOS, EOS, PAD, SPECIAL_PIECES, UNK, parse_sentencepiece
+from nlgraft.training.masked_lm_training import write_masked_lm
+from nlgraft.training.models import write_description, write_model
 from nlgraft.training.weights import carry_over
+from nlgraft.vocab.tokenizers.directories import find_tokenizer
+from nlgraft.vocab.tokenizers.loading import added_token, load_vocabulary, read_lines, wordpiece_json
+from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 
 SPM_FILE = "sentencepiece.bpe.model"
 VOCABULARY_FILE = "vocab.json"
 THEIR_IDS_FILE = "their_ids.json"
-"""File beside the renumbered tokenizer: the checkpoint's ids of unknown text and of each piece."""
+"""File beside a renumbered tokenizer: the checkpoint's ids of unknown text and of each piece; of a BERT, that
+of each of our tokens."""
 SPM_SPECIAL = ("<unk>", "<s>", "</s>")
 """First pieces of an mBART's SentencePiece model."""
 THEIR_PAD, THEIR_UNK, THEIR_FIRST_PIECE = 1, 3, 4
@@ -63,12 +80,11 @@ def renumber_tokenizer(context: StageContext) -> None:
         raise DataError(
             f"{path}: missing; an mBART's directory holds {SPM_FILE}, config.json and its weights"
         )
-    proto: Any = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
-    proto.ParseFromString(path.read_bytes())
+    proto = parse_sentencepiece(path.read_bytes())
     made = renumbered(proto, path, settings.languages, settings.symbols)
     (context.directory / TOKENIZER_FILE).write_bytes(made.SerializeToString())
     if (path.parent / VOCABULARY_FILE).is_file():
-        ids: dict[str, int] = json.loads((path.parent / VOCABULARY_FILE).read_text("utf-8"))
+        ids = read_json(path.parent / VOCABULARY_FILE)
         write_their_ids(ids, [piece.piece for piece in proto.pieces[3:]], context.directory)
 
 
@@ -114,11 +130,15 @@ def renumbered(proto: Any, path: Path, languages: Sequence[str] = (), symbols: S
         # A user-defined piece is matched before the model segments, whatever its score.
         made.pieces.add(piece=symbol, score=0.0, type=begin.USER_DEFINED)
     made.pieces.extend(proto.pieces[3:])
-    spec = made.trainer_spec
+    _number_special_pieces(made)
+    return made
+
+
+def _number_special_pieces(proto: Any) -> None:
+    spec = proto.trainer_spec
     spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = PAD, UNK, BOS, EOS
     spec.pad_piece, spec.unk_piece, spec.bos_piece, spec.eos_piece = SPECIAL_PIECES
-    spec.vocab_size = len(made.pieces)
-    return made
+    spec.vocab_size = len(proto.pieces)
 
 
 def their_rows(num_tokens: int, start_id: int, mask_id: int, language_ids: Sequence[int] = ()) -> list[int]:
@@ -193,7 +213,7 @@ def read_checkpoint(context: StageContext) -> None:
     num_theirs = int(info.config["vocab_size"])
     is_mbart = info.architecture is Architecture.MBART
     if (inputs.tokenizer / THEIR_IDS_FILE).is_file():
-        document = json.loads((inputs.tokenizer / THEIR_IDS_FILE).read_text("utf-8"))
+        document = read_json(inputs.tokenizer / THEIR_IDS_FILE)
         unknown = document["unknown"]
         ends = released.config.pad_id, info.config["eos_token_id"]
         first = [ends[0], unknown, start_id, ends[1], unknown]
@@ -207,12 +227,17 @@ def read_checkpoint(context: StageContext) -> None:
             f"{path}: {num_theirs} tokens in config.json, but its tokenizer and upstream.start_id {start_id} "
             f"reach to {max(rows)}"
         )
+    # Their ids number one table; with two, each side would need ids of its own.
     if len(released.output_projection.weight) != num_theirs:
         raise DataError(f"{path}: a vocabulary of its own for each side; give a checkpoint with one for both")
     model = with_rows(released, rows, has_silent_copies=info.architecture is Architecture.MARIAN)
     write_model(model, context.directory)
-    size = Score("parameters", count_parameters(model)[0], 1, "minimize", "tied parameters once")
-    write_metrics(context.directory, {"upstream/parameters_total": size})
+    _write_size(model, "tied parameters once", context.directory)
+
+
+def _write_size(model: nn.Module, note: str, directory: Path) -> None:
+    size = Score(count_parameters(model)[0], 1, "minimize", note)
+    write_metrics(directory, {"upstream/parameters_total": size})
 
 
 def with_rows(model: Seq2Seq, rows: Sequence[int], *, has_silent_copies: bool = False) -> Seq2Seq:
@@ -264,23 +289,19 @@ def renumber_marian_tokenizer(context: StageContext) -> None:
     """
     settings, _ = MARIAN_TOKENIZER.read(context)
     directory = Path(context.locations["checkpoint"])
-    ids: dict[str, int] = json.loads((directory / VOCABULARY_FILE).read_text("utf-8"))
+    ids: dict[str, int] = read_json(directory / VOCABULARY_FILE)
     if languages := [token for token in ids if token.startswith(">>") and token.endswith("<<")]:
         raise DataError(
             f"{directory}: an OPUS-MT with languages ({', '.join(languages[:3])}), which its sources begin "
             "with and ours do not; give one of a single pair of languages"
         )
-    models = {side: _read(directory / f"{side}.spm") for side in ("source", "target")}
+    models = {
+        side: parse_sentencepiece((directory / f"{side}.spm").read_bytes()) for side in ("source", "target")
+    }
     pieces = _pieces(ids, [*models.values()])
     made = _with_pieces(models[settings.side], pieces, ids)
     (context.directory / TOKENIZER_FILE).write_bytes(made.SerializeToString())
     write_their_ids(ids, pieces, context.directory)
-
-
-def _read(path: Path) -> Any:
-    proto: Any = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
-    proto.ParseFromString(path.read_bytes())
-    return proto
 
 
 def _pieces(ids: Mapping[str, int], models: Sequence[Any]) -> list[str]:
@@ -305,8 +326,140 @@ def _with_pieces(proto: Any, pieces: Sequence[str], vocabulary: Container[str]) 
             piece.CopyFrom(pieces_by_name[name])
         if name not in pieces_by_name or name not in vocabulary:
             piece.type = piece.UNUSED
-    spec = made.trainer_spec
-    spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = PAD, UNK, BOS, EOS
-    spec.pad_piece, spec.unk_piece, spec.bos_piece, spec.eos_piece = SPECIAL_PIECES
-    spec.vocab_size = len(made.pieces)
+    _number_special_pieces(made)
     return made
+
+
+# A BERT: encoder and, with fresh cross-attention, decoder.
+#
+# Its special tokens come first here, as in every vocabulary, then those of languages, which it lacks and
+# whose rows are copies of its [CLS]; the others keep their order, [unused] ones too.
+# Source: Rothe et al. (2020), section 2 (BERT2BERT).
+
+
+ROLES = ("pad", "unk", "cls", "sep", "mask")
+"""Roles whose tokens get the first ids, under our names."""
+
+
+def renumber_bert_tokenizer(context: StageContext) -> None:
+    """Write the WordPiece tokenizer of a checkpoint with this project's special tokens.
+
+    Raises:
+        DataError: There is no WordPiece tokenizer, or it lacks a special token of BERT's.
+    """
+    settings, _ = BERT_TOKENIZER.read(context)
+    directory = find_tokenizer(context.locations["checkpoint"], settings.revision)
+    if (directory / WORDPIECE_FILE).is_file():
+        document = read_json(directory / WORDPIECE_FILE)
+    elif (directory / "vocab.txt").is_file():
+        document = wordpiece_json(read_lines(directory / "vocab.txt"), directory)
+    else:
+        raise DataError(
+            f"{directory}: no tokenizer; a BERT's directory holds {WORDPIECE_FILE} or vocab.txt beside "
+            "config.json and its weights"
+        )
+    added = (settings.languages, settings.symbols)
+    made, ids = renumbered_wordpiece(document, load_vocabulary(directory), directory, *added)
+    text = json.dumps(made, ensure_ascii=False, indent=1)
+    (context.directory / WORDPIECE_FILE).write_text(text + "\n", "utf-8")
+    (context.directory / THEIR_IDS_FILE).write_text(json.dumps(ids) + "\n", "utf-8")
+
+
+def renumbered_wordpiece(
+    document: Mapping[str, Any],
+    vocabulary: Vocabulary,
+    where: Path,
+    languages: Sequence[str] = (),
+    symbols: Sequence[str] = (),
+) -> tuple[dict[str, Any], list[int]]:
+    """Put the special tokens of a WordPiece tokenizer first, under our names.
+
+    Args:
+        document: Its ``tokenizer.json``; left alone.
+        vocabulary: The same, read.
+        where: For messages.
+        languages: Special tokens of languages, added after the mask with [CLS]'s old id.
+        symbols: Strings of text that become tokens behind them, with [SEP]'s old id.
+
+    Returns:
+        A ``tokenizer.json`` that cuts text as it did, and the old id of each new one.
+
+    Raises:
+        DataError: It is no WordPiece tokenizer, lacks a special token, or has a token of our names.
+    """
+    model = document["model"]
+    if model.get("type", "WordPiece") != "WordPiece":
+        raise DataError(f"{where}: a {model['type']} tokenizer; upstream.checkpoint takes a BERT's WordPiece")
+    if missing := [role for role in ROLES if role not in vocabulary.roles]:
+        raise DataError(
+            f"{where}: no token for {', '.join(missing)}; a BERT's tokenizer has {', '.join(ROLES)}"
+        )
+    special = [vocabulary.roles[role] for role in ROLES]
+    names = dict(zip(special, (*SPECIAL_PIECES, MASK_TOKEN), strict=True))
+    # Ids without a token are dropped.
+    rest = [i for i, surface in enumerate(vocabulary.surfaces) if surface and i not in names]
+    if taken := {vocabulary.surfaces[i] for i in rest} & {*names.values(), *languages, *symbols}:
+        raise DataError(f"{where}: {', '.join(sorted(taken))} among its tokens, which are names of ours")
+    # A language begins a target as [CLS] begins a text; a symbol stands between parts, as [SEP] does.
+    cls, sep = vocabulary.roles["cls"], vocabulary.roles["sep"]
+    ids = [*special, *[cls] * len(languages), *[sep] * len(symbols), *rest]
+    first = [*names.values(), *languages, *symbols]
+    surfaces = [*first, *(vocabulary.surfaces[i] for i in rest)]
+    new_ids = {old: new for new, old in enumerate(special)}
+    new_ids |= {old: new for new, old in enumerate(rest, len(first))}
+    # the unknown token is none of them: it is seen in decoded text, as symbols are
+    added = [
+        added_token(i, name) | {"special": name not in symbols} for i, name in enumerate(first) if i != UNK
+    ]
+    added += [
+        {**entry, "id": new_ids[entry["id"]]}
+        for entry in document.get("added_tokens") or []
+        if entry["id"] not in names
+    ]
+    pieces = {surface: new for new, surface in enumerate(surfaces)}
+    made = dict(document) | {
+        "truncation": None,
+        "padding": None,
+        "post_processor": None,
+        "added_tokens": added,
+        "decoder": document.get("decoder")
+        or {"type": "WordPiece", "prefix": model.get("continuing_subword_prefix", "##"), "cleanup": True},
+        "model": {**model, "type": "WordPiece", "unk_token": SPECIAL_PIECES[UNK], "vocab": pieces},
+    }
+    return made, ids
+
+
+def read_encoder(context: StageContext) -> None:
+    """Convert a BERT into our masked language model, its tokens renumbered.
+
+    Raises:
+        DataError: The weights are not readable, or belong to another tokenizer.
+    """
+    settings, inputs = BERT_MASKED_LM.read(context)
+    path = context.locations["checkpoint"]
+    try:
+        read = encoder_from_hugging_face(path, settings.revision)
+    except (ContractError, DataError) as error:
+        raise DataError(f"upstream.checkpoint: {error}") from error
+    ids: list[int] = json.loads((inputs.tokenizer / THEIR_IDS_FILE).read_text("utf-8"))
+    num_theirs = len(read.model.source_embedding.state_dict()["table.weight"])
+    if max(ids) >= num_theirs:
+        raise DataError(
+            f"{path}: its tokenizer reaches to id {max(ids)}, its table has {num_theirs} rows: they do not "
+            "belong together"
+        )
+    masked = EncoderMaskedLM(with_rows(read.model, ids), read.head, can_predict=read.head is not None)
+    write_masked_lm(masked, context.directory)
+    write_json(context.directory / "notes.json", read.notes)
+    _write_size(masked, "of the masked language model", context.directory)
+
+
+def read_architecture(context: StageContext) -> None:
+    """Write the description of an encoder-decoder of a BERT's sizes, for a model without pretraining."""
+    settings, _ = BERT_ARCHITECTURE.read(context)
+    path = context.locations["checkpoint"]
+    try:
+        config = read_encoder_config(read_checkpoint_config(path, settings.revision), path)
+    except ContractError as error:
+        raise DataError(f"upstream.checkpoint: {error}") from error
+    write_description(config.model_copy(update={"pad_id": PAD}), context.directory)

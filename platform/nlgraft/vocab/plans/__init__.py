@@ -1,1 +1,0 @@
-"""Transfer plans: the origin of every new row."""
