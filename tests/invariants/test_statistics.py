@@ -1,4 +1,4 @@
-"""Statistical self-tests (invariants R6 to R12): A/A studies, power, coverage, order, simulated many times.
+"""Statistical self-tests (invariants R6 to R11): A/A studies, power, coverage, order, simulated many times.
 
 A simulated trial has a true quality, a seed effect, and on every segment a segment effect (the same for both
 cells: it cancels), a segment effect of the difference, and an interaction of seed and segment.
