@@ -141,7 +141,7 @@ class _Sweep:
             self.now_s = max(self.now_s, end_s) + sum(ELSEWHERE_S.values())
             self._since_s = time.thread_time()
             record = _record(trial, end_s, length_s)
-            self.meter.call("store", self.store.write_record, "trials", trial.fingerprint, record.to_json())
+            self.meter.call("store", self.store.records.write, "trials", trial.fingerprint, record.to_json())
             self._timed("queue", self.queue.end, trial, record)
             num_ended += 1
             if num_ended == len(self.study.seeds) // 2:

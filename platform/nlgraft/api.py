@@ -43,6 +43,7 @@ def open_store(study: Study) -> ArtifactStore:
 
 def plan(study: Study) -> Plan:
     """Plan a run against the study's store and this machine; nothing is started."""
+    # What another cluster holds is known only to those who have joined it.
     capacity = local_capacity() | {"memory": local_memory_bytes()} if is_local(None) else None
     return study.plan(capacity=capacity)
 
@@ -60,6 +61,7 @@ def chosen_cells(study: Study, only: Sequence[str] = ()) -> list[Cell]:
     all_cells = cells(study)
     if not only:
         return all_cells
+    # Each condition by itself: together they would select only the cells that meet all of them.
     selected_keys = {cell.key for text in only for cell in select_cells(study, [text])}
     return [cell for cell in all_cells if cell.is_baseline or cell.key in selected_keys]
 
@@ -181,6 +183,7 @@ def find_study(study: str | os.PathLike[str], storage: str | None = None) -> Stu
     extra = [] if storage is None else [f"storage.path={json.dumps(storage)}"]
     if path.exists() or len(path.parts) > 1 or path.suffix in STUDY_SUFFIXES:
         return Study.from_yaml(path, overrides=extra)
+    # What was run goes before what is shipped under the same name.
     try:
         return Study.from_store(str(study), ArtifactStore.open(storage or Storage().path))
     except StudyError:
@@ -360,10 +363,11 @@ def run_one(study: Study, cell: str, seed: int | None, reporter: Reporter) -> Tr
         resolved.graph(seed),
         store,
         reporter=reporter,
-        config=resolved.config.model_dump(mode="json"),
+        config=resolved.document,
         is_waiting=True,
     )
     if seed in study.look_seeds:
+        # Before a score is shown: afterwards, questions could be chosen by it.
         places.read_result(study, store).declare()
         return record
     shown = {name: value for name, value in record.metrics.items() if not name.startswith("test")}

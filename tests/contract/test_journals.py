@@ -11,14 +11,14 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "pipeline"))
 
 
-from nlgraft.pipeline import journal
+from nlgraft.pipeline import record_store
 from nlgraft.pipeline.store import ArtifactStore
 from tests.store_places import OpenStore, files_of
 
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "BLOCK", 4)
+    monkeypatch.setattr(record_store, "BLOCK", 4)
 
 
 def fill(store: ArtifactStore, last: int) -> None:
@@ -28,34 +28,13 @@ def fill(store: ArtifactStore, last: int) -> None:
 
 @pytest.mark.usefixtures("small_blocks")
 def test_a_journal_keeps_what_was_written_in_order(open_store: OpenStore):
-    assert open_store().journal("log", dict[str, int]).read() == journal.Pages({}, 0)
+    assert open_store().journal("log", dict[str, int]).read() == record_store.Pages({}, 0)
     fill(open_store(), 10)
     pages = open_store().journal("log", dict[str, int]).read()
-    assert pages == journal.Pages({number: {"value": 10 * number} for number in range(1, 11)}, 10)
+    assert pages == record_store.Pages({number: {"value": 10 * number} for number in range(1, 11)}, 10)
     assert list(pages.documents) == list(range(1, 11))
     assert not open_store().journal("log", dict[str, int]).append(10, {"value": 0})
     assert open_store().journal("log", dict[str, int]).read() == pages
-
-
-@pytest.mark.usefixtures("small_blocks")
-def test_packs_stand_for_their_entries(open_store: OpenStore):
-    store = open_store()
-    fill(store, 9)
-    files = files_of(store)
-    whole = store.journal("log", dict[str, int]).read()
-    files.delete_tree("log/entries/000000")
-    assert store.journal("log", dict[str, int]).read() == whole, "the first four are read from their pack"
-
-
-@pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("pack", [b"{}", b"half a docu", b'{"1": {"value": 10}}'])
-def test_a_damaged_pack_is_named_and_its_entries_are_read(open_store: OpenStore, pack: bytes):
-    store = open_store()
-    fill(store, 9)
-    files_of(store).write("log/packs/000001.json", pack)
-    pages = store.journal("log", dict[str, int]).read()
-    assert list(pages.documents) == list(range(1, 10))
-    assert [text.partition(":")[0] for text in pages.problems] == ["log/packs/000001.json"]
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -74,9 +53,7 @@ def test_damaged_missing_and_foreign_files_of_a_journal_are_named(open_store: Op
     fill_from = pages.last + 1
     assert store.journal("log", dict[str, int]).append(fill_from, {"value": 40})
     assert store.journal("log", dict[str, int]).append(fill_from + 1, {"value": 50})
-    assert list(store.journal("log", dict[str, int]).read().documents) == [3, 4, 5], (
-        "nothing packs a damaged block"
-    )
+    assert list(store.journal("log", dict[str, int]).read().documents) == [3, 4, 5]
 
 
 @pytest.mark.usefixtures("small_blocks")

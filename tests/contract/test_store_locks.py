@@ -72,7 +72,7 @@ def test_who_has_lost_the_lock_of_a_study_writes_nothing(open_store: OpenStore):
     lock = open_store().leases.lock_study("study")
     older = open_store(fence=lock.fence)
     publish(older, 1)
-    older.write_record("trials", "a", {"by": "older"})
+    older.records.write("trials", "a", {"by": "older"})
     older.checkpoints(number(2)).save(1, lambda path: (path / "state").write_text("older"))
     stage = older.leases.acquire("c")
     assert older.is_writable()
@@ -82,8 +82,8 @@ def test_who_has_lost_the_lock_of_a_study_writes_nothing(open_store: OpenStore):
     writes: list[Callable[[], object]] = [
         lambda: publish(older, 3),
         lambda: older.discard(number(1)),
-        lambda: older.write_record("trials", "a", {"by": "older, later"}),
-        lambda: older.write_record("proposals", "b", {"by": "older"}),
+        lambda: older.records.write("trials", "a", {"by": "older, later"}),
+        lambda: older.records.write("proposals", "b", {"by": "older"}),
         lambda: older.checkpoints(number(2)).save(2, lambda path: (path / "state").write_text("older")),
         lambda: older.checkpoints(number(2)).clear(),
         lambda: older.leases.acquire("b"),
@@ -94,7 +94,7 @@ def test_who_has_lost_the_lock_of_a_study_writes_nothing(open_store: OpenStore):
         with pytest.raises(Superseded, match="another driver has taken the study over"):
             write()
     assert stored(open_store()) == before
-    assert older.read_record("trials", "a", ANY) == {"by": "older"}
+    assert older.records.read("trials", "a", ANY) == {"by": "older"}
     stage.release()  # its own lease it may give back, for the newer one to compute the stage
     open_store(fence=newer.fence).leases.acquire("c").release()
     newer.release()
@@ -109,7 +109,7 @@ def test_a_write_that_slept_after_its_look_at_the_lock_replaces_nothing_newer(
     lock = open_store().leases.lock_study("study")
     older = open_store(fence=lock.fence)
     if before is not None:
-        older.write_record("trials", "a", before)
+        older.records.write("trials", "a", before)
     look = Fence.is_held
     taken: list[Lease] = []
 
@@ -119,13 +119,13 @@ def test_a_write_that_slept_after_its_look_at_the_lock_replaces_nothing_newer(
         files_of(open_store()).delete(lock.key)
         newer = open_store().leases.lock_study("study")
         taken.append(newer)
-        open_store(fence=newer.fence).write_record("trials", "a", {"by": "newer"})
+        open_store(fence=newer.fence).records.write("trials", "a", {"by": "newer"})
         return is_held
 
     monkeypatch.setattr(Fence, "is_held", sleep_after)
     with pytest.raises(Superseded):
-        older.write_record("trials", "a", {"by": "older, later"})
-    assert open_store().read_record("trials", "a", ANY) == {"by": "newer"}
+        older.records.write("trials", "a", {"by": "older, later"})
+    assert open_store().records.read("trials", "a", ANY) == {"by": "newer"}
     taken[0].release()
 
 

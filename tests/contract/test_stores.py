@@ -343,21 +343,21 @@ def test_a_full_disk_of_one_host_is_named_and_ends_no_trial(
         assert str(tmp_path) in str(raised.value)
         assert "s3://" not in str(raised.value)
         assert "No space left" in str(raised.value)
-        assert open_store().read_record("trials", graph.fingerprint, ANY) is None
+        assert open_store().records.read("trials", graph.fingerprint, ANY) is None
     assert run_trial(graph, open_store(), **options).state == "finished"
 
 
 def test_records(open_store: OpenStore, caplog: pytest.LogCaptureFixture):
     store = open_store()
-    store.write_record("proposals", "study/00001", {"params": {"lr": 0.1}})
-    store.write_record("proposals", "study/00002", {"params": {}})
-    store.write_record("proposals", "study/00002", {"params": {"lr": 0.2}})
+    store.records.write("proposals", "study/00001", {"params": {"lr": 0.1}})
+    store.records.write("proposals", "study/00002", {"params": {}})
+    store.records.write("proposals", "study/00002", {"params": {"lr": 0.2}})
     other = open_store()
-    assert other.read_record("proposals", "study/00002", ANY) == {"params": {"lr": 0.2}}
-    assert other.read_record("proposals", "study/00003", ANY) is None
-    assert list(other.list_records("proposals", ANY, "study/")) == ["study/00001", "study/00002"]
+    assert other.records.read("proposals", "study/00002", ANY) == {"params": {"lr": 0.2}}
+    assert other.records.read("proposals", "study/00003", ANY) is None
+    assert list(other.records.list("proposals", ANY, "study/")) == ["study/00001", "study/00002"]
     files_of(store).write("records/proposals/study/00001.json", b'{"par')
-    assert list(other.list_records("proposals", ANY)) == ["study/00002"]
+    assert list(other.records.list("proposals", ANY)) == ["study/00002"]
     assert "study/00001.json cannot be read" in caplog.text
     assert files_of(store).read("records/proposals/study/00001.json.corrupt") == b'{"par'
 

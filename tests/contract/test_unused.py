@@ -25,10 +25,6 @@ UNREAD = {
     "Python itself": {"__getattr__", "__class__"},
     "notebooks": {"_repr_html_"},
     "Ray Tune calls its searcher and callbacks": {"suggest", "restore", "checkpoint_path", "iteration"},
-    "Optuna calls its sampler": {
-        "infer_relative_search_space", "sample_relative", "sample_independent",
-        "search_space", "param_distribution",
-    },
     "MLflow calls its model": {"load_context"},
     "nltk's METEOR calls its WordNet": {"synsets"},
     "transformers, tokenizers, SentencePiece, rich and ruamel read what is set on their objects": {

@@ -24,3 +24,15 @@ def arms_of(path: str) -> dict[str, dict[str, Any]]:
     """Toy configs of every arm of a system; none where the file is missing, of which one test says so."""
     toys = toys_of(path)
     return importlib.import_module(f"tests.contract.toys.{toys.stem}").ARMS if toys.is_file() else {}
+
+
+def study_of(system: str, toy: dict[str, Any], metric: str, direction: str = "maximize") -> dict[str, Any]:
+    """A study file of one arm, with one seed."""
+    return {
+        "name": "toy",
+        "system": f"trainables.{system}",
+        "data": toy["data"],
+        "base": {name: value for name, value in toy.items() if name != "data"},
+        "objective": {"metric": metric, "direction": direction},
+        "seeds": [1],
+    }

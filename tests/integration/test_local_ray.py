@@ -18,8 +18,8 @@ import pytest
 import ray
 
 from nlgraft.basics.errors import ClusterError
-from nlgraft.execution import local_ray
-from nlgraft.execution.local_ray import LocalRay
+from nlgraft.execution import cluster
+from nlgraft.execution.cluster import LocalRay
 from tests.processes import descendants, listening, patient
 
 DEFAULT_PORTS = {6379, 8265, 10001, 52365}
@@ -90,7 +90,7 @@ def test_a_busier_machine_gets_more_attempts_and_each_is_told(
         raise RuntimeError("timed out during startup")
 
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
-    monkeypatch.setattr(local_ray, "_QUICK_S", 0.0)
+    monkeypatch.setattr(cluster, "_QUICK_S", 0.0)
     monkeypatch.setattr(LocalRay, "_start_once", fail)
     local = LocalRay(tmp_path, {"CPU": 2.0, "GPU": 0.0})
     with caplog.at_level(logging.WARNING), pytest.raises(ClusterError, match=f"in {num_starts} attempts"):

@@ -48,9 +48,7 @@ class Told:
             config = resolve_config(self.study, cell)
             for seed in self.study.seeds:
                 graph = system.stage_graph(config, seed=seed, splits=("dev", "test"))
-                trial = SweepTrial(
-                    kind="replicate", cell=cell, seed=seed, config=config.model_dump(mode="json"), graph=graph
-                )
+                trial = SweepTrial(cell=cell, seed=seed, config=config.model_dump(mode="json"), graph=graph)
                 run_trial(
                     graph, self.store, reporter=NullReporter(), config=dict(trial.config), is_waiting=True
                 )

@@ -17,19 +17,20 @@ import ray
 from ray.util import placement_group, placement_group_table, remove_placement_group
 
 import nlgraft
+from nlgraft.basics import pacing
 from nlgraft.basics.errors import ClusterError, StoreError
-from nlgraft.execution import sweep, waiting
-from nlgraft.execution.cluster import local_capacity
+from nlgraft.execution import sweep
+from nlgraft.execution.cluster import WorkerGroup, local_capacity
 from nlgraft.execution.events import Driver, Event, LookTaken, Notice, TrialEnded, TrialStarted
 from nlgraft.execution.sweep import SweepOutcome, run_sweep
 from nlgraft.execution.sweep_board import SweepBoard
 from nlgraft.execution.trainable import TrialSpec, TuneReporter
 from nlgraft.execution.trial_queue import TrialQueue
-from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.stage import KillReason, Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore, StorePlace
 from nlgraft.pipeline.trial import trial_record
 from nlgraft.study.data.design import cells
+from nlgraft.study.data.study import Resources
 from nlgraft.study.public import Study
 from tests.commands import json_of, write_study
 from tests.processes import patient
@@ -242,7 +243,7 @@ def test_processes_that_a_worker_starts_can_be_ended_by_a_signal() -> None:
 
 
 def test_a_trial_that_cannot_reach_its_driver_is_killed_and_not_failed(toy_document: dict[str, Any]) -> None:
-    group = WorkerGroup(1, 1.0, 0.0, 0, "")
+    group = WorkerGroup(Resources(max_failures=0), "")
     stage = Stage(name="training", run="sweep_toy:run_training")
     spec = TrialSpec(StageGraph(stage), {}, StorePlace(""), "batch-1", "a", group, "", None)
     board: Any = cast(Any, ray.remote(num_cpus=0)(SweepBoard)).remote()
@@ -342,7 +343,7 @@ def test_a_training_without_progress_fails_with_the_stacks_of_its_worker(
 def test_a_sweep_without_a_place_says_so_and_ends_when_it_has_waited_enough(
     toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "_PAUSE_S", 2.0)
+    monkeypatch.setattr(pacing, "_TELL_PAUSE_S", 2.0)
     monkeypatch.setattr(sweep, "_LOOK_PAUSE_S", 0.5)
     num_cpus = int(ray.cluster_resources()["CPU"])
     others = placement_group([{"CPU": 1}] * num_cpus)

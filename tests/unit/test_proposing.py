@@ -25,9 +25,9 @@ from nlgraft.execution.trial_queue import TrialQueue
 from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial, trial_record
+from nlgraft.runs.proposing import baseline_of, comparison_study, seeds_of, with_changes
 from nlgraft.runs.run import Run
 from nlgraft.study.data.design import cells
-from nlgraft.study.planning.proposed import baseline_of, comparison_study, seeds_of, with_changes
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system_import import load_system

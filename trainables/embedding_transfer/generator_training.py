@@ -24,8 +24,8 @@ from torch.func import functional_call
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.masked_lm_models import MaskedBatch, MaskedLM
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.stages.exchange_kinds import SIDE
-from nlgraft.stages.run.new_rows import EXCHANGED
+from nlgraft.stages.run.training_task import EXCHANGED
+from nlgraft.stages.shared_kinds import SIDE
 from nlgraft.training.losses import Loss, smoothed_cross_entropy
 from nlgraft.training.train_config import SmoothingKind
 from nlgraft.vocab.methods.interface import Method, Request, Rows

@@ -19,16 +19,6 @@ from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import masked_lm_graph as masked_pieces
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import MASK_TOKEN, MaskedSpansConfig, PhaseConfig
-from nlgraft.stages.exchange_kinds import (
-    EXCHANGE,
-    PLAN,
-    VECTORS,
-    ExchangeInputs,
-    PlanInputs,
-    PlanSettings,
-    VectorInputs,
-    VectorSettings,
-)
 from nlgraft.stages.masked_lm_graph import (
     BERT2BERT,
     TRAIN_MASKED,
@@ -38,8 +28,19 @@ from nlgraft.stages.masked_lm_graph import (
 )
 from nlgraft.stages.released_graph import MarianSide, Released, language_view, released
 from nlgraft.stages.seq2seq_graph import DecodingSettings, EncodedText, TrainInputs, TrainSettings
+from nlgraft.stages.shared_kinds import (
+    EXCHANGE,
+    PLAN,
+    VECTORS,
+    ExchangeInputs,
+    PlanInputs,
+    PlanSettings,
+    TrainingSettings,
+    TrainLanguageModelInputs,
+    VectorInputs,
+    VectorSettings,
+)
 from nlgraft.stages.stage_kind import Inputs, NoSettings, StageKind, T
-from nlgraft.stages.training_settings import TrainingSettings, TrainLanguageModelInputs
 from nlgraft.text.corpus_config import EOS
 from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig, SmoothedTrainConfig, View
 from trainables.embedding_transfer.config import (
@@ -96,7 +97,6 @@ class GeneratorSettings(TrainingSettings[SmoothedTrainConfig]):
     """What is put around the lines of a model that reads their language; null: their end alone."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class GeneratorInputs(Inputs[T]):
     """The frozen model, its text, and the tokenizer of each perturbed side."""
 
@@ -105,7 +105,6 @@ class GeneratorInputs(Inputs[T]):
     tokenizers: Mapping[str, T]
 
 
-@dataclass(frozen=True, kw_only=True)
 class GeneratedPlanInputs(PlanInputs[T]):
     """Inputs of a plan, and the trained generators that make the rows."""
 

@@ -7,30 +7,33 @@ share the pretrained model; arms with the same vocabulary share its tokenizer an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from nlgraft.nn.model_config import LlamaConfig
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import seq2seq_graph as pieces
-from nlgraft.stages.exchange_kinds import (
+from nlgraft.stages.masked_lm_graph import CHECKPOINT_TOKENIZER
+from nlgraft.stages.released_graph import CHECKPOINTS, CheckpointSettings, checkpoint_settings
+from nlgraft.stages.seq2seq_graph import TokenizedText
+from nlgraft.stages.shared_kinds import (
     EXCHANGE,
     PLAN,
     SIDE,
     VECTORS,
+    CorpusInputs,
     ExchangeInputs,
+    NoInputs,
     PlanInputs,
     PlanSettings,
+    TokenizedInputs,
+    TrainingSettings,
+    TrainLanguageModelInputs,
     VectorInputs,
     VectorSettings,
 )
-from nlgraft.stages.masked_lm_graph import CHECKPOINT_TOKENIZER
-from nlgraft.stages.released_graph import CHECKPOINTS, CheckpointSettings, checkpoint_settings
-from nlgraft.stages.seq2seq_graph import TokenizedText
 from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
-from nlgraft.stages.text_kinds import CorpusInputs, NoInputs, TokenizedInputs
-from nlgraft.stages.training_settings import TrainingSettings, TrainLanguageModelInputs
 from nlgraft.text.corpus_config import SplitName
 from nlgraft.text.tokenizer_config import ByteTokenizerConfig
 from trainables.llm_vocabulary.config import (
@@ -357,7 +360,6 @@ class ScoreCausalSettings(Settings):
     """Prefix of all metrics, of text that is not the trial's own."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ScoreCausalInputs(Inputs[T]):
     """A causal language model, and encoded text with corpus and tokenizer.
 
@@ -382,7 +384,6 @@ class ChangeSettings(Settings):
     """Occurrences that an added token needs."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class MeasureInputs(Inputs[T]):
     """Text in the trial's vocabulary, how it came about, and the trial's model.
 
@@ -396,7 +397,6 @@ class MeasureInputs(Inputs[T]):
     plans: T | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
 class CatchUpInputs(Inputs[T]):
     """The training with the new vocabulary, and that with the old one."""
 

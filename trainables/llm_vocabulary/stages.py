@@ -18,11 +18,15 @@ from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.nn.modes import seeded
 from nlgraft.nn.transformers_lms import TransformersCausalLM, fresh_llama, load_causal_lm
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.exchange_kinds import SIDE
-from nlgraft.stages.run.new_rows import KEPT, new_rows_of_one_table
 from nlgraft.stages.run.text_stages import read_encoded, text_of
-from nlgraft.stages.run.training_task import TrainingTask, write_scores, write_split
-from nlgraft.stages.training_settings import TrainLanguageModelInputs
+from nlgraft.stages.run.training_task import (
+    KEPT,
+    TrainingTask,
+    new_rows_of_one_table,
+    write_scores,
+    write_split,
+)
+from nlgraft.stages.shared_kinds import SIDE, TrainLanguageModelInputs
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.files import read_json

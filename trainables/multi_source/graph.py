@@ -7,7 +7,6 @@ finetuning also share the finetuning on single sources.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
@@ -33,9 +32,8 @@ from nlgraft.stages.seq2seq_graph import (
     TrainSettings,
     learned_scores,
 )
+from nlgraft.stages.shared_kinds import CorpusInputs, EncodeSettings, TrainLanguageModelInputs
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
-from nlgraft.stages.text_kinds import CorpusInputs, EncodeSettings
-from nlgraft.stages.training_settings import TrainLanguageModelInputs
 from nlgraft.text.corpus_config import Split
 from nlgraft.training.train_config import (
     LearnedParameters,
@@ -362,7 +360,6 @@ class LanguagesSettings(Settings):
     """Maximum length of a line in tokens, without begin and end; longer lines are truncated and counted."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class LanguagesInputs(Inputs[T]):
     """Text by language, and the shared tokenizer."""
 
@@ -387,7 +384,6 @@ class LastSentenceSettings(Settings):
     """Symbol between the two sentences."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class TranslationInputs(Inputs[T]):
     """A translation of a split."""
 

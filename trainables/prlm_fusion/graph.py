@@ -25,8 +25,8 @@ from nlgraft.stages.seq2seq_graph import (
     TrainSettings,
     extract_scores,
 )
+from nlgraft.stages.shared_kinds import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, StageKind, T
-from nlgraft.stages.training_settings import TrainingSettings
 from nlgraft.text.files import expand
 from nlgraft.training.train_config import MaskingConfig, TrainConfig, View
 from trainables.prlm_fusion.config import (
@@ -271,7 +271,6 @@ class PretrainSettings(TrainingSettings[TrainConfig]):
         return weights, width
 
 
-@dataclass(frozen=True, kw_only=True)
 class PretrainInputs(Inputs[T]):
     """A corpus, its encoded text and tokenizer, and the teacher of a distilled model."""
 

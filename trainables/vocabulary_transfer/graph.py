@@ -6,7 +6,6 @@ Arms share the pretrained model, and arms with the same vocabulary its tokenizer
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 from nlgraft.pipeline.stage import Stage, StageGraph
@@ -197,14 +196,12 @@ class SplitSettings(Settings):
     """Proportions and size."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class SplitInputs(Inputs[T]):
     """The corpus whose splits are pooled."""
 
     pooled: T
 
 
-@dataclass(frozen=True, kw_only=True)
 class ApartInputs(Inputs[T]):
     """A corpus, and the one whose dev and test lines are removed from it."""
 
@@ -212,7 +209,6 @@ class ApartInputs(Inputs[T]):
     left_out: T
 
 
-@dataclass(frozen=True, kw_only=True)
 class MeasureInputs(Inputs[T]):
     """The corpus, the trial's vocabulary and the old one."""
 

@@ -1,4 +1,4 @@
-"""Work that is repeated as often as its cost allows."""
+"""Work that is repeated as often as its cost allows, and waits that are told while they last."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from nlgraft.basics.wording import duration
+
+_TELL_PAUSE_S = 30.0
 
 
 class Pacer:
@@ -39,3 +43,35 @@ class Pacer:
         finally:
             ended_s = self._clock()
             self._next_s = ended_s + max(self._pause_s, (ended_s - began_s) / self._share)
+
+
+class Wait:
+    """Tells every 30 s what is waited for.
+
+    Args:
+        tell: Receives a line.
+        clock: Monotonic seconds; replaced in tests.
+    """
+
+    def __init__(self, tell: Callable[[str], object], clock: Callable[[], float] = time.monotonic) -> None:
+        self._tell = tell
+        self._clock = clock
+        self._since_s: float | None = None
+        self._next_s = 0.0
+
+    def poll(self, reason: str | None) -> float:
+        """Return for how many seconds has been waited; called often.
+
+        Args:
+            reason: What is waited for; None if for nothing.
+        """
+        now_s = self._clock()
+        if reason is None:
+            self._since_s = None
+            return 0.0
+        if self._since_s is None:
+            self._since_s, self._next_s = now_s, now_s + _TELL_PAUSE_S
+        if now_s >= self._next_s:
+            self._next_s = now_s + _TELL_PAUSE_S
+            self._tell(f"waiting for {duration(now_s - self._since_s)}: {reason}")
+        return now_s - self._since_s

@@ -74,6 +74,7 @@ def check(archive: Path, is_json: bool) -> None:
         print_json({"study": outcome.study, "sha256": outcome.digest, "differing": list(outcome.differing)})
     elif not outcome.differing:
         click.echo(f"{outcome.study}: the same tables, to the byte; sha256 {outcome.digest}")
+    # On stderr also with --json: stdout is for the document alone.
     if outcome.differing:
         listed = ", ".join(outcome.differing)
         click.echo(f"{outcome.study}: made again from its scores, these differ: {listed}", err=True)
@@ -174,9 +175,13 @@ def config(study: Study, cell: str, is_json: bool) -> None:
     chosen_cell = find_cell(study, cell)
     params = chosen_params(study, chosen_cell, _open(study.storage.path))
     values = masked(resolve_config(study, chosen_cell, params).model_dump(mode="json"))
+    # Not an error: who asks wants to see what the search will start from.
     if params is None:
         click.echo("the search of this cell has not ended: its settings are those before it", err=True)
-    print_json(values) if is_json else click.echo(write_yaml(values), nl=False)
+    if is_json:
+        print_json(values)
+    else:
+        click.echo(write_yaml(values), nl=False)
 
 
 @click.command("diff")
@@ -244,7 +249,9 @@ def compare(
     systems: dict[str, list[str]] = {}
     for name, path in zip(names or hypotheses, hypotheses, strict=True):
         systems.setdefault(name, []).append(path)
+    # Without a store nothing remembers the comparison, so that it gets no verdict.
     has_ledger = ledger is not None or Path(Storage().path).is_dir()
+    # Files are compared as cells of a study are, by the same tests and rules.
     scores = compare_systems(systems, reference, metrics, _open(ledger) if has_ledger else None)
     if is_json:
         print_json([system.to_json() for system in scores])

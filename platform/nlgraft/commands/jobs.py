@@ -58,6 +58,7 @@ def submit(
     from nlgraft.execution.job import JobRequest, submit_run
 
     study = read_study(study_file, overrides, storage)
+    # The next commands need the store as well, but not where MLflow is.
     place = [] if storage is None else ["--storage", storage]
     options = place if tracking_uri is None else [*place, "--tracking-uri", tracking_uri]
     request = JobRequest(study, study_file, overrides, options, variables)
@@ -84,6 +85,7 @@ def _wait(job: Job, address: str | None) -> None:
 
     try:
         ended = JobServer(address).follow(job, _write)
+    # The job is the cluster's: a closed laptop must not end it.
     except KeyboardInterrupt:
         _tell(f"{job.job_id} goes on")
         raise

@@ -105,9 +105,10 @@ def try_proposal(
     """
     from nlgraft import api
     from nlgraft.execution.cluster import prepare_process
-    from nlgraft.study.planning.proposed import split_overrides
+    from nlgraft.runs.proposing import split_overrides
 
     prepare_process(address)
+    # A scale or a store says which study is meant; everything else is the proposal.
     chosen, changes = split_overrides(overrides)
     study = read_study(study_file, chosen, storage)
     with progress_of([study.objective.metric]) as progress:
@@ -116,6 +117,7 @@ def try_proposal(
         print_json(answer.to_json())
     else:
         click.echo("\n".join(answer.lines()))
+    # The answer is printed all the same: what was learned so far is in it.
     if answer.has_failed:
         raise SystemExit(EXIT_FAILED)
 

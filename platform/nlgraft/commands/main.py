@@ -81,6 +81,7 @@ def plan(study: Study, tracking_uri: str | None, is_json: bool) -> None:
     from nlgraft.commands.terminal import plan_table
     from nlgraft.tracking.uri import check_uri
 
+    # The run would find out only after its checks of the data.
     if tracking_uri is not None:
         check_uri(tracking_uri)
 
@@ -174,6 +175,7 @@ def run(study: Study, is_json: bool, address: str | None, **options: Any) -> Non
         print_json(document)
     else:
         show_result(result)
+    # A sweep that ended early is no success for a script, whatever it has finished.
     stop_reason = None if result.invocation is None else result.invocation.stop_reason
     if stop_reason is not None:
         click.echo(f"ended early: {stop_reason}; run the same command again to resume", err=True)
@@ -202,6 +204,7 @@ def trial(study: Study, cell: tuple[str, ...], seed: int | None, is_json: bool) 
     from nlgraft import api
     from nlgraft.commands.progress import LineReporter
 
+    # Only here: in a sweep, worker processes would print the decisions of all stages.
     logging.basicConfig(stream=sys.stderr, format="%(message)s")
     logging.getLogger("nlgraft.pipeline").setLevel(logging.INFO)
     record = api.run_one(study, ", ".join(cell), seed, LineReporter(sys.stderr))
@@ -228,6 +231,7 @@ def status(study: Study, is_json: bool, watch: bool, address: str | None) -> Non
     from nlgraft import api
     from nlgraft.commands.terminal import status_table, watch_status
 
+    # First, since a wrong address should not cost the count of all trials.
     job = None if address is None else job_of(study, address)[1]
     if job is not None:
         click.echo(f"{job.job_id}: {job.state}{f', {job.message}' if job.message else ''}", err=True)

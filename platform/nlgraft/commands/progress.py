@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import TextIO
 
 from rich.console import Console
@@ -74,15 +73,14 @@ class Progress:
 
     def __enter__(self) -> Progress:
         if self._console.is_terminal:
+            # A log file would get every redrawn frame.
             self._live = Live(
                 console=self._console, get_renderable=self._picture, refresh_per_second=4, transient=True
             )
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             with suppress(OSError):  # the terminal may have been closed
                 self._live.stop()
@@ -153,6 +151,7 @@ class Progress:
         """Print for logs why trials wait; once for the same stages."""
         if self._outlook is None or self._outlook.num_running >= self._max_concurrent:
             return
+        # Numbers change with every trial that ends; the stages say what is new.
         stages = set(self._outlook.held_back)
         if self._live is None and stages - self._reported_stages:
             self._print(f"waiting   {self._waiting()}")

@@ -115,6 +115,7 @@ def _condition(condition: Condition, choices: Mapping[str, Sequence[str]]) -> st
     texts = []
     for name, values in condition.items():
         shown = _range(values) or [*map(level_text, values)]
+        # "is not a" is shorter than a list of all other choices.
         excluded = [choice for choice in choices.get(name, ()) if choice not in shown]
         is_shorter = 0 < len(excluded) < len(shown)
         texts.append(f"{name} is not {_listed(excluded)}" if is_shorter else f"{name} is {_listed(shown)}")

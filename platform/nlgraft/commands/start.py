@@ -29,12 +29,18 @@ def systems(name: str | None, prefix: str, is_essential: bool, has_metrics: bool
 
     if name is None:
         shipped = shipped_systems()
-        print_json(shipped) if is_json else settings_screen.show_systems(shipped)
+        if is_json:
+            print_json(shipped)
+        else:
+            settings_screen.show_systems(shipped)
         return
     system = find_system(name)
     if has_metrics:
         rows = [row for row in metrics_of(system) if row["metric"].startswith(prefix)]
-        print_json(rows) if is_json else settings_screen.show_metrics(system, rows)
+        if is_json:
+            print_json(rows)
+        else:
+            settings_screen.show_metrics(system, rows)
         return
     knobs = settings_of(system, prefix, is_essential=is_essential)
     if is_json:
@@ -60,7 +66,10 @@ def studies(is_json: bool) -> None:
     from nlgraft.study.reading.catalogue import shipped_studies
 
     shipped = shipped_studies()
-    print_json(shipped) if is_json else settings_screen.show_studies(shipped)
+    if is_json:
+        print_json(shipped)
+    else:
+        settings_screen.show_studies(shipped)
 
 
 @click.command("init")
@@ -113,6 +122,7 @@ def init(
     from nlgraft.commands.new_study import Text, write_study
     from nlgraft.study.reading.catalogue import find_system
 
+    # The targets alone would silently be left out.
     if upstream_target is not None and upstream_source is None:
         raise DataError("--upstream-target is given without --upstream-source; give both, or neither")
     chosen_system = find_system(system)

@@ -76,6 +76,7 @@ def with_study(metavar: str = "STUDY") -> Callable[[Callable[..., None]], Callab
     def declare(function: Callable[..., None]) -> Callable[..., None]:
         @wraps(function)
         def command(study_file: str, overrides: tuple[str, ...], storage: str | None, **options: Any) -> None:
+            # Commands that start something take a file; those that look take a name as well.
             read = find_study if metavar == "STUDY" else read_study
             function(read(study_file, overrides, storage), **options)
 
@@ -107,6 +108,7 @@ def find_study(study: str, overrides: Sequence[str], storage: str | None) -> Stu
     """Read a study file, or a study that was run on the store by its name."""
     from nlgraft import api
 
+    # A recorded study has its overrides written in, so that only a file takes some.
     if overrides:
         return read_study(study, overrides, storage)
     folder = str(Path.cwd())

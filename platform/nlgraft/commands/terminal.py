@@ -145,6 +145,7 @@ def show_result(result: StudyResult) -> None:
         claims = [(claim["text"], claim["answer"], claim["source"]) for claim in document["claims"]]
         console.print(_left(_table(("claim", "verdict", "source"), claims)), "")
     trials, uri = document["trials"], document["tracking_uri"]
+    # Wrapped softly: paths and URIs must be fit for copying.
     for line in (
         f"trials: {trials['run']} run, {trials['reused']} reused, {trials['failed']} failed",
         f"report: {document['report_dir']}/report.html",
@@ -155,10 +156,8 @@ def show_result(result: StudyResult) -> None:
 
 def ledger_list(entries: Mapping[int, Entry], streams: Mapping[str, Stream]) -> None:
     """Print analyses by number, then the proposals of each stream."""
-    from nlgraft.analysis.rendering.journals import (
-        ledger_table,  # loads scipy
-        stream_table,
-    )
+    # Loads scipy.
+    from nlgraft.analysis.rendering.journals import ledger_table, stream_table
 
     _show_table(_console(), ledger_table(entries))
     for stream in streams.values():
@@ -199,6 +198,7 @@ def _with_narrow_title(column: Sequence[str]) -> tuple[str, ...]:
 
 def _parts(width: int, columns: Sequence[Sequence[str]]) -> list[list[Sequence[str]]]:
     """Distribute columns over parts that fit a width; each part begins with the first column."""
+    # Longer names wrap, or they would leave no room for figures.
     first = min(_width_of(columns[0]), width // 2)
     parts, used = [[columns[0]]], first
     for column in columns[1:]:
@@ -222,6 +222,7 @@ def status_table(document: Mapping[str, Any]) -> None:
 def _status(document: Mapping[str, Any]) -> Group:
     """Lay out the counts, why trials failed, and whether anything runs."""
     lines = [f"{cell['label']}: {reason}" for cell in document["cells"] for reason in cell["reasons"]]
+    # Trials of one cell tend to fail for one reason.
     lines = list(dict.fromkeys(lines))
     if len(lines) > _NUM_REASONS:
         lines[_NUM_REASONS:] = [f"and {len(lines) - _NUM_REASONS} other reasons: see the report"]
@@ -246,6 +247,7 @@ def _counts(document: Mapping[str, Any]) -> Table:
 
 def watch_status(read: Callable[[], Mapping[str, Any]]) -> None:
     """Show the status, read anew every two seconds, until no live driver runs the study."""
+    # Drawn when the status is read, not in between.
     with Live(console=Console(), auto_refresh=False) as live:
         while True:
             document = read()
@@ -256,6 +258,7 @@ def watch_status(read: Callable[[], Mapping[str, Any]]) -> None:
 
 
 def _left(table: Table) -> Table:
+    # Figures stand to the right in other tables; these hold text.
     for column in table.columns:
         column.justify = "left"
         column.overflow = "fold"

@@ -46,7 +46,10 @@ def _echo(text: str, err: bool = False) -> None:
 
 
 def _show(result: Any, is_json: bool) -> None:
-    print_json(result.to_json()) if is_json else _echo(result.to_text())
+    if is_json:
+        print_json(result.to_json())
+    else:
+        _echo(result.to_text())
 
 
 def _quieten() -> None:
@@ -139,6 +142,7 @@ def plan(
     """Plan the origin of every row of a new vocabulary; a dry run without --out."""
     from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer
 
+    # Only then transformers is loaded, which takes seconds.
     if options["model"] is not None:
         _quieten()
     settings = {name: value for name, value in _transplant(options).items() if value is not None}
@@ -165,6 +169,7 @@ def _transplant(options: dict[str, Any]) -> dict[str, Any]:
         return options
     method = options["method"] or "omp"
     options |= {"new": like, "method": method, "keep_special": options["keep_special"] or "none"}
+    # A model that has the tokenizer has rows for all of its tokens.
     if method == "omp" and options["donor"] is None:
         options["donor"] = like
     return options

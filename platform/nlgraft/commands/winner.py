@@ -104,6 +104,7 @@ def _columns(model: ExportedModel) -> list[list[str]]:
     except UnicodeDecodeError as error:
         raise DataError(f"standard input: not UTF-8 ({error}); convert it") from error
     lines = [line.removesuffix("\r") for line in text.split("\n")]
+    # The end of the last line is no further, empty line.
     if lines[-1] == "":
         lines.pop()
     if len(model.columns) == 1:

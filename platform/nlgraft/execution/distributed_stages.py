@@ -24,13 +24,13 @@ from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nlgraft.basics.errors import HostFault, TrialFailed
-from nlgraft.execution.cluster_watch import Losses, is_any_lost
-from nlgraft.execution.worker_group import LOOKS, StallWatch, WorkerGroup
+from nlgraft.execution.cluster import WorkerGroup
+from nlgraft.execution.cluster_watch import LOOKS, Losses, StallWatch, is_any_lost
 from nlgraft.pipeline.execute import THREADS, RecordingReporter, execute_stage
 from nlgraft.pipeline.stage import KillReason, Reporter, Stage, TrialStopped, Worker
 from nlgraft.pipeline.store import StorePlace
 from nlgraft.pipeline.trial import end_of
-from nlgraft.study.planning.capacity import num_fitting
+from nlgraft.study.planning.cost import num_fitting
 
 _log = logging.getLogger(__name__)
 
@@ -237,8 +237,9 @@ def run_on_workers(
 def _has_place(group: WorkerGroup, without: Collection[str]) -> bool:
     """Tell if the other nodes hold a group, whatever else is on them now."""
     nodes = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in without]
-    num_places = sum(num_fitting(group.shape, node["Resources"]) for node in nodes)
-    return num_places >= (group.least_workers or group.num_workers)
+    shape = group.resources.of_workers(1)
+    num_places = sum(num_fitting(shape, node["Resources"]) for node in nodes)
+    return num_places >= group.resources.min_workers
 
 
 def _fit(
@@ -279,24 +280,26 @@ def _new_trainer(
     losses: int,
     faulty: Collection[str],
 ) -> TorchTrainer:
-    resources = {name: amount for name, amount in group.shape.items() if amount}
-    most, least = group.num_workers, group.least_workers or group.num_workers
+    resources = group.resources
+    shape = {name: amount for name, amount in resources.of_workers(1).items() if amount}
+    least, most = resources.min_workers, resources.max_workers
+    has_gpus = resources.gpus_per_worker > 0
     return TorchTrainer(
         _train_loop,
         train_loop_config={
             "stage": pickle.dumps(stage),
             "place": place,
             "mailbox": mailbox,
-            "num_threads": group.num_threads,
-            "stall_s": group.stall_s,
-            "is_gpu": group.gpus_per_worker > 0,
+            "num_threads": resources.cpus_per_worker,
+            "stall_s": resources.stall_timeout,
+            "is_gpu": has_gpus,
         },
-        torch_config=TorchConfig(backend="nccl" if group.gpus_per_worker else "gloo"),
+        torch_config=TorchConfig(backend="nccl" if has_gpus else "gloo"),
         scaling_config=ScalingConfig(
             num_workers=most if least == most else (least, most),
             elastic_resize_monitor_interval_s=group.growth_s,
-            use_gpu=group.gpus_per_worker > 0,
-            resources_per_worker=resources,
+            use_gpu=has_gpus,
+            resources_per_worker=shape,
             label_selector={_NODE_LABEL: f"!in({','.join(sorted(faulty))})"} if faulty else None,
         ),
         run_config=RunConfig(

@@ -104,6 +104,7 @@ class Forecast:
         own_s = fmean(self._totals) if self._totals else None
         total = sum(cell_s for cell_s in seconds.values() if cell_s is not None)
         total += num_unproposed * (own_s or 0.0)
+        # An unknown training may take longer than all the rest: no estimate is better than a small one.
         if any(stage.work is not None for stage in untimed) or (num_unproposed > 0 and own_s is None):
             return None
         if untimed and not self._speeds:

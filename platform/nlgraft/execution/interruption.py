@@ -7,7 +7,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from nlgraft.basics.errors import StoreError, StudyLockedError
@@ -148,9 +148,7 @@ class StudyLock:
     def __enter__(self) -> StudyLock:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._lease.release()
 
     def protect(self, store: ArtifactStore) -> ArtifactStore:

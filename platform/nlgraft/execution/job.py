@@ -101,6 +101,7 @@ def _packed(request: JobRequest) -> tuple[str, JobPackage, dict[str, Any]]:
     environment["env_vars"] = {**environment.get("env_vars", {}), **_values(request.variables)}
     store = (directory / Path(request.study.storage.path).expanduser()).resolve()
     is_below = store != directory and store.is_relative_to(directory)
+    # Results of earlier runs, often the largest part of a working directory.
     own_store = [f"/{store.relative_to(directory).as_posix()}"] if is_below else []
     needs = [RUNTIME_ENV_FILE, relative, *_named_in(request.study, directory)]
     package = JobPackage.collect(directory, [*own_store, *environment.pop("excludes", ())], needs)
@@ -437,6 +438,7 @@ class JobServer:
                     f"job {last.job_id} runs this study already, by another command: `{last.command}`. Wait "
                     "until it has ended, or end it first (`nlgraft stop`)"
                 )
+            # Numbered, not random: of two who submit at once, one finds the id taken.
             job_id = f"{name}-{max(numbered, default=0) + 1}"
             with self._explained("accepts no job"):
                 try:

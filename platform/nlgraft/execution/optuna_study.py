@@ -54,57 +54,23 @@ _PRIMITIVES = (str, int, float, bool, type(None))
 
 
 def sampler_of(search: Search, number: int) -> optuna.samplers.BaseSampler:
-    """Build the sampler of proposal ``number`` within a cell.
+    """Build the sampler of proposal ``number`` within a cell; a grid has none.
 
     **Determinism.** Its proposal depends on the seed, the number and the trials told so far, never on what
     this process sampled before: a search that resumes makes the same proposals.
     """
-    seed = search.sampler.seed
-    own_seed = (seed * 1_000_003 + number) % (2**32)
-    match search.sampler.name:
-        case "tpe":
-            return optuna.samplers.TPESampler(seed=own_seed, n_startup_trials=search.sampler.num_drawn)
-        case "grid":
-            return _GridSampler(_grid_point(search, number))
-        case _:
-            return optuna.samplers.RandomSampler(seed=own_seed)
+    seed = (search.sampler.seed * 1_000_003 + number) % 2**32
+    if search.sampler.name == "tpe":
+        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=search.sampler.num_drawn)
+    return optuna.samplers.RandomSampler(seed=seed)
 
 
-class _GridSampler(optuna.samplers.BaseSampler):
-    """One point of a grid.
+def _grid_point(search: Search, number: int) -> dict[str, Any]:
+    """Return a point of the shuffled product of all paths; where paths have conditions, points repeat.
 
     Optuna's own grid sampler records visited points in the database, so they are lost with it, and it stops
     the study at the last one, which raises an error under ask and tell.
     """
-
-    def __init__(self, point: Mapping[str, Any]) -> None:
-        self._point = point
-
-    def infer_relative_search_space(
-        self, study: optuna.Study, trial: FrozenTrial
-    ) -> dict[str, BaseDistribution]:
-        """Return nothing: every value is known on its own."""
-        return {}
-
-    def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        """Return nothing: the relative space is empty."""
-        return {}
-
-    def sample_independent(
-        self,
-        study: optuna.Study,
-        trial: FrozenTrial,
-        param_name: str,
-        param_distribution: BaseDistribution,
-    ) -> Any:
-        """Return the point's value."""
-        return self._point[param_name]
-
-
-def _grid_point(search: Search, number: int) -> dict[str, Any]:
-    """Return a point of the shuffled product of all paths; where paths have conditions, points repeat."""
     sizes = {path: int(search.space[path].num_values) for path in sorted(search.space)}
     index = _grid_index(search.sampler.seed, math.prod(sizes.values()), number)
     point = {}
@@ -339,8 +305,11 @@ class OptunaStudy:
             optuna_trial = self.trials[self._numbers[number]]
             if optuna_trial.state in (TrialState.COMPLETE, TrialState.PRUNED):
                 return suggest_params(optuna_trial, self._search.space, config)
-        # A new sampler for each proposal: its state would depend on what this process sampled before.
-        self._study.sampler = sampler_of(self._search, number)
+        if self._search.sampler.name == "grid":
+            self._study.enqueue_trial(_grid_point(self._search, number))
+        else:
+            # A new one for each proposal: its state would depend on what this process sampled before.
+            self._study.sampler = sampler_of(self._search, number)
         trial = self._study.ask()
         trial.set_user_attr(_NUMBER, number)
         self._numbers[number] = trial.number

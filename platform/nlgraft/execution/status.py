@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -13,18 +13,12 @@ from pydantic import TypeAdapter
 from nlgraft.basics.errors import StoreError
 from nlgraft.basics.pacing import Pacer
 from nlgraft.execution.events import Event, LookTaken, TrialEnded, TrialStarted
+from nlgraft.execution.planned_trials import planned_trials
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import TrialRecord, trial_record
+from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import Cell, cells
 from nlgraft.study.data.study import Study
-from nlgraft.study.planning.selection import (
-    best_params,
-    load_proposals,
-    read_granted,
-    record_granted,
-    study_key,
-)
-from nlgraft.study.reading.resolving import resolve_cell
+from nlgraft.study.planning.selection import read_granted, record_granted, study_key
 
 STATES = ("planned", "waiting", "running", "finished", "stopped", "failed")
 _KIND = "studies"
@@ -78,11 +72,9 @@ class RunningRecord:
 
     def _write(self) -> None:
         self._is_written = True
-        with (
-            self._writes.turn(),
-            suppress(StoreError),
-        ):  # whether the sweep can go on is not for its status to decide
-            self._store.write_record(_KIND, self._key, self._running)
+        # Whether the sweep can go on is not for its status to decide.
+        with self._writes.turn(), suppress(StoreError):
+            self._store.records.write(_KIND, self._key, self._running)
 
 
 def read_status(study: Study, store: ArtifactStore) -> dict[str, Any]:
@@ -96,12 +88,28 @@ def read_status(study: Study, store: ArtifactStore) -> dict[str, Any]:
     """
     key = study_key(study)
     is_running = store.leases.is_study_locked(key)
-    document = store.read_record(_KIND, key, _RUNNING) if is_running else None
+    # What a killed driver left says nothing about now.
+    document = store.records.read(_KIND, key, _RUNNING) if is_running else None
     running = Counter((document or {}).values())
+    study_cells = cells(study)
+    planned = planned_trials(study, store, study_cells, has_graphs=False)
+    records: dict[str, list[TrialRecord]] = defaultdict(list)
+    for cell, record in planned.recorded:
+        records[cell.key].append(record)
+    for trial, record in planned.ended:
+        # A finished trial whose artifact was removed runs again.
+        if record.state != "finished" or store.has(trial.graph.result):
+            records[trial.cell.key].append(record)
+    num_searched = 0 if study.search is None else study.search.trials
     granted = read_granted(study, store)
     rows = [
-        _cell_status(study, store, cell, running[cell.key], granted.get(cell.key, study.first_seeds))
-        for cell in cells(study)
+        _cell_status(
+            cell,
+            records[cell.key],
+            granted.get(cell.key, study.first_seeds) + num_searched,
+            running[cell.key],
+        )
+        for cell in study_cells
     ]
     total = {state: sum(row["counts"][state] for row in rows) for state in STATES}
     return {
@@ -115,23 +123,13 @@ def read_status(study: Study, store: ArtifactStore) -> dict[str, Any]:
 
 
 def _cell_status(
-    study: Study, store: ArtifactStore, cell: Cell, num_running: int, num_seeds: int
+    cell: Cell, records: Sequence[TrialRecord], num_planned: int, num_running: int
 ) -> dict[str, Any]:
-    planned = num_seeds
-    records: list[TrialRecord] = []
-    params: dict[str, Any] | None = {}
-    if study.search is not None:
-        planned += study.search.trials
-        proposals = [p for p in load_proposals(study, cell, store) if p.number < study.search.trials]
-        records += [proposal.record for proposal in proposals if proposal.record is not None]
-        params = best_params(study, proposals)
-    if params is not None:
-        records += _replicate_records(study, store, cell, params, study.seeds[:num_seeds])
     states = Counter(record.state for record in records)
     ended = {state: states[state] for state in ("finished", "stopped", "failed")}
-    num_remaining = planned - sum(ended.values())
+    num_remaining = num_planned - sum(ended.values())
     counts = {
-        "planned": planned,
+        "planned": num_planned,
         "waiting": max(0, num_remaining - num_running),
         "running": min(num_running, num_remaining),
         **ended,
@@ -143,20 +141,3 @@ def _cell_status(
         "preemptions": sum(record.num_preemptions for record in records),
         "reasons": [record.reason for record in records if record.state == "failed"],
     }
-
-
-def _replicate_records(
-    study: Study, store: ArtifactStore, cell: Cell, params: dict[str, Any], seeds: Sequence[int]
-) -> list[TrialRecord]:
-    """Return the records of the replicates that have ended."""
-    resolved = resolve_cell(study, cell, params)
-    records = []
-    for seed in seeds:
-        graph = resolved.graph(seed)
-        record = trial_record(store, graph.fingerprint)
-        if record is None or record.state == "killed":
-            continue
-        # A finished trial whose artifact was removed runs again.
-        if record.state != "finished" or store.has(graph.result):
-            records.append(record)
-    return records

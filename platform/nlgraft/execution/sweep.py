@@ -7,17 +7,19 @@ import os
 import pickle
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from nlgraft.basics.errors import ClusterError, StageBusy
-from nlgraft.basics.pacing import Pacer
-from nlgraft.basics.wording import duration
+from nlgraft.basics.pacing import Pacer, Wait
+from nlgraft.basics.wording import count, duration
 from nlgraft.execution.cluster import (
     DRIVER_SHARE,
     HEAD_RESOURCE,
+    WorkerGroup,
     check_fit,
     connected,
     is_local,
@@ -28,8 +30,6 @@ from nlgraft.execution.events import Driver, Event, Notice, TrialEnded
 from nlgraft.execution.interruption import Interrupted, raising_interrupted
 from nlgraft.execution.optuna_study import open_search
 from nlgraft.execution.trial_queue import LOOK_SHARE, TrialQueue
-from nlgraft.execution.waiting import Wait, place_text, unplaced
-from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.stage import Stage
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import one_line
@@ -131,17 +131,7 @@ class _TuneSweep:
         self._store = store
         self._queue = queue
         self._trial_scheduler = None if study.search is None else study.search.active_scheduler
-        resources = study.resources
-        self._ray_directory = store.child_uri("ray")
-        self._group = WorkerGroup(
-            resources.max_workers,
-            resources.cpus_per_worker,
-            resources.gpus_per_worker,
-            resources.max_failures,
-            self._ray_directory,
-            resources.stall_timeout,
-            resources.min_workers,
-        )
+        self._group = WorkerGroup(study.resources, store.child_uri("ray"))
         self._wait = Wait(lambda line: driver.observe(Notice(line)))
         self._wait_timeout_s = driver.wait_timeout_s
         self._looks = Pacer(_LOOK_PAUSE_S, LOOK_SHARE)
@@ -196,12 +186,13 @@ class _TuneSweep:
         from ray.exceptions import RayError
         from ray.util import placement_group_table
 
-        shape = self._group.shape
+        shape = self._study.resources.of_workers(1)
         try:
             num_unplaced = unplaced(placement_group_table(), shape, self._board.num_waiting())
             free = ray.available_resources()
         except RayError:  # whether the cluster is lost is for the watch to say
             return
+        # Waiting for a place takes precedence: that is what somebody can change.
         reason, is_idle = self._queue.awaited_of_others, True
         if num_unplaced:
             reason = place_text(num_unplaced, shape, free)
@@ -224,7 +215,10 @@ class _TuneSweep:
         from nlgraft.execution.trainable import run_tune_trial
         from nlgraft.execution.tune_searcher import BriefResults
 
-        shape = self._group.shape if self._group.num_workers == 1 else {HEAD_RESOURCE: DRIVER_SHARE}
+        resources = self._study.resources
+        # A trial with a worker group only drives it, and must not take the CPUs of its workers.
+        is_alone = resources.max_workers == 1
+        shape = resources.of_workers(1) if is_alone else {HEAD_RESOURCE: DRIVER_SHARE}
         trainable = tune.with_parameters(run_tune_trial, board=self._board.actor)
         return tune.Tuner(
             tune.with_resources(trainable, shape),
@@ -238,16 +232,16 @@ class _TuneSweep:
             ),
             run_config=tune.RunConfig(
                 name=f"{self._study.name}-{int(time.time())}",
-                storage_path=scratch if self._store.is_local else self._ray_directory,
+                storage_path=scratch if self._store.is_local else self._group.run_directory,
                 callbacks=[BriefResults()],
                 verbose=0,
                 # The trial itself counts its losses, by kind, whenever its process begins anew.
-                failure_config=tune.FailureConfig(max_failures=self._group.max_failures + MAX_PREEMPTIONS),
+                failure_config=tune.FailureConfig(max_failures=resources.max_failures + MAX_PREEMPTIONS),
             ),
         )
 
     def _new_scheduler(self) -> Any:
-        from nlgraft.execution.scheduling import CooperativeScheduler, scheduler_for
+        from nlgraft.execution.tune_searcher import CooperativeScheduler, scheduler_for
 
         spec = self._trial_scheduler
         if spec is None:
@@ -279,6 +273,35 @@ class _TuneSweep:
 
     def _judged_metric(self, spec: TrialScheduler) -> str:
         return spec.metric or self._study.objective.metric
+
+
+def unplaced(groups: Mapping[str, Mapping[str, Any]], shape: Mapping[str, float], num_waiting: int) -> int:
+    """Count the trials of a sweep that wait for their place.
+
+    Args:
+        groups: Ray's table of the placement groups of all jobs.
+        shape: Resources of each of their bundles.
+        num_waiting: Trials of this sweep whose process, or whose worker group, has not begun. One with a
+            range of workers has not even a placement group before there is room for the fewest.
+    """
+    bundle_shape = {name: amount for name, amount in shape.items() if amount}
+    states = Counter(
+        group["state"]
+        for group in groups.values()
+        if all(bundle == bundle_shape for bundle in group["bundles"].values())
+    )
+    num_pending = states["PENDING"] + states["RESCHEDULING"]
+    return min(num_waiting, max(num_pending, num_waiting - states["CREATED"]))
+
+
+def place_text(num_trials: int, shape: Mapping[str, float], free: Mapping[str, float]) -> str:
+    """Describe what trials wait for that have no place on the cluster."""
+    each = ", ".join(f"{amount:g} {name}" for name, amount in shape.items() if amount)
+    free_text = ", ".join(f"{free.get(name, 0.0):g} {name}" for name, amount in shape.items() if amount)
+    return (
+        f"{count(num_trials, 'trial')} without a place on the cluster: each worker needs {each}, free are "
+        f"{free_text} in all; other jobs hold the rest, or no node has so much at once (`ray status`)"
+    )
 
 
 # Removal of training state that no trial will resume, left by trials that a trial scheduler has stopped.

@@ -20,10 +20,15 @@ from ray import tune
 from ray.exceptions import RayError
 
 from nlgraft.basics.errors import HostFault, StageBusy, TrialFailed
-from nlgraft.execution.cluster_watch import PROCESS_DIED, Losses, is_any_lost, return_freed_memory
-from nlgraft.execution.scheduling import OUTCOME, REASON, REPORT, STEP, TRIAL_ID, VALUE
+from nlgraft.execution.cluster import WorkerGroup
+from nlgraft.execution.cluster_watch import (
+    PROCESS_DIED,
+    Losses,
+    StallWatch,
+    is_any_lost,
+    return_freed_memory,
+)
 from nlgraft.execution.sweep_board import LEFT_OUT, Outcome
-from nlgraft.execution.worker_group import StallWatch, WorkerGroup
 from nlgraft.pipeline.execute import THREADS, RecordingReporter
 from nlgraft.pipeline.stage import KillReason, StageGraph
 from nlgraft.pipeline.store import ArtifactStore, StorePlace
@@ -34,6 +39,14 @@ _log = logging.getLogger(__name__)
 _REPORT_PAUSE_S = 1.0
 _IDLE_POLL_S = 1.0
 _LAST_WORDS_S = 30.0
+
+# Keys of a trial's Tune config and results.
+TRIAL_ID = "nlgraft_trial_id"
+OUTCOME = "nlgraft_outcome"
+REASON = "nlgraft_reason"
+REPORT = "nlgraft_report"
+STEP = "nlgraft_step"
+VALUE = "nlgraft_value"
 
 
 @dataclass(frozen=True)
@@ -209,7 +222,8 @@ def _open_store(place: StorePlace) -> ArtifactStore:
 
 def _run(spec: TrialSpec, tune_reporter: TuneReporter, lost_on: Sequence[str]) -> Outcome:
     """Run a trial, unless too many processes were lost over it, on these nodes; return how it ended."""
-    losses = Losses(spec.group.max_failures)
+    resources = spec.group.resources
+    losses = Losses(resources.max_failures)
     for node in lost_on:
         losses.add(is_preemption=is_any_lost([node]))
     if losses.reason_to_end is not None:
@@ -217,12 +231,12 @@ def _run(spec: TrialSpec, tune_reporter: TuneReporter, lost_on: Sequence[str]) -
     # Recorded here, where worker groups report to: a stage that does not finish writes no curves of its own.
     trainings = {stage.fingerprint for stage in spec.graph.stages if stage.is_distributed}
     watch = None
-    if spec.group.stall_s is not None and spec.group.num_workers == 1:  # else each worker watches itself
-        watch = StallWatch(tune_reporter, spec.group.stall_s, trainings, tune_reporter.tell_stalled)
+    if resources.stall_timeout is not None and resources.max_workers == 1:  # else each worker watches itself
+        watch = StallWatch(tune_reporter, resources.stall_timeout, trainings, tune_reporter.tell_stalled)
     reporter = RecordingReporter(watch or tune_reporter)
     reporter.num_preemptions = losses.num_preemptions
     distribute = None
-    if spec.group.num_workers > 1:
+    if resources.max_workers > 1:
         # Imports torch, which the process of a single worker imports when a stage needs it.
         from nlgraft.execution.distributed_stages import run_on_workers
 
@@ -234,7 +248,7 @@ def _run(spec: TrialSpec, tune_reporter: TuneReporter, lost_on: Sequence[str]) -
             losses=losses,
             report_waiting=tune_reporter.report_waiting,
         )
-    THREADS.set(spec.group.num_threads)
+    THREADS.set(resources.cpus_per_worker)
     try:
         record = run_trial(
             spec.graph,
@@ -244,7 +258,7 @@ def _run(spec: TrialSpec, tune_reporter: TuneReporter, lost_on: Sequence[str]) -
             # A worker that waited would hold its CPU or GPU; the queue defers the trial instead.
             is_waiting=False,
             distribute=distribute,
-            device=spec.group.device,
+            device="cuda" if resources.gpus_per_worker else "cpu",
         )
     except StageBusy as busy:
         return Outcome("busy", busy.owner)

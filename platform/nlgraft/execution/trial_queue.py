@@ -16,7 +16,6 @@ from typing import Any
 
 from nlgraft.basics.errors import StoreError
 from nlgraft.basics.pacing import Pacer
-from nlgraft.execution.cell_searches import CellSearches, KnownTrial
 from nlgraft.execution.events import (
     Driver,
     LookTaken,
@@ -29,7 +28,7 @@ from nlgraft.execution.events import (
 )
 from nlgraft.execution.forecast import Forecast
 from nlgraft.execution.optuna_study import OptunaStudy
-from nlgraft.execution.planned_trials import Replicates
+from nlgraft.execution.planned_trials import CellSearches, KnownTrial, Replicates
 from nlgraft.execution.sweep_board import LEFT_OUT_S
 from nlgraft.pipeline.stage import Stage, Work
 from nlgraft.pipeline.store import ArtifactStore
@@ -197,6 +196,7 @@ class TrialQueue:
     def give_back(self, trial: SweepTrial, fault: str = "") -> None:
         """Requeue a trial that its worker has not begun, or could not go on with for a fault of its host."""
         self._release(trial)
+        # It computed nothing that counts, so the budget gets it back.
         self._num_started -= 1
         self._waiting.insert(0, trial)
         if fault:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import logging
 import math
 import os
@@ -13,10 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, TypeVar
+
+from annotated_types import Len
+from pydantic import TypeAdapter, ValidationError
 
 from nlgraft.basics.errors import ContractError
-from nlgraft.pipeline.integrity import remove_tree
+from nlgraft.pipeline.integrity import first_problem, remove_tree
 from nlgraft.pipeline.stage import ALONE, Reporter, Stage, StageContext, StageGraph, Worker
 from nlgraft.pipeline.store import ArtifactDamaged, ArtifactStore
 
@@ -166,6 +168,21 @@ CURVES = "curves.json"
 
 Curve = list[list[float]]
 _Value = TypeVar("_Value")
+_Form = TypeVar("_Form")
+
+
+@dataclass
+class _Metric:
+    value: float
+    signature: str | None = None
+
+
+_METRICS = TypeAdapter(dict[str, _Metric])
+_CURVES: TypeAdapter[dict[str, Curve]] = TypeAdapter(dict[str, list[Annotated[list[int | float], Len(3, 3)]]])
+_EXAMPLES = {
+    METRICS: '{"test/bleu": {"value": a number}, ...}',
+    CURVES: '{"dev/loss": [[step, value, unix_ms], ...], ...}',
+}
 
 
 class RecordingReporter:
@@ -218,7 +235,7 @@ def check_results(directory: Path) -> None:
     if (directory / METRICS).exists():
         _parse_metrics((directory / METRICS).read_bytes())
     if (directory / CURVES).exists():
-        _parse_curves((directory / CURVES).read_bytes())
+        _parse(_CURVES, (directory / CURVES).read_bytes(), CURVES)
 
 
 def collect_results(
@@ -236,20 +253,20 @@ def collect_results(
         reporter: Reports of the stages without an artifact; the last value of each curve counts as a metric.
     """
     stages = sorted(graph.stages, key=graph.depth, reverse=True)
-    metrics: list[tuple[Stage, dict[str, dict[str, Any]]]] = []
+    metrics: list[tuple[Stage, dict[str, _Metric]]] = []
     curves: list[tuple[Stage, dict[str, Curve]]] = []
     for stage in stages:
         if store.has(stage):
             metrics.append((stage, _parse_metrics(store.read_file(stage, METRICS))))
-            curves.append((stage, _parse_curves(store.read_file(stage, CURVES))))
+            curves.append((stage, _parse(_CURVES, store.read_file(stage, CURVES), CURVES)))
         elif reporter is not None:
             reported = reporter.curves.get(stage.name, {})
             curves.append((stage, reported))
-            metrics.append((stage, {name: {"value": points[-1][1]} for name, points in reported.items()}))
+            metrics.append((stage, {name: _Metric(points[-1][1]) for name, points in reported.items()}))
     merged = _merge(metrics)
     return TrialResults(
-        metrics={name: float(entry["value"]) for name, entry in merged.items()},
-        signatures={name: entry["signature"] for name, entry in merged.items() if entry.get("signature")},
+        metrics={name: float(metric.value) for name, metric in merged.items()},
+        signatures={name: metric.signature for name, metric in merged.items() if metric.signature},
         curves=_merge(curves),
     )
 
@@ -264,36 +281,16 @@ def _merge(by_stage: Iterable[tuple[Stage, Mapping[str, _Value]]]) -> dict[str, 
     return dict(sorted(merged.items()))
 
 
-def _parse_metrics(data: bytes | None) -> dict[str, dict[str, Any]]:
-    document = _parse_object(data, METRICS)
-    for name, entry in document.items():
-        value = entry.get("value") if isinstance(entry, dict) else None
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ContractError(f"{METRICS}: {name!r} is {entry!r}; write {{'value': a number, ...}}")
-        if not math.isfinite(value):
-            raise FloatingPointError(f"metric {name} is {value}")
-    return document
+def _parse_metrics(data: bytes | None) -> dict[str, _Metric]:
+    metrics = _parse(_METRICS, data, METRICS)
+    for name, metric in metrics.items():
+        if not math.isfinite(metric.value):
+            raise FloatingPointError(f"metric {name} is {metric.value}")
+    return metrics
 
 
-def _parse_curves(data: bytes | None) -> dict[str, Curve]:
-    document = _parse_object(data, CURVES)
-    for name, points in document.items():
-        is_curve = isinstance(points, list) and all(
-            isinstance(point, list)
-            and len(point) == 3
-            and all(isinstance(part, int | float) for part in point)
-            for point in points
-        )
-        if not is_curve:
-            raise ContractError(f"{CURVES}: {name!r} is not a list of [step, value, unix_ms]")
-    return document
-
-
-def _parse_object(data: bytes | None, name: str) -> dict[str, Any]:
+def _parse(form: TypeAdapter[_Form], data: bytes | None, name: str) -> _Form:
     try:
-        document = json.loads(data or b"{}")
-    except ValueError as error:
-        raise ContractError(f"{name}: is not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise ContractError(f"{name}: holds a {type(document).__name__}, not an object")
-    return document
+        return form.validate_json(data or b"{}", strict=True)
+    except ValidationError as error:
+        raise ContractError(f"{name}: {first_problem(error)}; write {_EXAMPLES[name]}") from error

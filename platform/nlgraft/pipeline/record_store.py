@@ -1,12 +1,14 @@
-"""Small JSON documents beside the artifacts: ends of trials, proposals of searches, studies."""
+"""Small JSON documents beside the artifacts: records (ends of trials, proposals, studies) and journals."""
 
 from __future__ import annotations
 
 import json
 import logging
 import re
-from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -103,3 +105,89 @@ def _path(kind: Kind, key: str) -> str:
     if not _KEY.fullmatch(key):
         raise ContractError(f"record key {key!r}: use letters, digits, '_.=+-', and '/' between parts")
     return f"records/{kind}/{key}.json"
+
+
+# An append-only list of JSON documents, in the order in which they arrived.
+#
+# A number is taken by writing its file only if it is missing, so drivers need no clock and no lock to agree
+# on an order.
+
+
+BLOCK = 500
+"""Entries of a folder: ``<name>/entries/<block>/<number>.json``, numbers from 1."""
+
+_NUM_THREADS = 16
+
+
+@dataclass(frozen=True)
+class Pages(Generic[_Form]):
+    """What a journal holds.
+
+    Attributes:
+        documents: Documents by number, ascending; unreadable ones are left out.
+        last: The highest number that is taken; 0 in an empty journal.
+        problems: Files that are missing, damaged or foreign, as sentences.
+    """
+
+    documents: Mapping[int, _Form]
+    last: int
+    problems: tuple[str, ...] = ()
+
+
+class Journal(Generic[_Form]):
+    """Numbered documents of one form that are never changed.
+
+    **Concurrency**: any number of writers; each number has one. **Failure**: a document that cannot be read
+    is named and left out.
+
+    Args:
+        files: The files of the store.
+        name: Folder of the journal.
+        form: Type of a document.
+    """
+
+    def __init__(self, files: Files, name: str, form: type[_Form]) -> None:
+        self._files = files
+        self._name = name
+        self._form = TypeAdapter(form)
+
+    def read(self) -> Pages[_Form]:
+        """Read all documents."""
+        numbers: list[int] = []
+        problems: list[str] = []
+        for key in sorted(self._files.sizes(f"{self._name}/entries")):
+            stem = key.rpartition("/")[2].removesuffix(".json")
+            number = int(stem) if stem.isdecimal() else 0
+            if key == self._entry(number):
+                numbers.append(number)
+            else:
+                problems.append(f"{key}: is no part of the {self._name}")
+        documents: dict[int, _Form] = {}
+        with ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix=self._name) as pool:
+            contents = pool.map(self._files.read, map(self._entry, numbers))
+            for number, data in zip(numbers, contents, strict=True):
+                try:
+                    documents[number] = self._form.validate_json(data or b"")
+                except ValidationError as error:
+                    problems.append(f"{self._entry(number)}: cannot be read: {first_problem(error)}")
+        last = max(numbers, default=0)
+        missing = set(range(1, last + 1)).difference(numbers)
+        problems += [f"{self._entry(number)}: is missing" for number in sorted(missing)]
+        return Pages(documents, last, tuple(problems))
+
+    def append(self, number: int, document: _Form) -> bool:
+        """Write a document under a number; False if the number is taken.
+
+        Args:
+            number: One more than `Pages.last`.
+            document: The document.
+
+        Raises:
+            ContractError: The number is not positive.
+        """
+        if number < 1:
+            raise ContractError(f"{self._name} entry {number}: entries are numbered from 1")
+        return self._files.create(self._entry(number), self._form.dump_json(document))
+
+    def _entry(self, number: int) -> str:
+        return f"{self._name}/entries/{(number - 1) // BLOCK:06d}/{number:08d}.json"

@@ -15,23 +15,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from statistics import fmean
-from typing import Any, TypeVar, Unpack
+from typing import TypeVar, Unpack
 from urllib.parse import unquote, urlparse, urlsplit, urlunsplit
 from uuid import uuid4
-
-from pydantic import TypeAdapter
 
 from nlgraft.basics.errors import ContractError, PlaceError, StoreError
 from nlgraft.pipeline.artifacts import Artifacts, KnownManifests, manifest_key
 from nlgraft.pipeline.checkpoints import Checkpoints
 from nlgraft.pipeline.fence import Fence, Superseded, fenced
 from nlgraft.pipeline.integrity import ArtifactDamaged, describe_files
-from nlgraft.pipeline.journal import Journal
 from nlgraft.pipeline.leases import EXPIRY_S, Leases, PlaceClock
 from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.manifest import MANIFEST, Making, Manifest, describe_artifact, explain_miss
 from nlgraft.pipeline.object_files import Files, ObjectFiles
-from nlgraft.pipeline.record_store import Kind, Records
+from nlgraft.pipeline.record_store import Journal, Records
 from nlgraft.pipeline.stage import Stage
 
 __all__ = ["ArtifactDamaged", "ArtifactStore", "Decision", "Manifest", "StageCost", "Verdict"]
@@ -321,18 +318,6 @@ class ArtifactStore:
     def checkpoints(self, stage: Stage, *, is_writable: bool = True) -> Checkpoints:
         """Open the checkpoints of a stage; on ranks above 0 they are not writable."""
         return self._checkpoints(stage.fingerprint, is_writable=is_writable)
-
-    def read_record(self, kind: Kind, key: str, form: TypeAdapter[_Form]) -> _Form | None:
-        """Read a record; see `Records.read`."""
-        return self.records.read(kind, key, form)
-
-    def write_record(self, kind: Kind, key: str, document: dict[str, Any]) -> None:
-        """Write a record; see `Records.write`."""
-        self.records.write(kind, key, document)
-
-    def list_records(self, kind: Kind, form: TypeAdapter[_Form], prefix: str = "") -> dict[str, _Form]:
-        """Read all records of a kind; see `Records.list`."""
-        return self.records.list(kind, form, prefix)
 
     def journal(self, name: str, form: type[_Form]) -> Journal[_Form]:
         """Open an append-only list of documents."""

@@ -94,7 +94,7 @@ def run_trial(
 
 def trial_record(store: ArtifactStore, fingerprint: str) -> TrialRecord | None:
     """Read the record of a trial; None if there is none that can be read."""
-    return store.read_record("trials", fingerprint, TRIAL_RECORD)
+    return store.records.read("trials", fingerprint, TRIAL_RECORD)
 
 
 def finished_record(graph: StageGraph, store: ArtifactStore) -> TrialRecord | None:
@@ -260,35 +260,20 @@ def one_line(error: BaseException, place: str = "an unnamed file") -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def is_store_fault(error: BaseException) -> bool:
-    """Return True if an error is a fault of the place that a trial writes to, not of the trial."""
-    if isinstance(error, StoreError):
-        return True
-    is_device = isinstance(error, OSError) and error.errno in _DEVICE_FAULTS
-    return is_device or _is_disk_full(error)
+def end_of(error: BaseException, stage: str, store: ArtifactStore) -> HostFault | TrialStopped | TrialFailed:
+    """Return which end of a trial an error of a stage or of the store is.
 
-
-def fault_of_host(error: BaseException, store: ArtifactStore) -> HostFault | None:
-    """Reword an error of the disk on which this host keeps what it fetches and writes; None for others.
-
-    A local store has no such disk but its own.
+    An error of the disk on which a host keeps what it fetches and writes is the host's; a local store has no
+    such disk but its own.
     """
-    if isinstance(error, HostFault):
+    if isinstance(error, TrialStopped | TrialFailed | HostFault):
         return error
     cause = error.__cause__ if isinstance(error, StoreError) else error
     is_device = isinstance(cause, OSError) and cause.errno in _DEVICE_FAULTS
-    if store.is_local or cause is None or not (is_device or _is_disk_full(cause)):
-        return None
-    return host_fault(cause, store.scratch_root)
-
-
-def end_of(error: BaseException, stage: str, store: ArtifactStore) -> HostFault | TrialStopped | TrialFailed:
-    """Return which end of a trial an error of a stage or of the store is."""
-    if isinstance(error, TrialStopped | TrialFailed):
-        return error
-    if fault := fault_of_host(error, store):
-        return fault
-    if is_store_fault(error):
+    disk_error = cause if cause is not None and (is_device or _is_disk_full(cause)) else None
+    if disk_error is not None and not store.is_local:
+        return host_fault(disk_error, store.scratch_root)
+    if disk_error is not None or isinstance(error, StoreError):
         return TrialStopped(KillReason(one_line(error, store.name)))
     return TrialFailed(stage, one_line(error, store.name))
 

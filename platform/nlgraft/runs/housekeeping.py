@@ -180,6 +180,7 @@ class StoreContents:
         Raises:
             DataError: The study was not run on this store.
         """
+        # Otherwise a typing error would look like a removal.
         if name not in recorded_names(self._store):
             raise self._unknown(name)
         return Removal((), 0, name)
@@ -199,7 +200,7 @@ class StoreContents:
         _check_idle(self._store)
         needed = {stage for holding in self._readable() for stage in holding.stages}
         of_studies = {trial for holding in self.holdings for trial in holding.records}
-        records = self._store.list_records("trials", TRIAL_RECORD)
+        records = self._store.records.list("trials", TRIAL_RECORD)
         loose = [trial for trial in records if trial not in of_studies]
         if not has_loose_trials:
             needed |= {stage["fingerprint"] for trial in loose for stage in records[trial].stages}
@@ -260,15 +261,21 @@ def _holding(name: str, store: ArtifactStore) -> Holding:
     try:
         study = Study.from_store(name, store)
         study_cells = cells(study)
-        planned = planned_trials(study, store, study_cells)
+        planned = planned_trials(study, store, study_cells, has_graphs=False)
         folders = tuple(
             f"records/{PROPOSALS}/{search_key(study, cell)}" for cell in study_cells if study.search
         )
+    # One study that cannot be read must not hide the others of a store.
     except NlgraftError as error:
         return Holding(name, problem=f"cannot be read: {str(error).splitlines()[-1].strip()}")
     records = {trial.fingerprint: record for trial, record in planned.resolved if record is not None}
+    records |= {record.fingerprint: record for _, record in planned.recorded}
     stages = {stage.fingerprint: stage.name for trial, _ in planned.resolved for stage in trial.graph.stages}
-    return Holding(name, study, "", planned.num_open + len(planned.ended), records, stages, folders)
+    stages |= {
+        entry["fingerprint"]: entry["name"] for _, record in planned.recorded for entry in record.stages
+    }
+    num_planned = planned.num_open + len(planned.ended) + len(planned.recorded)
+    return Holding(name, study, "", num_planned, records, stages, folders)
 
 
 # Two studies or variants side by side: settings, data and results.
@@ -305,6 +312,7 @@ def _changed(first: Mapping[str, str], second: Mapping[str, str], *, has_equal: 
 
 
 def _settings(study: Study) -> dict[str, str]:
+    # Canonical texts, so that 1 and 1.0 are a difference, as they are in fingerprints.
     values = {key: value for key, value in study.to_dict().items() if key not in _LEFT_OUT}
     return {
         path: value if isinstance(value, str) else canonical_json(value) for path, value in dotted(values)

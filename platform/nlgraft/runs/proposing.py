@@ -4,24 +4,218 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue
 
 from nlgraft.analysis.data.stream import BASELINE, Proposal, Step, Stream, append, read_pairs, read_stream
 from nlgraft.analysis.policy.answer import Answer, Gain, Judgement, first_gain, gain_again, judge
 from nlgraft.analysis.policy.proposals import FRESH_SEEDS, LOOKS, false_share, noise_of, stream_level
 from nlgraft.analysis.policy.seen_on_dev import enter_seen
+from nlgraft.basics.errors import Problem, StudyError
 from nlgraft.basics.wording import count
 from nlgraft.execution.events import Observer
 from nlgraft.pipeline.fingerprint import fingerprint
+from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.runs.run import Run, tracking_uri
+from nlgraft.study.data import paths
 from nlgraft.study.data.design import cells
-from nlgraft.study.data.study import Overrides
-from nlgraft.study.planning import proposed
+from nlgraft.study.data.study import NOT_IN_VARIANT, Overrides
+from nlgraft.study.data.system import SEARCH_SPLITS
 from nlgraft.study.planning.selection import cell_key
 from nlgraft.study.public import Study
+from nlgraft.study.reading import documents
+from nlgraft.study.reading.reader import read_study
+from nlgraft.study.reading.resolving import nested_config, resolve_cell
 from nlgraft.study.reading.system_import import load_system
 
+PROPOSAL = "proposal"
+"""Name of the factor whose baseline is the kept config."""
+
+_KEPT = "kept"
 _FEW = 2
+_FIRST_SEED = 3_000_000_000
+_SEEDS_PER_BLOCK = 100
+_MEASURING = ("data", "score")
+"""Fields of a system's config that determine on which data, and by which metrics, output is scored."""
+
+
+def seeds_of(number: int, num_seeds: int) -> list[int]:
+    """Return the seeds of a comparison with a kept proposal, far from those that people choose."""
+    # A block for each kept proposal: comparisons with the same one share its trials.
+    start = _FIRST_SEED + _SEEDS_PER_BLOCK * number
+    return list(range(start, start + num_seeds))
+
+
+def split_overrides(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split overrides into those that select a study (scales, storage ...) and those that are proposed."""
+    chosen = [text for text in overrides if _is_choice(text)]
+    return chosen, [text for text in overrides if text not in chosen]
+
+
+def _is_choice(text: str) -> bool:
+    field = text.partition("=")[0].partition(".")[0]
+    return text.startswith("@") or field in NOT_IN_VARIANT
+
+
+def baseline_of(study: Study) -> Study:
+    """Reduce a study to its baseline.
+
+    Raises:
+        StudyError: It has seeds that belong to streams.
+    """
+    if reserved := [seed for seed in study.seeds if seed >= _FIRST_SEED]:
+        message = f"seed {reserved[0]} belongs to streams of proposals; choose seeds below {_FIRST_SEED}"
+        raise StudyError([Problem("seeds", message)], study.name)
+    return _read(study, _baseline_document(study))
+
+
+def with_overrides(study: Study, overrides: Mapping[str, JsonValue]) -> Study:
+    """Put values into a study that has one cell, by path in the study file."""
+    values = study.to_dict()
+    for path, value in overrides.items():
+        paths.put(values, path, value)
+    return _read(study, values)
+
+
+def with_changes(study: Study, changes: Sequence[str]) -> tuple[Study, dict[str, JsonValue]]:
+    """Put ``key=value`` texts into a study that has one cell.
+
+    Returns:
+        The study, and the values by path in the study file.
+
+    Raises:
+        StudyError: Lists all problems: nothing is proposed, data or metrics are changed, or the study's own.
+    """
+    if not changes:
+        raise StudyError([Problem("", "a proposal is one or more key=value")], study.name)
+    changed = _read(study, study.to_dict(), changes)
+    values = dict(changed._overrides.values)
+    problems = [
+        Problem(path, "what is measured stays the same in a stream; change it in the study, for a new one")
+        for path in values
+        if (parts := paths.split(path))[0] != "base" or parts[1] in _MEASURING
+    ]
+    if problems:
+        raise StudyError(problems, study.name)
+    return changed, values
+
+
+def merge_overrides(first: Mapping[str, JsonValue], second: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Put overrides on top of others; a later one replaces what lies inside it."""
+    remaining = {
+        path: value
+        for path, value in first.items()
+        if not any(later in paths.ancestors(path) for later in second)
+    }
+    return {**remaining, **second}
+
+
+def trial_graph(study: Study, seed: int) -> StageGraph:
+    """Build the stage graph of a trial of a study that has one cell, scored on dev alone."""
+    return resolve_cell(study, cells(study)[0]).graph(seed, SEARCH_SPLITS)
+
+
+def data_key(study: Study) -> str:
+    """Digest of the corpus that a study with one cell is scored on, or of its settings where none is read."""
+    graph = trial_graph(study, 0)
+    for stage in sorted(graph.stages, key=graph.depth, reverse=True):
+        if (corpus := stage.inputs.get("corpus")) is not None:
+            return corpus.fingerprint
+    return fingerprint(study.data)
+
+
+def comparison_study(
+    kept: Study,
+    proposal: Study,
+    name: str,
+    seeds: Sequence[int],
+    first: int,
+) -> Study:
+    """Build the study that compares a proposal with the kept config.
+
+    Args:
+        kept: The kept config, a study that has one cell.
+        proposal: The proposed config, likewise.
+        name: Name of the proposal's level.
+        seeds: All seeds that the comparison may use.
+        first: Number of seeds before the first look; all of them without looks.
+    """
+    arms = {_KEPT: kept.base, name: proposal.base}
+    # Whole sections: a proposal may replace one, and a level can set values but remove none.
+    shared = {
+        key: value for key, value in kept.base.items() if proposal.base.get(key, paths.MISSING) == value
+    }
+    levels = {
+        arm: {key: value for key, value in base.items() if key not in shared} for arm, base in arms.items()
+    }
+    values = kept.to_dict() | {
+        "name": f"{kept.name}-stream",
+        "base": shared,
+        "factors": {PROPOSAL: {"levels": levels, "baseline": _KEPT}},
+        "seeds": list(seeds),
+    }
+    if first < len(seeds):
+        values["sequential"] = {"looks": [first, len(seeds)]}
+    return _read(kept, values)
+
+
+def check_comparable(kept: Study, proposal: Study) -> list[str]:
+    """Check that two configs can be compared seed by seed.
+
+    Returns:
+        Names of the stages that both have in common and that are trained once for all seeds.
+
+    Raises:
+        StudyError: They make the same trials, or a stage that is trained once differs.
+    """
+    (proposal_trial, proposal_once), (kept_trial, kept_once) = (
+        _trained_once(study) for study in (proposal, kept)
+    )
+    if proposal_trial == kept_trial:
+        raise StudyError([Problem("", "it makes the same trials as what is kept")], proposal.name)
+    differing = {(proposal_once | kept_once)[key] for key in proposal_once.keys() ^ kept_once.keys()}
+    if differing:
+        message = (
+            f"{', '.join(sorted(differing))} is trained once for all seeds and differs between the two, so "
+            "that no number of seeds decides; train it for every seed (is_per_seed: true)"
+        )
+        raise StudyError([Problem("", message)], proposal.name)
+    return sorted(set(proposal_once.values()))
+
+
+def _trained_once(study: Study) -> tuple[str, dict[str, str]]:
+    """Return the fingerprint of a trial, and names by fingerprint of the random stages that seeds share."""
+    first, second = (trial_graph(study, seed) for seed in (1, 2))
+    second_fingerprints = {stage.fingerprint for stage in second.stages}
+    # A stage with a seed that is in both graphs is random, but its seed is not the trial's.
+    shared = {
+        stage.fingerprint: stage.name
+        for stage in first.stages
+        if stage.seed is not None and stage.fingerprint in second_fingerprints
+    }
+    return first.fingerprint, shared
+
+
+def _baseline_document(study: Study) -> dict[str, Any]:
+    """Values of a study that holds another one's baseline alone."""
+    config = nested_config(study.base, study.data, cells(study)[0].overrides, {})
+    data = config.pop("data")
+    values = study.to_dict()
+    kept = ("schema_version", "name", "description", "system", "seeds", "objective")
+    places = ("resources", "budget", "storage", "tracking")
+    return {name: values[name] for name in (*kept, *places)} | {
+        "analysis": {"alpha": study.analysis.alpha},
+        "data": data,
+        "base": config,
+    }
+
+
+def _read(study: Study, values: dict[str, Any], changes: Sequence[str] = ()) -> Study:
+    directory = Path(study.directory) if study.directory is not None else Path.cwd()
+    return read_study(documents.from_values(values), changes, {}, study.name, Study, directory)
 
 
 @dataclass(frozen=True)
@@ -58,9 +252,9 @@ class Attempt:
     def __init__(self, study: Study, changes: Sequence[str], against: str | None, place: Place) -> None:
         self._place = place
         self._study = study
-        self._base = proposed.baseline_of(study)
+        self._base = baseline_of(study)
         self._metric = self._base.objective.metric
-        data = proposed.data_key(self._base)
+        data = data_key(self._base)
         self._key = fingerprint({"system": study.system, "metric": self._metric, "data": data})
         stream = read_stream(place.store, self._key)
         origin = _config_key(self._base)
@@ -69,13 +263,13 @@ class Attempt:
         if against is None and last is not None and last.entered.config == self._step.config:
             # The newest kept proposal is proposed again: answer by what it was compared with, not by itself.
             self._begin(origin, stream.kept(origin).get(last.entered.against), changes)
-        self._once = proposed.check_comparable(self._kept, self._new)
+        self._once = check_comparable(self._kept, self._new)
 
     def _begin(self, origin: str, chosen: Proposal | None, changes: Sequence[str]) -> None:
         """Put the changes on top of a kept proposal, or of the baseline."""
         overrides = {} if chosen is None else chosen.entered.overrides
-        self._kept = proposed.with_overrides(self._base, overrides)
-        self._new, self._changes = proposed.with_changes(self._kept, changes)
+        self._kept = with_overrides(self._base, overrides)
+        self._new, self._changes = with_changes(self._kept, changes)
         self._step = Step(
             kind="proposed",
             stream=self._key,
@@ -84,13 +278,14 @@ class Attempt:
             origin=origin,
             config=_config_key(self._new),
             against=BASELINE if chosen is None else chosen.entered.number,
-            overrides=proposed.merge_overrides(overrides, self._changes),
+            overrides=merge_overrides(overrides, self._changes),
         )
 
     def answer(self, max_seeds: int) -> Answer:
         """Run the proposal until it is decided, or has that many seeds."""
         stream = append(self._place.store, self._key, self._entry)
         proposal = self._find(stream)
+        # Who asks again gets the same answer, even if the noise is known better by now.
         is_repeated = proposal.decided is not None
         verdict, stopped = None, None
         if proposal.decided is None:
@@ -118,8 +313,8 @@ class Attempt:
 
     def _pair(self, number: int, block: int, num_seeds: int, first: int) -> Study:
         """The study of the kept settings and the proposed ones, on the seeds of a block."""
-        seeds = proposed.seeds_of(block, num_seeds)
-        return proposed.comparison_study(self._kept, self._new, str(number), seeds, first)
+        seeds = seeds_of(block, num_seeds)
+        return comparison_study(self._kept, self._new, str(number), seeds, first)
 
     def _run(self, pair: Study, looks: _Looks, note: Callable[[], str]) -> str | None:
         """Run the trials of a pair; return the reason why that ended early, or None."""
@@ -145,8 +340,7 @@ class Attempt:
         if verdict.decision == "MORE":
             stream = read_stream(self._place.store, key)
             for arm, seed in verdict.lost:
-                step = Step(kind="lost", stream=key, number=number, arm=arm, seeds=(seed,))
-                stream = append(self._place.store, key, _Once(step))
+                stream = self._append(Step(kind="lost", stream=key, number=number, arm=arm, seeds=(seed,)))
             return stream
         decided = Step(
             kind="decided",
@@ -158,7 +352,21 @@ class Attempt:
             gains=verdict.gain.gains,
             p=verdict.p,
         )
-        return append(self._place.store, key, _Once(decided))
+        return self._append(decided)
+
+    def _append(self, step: Step) -> Stream:
+        """Append a step unless the stream holds one like it."""
+
+        def new_step(stream: Stream) -> Step | None:
+            proposal = stream.proposals[step.number]
+            is_entered = {
+                "decided": proposal.decided is not None,
+                "measured": proposal.measured is not None,
+                "lost": any((step.arm, seed) in proposal.lost for seed in step.seeds),
+            }
+            return None if is_entered[step.kind] else step
+
+        return append(self._place.store, self._key, new_step)
 
     def _measure(self, proposal: Proposal) -> tuple[Stream, str | None]:
         """Measure a kept proposal on seeds that took no part in any decision."""
@@ -181,19 +389,19 @@ class Attempt:
             gains=gain.gains,
             reason="; ".join(f"{arm}, seed {seed}: {error}" for (arm, seed), error in pairs.failed.items()),
         )
-        return append(self._place.store, key, _Once(measured)), None
+        return self._append(measured), None
 
     def _answer(
         self, stream: Stream, verdict: Judgement | None, stopped: str | None, is_repeated: bool
     ) -> Answer:
         proposal = self._find(stream)
         entered, decided, measured = proposal.entered, proposal.decided, proposal.measured
-        p = decided.p if decided is not None else verdict.p if verdict else None
-        reason = decided.reason if decided is not None else verdict.reason if verdict else ""
+        outcome = verdict if decided is None else decided
+        assert outcome is not None, "what is undecided was judged just now"
         alpha = self._study.analysis.alpha
         return Answer(
-            decision=(decided.decision if decided is not None else None) or "MORE",
-            reason=f"ended early: {stopped}" if stopped is not None else reason,
+            decision=outcome.decision or "MORE",
+            reason=f"ended early: {stopped}" if stopped is not None else outcome.reason,
             study=self._study.variant,
             number=entered.number,
             changes=tuple(Overrides(values=self._changes).texts),
@@ -202,7 +410,7 @@ class Attempt:
             metric=self._metric,
             unit=load_system(self._study.system).metrics[self._metric].unit,
             level=entered.level,
-            p=p,
+            p=outcome.p,
             first=first_gain(proposal) if decided is not None or verdict is None else verdict.gain,
             again=gain_again(measured, alpha),
             num_proposals=len(stream.proposals),
@@ -252,28 +460,12 @@ class _Looks:
 
     def grant(self) -> Mapping[str, int]:
         """Grant the seeds of the next look, if the present ones have not decided."""
+        # A pair that is decided gets no further seeds: looking on would be another test.
         if self.num < min(self.max_seeds, len(self.pair.seeds)):
             verdict = self.verdict()
             if verdict.decision == "MORE" and not verdict.lost:
                 self.num = min(next(look for look in LOOKS if look > self.num), self.max_seeds)
         return {cell.key: self.num for cell in cells(self.pair)}
-
-
-@dataclass(frozen=True)
-class _Once:
-    """Appends a step unless the stream holds one like it."""
-
-    step: Step
-
-    def __call__(self, stream: Stream) -> Step | None:
-        proposal = stream.proposals[self.step.number]
-        step = self.step
-        is_entered = {
-            "decided": proposal.decided is not None,
-            "measured": proposal.measured is not None,
-            "lost": any((step.arm, seed) in proposal.lost for seed in step.seeds),
-        }
-        return None if is_entered[step.kind] else step
 
 
 def _config_key(study: Study) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 from nlgraft.basics.errors import ClusterError, NlgraftError, StudyLockedError
+from nlgraft.basics.pacing import Wait
 from nlgraft.basics.wording import without_credentials
 from nlgraft.execution.events import Driver, Event, Notice, Observer, TrialEnded, TrialProgress, TrialStarted
 from nlgraft.pipeline.integrity import store_errors
@@ -54,6 +55,7 @@ def experiment_name(study: Study) -> str:
 
 def report_directory(study: Study, store: ArtifactStore) -> Path:
     """Return the directory of the report: in a local store, else below the working directory."""
+    # Reports are files for people; an object store would have to be downloaded first.
     root = Path(store.uri) if store.is_local else Path.cwd()
     return root / "reports" / study.variant
 
@@ -166,6 +168,7 @@ class Run:
         from nlgraft.execution.status import RunningRecord
         from nlgraft.tracking.mlflow_tracker import MlflowTracker
 
+        # Before the lock: a study with unusable text should not keep others waiting.
         for warning in check_cells(self.study, self._cells, self.store).warnings:
             self._notify(f"warning: {warning}")
         with raising_interrupted(), self._lock() as lock:
@@ -198,7 +201,6 @@ class Run:
     def _lock(self) -> StudyLock:
         """Take the lock of the study, waiting for it as long as is allowed."""
         from nlgraft.execution.interruption import StudyLock
-        from nlgraft.execution.waiting import Wait
 
         wait = Wait(self._notify)
         while True:
@@ -282,6 +284,7 @@ class Run:
             planned = read_result(self.study, self.store).granted if self.study.sequential else {}
             return _most(read_granted(self.study, self.store), planned, following)
 
+        # By this record `status` and `report` find the study while it still runs.
         self.study.record(self.store)
         outcome = self._sweep(tracker, running, lock, grant, REPLICATE_SPLITS)
         self._notify("comparing the cells and writing the report")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from nlgraft.nn.model_config import ClassifierConfig
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.config_parts import ClassificationConfig
 from nlgraft.stages.masked_lm_graph import MaskedText
+from nlgraft.stages.shared_kinds import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
-from nlgraft.stages.training_settings import TrainingSettings
 from nlgraft.text.corpus_config import Split
 from nlgraft.text.tokenizer_config import WordSampling
 from nlgraft.training.train_config import TrainConfig
@@ -71,7 +71,6 @@ class TrainClassifierSettings(TrainingSettings[TrainConfig]):
     """Segment the training text anew in every epoch; null: as it is encoded."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ClassifierInputs(Inputs[T]):
     """The body, the corpus with its labels, and its encoded lines.
 
@@ -92,7 +91,6 @@ class ScoreClassifierSettings(Settings):
     """Split to score."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ScoreClassifierInputs(ClassifierInputs[T]):
     """A trained classifier and the inputs of its training.
 

@@ -69,6 +69,7 @@ class PhaseConfig(StrictConfig):
 
     @model_validator(mode="after")
     def _best_metric_is_measured(self) -> PhaseConfig:
+        # A metric that is never measured would select the last weights without a word.
         measured = ["dev/loss", *(["dev/greedy_bleu"] if self.num_bleu_sentences else [])]
         if self.train.best_metric not in measured:
             raise ValueError(
@@ -202,6 +203,7 @@ class ScoreConfig(StrictConfig):
 
     @model_validator(mode="after")
     def _tokenizers_are_read(self) -> ScoreConfig:
+        # A tokenizer without its metric would change no score: a setting has an effect, or it is refused.
         has_rouge = any(metric.startswith("rouge") for metric in self.metrics)
         for name, has_metric in (("bleu", "bleu" in self.metrics), ("rouge", has_rouge)):
             chosen = getattr(self, f"{name}_tokenizer")
@@ -254,6 +256,7 @@ class MaskedLMConfig(StrictConfig):
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> MaskedLMConfig:
+        # One of them decides the model; both or none leaves it open.
         if (self.checkpoint is None) == (self.model is None):
             state = "both given" if self.model is not None else "both missing"
             raise ValueError(

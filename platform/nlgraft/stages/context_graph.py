@@ -6,16 +6,14 @@ may move: the configuration of the model that is trained names no checkpoint.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from nlgraft.basics.errors import ContractError
 from nlgraft.nn.context_config import ContextConfig, HuggingFaceEncoderConfig, PoolingConfig, Precision
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.masked_lm_graph import CHECKPOINT_TOKENIZER
 from nlgraft.stages.released_graph import CHECKPOINTS, CheckpointSettings, checkpoint_settings
 from nlgraft.stages.seq2seq_graph import EncodedText
+from nlgraft.stages.shared_kinds import NoInputs
 from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
-from nlgraft.stages.text_kinds import NoInputs
 from nlgraft.text.corpus_config import Split
 from nlgraft.training.train_config import Side
 
@@ -79,6 +77,7 @@ def frozen_states(
 
 def state_means(name: str, text: EncodedText, context: ContextConfig, side: Side, encoder: Stage) -> Stage:
     """Average the states of a frozen context over one stream of the training text, for a centred pooling."""
+    # Of the training text alone, since dev and test must not shape the model.
     inputs = FrozenStatesInputs(encoded=text.stage, encoder=encoder)
     return STATE_MEANS.stage(name, _reading(context, side), inputs)
 
@@ -121,7 +120,6 @@ class FrozenStatesSettings(StateMeansSettings):
     """fp32 reproduces the live encoder exactly; fp16 and bf16 halve the files, bf16 also runs the encoder."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class FrozenStatesInputs(Inputs[T]):
     """Encoded text, and the encoder: a released one or a language model of ours."""
 
@@ -129,7 +127,6 @@ class FrozenStatesInputs(Inputs[T]):
     encoder: T
 
 
-@dataclass(frozen=True, kw_only=True)
 class RandomEncoderInputs(Inputs[T]):
     """A pretrained encoder of transformers, whose architecture is taken."""
 

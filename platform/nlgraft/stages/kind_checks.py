@@ -6,8 +6,8 @@ Each takes all stages that name it and the findings so far, to which it adds; se
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from pydantic import TypeAdapter
 
@@ -18,7 +18,7 @@ from nlgraft.nn.checkpoint_files import checkpoint_problems
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.masked_lm_graph import WORD_TOKENIZER
 from nlgraft.stages.seq2seq_graph import LEARNED_SCORE, SCORE
-from nlgraft.stages.text_kinds import TOKENIZER
+from nlgraft.stages.shared_kinds import TOKENIZER
 from nlgraft.study.data.system import Findings
 from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpora import Corpus, SplitReport, check_labels, corpus_report, report_json
@@ -39,7 +39,8 @@ _MOST_CONSTRUCTED = 20_000  # examples: more take seconds to make, and have word
 
 def corpora(stages: Sequence[Stage], findings: Findings) -> None:
     """Read or make the corpora that this machine has, count them, and compare them with each other."""
-    redrawn = pooled(findings.stages)
+    # Splits that are drawn anew say nothing about what will be trained on.
+    redrawn = _pooled(findings.stages)
     configs = {stage.fingerprint: _CORPUS.validate_python(stage.locations["corpus"]) for stage in stages}
     findings.read |= _constructed(
         {
@@ -88,6 +89,7 @@ def _constructed(configs: Mapping[str, ConlangConfig]) -> dict[str, dict[Split, 
     longest: dict[tuple[ConlangConfig, Split], dict[str, list[str]]] = {}
     corpora: dict[str, dict[Split, Corpus]] = {key: {} for key in configs}
     for split in SPLITS:
+        # The longest first: shorter ones are cut from it.
         for key, config in sorted(configs.items(), key=lambda each: -getattr(each[1], split)):
             alike = config.model_copy(update=dict.fromkeys(SPLITS, 1)), split
             if alike not in longest:
@@ -121,22 +123,38 @@ def _count(name: str, reports: Mapping[str, SplitReport], findings: Findings) ->
 
 
 def _compare_corpora(stages: Sequence[Stage], names: Mapping[str, str], findings: Findings) -> None:
-    """Warn of scored text in the training text of other corpora; put all overlaps into the counts."""
+    """Warn of scored text in the training text of other corpora; put all overlaps into the counts.
+
+    What is scored must not be trained on, in any role. Corpora of one name are levels of a factor; no trial
+    reads two of them, so they are not compared.
+    """
     texts = {
         stage.fingerprint: (stage.name, findings.read[stage.fingerprint])
         for stage in stages
         if stage.fingerprint in findings.read
     }
     findings.warnings += _swapped([*texts.values()])
-    for overlap in overlaps(texts, findings.stages):
-        report = findings.corpora[names[overlap.key]][overlap.split]
-        report["num_in_other_train"][names[overlap.other_key]] = overlap.num_examples
-        if overlap.split != "train" and not overlap.is_left_out:
-            number = report["num_examples"]
-            findings.warnings.append(
-                f"{overlap.corpus}: {overlap.split}: {overlap.num_examples} of {number} examples have a line "
-                f"in the training text of {overlap.other}; scores on them measure memory, remove them there"
-            )
+    # Text that the study takes out of another before it is trained on.
+    left_out = {
+        (_root(stage.inputs["left_out"]).fingerprint, stage.inputs["corpus"].fingerprint)
+        for stage in findings.stages
+        if "left_out" in stage.inputs
+    }
+    train_lines = {key: _lines(splits["train"]) for key, (_, splits) in texts.items() if "train" in splits}
+    for (key, (name, splits)), (other, lines) in itertools.product(texts.items(), train_lines.items()):
+        other_name = texts[other][0]
+        for split, corpus in splits.items() if other_name != name else ():
+            examples = zip(*_sides(corpus), strict=True)
+            number = sum(any(line in lines for line in example if line.strip()) for example in examples)
+            if not number:
+                continue
+            report = findings.corpora[names[key]][split]
+            report["num_in_other_train"][names[other]] = number
+            if split != "train" and (key, other) not in left_out:
+                findings.warnings.append(
+                    f"{name}: {split}: {number} of {report['num_examples']} examples have a line in the "
+                    f"training text of {other_name}; scores on them measure memory, remove them there"
+                )
 
 
 def _swapped(texts: Sequence[tuple[str, Mapping[str, Corpus]]]) -> Iterator[str]:
@@ -168,6 +186,7 @@ def tokenizers(stages: Sequence[Stage], findings: Findings) -> None:
     """Compare the size and the normalisation of vocabularies with the text that they are learned from."""
     for stage in stages:
         read = [_text_of(corpus, findings) for corpus in stage.inputs.values()]
+        # Text of the hub is not read here.
         if not all("train" in splits for splits in read):
             continue
         settings = TOKENIZER.settings_of(stage)
@@ -201,8 +220,9 @@ def word_tokenizers(stages: Sequence[Stage], findings: Findings) -> None:
 def _size(stage: Stage, problem: str | None, findings: Findings) -> None:
     """Refuse a vocabulary that is too small, or warn of it where other stages leave out some of the text."""
     if problem is not None:
-        is_whole = all(root(corpus) is corpus for corpus in stage.inputs.values())
-        (findings.refuse if is_whole else findings.warn)(stage, [problem])
+        is_whole = all(_root(corpus) is corpus for corpus in stage.inputs.values())
+        tell = findings.refuse if is_whole else findings.warn
+        tell(stage, [problem])
 
 
 def scores(stages: Sequence[Stage], findings: Findings) -> None:
@@ -211,7 +231,7 @@ def scores(stages: Sequence[Stage], findings: Findings) -> None:
     for stage in stages:
         settings = SCORE.settings_of(stage)
         bleu, rouge = settings.bleu_tokenizer, settings.rouge_tokenizer
-        corpus = root(stage).fingerprint
+        corpus = _root(stage).fingerprint
         if corpus not in scripts:
             scripts[corpus] = script_of(_references(_text_of(stage, findings)))
         try:
@@ -249,7 +269,7 @@ def checkpoints(stages: Sequence[Stage], findings: Findings) -> None:
 
 def _text_of(stage: Stage, findings: Findings) -> Mapping[str, Corpus]:
     """Find the text that a stage or its input ``corpus`` was made of; nothing where it was not read."""
-    return findings.read.get(root(stage).fingerprint, {})
+    return findings.read.get(_root(stage).fingerprint, {})
 
 
 def _references(splits: Mapping[str, Corpus]) -> list[str]:
@@ -258,71 +278,16 @@ def _references(splits: Mapping[str, Corpus]) -> list[str]:
     return [line for lines in targets for line in lines[:_NUM_REFERENCES]]
 
 
-# Text that occurs twice in a study: what is scored must not be trained on, in any role.
-
-
-@dataclass(frozen=True)
-class Overlap:
-    """Examples of a split that occur in the training text of another corpus.
-
-    Attributes:
-        corpus: Name of the corpus that has the split.
-        key: Fingerprint of its stage.
-        split: The split.
-        other: Name of the other corpus.
-        other_key: Fingerprint of its stage.
-        num_examples: Examples of the split with a line that is also a line of the other's training text.
-        is_left_out: True if the study takes dev and test out of the other text before it is read.
-    """
-
-    corpus: str
-    key: str
-    split: str
-    other: str
-    other_key: str
-    num_examples: int
-    is_left_out: bool
-
-
-def root(stage: Stage) -> Stage:
+def _root(stage: Stage) -> Stage:
     """Follow derived text to the corpus that it is made of."""
     while key := next((key for key in ("corpus", "pooled") if key in stage.inputs), None):
         stage = stage.inputs[key]
     return stage
 
 
-def pooled(stages: Iterable[Stage]) -> set[str]:
+def _pooled(stages: Iterable[Stage]) -> set[str]:
     """Find the corpora (fingerprints) whose own splits are pooled and drawn anew."""
     return {stage.inputs["pooled"].fingerprint for stage in stages if "pooled" in stage.inputs}
-
-
-def overlaps(
-    texts: Mapping[str, tuple[str, Mapping[str, Corpus]]], stages: Iterable[Stage]
-) -> Iterator[Overlap]:
-    """Compare every split of every corpus with the training text of every other one.
-
-    Corpora of one name are levels of a factor; no trial reads two of them, so they are not compared.
-
-    Args:
-        texts: Name and splits of each corpus, by the fingerprint of its stage.
-        stages: All stages; one with an input ``left_out`` takes the dev and test text of that out of its
-            input ``corpus``.
-    """
-    apart = {
-        (root(stage.inputs["left_out"]).fingerprint, stage.inputs["corpus"].fingerprint)
-        for stage in stages
-        if "left_out" in stage.inputs
-    }
-    train_lines = {key: _lines(splits["train"]) for key, (_, splits) in texts.items() if "train" in splits}
-    for key, (name, splits) in texts.items():
-        others = {other: lines for other, lines in train_lines.items() if texts[other][0] != name}
-        for other, learned in others.items():
-            for split, corpus in splits.items():
-                examples = zip(*_sides(corpus), strict=True)
-                number = sum(any(line in learned for line in example if line.strip()) for example in examples)
-                if number:
-                    is_left_out = split != "train" and (key, other) in apart
-                    yield Overlap(name, key, split, texts[other][0], other, number, is_left_out)
 
 
 def _sides(corpus: Corpus) -> list[list[str]]:

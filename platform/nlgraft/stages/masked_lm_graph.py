@@ -9,12 +9,22 @@ from typing import Any
 from nlgraft.nn.model_config import BertConfig, TransformerConfig
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.config_parts import MaskedLMConfig
-from nlgraft.stages.exchange_kinds import EXCHANGE, PLAN, SIDE, ExchangeInputs, PlanInputs, PlanSettings
 from nlgraft.stages.released_graph import CHECKPOINTS, CheckpointSettings, checkpoint_settings
 from nlgraft.stages.seq2seq_graph import TokenizedText
+from nlgraft.stages.shared_kinds import (
+    EXCHANGE,
+    PLAN,
+    SIDE,
+    CorpusInputs,
+    ExchangeInputs,
+    NoInputs,
+    PlanInputs,
+    PlanSettings,
+    TokenizedInputs,
+    TrainingSettings,
+    TrainLanguageModelInputs,
+)
 from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
-from nlgraft.stages.text_kinds import CorpusInputs, NoInputs, TokenizedInputs
-from nlgraft.stages.training_settings import TrainingSettings, TrainLanguageModelInputs
 from nlgraft.text.corpus_config import Split
 from nlgraft.text.tokenizer_config import WordSampling, WordTokenizerConfig
 from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig, SmoothingKind, TrainConfig
@@ -123,6 +133,7 @@ def continued_masked_lm(
     name: str, start: Stage, text: MaskedText, settings: TrainMaskedSettings, *, seed: int
 ) -> Stage:
     """Continue the training of a masked language model on other text, segmented as that text is."""
+    # The settings are those of several trainings, each on text of its own.
     settings = settings.model_copy(update={"sampling": text.sampling})
     inputs = TrainLanguageModelInputs(
         encoded=text.encoded, corpus=text.corpus, tokenizer=text.tokenizer, start=start
@@ -208,7 +219,6 @@ class BeginMaskedSettings(Settings):
     """Longest line that a fresh BERT has positions for, in tokens without begin and end."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class BeginMaskedInputs(Inputs[T]):
     """The tokenizer of the model."""
 
@@ -224,7 +234,6 @@ class ScoreMaskedSettings(Settings):
     """Lines and words that are scored."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ScoreMaskedInputs(Inputs[T]):
     """A masked language model, encoded text and its tokenizer."""
 
@@ -240,7 +249,6 @@ class Bert2BertSettings(Settings):
     """Its architecture; null: that of the masked language model."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Bert2BertInputs(Inputs[T]):
     """A masked language model on the encoder of our Transformer."""
 

@@ -44,6 +44,7 @@ def _on(splits: Sequence[Split], table: Table) -> dict[str, Metric]:
 
 
 def _statistic(name: str, **changes: Any) -> Metric:
+    # A suffix, as in ``loss.class``, tells which of several such statistics it is.
     definition = SCORED[name.partition(".")[0]]
     plain = Metric(
         direction=definition.direction, unit=definition.unit, split=None, description=definition.description

@@ -11,8 +11,8 @@ from nlgraft.basics.errors import DataError
 from nlgraft.nn.checkpoint_files import HUB_NAME, LanguagePlace, Reader, checkpoint_identity, language_place
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.seq2seq_graph import TARGET
+from nlgraft.stages.shared_kinds import NoInputs
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
-from nlgraft.stages.text_kinds import NoInputs
 from nlgraft.text.corpus_config import EOS
 from nlgraft.text.files import expand, read_json
 from nlgraft.training.train_config import Side, View
@@ -123,6 +123,7 @@ def released(checkpoint: str, revision: str | None, *, read_as: Reader, max_toke
         DataError: There is no such directory, it is given a revision, or its positions are too few.
     """
     directory = expand(checkpoint)
+    # Only a BERT is read from the hub itself; the others are converted from their files.
     is_bert = read_as == "bert"
     is_hub_name = not directory.is_dir() and is_bert and HUB_NAME.fullmatch(checkpoint)
     if not directory.is_dir() and not is_hub_name:
@@ -142,6 +143,7 @@ def released(checkpoint: str, revision: str | None, *, read_as: Reader, max_toke
 def _check_positions(directory: Path, max_tokens: int) -> None:
     try:
         settings = read_json(directory / "config.json")
+        # Begin and end take two positions.
         room = settings.get("max_position_embeddings", _DEFAULT_POSITIONS) - 2
     except (ValueError, TypeError) as error:
         raise DataError(
@@ -204,7 +206,6 @@ class MbartSettings(CheckpointSettings):
     """The languages whose tokens follow the mask, and symbols, in their order, by its own id or its name."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ReleasedInputs(Inputs[T]):
     """The checkpoint's tokenizer, renumbered."""
 

@@ -24,29 +24,27 @@ from nlgraft.stages.config_parts import (
     ScoreConfig,
 )
 from nlgraft.stages.metrics import EXTRACT_METHODS, ROUGE
-from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
-from nlgraft.stages.text_kinds import (
+from nlgraft.stages.shared_kinds import (
     CORPUS,
     ENCODED,
+    LANGUAGE_MODEL,
     TEXT,
     TOKENIZER,
+    UNTRAINED_LANGUAGE_MODEL,
     CorpusInputs,
     CorpusSettings,
     EncodeInputs,
     EncodeSettings,
+    LanguageModelInputs,
+    LanguageModelSettings,
     NoInputs,
     TextSettings,
     TokenizerInputs,
     TokenizerSettings,
-)
-from nlgraft.stages.training_settings import (
-    LANGUAGE_MODEL,
-    UNTRAINED_LANGUAGE_MODEL,
-    LanguageModelInputs,
-    LanguageModelSettings,
     TrainingSettings,
     UntrainedLanguageModelSettings,
 )
+from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
 from nlgraft.text.corpus_config import AnyCorpus, Split, SplitName, as_corpus, digest
 from nlgraft.text.files import expand
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig, TokenizerConfig
@@ -77,6 +75,7 @@ def source_roles(num_sources: int) -> tuple[str, ...]:
 
 def corpus(name: str, config: AnyCorpus, *, joined_by: str | None = None) -> Stage:
     """Load a corpus with all of its roles; ``joined_by`` puts several sources on one line."""
+    # The digest identifies the text, the location says where this machine has it.
     config = as_corpus(config)
     return CORPUS.stage(
         f"{name}_corpus",
@@ -324,6 +323,7 @@ def scores(
         compared_tokenizer: Tokenizer of the target against which the model's saves tokens.
         further: Stages whose metrics belong to the trial although nothing else reads them.
     """
+    # A stage for each split: a search that scores dev alone translates no test text.
     translations = {
         split: translate(f"translation_{split}", trained, text, split, decoding) for split in splits
     }
@@ -422,7 +422,6 @@ class TrainSettings(TrainingSettings[SmoothedTrainConfig]):
         return None if self.model is None else (self.model.num_layer_parameters, self.model.d_model)
 
 
-@dataclass(frozen=True, kw_only=True)
 class TrainInputs(Inputs[T]):
     """Encoded text with the corpus and the tokenizers it was made of, and the model to start from.
 
@@ -480,7 +479,6 @@ class TranslateSettings(DecodingSettings):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class TranslateInputs(Inputs[T]):
     """A model, the corpus it translates and the tokenizer of each stream, ``target`` among them."""
 
@@ -522,7 +520,6 @@ class ScoreSettings(Settings):
     """Prefix of all metrics of a model that is not the trial's result."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class ScoreInputs(Inputs[T]):
     """Translations by split, and what further measures need.
 
@@ -644,7 +641,6 @@ class LearnedScoreSettings(Settings):
     dev_precision: Literal["fp32"] = "fp32"
 
 
-@dataclass(frozen=True, kw_only=True)
 class LearnedScoreInputs(Inputs[T]):
     """A corpus with sources and a target, and translations by split."""
 

@@ -5,7 +5,6 @@ A kind is declared once::
     class TrainSettings(TrainingSettings):
         model: TransformerConfig | None = None
 
-    @dataclass(frozen=True, kw_only=True)
     class TrainInputs(Inputs[T]):
         encoded: T
         start: T | None = None
@@ -22,8 +21,8 @@ the directories of the artifacts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, field, fields
+from typing import Any, Generic, TypeVar, dataclass_transform
 
 from nlgraft.basics.errors import ContractError
 from nlgraft.basics.strict_config import StrictConfig
@@ -55,22 +54,27 @@ class NoSettings(Settings):
     """Settings of a stage that depends on its inputs alone."""
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 @dataclass(frozen=True, kw_only=True)
 class Inputs(Generic[T]):
     """Inputs of a stage by name: stages in a graph, directories of artifacts in a running stage.
 
-    A field is required (``T``), optional (``T | None = None``) or a family (``Mapping[str, T]``, e.g. one
-    translation for each split).
+    Each subclass is a frozen dataclass. A field is required (``T``), optional (``T | None = None``) or a
+    family (``Mapping[str, T]``, e.g. one translation for each split).
     """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        dataclass(frozen=True, kw_only=True)(cls)
 
     def named(self) -> Iterator[tuple[str, T]]:
         """Yield the inputs that are there, members of a family as ``field/member``."""
-        for field in fields(self):
-            value = getattr(self, field.name)
+        for name in (each.name for each in fields(self)):
+            value = getattr(self, name)
             if isinstance(value, Mapping):
-                yield from ((f"{field.name}/{key}", member) for key, member in value.items())
+                yield from ((f"{name}/{key}", member) for key, member in value.items())
             elif value is not None:
-                yield field.name, value
+                yield name, value
 
 
 @dataclass(frozen=True)

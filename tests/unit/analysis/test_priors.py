@@ -192,7 +192,12 @@ def test_every_format_says_what_tells_the_noise(shown, store):
     assert text in result.note()
     document = json.loads(result.render("json"))
     shown_prior = document["cells"][1]["comparison"][METRIC]["prior"]
-    assert shown_prior == {"df": prior.df, "variance": prior.variance, "studies": ["earlier"]}
+    assert shown_prior == {
+        "df": prior.df,
+        "variance": prior.variance,
+        "studies": ["earlier"],
+        "is_published": False,
+    }
     (sentence,) = [sentence for sentence in method(result) if "moderated" in sentence]
     assert "(earlier)" in sentence
     assert f"{prior.df:.1f} degrees of freedom" in sentence

@@ -14,7 +14,7 @@ from nlgraft.analysis.policy.rules import FIRST
 from nlgraft.analysis.rendering import prose
 from nlgraft.analysis.study_result import StudyResult
 from nlgraft.commands.main import main
-from nlgraft.pipeline.journal import Journal
+from nlgraft.pipeline.record_store import Journal
 from nlgraft.study.data.design import cells
 from nlgraft.study.planning.selection import record_granted
 from tests.unit.analysis import registered

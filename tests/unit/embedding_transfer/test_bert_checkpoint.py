@@ -19,10 +19,10 @@ from nlgraft.nn.masked_lm_models import NOT_PREDICTED
 from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
-from nlgraft.stages.exchange_kinds import SIDE
 from nlgraft.stages.run.exchange_stages import read_vectors
 from nlgraft.stages.run.released_stages import renumbered_wordpiece
 from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded
+from nlgraft.stages.shared_kinds import SIDE
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizers import SentencePiece

@@ -11,12 +11,13 @@ from ray.train import PreemptionError, PreemptionInfo, ScalingConfig
 
 from nlgraft.basics.errors import TrialFailed
 from nlgraft.execution import distributed_stages
+from nlgraft.execution.cluster import WorkerGroup
 from nlgraft.execution.cluster_watch import Losses
 from nlgraft.execution.distributed_stages import _Mailbox, run_on_workers
-from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.execute import RecordingReporter
 from nlgraft.pipeline.stage import NullReporter, Stage, TrialStopped
 from nlgraft.pipeline.store import StorePlace
+from nlgraft.study.data.study import Resources, WorkerRange
 
 
 def test_a_new_group_takes_the_place_of_the_old_one_whatever_their_sizes() -> None:
@@ -92,7 +93,7 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any, list[str]]]:
 def run(max_failures: int = 0) -> tuple[Losses, RecordingReporter]:
     losses, reporter = Losses(max_failures), RecordingReporter(NullReporter())
     stage = Stage(name="train", run="a.b:c", is_distributed=True)
-    group = WorkerGroup(4, 1.0, 0.0, max_failures, "", least_workers=1)
+    group = WorkerGroup(Resources(workers=WorkerRange(min=1, max=4), max_failures=max_failures), "")
     run_on_workers(stage, StorePlace("store"), group, reporter, losses, lambda is_waiting_for_workers: None)
     return losses, reporter
 
@@ -122,13 +123,15 @@ def test_an_error_or_an_end_of_the_stage_is_no_loss(fits: list[Any]) -> None:
         run()
 
 
-@pytest.mark.parametrize(("least", "num_workers"), [(None, 4), (4, 4), (1, (1, 4))])
+@pytest.mark.parametrize(
+    ("workers", "num_workers"), [(4, 4), (WorkerRange(min=4, max=4), 4), (WorkerRange(min=1, max=4), (1, 4))]
+)
 def test_train_gets_the_range(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, least: int | None, num_workers: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int | WorkerRange, num_workers: Any
 ) -> None:
     kwargs: dict[str, Any] = {}
     monkeypatch.setattr(distributed_stages, "TorchTrainer", lambda loop, **options: kwargs.update(options))
-    group = WorkerGroup(4, 1.0, 0.0, 0, str(tmp_path), least_workers=least)
+    group = WorkerGroup(Resources(workers=workers), str(tmp_path))
     stage = Stage(name="train", run="a.b:c", is_distributed=True)
     distributed_stages._new_trainer(stage, StorePlace("store"), group, None, 0, ())
     scaling: ScalingConfig = kwargs["scaling_config"]

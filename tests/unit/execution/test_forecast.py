@@ -20,7 +20,7 @@ def trial(seed):
     tune = Stage(name="tune", run="a:b", inputs={"up": up}, seed=seed)
     score = Stage(name="score", run="a:b", inputs={"tune": tune})
     cell = Cell({}, {}, True, "baseline")
-    return SweepTrial(kind="replicate", cell=cell, seed=seed, config={}, graph=StageGraph(score))
+    return SweepTrial(cell=cell, seed=seed, config={}, graph=StageGraph(score))
 
 
 TRIALS = [trial(seed) for seed in range(4)]
@@ -66,7 +66,7 @@ def test_a_training_of_another_kind_is_estimated_by_its_size():
     cell = Cell({}, {}, True, "baseline")
     trials = [
         TRIALS[0],
-        SweepTrial(kind="replicate", cell=cell, seed=9, config={}, graph=StageGraph(other)),
+        SweepTrial(cell=cell, seed=9, config={}, graph=StageGraph(other)),
     ]
     forecast = Forecast(2, {})
     assert forecast.left(trials, (), (), 0) is None

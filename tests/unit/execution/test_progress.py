@@ -20,7 +20,7 @@ from nlgraft.study.data.design import Cell
 from nlgraft.study.data.plan import SweepTrial
 
 GRAPH = StageGraph(Stage(name="training", run="a:b"))
-TRIAL = SweepTrial(kind="replicate", cell=Cell({}, {}, True, "baseline"), seed=1, config={}, graph=GRAPH)
+TRIAL = SweepTrial(cell=Cell({}, {}, True, "baseline"), seed=1, config={}, graph=GRAPH)
 METRICS = {"dev/bleu": 20.0, "dev/loss": 3.0, "test/bleu": 21.5, "test/chrf": 50.0}
 ENDED = TrialRecord(fingerprint=GRAPH.fingerprint, config={}, seed=1, state="finished", metrics=METRICS)
 

@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> ArtifactStore:
 def ended(kind: str, state: TrialState, result: Stage) -> TrialEnded:
     graph = StageGraph(result)
     cell = Cell(levels={}, overrides={}, is_baseline=True, label="baseline")
-    unit = SweepTrial(kind=kind, cell=cell, seed=1, config={}, graph=graph)
+    unit = SweepTrial(number=0 if kind == "search" else None, cell=cell, seed=1, config={}, graph=graph)
     record = TrialRecord(
         fingerprint=graph.fingerprint, config={}, seed=1, state=state, started_at=0.0, ended_at=1.0, host="h"
     )

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from nlgraft.execution.scheduling import STEP, VALUE, CooperativeScheduler
+from nlgraft.execution.trainable import STEP, VALUE
+from nlgraft.execution.tune_searcher import CooperativeScheduler
 
 
 class Inner:

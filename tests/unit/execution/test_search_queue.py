@@ -94,7 +94,7 @@ def test_what_one_search_stopped_another_finishes_and_neither_winner_changes(
         record = hasty.run_only(trial)
         if trial.fingerprint == best.fingerprint:
             record = replace(record, state="stopped", reason="stopped at step 1")
-            hasty.store.write_record("trials", record.fingerprint, record.to_json())
+            hasty.store.records.write("trials", record.fingerprint, record.to_json())
         hasty.queue.end(trial, record)
     winner = chosen_params(hasty.study, cell, hasty.store)
     assert winner not in (None, best.params)
@@ -163,7 +163,7 @@ def test_a_driver_that_lost_its_lock_changes_nothing_any_more(search_document: d
     bench = Bench(search_document, poll=poll)
     ran, running = bench.start(), bench.start()
     record = bench.run(ran)
-    before = [bench.store.list_records(kind, ANY) for kind in ("trials", "proposals")]
+    before = [bench.store.records.list(kind, ANY) for kind in ("trials", "proposals")]
     is_lost.append(True)
     for change in (
         bench.take,
@@ -174,4 +174,4 @@ def test_a_driver_that_lost_its_lock_changes_nothing_any_more(search_document: d
     ):
         with pytest.raises(StudyLockedError):
             change()
-    assert [bench.store.list_records(kind, ANY) for kind in ("trials", "proposals")] == before
+    assert [bench.store.records.list(kind, ANY) for kind in ("trials", "proposals")] == before

@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 CODE = """
 import sys, time
-from nlgraft.execution.worker_group import StallWatch
+from nlgraft.execution.cluster_watch import StallWatch
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.execute import THREADS
 

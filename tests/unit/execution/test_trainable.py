@@ -15,13 +15,23 @@ from ray.exceptions import RayError
 
 from nlgraft.basics.errors import HostFault, StageBusy, TrialFailed
 from nlgraft.execution import trainable
-from nlgraft.execution.scheduling import OUTCOME, REASON, REPORT, STEP, TRIAL_ID, VALUE
+from nlgraft.execution.cluster import WorkerGroup
 from nlgraft.execution.sweep_board import LEFT_OUT, Outcome
-from nlgraft.execution.trainable import TrialSpec, TuneReporter, run_tune_trial
-from nlgraft.execution.worker_group import WorkerGroup
+from nlgraft.execution.trainable import (
+    OUTCOME,
+    REASON,
+    REPORT,
+    STEP,
+    TRIAL_ID,
+    VALUE,
+    TrialSpec,
+    TuneReporter,
+    run_tune_trial,
+)
 from nlgraft.pipeline.stage import KillReason, Stage, StageGraph
 from nlgraft.pipeline.store import StorePlace
 from nlgraft.pipeline.trial import TrialRecord
+from nlgraft.study.data.study import Resources
 
 
 class Board:
@@ -60,7 +70,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 def spec(tmp_path: Path, watched: str | None = "dev/loss", num_workers: int = 1, key: str = "k") -> TrialSpec:
     graph = StageGraph(Stage(name="train", run="a.b:c"))
-    group = WorkerGroup(num_workers, 1.0, 0.0, 0, "")
+    group = WorkerGroup(Resources(workers=num_workers, max_failures=0), "")
     return TrialSpec(
         graph, {"lr": 1}, StorePlace(str(tmp_path / "store")), "t1", key, group, "train", watched
     )
@@ -180,7 +190,7 @@ def test_a_lost_process_counts_as_a_failure_if_its_node_is_still_there(
     monkeypatch.setattr(trainable, "run_trial", run)
     monkeypatch.setattr(trainable, "is_any_lost", lambda nodes: nodes != ["here"])
     monkeypatch.setattr(trainable.THREADS, "set", lambda number: None)
-    spent = replace(spec(tmp_path), group=WorkerGroup(1, 1.0, 0.0, 1, ""))
+    spent = replace(spec(tmp_path), group=WorkerGroup(Resources(max_failures=1), ""))
     board = Board(specs=[pickle.dumps(spent)] * 2, lost_on=lost_on)
     run_tune_trial({TRIAL_ID: "t1"}, board)
     assert recorded == ([0] if preemptions is None else [preemptions, 0])

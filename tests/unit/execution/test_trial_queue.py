@@ -172,7 +172,7 @@ def test_a_damaged_trial_record_is_no_result(toy_document: dict[str, Any], tmp_p
     assert [event.record.state for event in again.ended()] == ["finished"]
 
 
-@pytest.mark.parametrize("refused", [["write_record"], ["read_record", "write_record"]])
+@pytest.mark.parametrize("refused", [["write_unless"], ["read", "write_unless"]])
 def test_a_trial_is_killed_by_a_store_that_takes_no_record_of_it(
     toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch, refused: list[str]
 ) -> None:
@@ -184,7 +184,7 @@ def test_a_trial_is_killed_by_a_store_that_takes_no_record_of_it(
 
     with monkeypatch.context() as patch:
         for name in refused:
-            patch.setattr(bench.store, name, refuse)
+            patch.setattr(bench.store.records, name, refuse)
         bench.queue.kill(trial, "disk full at /store")
     assert [event.record.state for event in bench.ended()] == ["killed"]
     assert bench.queue.is_done

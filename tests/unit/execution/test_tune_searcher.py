@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from nlgraft.execution import tune_searcher
-from nlgraft.execution.scheduling import OUTCOME, REASON, REPORT, STEP, TRIAL_ID, VALUE
 from nlgraft.execution.sweep_board import LEFT_OUT, Outcome
+from nlgraft.execution.trainable import OUTCOME, REASON, REPORT, STEP, TRIAL_ID, VALUE
 from nlgraft.execution.tune_searcher import TuneSearcher
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord
@@ -132,7 +132,7 @@ def test_the_end_of_a_trial(
     call: tuple[str, ...],
 ) -> None:
     record = TrialRecord(fingerprint="x", config={}, seed=1, state="finished")
-    store.write_record("trials", "x", record.to_json())
+    store.records.write("trials", "x", record.to_json())
     bench = Bench(store, trial("x"))
     bench.searcher.suggest("t1")
     bench.ended["t1"] = outcomes
@@ -159,7 +159,7 @@ def test_a_training_that_stood_still_fails_with_its_stacks(store: ArtifactStore)
 
 def test_of_a_batch_whose_process_died_one_trial_is_lost_and_the_rest_goes_back(store: ArtifactStore) -> None:
     record = TrialRecord(fingerprint="a", config={}, seed=1, state="finished")
-    store.write_record("trials", "a", record.to_json())
+    store.records.write("trials", "a", record.to_json())
     bench = Bench(store, *map(trial, "abcd"), num_following=3)
     bench.searcher.suggest("t1")
     assert bench.assigned == {"t1": "abcd"}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from nlgraft.execution.waiting import Wait, place_text, unplaced
+from nlgraft.basics.pacing import Wait
+from nlgraft.execution.sweep import place_text, unplaced
 
 
 def test_a_wait_is_told_every_thirty_seconds_and_begins_anew_after_something_ran() -> None:

@@ -32,8 +32,8 @@ def test_trial_record_round_trip(store: ArtifactStore):
         host="here",
         attempt=2,
     )
-    store.write_record("trials", "abc", record.to_json())
-    back = store.read_record("trials", "abc", TRIAL_RECORD)
+    store.records.write("trials", "abc", record.to_json())
+    back = store.records.read("trials", "abc", TRIAL_RECORD)
     assert back is not None
     assert math.isnan(back.metrics["dev/loss"])
     assert math.isnan(back.curves["train/loss"][1][1])
@@ -43,42 +43,42 @@ def test_trial_record_round_trip(store: ArtifactStore):
 
 def test_list_by_prefix(store: ArtifactStore):
     for key in ("study1/00001", "study1/00002", "study10/00001", "other"):
-        store.write_record("proposals", key, {"key": key})
-    assert list(store.list_records("proposals", ANY, "study1/")) == ["study1/00001", "study1/00002"]
-    assert list(store.list_records("proposals", ANY, "study1")) == [
+        store.records.write("proposals", key, {"key": key})
+    assert list(store.records.list("proposals", ANY, "study1/")) == ["study1/00001", "study1/00002"]
+    assert list(store.records.list("proposals", ANY, "study1")) == [
         "study1/00001",
         "study1/00002",
         "study10/00001",
     ]
-    assert len(store.list_records("proposals", ANY)) == 4
-    assert store.list_records("trials", ANY) == {}
-    assert store.read_record("proposals", "study2", ANY) is None
+    assert len(store.records.list("proposals", ANY)) == 4
+    assert store.records.list("trials", ANY) == {}
+    assert store.records.read("proposals", "study2", ANY) is None
 
 
 @pytest.mark.parametrize("content", [b"", b'{"state": "fin', b"\x00" * 20, b"[1]"])
 def test_garbage_is_set_aside_and_named(
     store: ArtifactStore, tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
 ):
-    store.write_record("trials", "good", {"state": "finished"})
-    store.write_record("trials", "bad", {"state": "finished"})
+    store.records.write("trials", "good", {"state": "finished"})
+    store.records.write("trials", "bad", {"state": "finished"})
     path = tmp_path / "store" / "records" / "trials" / "bad.json"
     path.write_bytes(content)
-    assert store.list_records("trials", ANY) == {"good": {"state": "finished"}}
+    assert store.records.list("trials", ANY) == {"good": {"state": "finished"}}
     assert "records/trials/bad.json cannot be read" in caplog.text
     assert path.with_name("bad.json.corrupt").read_bytes() == content
-    assert store.read_record("trials", "bad", ANY) is None
-    store.write_record("trials", "bad", {"state": "failed"})
-    assert store.read_record("trials", "bad", ANY) == {"state": "failed"}
+    assert store.records.read("trials", "bad", ANY) is None
+    store.records.write("trials", "bad", {"state": "failed"})
+    assert store.records.read("trials", "bad", ANY) == {"state": "failed"}
 
 
 def test_misuse_is_refused(store: ArtifactStore):
     with pytest.raises(ContractError, match="record key"):
-        store.write_record("trials", "../escape", {})
+        store.records.write("trials", "../escape", {})
     with pytest.raises(ContractError, match="trials/abc"):
-        store.write_record("trials", "abc", {"x": math.nan})
+        store.records.write("trials", "abc", {"x": math.nan})
     with pytest.raises(ContractError, match="trials/abc"):
-        store.write_record("trials", "abc", {"x": {1, 2}})
-    assert store.list_records("trials", ANY) == {}
+        store.records.write("trials", "abc", {"x": {1, 2}})
+    assert store.records.list("trials", ANY) == {}
 
 
 @pytest.mark.parametrize(
@@ -95,10 +95,10 @@ def test_a_record_of_another_form_counts_as_missing(
 ):
     record = TrialRecord(fingerprint="abc", config={}, seed=None, state="finished")
     whole = record.to_json()
-    store.write_record("trials", "abc", {} if change is None else {**whole, **change})
+    store.records.write("trials", "abc", {} if change is None else {**whole, **change})
     assert trial_record(store, "abc") is None
     assert f"records/trials/abc.json cannot be read ({problem}" in caplog.text
-    store.write_record("trials", "abc", whole)
+    store.records.write("trials", "abc", whole)
     assert trial_record(store, "abc") == record
 
 
@@ -108,7 +108,7 @@ def test_a_record_holds_no_credentials(store: ArtifactStore):
     record = TrialRecord(
         fingerprint="abc", config={}, seed=None, state="failed", reason=reason, stages=[stage]
     )
-    store.write_record("trials", "abc", record.to_json())
+    store.records.write("trials", "abc", record.to_json())
     for version in (record, trial_record(store, "abc")):
         assert version is not None
         assert "s3cret" not in str(version)

@@ -21,12 +21,12 @@ def test_what_stages_write_is_accepted(tmp_path):
 )
 def test_what_is_no_curve_is_refused(tmp_path, points):
     (tmp_path / "curves.json").write_text(json.dumps({"dev/loss": points}))
-    with pytest.raises(ContractError, match=r"'dev/loss' is not a list of \[step, value, unix_ms\]"):
+    with pytest.raises(ContractError, match=r"^curves.json: dev/loss.*\[step, value, unix_ms\]"):
         check_results(tmp_path)
 
 
 @pytest.mark.parametrize("entry", [3, None, {}, {"value": None}, {"value": True}, {"value": "high"}])
 def test_what_is_no_metric_is_refused(tmp_path, entry):
     (tmp_path / "metrics.json").write_text(json.dumps({"test/bleu": entry}))
-    with pytest.raises(ContractError, match=r"'test/bleu' is .*write \{'value': a number"):
+    with pytest.raises(ContractError, match=r"^metrics.json: test/bleu.*\"value\": a number"):
         check_results(tmp_path)

@@ -144,7 +144,7 @@ def test_a_place_that_refuses_is_named_with_a_remedy(
     for name in ("write_bytes", "mkdir", "unlink"):
         monkeypatch.setattr(Path, name, refuse)
     for use in (
-        lambda: store.write_record("trials", "x", {}),
+        lambda: store.records.write("trials", "x", {}),
         lambda: store.leases.lock_study("x"),
         lambda: store.new_scratch(number(2)),
         lambda: store.discard(number(1)),

@@ -109,7 +109,10 @@ def test_damaged_result_is_made_again(store: ArtifactStore, damage: str):
         ("raising", "raising: ValueError: the reason"),
         ("leaving", "leaving: SystemExit: 3"),
         ("not_finite", "not_finite: FloatingPointError: metric test/bleu is nan"),
-        ("worded", "worded: ContractError: metrics.json: 'test/bleu' is {'value': 'high'}; write"),
+        (
+            "worded",
+            "worded: ContractError: metrics.json: test/bleu.value: Input should be a valid number; write",
+        ),
         ("silent", "silent: no result: no stage of the trial wrote a metrics.json"),
         ("absent", "absent: ContractError: stage absent: pipeline_stages has no function 'run_absent'"),
     ],

@@ -16,16 +16,6 @@ from nlgraft.stages import masked_lm_graph as masked_pieces
 from nlgraft.stages import metrics
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import MaskedLMConfig, VectorsConfig
-from nlgraft.stages.exchange_kinds import (
-    EXCHANGE,
-    PLAN,
-    VECTORS,
-    ExchangeInputs,
-    PlanInputs,
-    PlanSettings,
-    VectorInputs,
-    VectorSettings,
-)
 from nlgraft.stages.masked_lm_graph import (
     BERT2BERT,
     TRAIN_MASKED,
@@ -34,8 +24,18 @@ from nlgraft.stages.masked_lm_graph import (
     TrainMaskedSettings,
 )
 from nlgraft.stages.released_graph import checkpoint_settings
+from nlgraft.stages.shared_kinds import (
+    EXCHANGE,
+    PLAN,
+    VECTORS,
+    ExchangeInputs,
+    PlanInputs,
+    PlanSettings,
+    TrainLanguageModelInputs,
+    VectorInputs,
+    VectorSettings,
+)
 from nlgraft.stages.stage_kind import NoSettings
-from nlgraft.stages.training_settings import TrainLanguageModelInputs
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import TokenizerConfig, WordTokenizerConfig
 from nlgraft.training.masked_lm_training import read_masked_lm

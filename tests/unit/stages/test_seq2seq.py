@@ -66,19 +66,17 @@ def scored(trained, text, view=None, splits=("dev", "test"), **score):
 BOTH = View(sources=(Side(stream="source 0"), Side(stream="source 1")))
 
 
+def two_sources(store, splits=("dev", "test"), max_tokens=60):
+    """A training on both sources: its text, its record, and the function that finds its artifacts."""
+    text = texts(is_shared=False, max_tokens=max_tokens)
+    settings = TrainSettings(train=TRAIN, model=model(num_sources=2), view=BOTH)
+    trained = pieces.train("trained", text, settings, seed=1)
+    return text, *finish(store, scored(trained, text, BOTH, splits))
+
+
 def test_two_sources_from_pieces(store):
-    view = BOTH
-    text = texts(is_shared=False)
-    settings = TrainSettings(train=TRAIN, model=model(num_sources=2), view=view)
-    record, at = finish(store, scored(pieces.train("trained", text, settings, seed=1), text, view))
-    declared = {
-        **TEXT,
-        **OUTPUT,
-        **SAVED,
-        **TRAINING,
-        **NATS_PER_CHAR,
-    }
-    assert set(record.metrics) <= set(declared)
+    text, record, at = two_sources(store)
+    assert set(record.metrics) <= {*TEXT, *OUTPUT, *SAVED, *TRAINING, *NATS_PER_CHAR}
     assert {"test/bleu", "test/reference_length", "test/hypothesis_length", "dev/nats_per_char"} <= set(
         record.metrics
     )
@@ -107,31 +105,22 @@ def test_scores_under_a_prefix_keep_their_segments(store):
 
 
 def test_dev_loss_and_lengths_by_hand(store):
-    """Nats per character is the dev loss of the segments over the characters of the references."""
-    view, text = BOTH, texts(is_shared=False)
-    settings = TrainSettings(train=TRAIN, model=model(num_sources=2), view=view)
-    record, at = finish(store, scored(pieces.train("trained", text, settings, seed=1), text, view))
-    references = read_corpus(at("task_corpus") / "dev").target
+    _, record, at = two_sources(store)
     losses = load_file(at("trained") / "segments-dev.safetensors")["loss"]
     assert record.metrics["dev/loss"] == pytest.approx(losses[:, 0].sum() / losses[:, 1].sum())
-    assert record.metrics["dev/nats_per_char"] == pytest.approx(
-        losses[:, 0].sum() / sum(len(line) for line in references)
-    )
     targets = read_encoded(at("task_encoded"), "dev").stream("target")
     assert record.metrics["dev/reference_length"] == targets.lengths.mean()
     assert losses[:, 1].tolist() == (targets.lengths + 1).tolist()
 
 
-@pytest.mark.parametrize("max_tokens", [15, 1])
-def test_nats_per_character_are_of_lines_that_were_not_cut(store, max_tokens):
-    """Nothing is said of the characters that the model was not asked for; without a whole line, of none."""
-    view, text = BOTH, texts(is_shared=False, max_tokens=max_tokens)
-    settings = TrainSettings(train=TRAIN, model=model(num_sources=2), view=view)
-    record, at = finish(store, scored(pieces.train("trained", text, settings, seed=1), text, view, ("dev",)))
+@pytest.mark.parametrize(("max_tokens", "are_whole"), [(60, {True}), (15, {True, False}), (1, {False})])
+def test_nats_per_character_are_of_lines_that_were_not_cut(store, max_tokens, are_whole):
+    """Dev loss over characters of the references, where the model read them; without a whole line, none."""
+    text, record, at = two_sources(store, ("dev",), max_tokens)
     references = read_corpus(at("task_corpus") / "dev").target
     encoded = open_tokenizer(store.fetch(text.tokenizers["target"])).encode(references)
     whole = [row for row, ids in enumerate(encoded) if len(ids) <= max_tokens]
-    assert len(whole) == 0 if max_tokens == 1 else 0 < len(whole) < len(references)
+    assert {row in whole for row in range(len(references))} == are_whole
     nats = load_file(at("trained") / "segments-dev.safetensors")["loss"][whole, 0].sum()
     expected = nats / sum(len(references[row]) for row in whole) if whole else None
     assert record.metrics.get("dev/nats_per_char") == pytest.approx(expected)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,6 @@ class _Settings(Settings):
     betas: tuple[float, float] = (0.9, 0.98)
 
 
-@dataclass(frozen=True, kw_only=True)
 class _Inputs(Inputs[T]):
     encoded: T
     start: T | None = None

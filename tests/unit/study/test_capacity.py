@@ -3,7 +3,7 @@
 import pytest
 
 from nlgraft.study.data.study import Resources
-from nlgraft.study.planning.capacity import capacity_problems, max_concurrent
+from nlgraft.study.planning.cost import capacity_problems, max_concurrent
 
 
 @pytest.mark.parametrize(

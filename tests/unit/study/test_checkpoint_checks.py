@@ -16,6 +16,7 @@ from transformers.models.auto.modeling_auto import (
 from nlgraft.basics.errors import DataError
 from nlgraft.nn.checkpoint_files import CAUSAL_TYPES, ENCODERS
 from nlgraft.study.public import Study
+from tests.contract.toy_arms import study_of
 from tests.contract.toys.embedding_transfer import ARMS as EXCHANGE
 from tests.contract.toys.llm_vocabulary import ARMS as LLM
 from tests.contract.toys.multi_source import ARMS as TRICE
@@ -30,15 +31,10 @@ SPM = "sentencepiece.bpe.model"
 
 
 def study(system, toy, metric="dev/bleu", direction="maximize", **base):
-    settings = {name: value for name, value in toy.items() if name != "data"} | base
-    return {
-        "name": "released",
-        "system": f"trainables.{system}",
-        "data": toy["data"] | ({"max_tokens": 60} if "task" in toy["data"] else {}),
-        "base": {name: value for name, value in settings.items() if value is not None},
-        "objective": {"metric": metric, "direction": direction},
-        "seeds": [1],
-    }
+    settings = {name: value for name, value in (toy | base).items() if value is not None}
+    if "task" in toy["data"]:
+        settings["data"] = toy["data"] | {"max_tokens": 60}
+    return study_of(system, settings, metric, direction)
 
 
 def trice_mbart(path):

@@ -21,6 +21,7 @@ from nlgraft.study.public import Study
 from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
+from tests.contract.toy_arms import study_of
 from tests.contract.toys.multi_source import ARMS as TRICE_ARMS
 from tests.contract.toys.vocabulary_transfer import ARMS
 
@@ -73,13 +74,22 @@ def test_a_plan_lists_the_mistakes_of_all_files(study, tmp_path):
     assert len(message.split("\n")) == 2
 
 
-def test_a_corpus_that_the_store_holds_is_not_read_again(study, tmp_path):
-    store = ArtifactStore.open(tmp_path / "store")
+@pytest.fixture
+def store(tmp_path):
+    return ArtifactStore.open(tmp_path / "store")
+
+
+def put(store, stage):
+    """Publish an artifact of a stage without making it."""
+    scratch = store.new_scratch(stage)
+    (scratch / "x").write_text("x")
+    store.publish(stage, scratch)
+
+
+def test_a_corpus_that_the_store_holds_is_not_read_again(study, store):
     assert check_cells(study, cells(study), store).corpora
     (corpus,) = [stage for stage in study.plan().trials[0].graph.stages if "corpus" in stage.locations]
-    scratch = store.new_scratch(corpus)
-    (scratch / "x").write_text("x")
-    store.publish(corpus, scratch)
+    put(store, corpus)
     assert check_cells(study, cells(study), store).corpora == {}
 
 
@@ -131,14 +141,11 @@ def test_constructed_corpora_that_differ_in_size_alone_are_made_once(monkeypatch
             assert read.streams() == generate(config, split), "as if it had been made alone"
 
 
-def test_stages_after_a_stored_one_are_checked(tmp_path):
+def test_stages_after_a_stored_one_are_checked(store):
     stored, other = (
         pieces.corpus("bitext", ConlangConfig(corpus="conlang", train=number)) for number in (50, 60)
     )
-    store = ArtifactStore.open(tmp_path / "store")
-    scratch = store.new_scratch(stored)
-    (scratch / "x").write_text("x")
-    store.publish(stored, scratch)
+    put(store, stored)
     for corpus, num_warnings in ((stored, 0), (other, 1)):
         warnings = check_data([StageGraph(stored), StageGraph(large_vocabulary(corpus))], store).warnings
         assert ["vocab_size is 20000" in warning for warning in warnings][:1] == [True] * num_warnings
@@ -172,20 +179,12 @@ def test_a_plan_warns_of_scored_text_in_any_other_training_text(tmp_path, monkey
     downstream = {s: {"sources": f"{s}.source", "label": f"{s}.label"} for s in ("train", "dev", "test")}
     text = {"train": {"sources": "more.source"}, "dev": {"sources": "held.source"}}
     text["test"] = text["dev"]
-    toy = ARMS["vipi"]
     data = {
         "upstream": {"corpus": "files", **text},
         "downstream": {"corpus": "files", **downstream},
         "unlabelled": {"corpus": "files", **text, "max_line_chars": 9000},
     }
-    document = {
-        "name": "leak",
-        "system": "trainables.vocabulary_transfer",
-        "data": data,
-        "base": {name: value for name, value in toy.items() if name != "data"},
-        "objective": {"metric": "dev/accuracy", "direction": "maximize"},
-        "seeds": [1],
-    }
+    document = study_of("vocabulary_transfer", ARMS["vipi"] | {"data": data}, "dev/accuracy")
     plan = Study.from_dict(document).plan()
     overlaps = [warning for warning in plan.warnings if "training text of" in warning]
     assert [warning.split(";")[0] for warning in overlaps] == [
@@ -202,15 +201,9 @@ def classified(directory, **labels):
         (directory / f"{split}.source").write_text("".join(f"{split} line {n}\n" for n in range(len(rows))))
         (directory / f"{split}.label").write_text("".join(f"{label}\n" for label in rows))
     files = {s: {"sources": f"{s}.source", "label": f"{s}.label"} for s in ("train", "dev", "test")}
-    toy = ARMS["vipi"]
-    return {
-        "name": "labels",
-        "system": "trainables.vocabulary_transfer",
-        "data": toy["data"] | {"downstream": {"corpus": "files", **files}},
-        "base": {name: value for name, value in toy.items() if name != "data"},
-        "objective": {"metric": "dev/accuracy", "direction": "maximize"},
-        "seeds": [1],
-    }
+    document = study_of("vocabulary_transfer", ARMS["vipi"], "dev/accuracy")
+    document["data"] = document["data"] | {"downstream": {"corpus": "files", **files}}
+    return document
 
 
 LABELS = ["a", "b"] * 15
@@ -263,16 +256,9 @@ def test_text_that_has_the_separator_of_joined_sentences_is_refused_by_the_plan(
                 "".join(f"{side} {n // 3} {split}\n" for n in range(30))
             )
     (tmp_path / "dev.target").write_text("a <sep> b\n" + "c\n" * 29)
-    toy = TRICE_ARMS["two sentences joined"]
     files = {s: {r: f"{s}.{r}" for r in ("sources", "target", "document")} for s in ("train", "dev", "test")}
-    document = {
-        "name": "separator",
-        "system": "trainables.multi_source",
-        "data": toy["data"] | {"task": {"corpus": "files", **files}},
-        "base": {name: value for name, value in toy.items() if name != "data"},
-        "objective": {"metric": "dev/bleu", "direction": "maximize"},
-        "seeds": [1],
-    }
+    document = study_of("multi_source", TRICE_ARMS["two sentences joined"], "dev/bleu")
+    document["data"] = document["data"] | {"task": {"corpus": "files", **files}}
     with pytest.raises(DataError, match="task_joined: dev: 1 of 30 lines of target have '<sep>'"):
         Study.from_dict(document).plan()
     document["base"]["documents"] = "apart"
@@ -302,10 +288,10 @@ def test_a_run_checks_the_data_before_it_starts_anything(study, tmp_path):
     assert not (tmp_path / "nlgraft_store" / "mlflow.db").exists()
 
 
-def test_a_run_tells_the_warnings(study, tmp_path, monkeypatch):
+def test_a_run_tells_the_warnings(study, store, monkeypatch):
     heard = []
     monkeypatch.setattr(Leases, "lock_study", lambda *_, **__: pytest.fail("checked too late"))
-    run = Run(study, ArtifactStore.open(tmp_path / "store"), cells(study), "", on_event=heard.append)
+    run = Run(study, store, cells(study), "", on_event=heard.append)
     with pytest.raises(pytest.fail.Exception):
         run.result()
     assert [event.message for event in heard if "vocab_size is 20000" in event.message]

@@ -39,7 +39,7 @@ def messages(text):
         ("~", None),
         ("", None),
         ('"1"', "1"),
-        ("'true'", "true"),
+        ("'true' # a comment", "true"),
         (".5", 0.5),
         ("3.", 3.0),
         ("-0", 0),
@@ -115,10 +115,6 @@ def test_a_bomb_of_aliases_is_refused_without_being_expanded():
     assert len(refusals) == 40 + 39 * 10
 
 
-def test_a_quoted_number_stays_text_and_comments_are_no_values():
-    assert parse("a: '1' # b\n").values == {"a": "1"}
-
-
 def test_files_that_cannot_be_read_are_problems(tmp_path):
     (tmp_path / "latin.yaml").write_bytes("a: ü".encode("latin-1"))
     (tmp_path / "bom.yaml").write_bytes(b"\xef\xbb\xbfa: 1")
@@ -126,6 +122,9 @@ def test_files_that_cannot_be_read_are_problems(tmp_path):
     (tmp_path / "mine.yaml").write_text("a: 1")
     message = read_file(tmp_path / "mien.yaml").problems[0].message
     assert message.endswith("cannot be read: No such file or directory. Did you mean 'mine.yaml'?")
+    assert (
+        read_file(tmp_path / "mine.yaml@tiny").problems[0].message.endswith(f"{tmp_path / 'mine.yaml'} @tiny")
+    )
     assert "cannot be read: Is a directory" in read_file(tmp_path).problems[0].message
     assert "is not UTF-8: byte 0xfc at offset 3" in read_file(tmp_path / "latin.yaml").problems[0].message
     assert read_file(tmp_path / "bom.yaml").values == {"a": 1}

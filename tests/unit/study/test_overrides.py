@@ -2,6 +2,7 @@
 
 import pytest
 
+from nlgraft.basics.errors import StudyError
 from nlgraft.study.public import Study
 
 
@@ -127,8 +128,6 @@ def test_variables_of_scales_that_are_not_used_may_be_unset(good):
 
 
 def test_problems_of_overridden_values_name_no_line(tmp_path):
-    from nlgraft.basics.errors import StudyError
-
     path = tmp_path / "study.yaml"
     path.write_text(
         "name: toy\nsystem: toy_system\ndata: {corpus: conlang}\nbase: {train: {max_steps: 5}}\n"
@@ -137,8 +136,5 @@ def test_problems_of_overridden_values_name_no_line(tmp_path):
     with pytest.raises(StudyError) as caught:
         Study.from_yaml(path, ["train.max_steps=0"])
     messages = {problem.path: problem.message for problem in caught.value.problems}
-    assert (
-        messages["base.train.max_steps"] == "expected int >= 1, got 0 (line 4)"
-        or "line" not in (messages["base.train.max_steps"])
-    )
+    assert messages["base.train.max_steps"] == "expected int >= 1, got 0"
     assert messages["budget.trials"] == "expected int >= 1 or null, got 0 (line 7)"

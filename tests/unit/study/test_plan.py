@@ -127,13 +127,6 @@ def test_the_json_holds_what_the_command_line_promises(study):
     assert document["problems"] == []
 
 
-def test_warnings_of_a_plan(good):
-    good["budget"] = {"trials": 3}
-    good["factors"]["depth"]["levels"] = [2, 3]
-    warnings = plan(Study.from_dict(good)).warnings
-    assert "budget.trials: 3 trials end a run before its 8; run it again to go on" in warnings
-
-
 def test_merged_combinations_are_planned_once_and_noted(good):
     good["factors"] = {
         "merge": {"target": "model.merge", "levels": ["sum", "average"], "baseline": "sum"},

@@ -14,9 +14,8 @@ from nlgraft.basics.errors import ContractError
 from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.stages.shared_kinds import PRECISION, NoInputs, TrainingSettings
 from nlgraft.stages.stage_kind import StageKind
-from nlgraft.stages.text_kinds import NoInputs
-from nlgraft.stages.training_settings import PRECISION, TrainingSettings, precision_inputs
 from nlgraft.training import precision
 from nlgraft.training.loop import train
 from nlgraft.training.losses import Seq2SeqObjective
@@ -49,7 +48,7 @@ def times(monkeypatch, fp32_s, bf16_s):
 def chosen(tmp_path, monkeypatch):
     """Give a store after the stage ran, what it chose, and its metrics."""
     store = ArtifactStore.open(str(tmp_path / "store"))
-    stage = precision_inputs(AUTO)[PRECISION_INPUT]
+    stage = TrainingSettings(train=AUTO).further_inputs()[PRECISION_INPUT]
     execute_stage(stage, store, reporter=NullReporter())
     directory = store.fetch(stage)
     return directory, *(
@@ -114,8 +113,11 @@ def test_a_training_without_the_measurement_is_refused(tmp_path):
 
 
 def test_only_auto_has_the_stage_and_all_its_trainings_share_one():
-    assert precision_inputs(AUTO.model_copy(update={"precision": "bf16"})) == {}
-    first, other = (precision_inputs(AUTO.model_copy(update={"max_steps": steps})) for steps in (1, 2))
+    assert TrainingSettings(train=AUTO.model_copy(update={"precision": "bf16"})).further_inputs() == {}
+    first, other = (
+        TrainingSettings(train=AUTO.model_copy(update={"max_steps": steps})).further_inputs()
+        for steps in (1, 2)
+    )
     assert first == other
     assert first[PRECISION_INPUT].is_distributed == PRECISION.is_distributed is True
 

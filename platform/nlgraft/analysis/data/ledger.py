@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from nlgraft.pipeline.fingerprint import dotted, fingerprint
-from nlgraft.pipeline.journal import Journal
+from nlgraft.pipeline.record_store import Journal
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
@@ -112,11 +112,13 @@ class NoisePrior:
         df: Degrees of freedom d0 that it counts for.
         variance: Its variance s0^2.
         studies: Names of the studies.
+        is_published: True if they are nlgraft's own, and none of the store's is alike.
     """
 
     df: float
     variance: float
     studies: tuple[str, ...] = ()
+    is_published: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,10 +128,14 @@ class Training:
     Attributes:
         kind: Digest of its system, data but for test lines, stages that are trained, their steps and sizes.
         weights: Digest of the trainings themselves, which cells share that differ in decoding alone.
+        stages: Names of the stages that are trained for each seed, sorted.
+        num_tokens: Tokens that they are trained on in one seed, in steps times tokens a step; 0 if unknown.
     """
 
     kind: str
     weights: str
+    stages: tuple[str, ...] = ()
+    num_tokens: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,9 +290,11 @@ def training_of(study: Study, cell: Cell) -> Training:
             stage.num_steps,
             stage.size.tokens_per_step,
             (stage.size.num_parameters or 0).bit_length(),
+            *([] if stage.seed == _ANY_SEED else ["once for all seeds"]),
         ]
         for stage in trained
     }
+    varying = [stage for stage in trained if stage.seed == _ANY_SEED]
     config = resolve_config(study, cell, has_absolute_paths=False).model_dump(mode="json")
     data = {
         path: value
@@ -296,6 +304,8 @@ def training_of(study: Study, cell: Cell) -> Training:
     return Training(
         kind=fingerprint({"system": study.system, "sizes": sizes, "data": data})[:_DIGITS],
         weights=fingerprint({stage.fingerprint: stage.name for stage in trained})[:_DIGITS],
+        stages=tuple(sorted(stage.name for stage in varying)),
+        num_tokens=sum((stage.num_steps or 0) * stage.size.tokens_per_step for stage in varying),
     )
 
 

@@ -134,7 +134,7 @@ def cost_of(trials: Sequence[TrialResult], store: ArtifactStore | None) -> Cost:
     lost_s = _lost(trials)
     needed, searched = (_stages(trials, kind) for kind in ("replicate", "search"))
     fingerprints = {trial.fingerprint for trial in trials}
-    records = {} if store is None else store.list_records("trials", TRIAL_RECORD)
+    records = {} if store is None else store.records.list("trials", TRIAL_RECORD)
     others = [record for record in records.values() if record.fingerprint not in fingerprints]
     return Cost(
         total_s=sum(took.values()) + sum(lost_s.values()),

@@ -18,7 +18,7 @@ from nlgraft.analysis.data.ledger import Segments, open_ledger, scored_lines
 from nlgraft.analysis.data.results import Results
 from nlgraft.basics.wording import timestamp
 from nlgraft.pipeline.fingerprint import canonical_json, dotted, fingerprint
-from nlgraft.pipeline.journal import Journal
+from nlgraft.pipeline.record_store import Journal
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.claim import Claim, claims_of

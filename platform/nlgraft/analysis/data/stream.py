@@ -17,7 +17,7 @@ from pydantic import JsonValue
 
 from nlgraft.basics.errors import DataError, nearest
 from nlgraft.basics.wording import timestamp
-from nlgraft.pipeline.journal import Journal, Pages
+from nlgraft.pipeline.record_store import Journal, Pages
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord, trial_record
 from nlgraft.study.data.design import cells

@@ -188,7 +188,9 @@ class Comparison:
         """What tells the noise between seeds, with degrees of freedom; empty without a prior."""
         if self.prior is None or self.seed_variance is None:
             return ""
-        num, earlier = self.num_seeds - 1, count(len(self.prior.studies), "earlier one")
+        num = self.num_seeds - 1
+        origin = "published" if self.prior.is_published else "earlier"
+        earlier = count(len(self.prior.studies), f"{origin} one")
         further = f"{self.df - num:.1f} of "
         if self.is_noisier:
             others = f" + {further}its other cells" if self.df > num else ""

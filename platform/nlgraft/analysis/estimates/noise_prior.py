@@ -20,6 +20,11 @@ noise is not normal. So a prior never says more than its studies (``benchmarks/n
 **When it does not fit.** `is_like` compares the variance of a whole study with the prior's, before a mean is
 looked at. In the place of a prior that is too low, a study's pooled variance moderates, with the degrees of
 freedom that it has beyond those of one comparison (`applicable`).
+
+**An empty store** borrows from the studies that nlgraft ships (`published_prior`): of the same system and
+metric, and of a like size, but of other text. Two degrees of freedom are the most that they count for: then
+four arms of three seeds err no more than .05 even if their deviation is twice the published one, and a single
+arm .08; an effect of two deviations among four is found in .30 of studies instead of .15.
 """
 
 from __future__ import annotations
@@ -34,6 +39,7 @@ import numpy as np
 from scipy.special import digamma, fdtrc, polygamma, stdtr
 
 from nlgraft.analysis.data.ledger import Entry, NoisePrior, Training
+from nlgraft.analysis.data.published_noise import PublishedNoise
 from nlgraft.analysis.data.trials import Array
 
 _BETWEEN = 0.1
@@ -41,6 +47,9 @@ _WEIGHT = 0.5
 WEIGHT_OF_STUDIES = 0.75
 """Of the degrees of freedom of earlier studies, where noisier ones fall back (`applicable`)."""
 
+_PUBLISHED_DF = 2.0
+_LIKE_SIZE = 4.0
+"""Factor within which trained tokens and test segments of a published study are alike."""
 _EXACT = 1e-9
 _PLACES = np.linspace(-8.0, 8.0, 401)
 _DENSITY = np.exp(-(_PLACES**2) / 2) / np.exp(-(_PLACES**2) / 2).sum()
@@ -187,6 +196,52 @@ def prior_from(
     varying = {study: variance for study, variance in variances.items() if variance.variance > 0}
     prior = prior_of(varying.values(), WEIGHT_OF_STUDIES)
     return prior and replace(prior, studies=tuple(varying))
+
+
+def published_prior(
+    rows: Iterable[PublishedNoise],
+    system: str,
+    metric: str,
+    trainings: Sequence[Training],
+    num_segments: int,
+    judged: Mapping[str, Collection[int]],
+) -> NoisePrior | None:
+    """Fit a prior to published studies of a like size.
+
+    Args:
+        rows: What is published.
+        system: The system.
+        metric: The metric.
+        trainings: The trainings that are compared.
+        num_segments: Segments of the test set.
+        judged: Seeds by digest of the settings of the trials that the prior will judge; a study that shares
+            one does not enter.
+    """
+    stages = {training.stages for training in trainings}
+    num_tokens = max(training.num_tokens for training in trainings)
+
+    def distance(row: PublishedNoise) -> float:
+        """Factor between the trained tokens; infinite where a study is not alike, or judged itself."""
+        is_like = (row.system, row.metric, set(row.stages)) == (system, metric, stages)
+        is_judged = any(set(row.seeds) & set(judged.get(config, ())) for config in row.configs)
+        # A single segment stands for lines that the store does not hold.
+        are_known = 1 not in (row.num_segments, num_segments)
+        factors = [_factor(row.num_tokens, num_tokens)]
+        factors += [_factor(row.num_segments, num_segments)] if are_known else []
+        return math.inf if is_judged or not is_like or max(factors) > _LIKE_SIZE else factors[0]
+
+    closest: dict[str, PublishedNoise] = {}
+    for row in sorted(rows, key=distance):
+        if math.isfinite(distance(row)):
+            closest.setdefault(row.study, row)
+    prior = prior_of(StudyVariance(row.variance, row.df) for row in closest.values())
+    if prior is None:
+        return None
+    return replace(prior, df=min(prior.df, _PUBLISHED_DF), studies=tuple(closest), is_published=True)
+
+
+def _factor(a: float, b: float) -> float:
+    return max(a, b) / min(a, b) if min(a, b) > 0 else math.inf
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,11 @@ from nlgraft.analysis.data.ledger import (
     record,
 )
 from nlgraft.analysis.data.loading import ScoredLines, scored_lines_of
+from nlgraft.analysis.data.published_noise import published_noise
 from nlgraft.analysis.data.registration import SHOWN_DIGITS, Registration, register
 from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.estimates.effects import Contrast, Effect
-from nlgraft.analysis.estimates.noise_prior import paired_kinds, prior_from
+from nlgraft.analysis.estimates.noise_prior import paired_kinds, prior_from, published_prior
 from nlgraft.analysis.estimates.question import Question
 from nlgraft.analysis.policy.compared import ComparedResults
 from nlgraft.analysis.policy.planned import with_levels
@@ -122,8 +123,19 @@ class RecordedResults(ComparedResults):
             entries = self._past_of(metric).whole.values()
             others = [entry for entry in entries if entry.study != self.study.name]
             judged = dict.fromkeys(self._keys.values(), self.own_plan.seeds)
-            self._fresh_priors[metric, kinds] = prior_from(others, metric, kinds, judged)
+            prior = prior_from(others, metric, kinds, judged)
+            self._fresh_priors[metric, kinds] = prior or self._published_prior(metric, labels)
         return self._fresh_priors[metric, kinds]
+
+    def _published_prior(self, metric: str, labels: Sequence[str]) -> NoisePrior | None:
+        judged = dict.fromkeys(self._configs.values(), self.own_plan.seeds)
+        compared = [self.trainings[label] for label in labels]
+        rows, num_segments = published_noise(), self.num_segments(metric)
+        return published_prior(rows, self.study.system, metric, compared, num_segments, judged)
+
+    def num_segments(self, metric: str) -> int:
+        """Count what a metric is scored on: test lines or documents; 1 where the store does not hold them."""
+        return self._lines_of(metric).segments.num
 
     @cached_property
     def _fresh_priors(self) -> dict[tuple[str, tuple[str, str]], NoisePrior | None]:

@@ -258,12 +258,17 @@ def _priors(result: ComparedResults) -> list[NoisePrior]:
     return list(dict.fromkeys(comparison.prior for comparison in compared if comparison.prior))
 
 
+_EARLIER = "the store's earlier studies of like trainings"
+_PUBLISHED = "studies of the same system and a like size that nlgraft publishes"
+
+
 def _prior_method(result: ComparedResults) -> list[str]:
     return [
-        "The variance between seeds is moderated (Smyth 2004) by that of the store's earlier studies of "
-        f"like trainings ({', '.join(prior.studies)}): {prior.df:.1f} degrees of freedom and a deviation of "
-        f"{prior.variance**0.5:.3g}, frozen when the questions were first asked. A study that is noisier, by "
-        "an F test before any mean is looked at, takes the variance of its own other cells instead."
+        "The variance between seeds is moderated (Smyth 2004) by that of "
+        f"{_PUBLISHED if prior.is_published else _EARLIER} ({', '.join(prior.studies)}): {prior.df:.1f} "
+        f"degrees of freedom and a deviation of {prior.variance**0.5:.3g}, frozen when the questions were "
+        "first asked. A study that is noisier, by an F test before any mean is looked at, takes the variance "
+        "of its own other cells instead."
         for prior in _priors(result)
     ]
 

@@ -22,7 +22,8 @@ def fact_rows(document: Mapping[str, Any]) -> list[tuple[str, str]]:
     source = "assumed" if document["is_assumed"] else "of this study"
     prior = document["prior"]
     if prior is not None:
-        source += f"; {prior['df']:.1f} df of {len(prior['studies'])} earlier ones"
+        studies = "published" if prior["is_published"] else "earlier"
+        source += f"; {prior['df']:.1f} df of {len(prior['studies'])} {studies} ones"
     seed, segment = document["seed_variance"], document["segment_variance"]
     together = "corrected together" if document["is_corrected"] else "not corrected"
     seeds = ", ".join(map(str, document["looks"]))

@@ -66,6 +66,7 @@ def train(context: StageContext) -> None:
 
     training = Training(model, classification_objective, data, settings.train)
     outcome, _ = TrainingTask(training, measure, save).run(context)
+    # How fast it learns, in one number: a method may end equal and be better on the way.
     mean = Score(_curve_mean(outcome), len(dev), "maximize", "trapezoids over steps|points")
     write_metrics(context.directory, {"dev/accuracy.curve": mean})
 
@@ -89,6 +90,7 @@ def _sampled(
 def _curve_mean(outcome: TrainOutcome) -> float:
     """Average the accuracy between the first and the last evaluation over the steps."""
     points = np.array([point[:2] for point in outcome.curves["dev/accuracy"]])
+    # One evaluation has no width to average over.
     if len(points) == 1:
         return float(points[0, 1])
     # The area under the curve, divided by its width.

@@ -18,9 +18,9 @@ from nlgraft.evaluation.scores import Score
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.transformers_lms import TransformersLM, is_causal_lm, load_causal_lm
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.exchange_kinds import EXCHANGE, PLAN, SIDE, VECTORS, PlanInputs, PlanSettings
-from nlgraft.stages.run.new_rows import TABLES
 from nlgraft.stages.run.text_stages import REPORT_FILE, read_encoded
+from nlgraft.stages.run.training_task import TABLES
+from nlgraft.stages.shared_kinds import EXCHANGE, PLAN, SIDE, VECTORS, PlanInputs, PlanSettings
 from nlgraft.text.files import write_json
 from nlgraft.training.masked_lm_training import read_masked_lm
 from nlgraft.training.models import DESCRIPTION, fresh_model, read_model, write_model
@@ -210,6 +210,7 @@ def exchange(context: StageContext) -> None:
         norms = norm_report(made, before[side].numpy(), after[side].numpy())
         report[side] = {"rows": made.counts(), "norms": asdict(norms), "warnings": norms.warnings}
     write_json(context.directory / REPORT_FILE, report)
+    # Over all tables, since a trial reports one share.
     kinds = np.concatenate([made.provenance for made in plans.values()])
     copied = float(np.isin(kinds, [int(Provenance.COPY), int(Provenance.SPECIAL)]).mean())
     drawn = float((kinds == int(Provenance.NOISE)).mean())

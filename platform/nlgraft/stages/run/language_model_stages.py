@@ -12,7 +12,7 @@ from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.run.text_stages import read_encoded, text_of, training_budget, vocab_sizes
 from nlgraft.stages.run.training_task import TrainingTask, write_scores
-from nlgraft.stages.training_settings import LANGUAGE_MODEL, UNTRAINED_LANGUAGE_MODEL
+from nlgraft.stages.shared_kinds import LANGUAGE_MODEL, UNTRAINED_LANGUAGE_MODEL
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
 from nlgraft.training.language_model_training import (
@@ -44,6 +44,7 @@ def train(context: StageContext) -> None:
     )
     is_whole_N = _whole_lines(sentences["dev"], settings.max_tokens)
     dev_lines = text_of(read_corpus(inputs.corpus / "dev"), [settings.role])
+    # Of the text, not of its tokens: what vocabularies are compared by.
     characters_N = np.array([len(line) for line in dev_lines])
     vocab_size = vocab_sizes(inputs.encoded)[settings.stream]
     model = fresh_language_model(settings.model.model_copy(update={"vocab_size": vocab_size}), context.seed)

@@ -28,15 +28,15 @@ from nlgraft.stages.masked_lm_graph import (
     WORD_TOKENIZER,
     TrainMaskedSettings,
 )
-from nlgraft.stages.run.new_rows import new_rows_of_one_table
 from nlgraft.stages.run.text_stages import REPORT_FILE, read_encoded, text_of, training_budget
 from nlgraft.stages.run.training_task import (
     SampledLines,
     TrainingTask,
+    new_rows_of_one_table,
     write_scores,
     write_split,
 )
-from nlgraft.stages.training_settings import TrainLanguageModelInputs
+from nlgraft.stages.shared_kinds import TrainLanguageModelInputs
 from nlgraft.text.batches import LengthBatches
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.corpus_config import SPLITS
@@ -87,6 +87,7 @@ def train(context: StageContext) -> None:
     def measure(model: MaskedLM) -> Evaluation:
         return Evaluation.of(masked_losses(model, dev, context.device), _SIGNATURE)
 
+    # With statistics of segments, so that zero-shot losses can be tested as others are.
     at_start: dict[str, Statistics] = {}
     if 0 in settings.report_steps:
         statistics = measure(model).statistics
@@ -166,6 +167,7 @@ def _start_model(
 
 
 def _check_positions(model: MaskedLM, *maskers: Masker) -> None:
+    # Before training: torch would fail at the first long line, perhaps after an hour.
     longest = max(int(masker.tokens.lengths.max(initial=0)) for masker in maskers)
     if model.max_tokens is not None and longest > model.max_tokens:
         raise DataError(

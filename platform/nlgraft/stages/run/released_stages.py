@@ -27,7 +27,6 @@ from nlgraft.nn.conversion.checkpoint import from_hugging_face
 from nlgraft.nn.conversion.encoders import encoder_from_hugging_face, read_encoder_config
 from nlgraft.nn.masked_lm_models import EncoderMaskedLM
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.nn.modes import count_parameters
 from nlgraft.nn.transformers_lms import read_checkpoint_config
 from nlgraft.pipeline.stage import StageContext
@@ -131,11 +130,12 @@ def renumbered(proto: Any, path: Path, languages: Sequence[str] = (), symbols: S
         # A user-defined piece is matched before the model segments, whatever its score.
         made.pieces.add(piece=symbol, score=0.0, type=begin.USER_DEFINED)
     made.pieces.extend(proto.pieces[3:])
-    _number_special_pieces(made)
+    _state_pieces(made)
     return made
 
 
-def _number_special_pieces(proto: Any) -> None:
+def _state_pieces(proto: Any) -> None:
+    """Let a model say which of its pieces are special, and how many there are."""
     spec = proto.trainer_spec
     spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = PAD, UNK, BOS, EOS
     spec.pad_piece, spec.unk_piece, spec.bos_piece, spec.eos_piece = SPECIAL_PIECES
@@ -228,6 +228,7 @@ def read_checkpoint(context: StageContext) -> None:
             f"{path}: {num_theirs} tokens in config.json, but its tokenizer and upstream.start_id {start_id} "
             f"reach to {max(rows)}"
         )
+    # Their ids number one table; with two, each side would need ids of its own.
     if len(released.output_projection.weight) != num_theirs:
         raise DataError(f"{path}: a vocabulary of its own for each side; give a checkpoint with one for both")
     model = with_rows(released, rows, has_silent_copies=info.architecture is Architecture.MARIAN)
@@ -326,7 +327,7 @@ def _with_pieces(proto: Any, pieces: Sequence[str], vocabulary: Container[str]) 
             piece.CopyFrom(pieces_by_name[name])
         if name not in pieces_by_name or name not in vocabulary:
             piece.type = piece.UNUSED
-    _number_special_pieces(made)
+    _state_pieces(made)
     return made
 
 
@@ -400,6 +401,7 @@ def renumbered_wordpiece(
     rest = [i for i, surface in enumerate(vocabulary.surfaces) if surface and i not in names]
     if taken := {vocabulary.surfaces[i] for i in rest} & {*names.values(), *languages, *symbols}:
         raise DataError(f"{where}: {', '.join(sorted(taken))} among its tokens, which are names of ours")
+    # A language begins a target as [CLS] begins a text; a symbol stands between parts, as [SEP] does.
     cls, sep = vocabulary.roles["cls"], vocabulary.roles["sep"]
     ids = [*special, *[cls] * len(languages), *[sep] * len(symbols), *rest]
     first = [*names.values(), *languages, *symbols]
@@ -455,14 +457,10 @@ def read_encoder(context: StageContext) -> None:
 
 def read_architecture(context: StageContext) -> None:
     """Write the description of an encoder-decoder of a BERT's sizes, for a model without pretraining."""
-    write_description(_architecture(context), context.directory)
-
-
-def _architecture(context: StageContext) -> TransformerConfig:
     settings, _ = BERT_ARCHITECTURE.read(context)
     path = context.locations["checkpoint"]
     try:
         config = read_encoder_config(read_checkpoint_config(path, settings.revision), path)
     except ContractError as error:
         raise DataError(f"upstream.checkpoint: {error}") from error
-    return config.model_copy(update={"pad_id": PAD})
+    write_description(config.model_copy(update={"pad_id": PAD}), context.directory)

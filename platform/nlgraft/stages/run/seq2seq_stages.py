@@ -18,9 +18,8 @@ from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.config_parts import MaskedSpansConfig
 from nlgraft.stages.run.context_stages import read_means
-from nlgraft.stages.run.new_rows import new_rows_first
 from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded, text_of, training_budget, vocab_sizes
-from nlgraft.stages.run.training_task import TrainingTask
+from nlgraft.stages.run.training_task import TrainingTask, new_rows_first
 from nlgraft.stages.seq2seq_graph import TRAIN, TrainInputs, TrainSettings
 from nlgraft.text.corpora import read_corpus
 from nlgraft.training.data import EpochStream, SampledText, Seq2SeqData
@@ -89,6 +88,7 @@ def table_sizes(encoded: Path, view: View) -> tuple[int, int]:
     """
     sizes = vocab_sizes(encoded)
     of_sources = {side.stream: sizes[side.stream] for side in view.sources}
+    # Ids of a smaller vocabulary would fit the table and mean other tokens.
     if len(set(of_sources.values())) > 1:
         listed = ", ".join(f"{stream} {size}" for stream, size in of_sources.items())
         raise DataError(f"all sources read one embedding table, but their vocabularies differ: {listed}")

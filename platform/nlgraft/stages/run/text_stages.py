@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.scores import evaluate_text
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.text_kinds import CORPUS, ENCODED, TOKENIZER
+from nlgraft.stages.shared_kinds import CORPUS, ENCODED, TOKENIZER
 from nlgraft.text.batches import LengthBatches, Ragged
 from nlgraft.text.conlang.tasks import perfect_translations
 from nlgraft.text.corpora import Corpus, corpus_report, load_corpus, read_corpus, report_json, write_corpus
@@ -131,6 +131,7 @@ def training_budget(train: TrainConfig, corpus: Path, split: str, seed: int) -> 
     budget = train.batch_characters or train.batch_sentences
     assert budget is not None, "a training has one budget"
     is_by_count = train.batch_sentences is not None
+    # In characters: batches are then the same for every vocabulary.
     lengths = np.array(read_corpus(corpus / split).lengths(), dtype=np.int64).T
     return LengthBatches(lengths, budget, seed, noise=_NOISE_CHARACTERS, is_by_count=is_by_count)
 

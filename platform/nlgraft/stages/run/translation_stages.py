@@ -68,6 +68,7 @@ def translate(context: StageContext) -> None:
     translations = search(model, prepared, settings)
     tokenizer = open_tokenizer(inputs.tokenizers[settings.view.target.stream])
     write_lines(context.directory / HYPOTHESES_FILE, tokenizer.decode(translations.best))
+    # Lengths and speed of an upstream model would be taken for the trial's.
     if not settings.is_measured:
         return
     signature = "tokens of the model, end of sentence not counted"
@@ -186,6 +187,7 @@ def score(context: StageContext) -> None:
             # characters that the tokenizer normalises away can never be in a hypothesis
             hypotheses, references = tokenizer.normalised(hypotheses), tokenizer.normalised(references)
         normalization = "identity" if tokenizer is None else tokenizer.normalization
+        # Both belong to the signature: scores of other words or other text do not compare.
         how = {"tokenizers": words, "normalization": normalization}
         evaluation = evaluate_text(hypotheses, references, settings.metrics, **how)
         if settings.has_documents:

@@ -60,6 +60,7 @@ class Claim:
             study_value = paths.get(data, path)
             if study_value is paths.MISSING:
                 return f"{path} is missing, the paper's is {published}"
+            # Equal values first: a path may itself hold characters that are wildcards.
             if not (same(study_value, published) or fnmatchcase(str(study_value), str(published))):
                 return f"{path} is {study_value}, the paper's is {published}"
         return ""
@@ -117,6 +118,7 @@ class Figures:
 
     def __init__(self, columns: Iterable[Column], find: Callable[[str], str | None]) -> None:
         self._find = find
+        # By label, since a cell has several names.
         self._columns = [
             (column, {find(text): figure for text, figure in column.values.items()}) for column in columns
         ]
@@ -124,6 +126,7 @@ class Figures:
     def claims(self, statement: Statement) -> Iterator[Claim]:
         """Turn a statement into claims: none where no column has figures of all its cells."""
         for names in statement.comparisons:
+            # A source of its own: the paper states the ordering and prints no figures.
             if statement.source is not None and len(names) > 1:
                 for metric in statement.metric:
                     origin = {"metric": metric, "source": statement.source, "data": statement.data}

@@ -74,6 +74,7 @@ class Axes:
     @cached_property
     def levels(self) -> dict[str, list[Any]]:
         """All levels of every factor and component."""
+        # A component is a factor with two levels, which makes one design of both.
         levels = {name: factor.level_values for name, factor in self.factors.items()}
         return levels | {name: [FULL, WITHOUT] for name in self.components}
 
@@ -165,6 +166,7 @@ class Axes:
         An entry matches if the combination has all its levels, types included; an empty one never does.
         """
         levels = self.baseline | dict(levels)
+        # Looked up by digest: a design may have ten thousand combinations and as many exclusions.
         return any(_projection(levels, names) in entries for names, entries in self._excluded.items())
 
     @cached_property
@@ -283,6 +285,7 @@ def gain_cells(study: Study, design_cells: Sequence[Cell]) -> dict[str, list[tup
                 if with_level is not None and without_level is not None:
                     pair = (level_text(context), with_level, without_level)
                     gains.setdefault(label, []).append(pair)
+    # Checked last, since a pair may lack a cell that the design excludes.
     # A gain at one level alone shows no trend.
     return {label: pairs for label, pairs in gains.items() if len(pairs) > 1}
 

@@ -48,11 +48,13 @@ def parse_duration(value: Any) -> float:
         ValueError: It is not a duration, or not a positive one.
     """
     allowed = "allowed: seconds above 0, '2h30m', '90s' or '1d12h'"
+    # A bool is an int to Python.
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise ValueError(f"{value!r} is not a duration; {allowed}")
     if isinstance(value, str):
         match = _SPOKEN.fullmatch(value.strip())
         amounts = [float(amount) if amount else 0.0 for amount in match.groups()] if match else []
+        # Each amount is optional, so that the empty text matches as well.
         if not match or not any(match.groups()):
             raise ValueError(f"{value!r} is not a duration; {allowed}")
         units = _UNITS_S.values()

@@ -37,6 +37,7 @@ def contains(outer: str, inner: str) -> bool:
     """Return True when one path, empty for the root, leads to another, or both are the same."""
     if not outer:
         return True
+    # Part by part: `train.peak` does not lead to `train.peak_lr`.
     outer_parts, inner_parts = (_INDEX.sub(r".\1", path).split(".") for path in (outer, inner))
     return inner_parts[: len(outer_parts)] == outer_parts
 
@@ -67,6 +68,7 @@ def put(tree: dict[str, Any], path: str, value: Any) -> None:
     key, remaining = _longest_key(node, split(path))
     while remaining:
         child = _child(node, key)
+        # A null part is replaced: `search: null` may be given settings by an override.
         if child is MISSING or child is None:
             child = {}
             _store(node, key, child)
@@ -107,6 +109,7 @@ def expand(mapping: Mapping[str, Any]) -> dict[str, Any]:
             continue
         for part in reversed(parts[1:]):
             value = {part: value}
+        # Looked for before merging, which would let the later one win in silence.
         duplicate = _first_shared(nested, {parts[0]: value}, "")
         if duplicate is not None:
             raise ValueError(f"{duplicate!r} is set twice, once by {key!r}; set it once")
@@ -121,6 +124,7 @@ def leaves(mapping: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, 
     """
     for key, value in mapping.items():
         path = join(parent, key)
+        # Of keys with dots nobody could tell any more where they had been nested.
         if isinstance(value, Mapping) and value and not any("." in inner for inner in value):
             yield from leaves(value, path)
         else:
@@ -164,6 +168,7 @@ def _store(node: Any, key: str, value: Any) -> None:
 
 
 def _is_other_kind(current: Mapping[str, Any], update: Mapping[str, Any]) -> bool:
+    # Settings of one variant mean nothing to another.
     return any(key in current and key in update and current[key] != update[key] for key in KINDS)
 
 

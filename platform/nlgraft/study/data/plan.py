@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Literal
 
-from pydantic import BaseModel
-
 from nlgraft.basics.errors import Problem
 from nlgraft.basics.wording import duration, size
 from nlgraft.pipeline.stage import StageGraph
@@ -16,48 +14,27 @@ from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
 
 
-@dataclass(frozen=True)
-class PlannedTrial:
-    """A replicate that a run will finish.
-
-    Attributes:
-        cell: Its cell.
-        seed: Its seed.
-        params: Searched values by dotted path; empty before a search has found them.
-        config: The resolved config.
-        graph: Its stage graph.
-    """
-
-    cell: Cell
-    seed: int
-    params: Mapping[str, Any]
-    config: BaseModel = field(repr=False)
-    graph: StageGraph
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of the trial: that of its last stage."""
-        return self.graph.fingerprint
-
-
 @dataclass(frozen=True, kw_only=True)
 class SweepTrial:
     """One trial that a sweep has to complete.
 
     Attributes:
-        kind: ``search`` trials are scored on dev only, ``replicate`` trials on dev and test.
         params: Searched values by dotted path; empty without a search.
         number: Number of the proposal within its cell; None for replicates.
         config: The resolved config of the system, as JSON values.
     """
 
-    kind: Literal["search", "replicate"]
     cell: Cell
     seed: int
     config: Mapping[str, Any] = field(repr=False)
     graph: StageGraph
     params: Mapping[str, Any] = field(default_factory=dict)
     number: int | None = None
+
+    @property
+    def kind(self) -> Literal["search", "replicate"]:
+        """``search`` trials are scored on dev only, ``replicate`` trials on dev and test."""
+        return "replicate" if self.number is None else "search"
 
     @property
     def fingerprint(self) -> str:
@@ -100,7 +77,7 @@ class Plan:
 
     study: Study
     cells: list[Cell]
-    trials: list[PlannedTrial]
+    trials: list[SweepTrial]
     num_search_trials: int
     stages: dict[str, int]
     max_concurrent: int | None
@@ -123,6 +100,7 @@ class Plan:
         planned = self.stages["planned"]
         distinct = self.stages["distinct"]
         search = f", {self.num_search_trials} of them search" if self.num_search_trials else ""
+        # First, since a variant is easily taken for the study itself.
         rows = [("override", text) for text in self.study.overrides]
         rows += [
             ("cells", str(len(self.cells))),

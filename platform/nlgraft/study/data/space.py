@@ -7,7 +7,7 @@ import json
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 
 from pydantic import Field, JsonValue
 
@@ -16,7 +16,9 @@ from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.study.data import paths
 from nlgraft.study.data.part import Part
 
+# 0.3 / 0.1 is a little less than 3.
 _STEP_TOLERANCE = 1e-9
+_NumberT = TypeVar("_NumberT", int, float)
 
 
 class _Domain(Part):
@@ -41,18 +43,14 @@ class _Domain(Part):
     def __contains__(self, value: object) -> bool: ...
 
 
-class FloatDomain(_Domain):
-    """A range of real numbers."""
-
-    type: Literal["float"]
-    """Kind of domain."""
-    low: float
+class _Range(_Domain, Generic[_NumberT]):
+    low: _NumberT
     """Smallest value, inclusive."""
-    high: float
+    high: _NumberT
     """Largest value, inclusive."""
     log: bool = False
     """Sample uniformly in the logarithm."""
-    step: float | None = Field(default=None, gt=0)
+    step: Any = None  # typed where a kind of range declares it
     """Distance between allowed values, counted from ``low``; not together with ``log``."""
 
     def probes(self) -> dict[str, JsonValue]:
@@ -62,46 +60,50 @@ class FloatDomain(_Domain):
     @property
     def num_values(self) -> float:
         """Number of steps, or infinity without a step."""
-        return math.inf if self.step is None else _num_steps(self.low, self.high, self.step)
+        if self.step is None:
+            return math.inf
+        return math.floor((self.high - self.low) / self.step + _STEP_TOLERANCE) + 1
 
     def problems(self) -> Iterator[Problem]:
         """Empty ranges, impossible logarithms, steps that miss ``high``."""
-        yield from _range_problems(self.low, self.high, is_log=self.log, step=self.step)
-        if self.log and self.step is not None:
+        low, high, step = self.low, self.high, self.step
+        if low == high:
+            yield Problem("low", f"low and high are both {low}; a fixed value belongs in base")
+        elif low > high:
+            yield Problem("low", f"{low} is above high, which is {high}; low must be below high")
+        if self.log and low <= 0:
+            yield Problem("log", f"a logarithmic range needs low above 0, got {low}")
+        if self.log and step != type(self).model_fields["step"].default:
             yield Problem("step", "a logarithmic range has no step; leave out log or step")
+        # Of an empty range, which is refused above, no step could be right.
+        if step is None or low >= high:
+            return
+        count = (high - low) / step
+        if abs(count - round(count)) > _STEP_TOLERANCE * max(1.0, count):
+            last = low + math.floor(count) * step
+            message = (
+                f"{step} does not lead from low {low} to high {high}; the last value reached is {last:g}"
+            )
+            yield Problem("step", message)
+
+
+class FloatDomain(_Range[float]):
+    """A range of real numbers."""
+
+    type: Literal["float"]
+    """Kind of domain."""
+    step: float | None = Field(default=None, gt=0)
 
     def __contains__(self, value: object) -> bool:
         return _is_number(value) and self.low <= value <= self.high  # type: ignore[operator]
 
 
-class IntDomain(_Domain):
+class IntDomain(_Range[int]):
     """A range of whole numbers."""
 
     type: Literal["int"]
     """Kind of domain."""
-    low: int
-    """Smallest value, inclusive."""
-    high: int
-    """Largest value, inclusive."""
-    log: bool = False
-    """Sample uniformly in the logarithm."""
     step: int = Field(default=1, gt=0)
-    """Distance between allowed values, counted from ``low``; not together with ``log``."""
-
-    def probes(self) -> dict[str, JsonValue]:
-        """Both ends."""
-        return {"low": self.low, "high": self.high}
-
-    @property
-    def num_values(self) -> float:
-        """Number of whole numbers."""
-        return _num_steps(self.low, self.high, self.step)
-
-    def problems(self) -> Iterator[Problem]:
-        """Empty ranges, impossible logarithms, steps that miss ``high``."""
-        yield from _range_problems(self.low, self.high, is_log=self.log, step=self.step)
-        if self.log and self.step != 1:
-            yield Problem("step", "a logarithmic range has no step; leave out log or step")
 
     def __contains__(self, value: object) -> bool:
         if not isinstance(value, int) or isinstance(value, bool):
@@ -207,6 +209,7 @@ def sampling_order(space: Mapping[str, Domain]) -> list[str]:
         graphlib.CycleError: Conditions depend on each other.
     """
     graph = {path: [other for other in domain.when or {} if other in space] for path, domain in space.items()}
+    # A path is as deep as the longest chain of conditions above it.
     depth: dict[str, int] = {}
     for path in graphlib.TopologicalSorter(graph).static_order():
         depths_above = [depth[other] for other in graph[path]]
@@ -261,33 +264,5 @@ def space_problems(space: Mapping[str, Domain]) -> Iterator[Problem]:
         yield Problem(f"{cycle[0]}.when", f"conditions form a cycle: {' needs '.join(cycle)}; remove one")
 
 
-def _num_steps(low: float, high: float, step: float) -> int:
-    return math.floor((high - low) / step + _STEP_TOLERANCE) + 1
-
-
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _range_problems(
-    low: float,
-    high: float,
-    *,
-    is_log: bool,
-    step: float | None,
-) -> Iterator[Problem]:
-    if low == high:
-        yield Problem("low", f"low and high are both {low}; a fixed value belongs in base")
-    elif low > high:
-        yield Problem("low", f"{low} is above high, which is {high}; low must be below high")
-    if is_log and low <= 0:
-        yield Problem("log", f"a logarithmic range needs low above 0, got {low}")
-    if step is None or low >= high:
-        return
-    count = (high - low) / step
-    if abs(count - round(count)) > _STEP_TOLERANCE * max(1.0, count):
-        reachable = low + math.floor(count) * step
-        yield Problem(
-            "step",
-            f"{step} does not lead from low {low} to high {high}; the last value reached is {reachable:g}",
-        )

@@ -191,6 +191,7 @@ class Overrides:
 
     def variant_of(self, name: str) -> str:
         """Name the variant: study, scales and a digest of the values, e.g. ``demo@tiny-1f0c6a2e``."""
+        # A digest, since values may be longer than a file name.
         parts = ["@".join(self.scales)] if self.scales else []
         parts += [fingerprint(dict(self.values))[:_DIGEST_CHARS]] if self.values else []
         return f"{name}@{'-'.join(parts)}" if parts else name
@@ -232,6 +233,7 @@ Seed = Annotated[int, Field(ge=0, le=_SEED_LIMIT - 1)]
 
 
 def _levels_kind(value: Any) -> str:
+    # By their shape, so that a mistake is explained for the form that was written and not for both.
     return "named" if isinstance(value, dict) else "values"
 
 
@@ -400,7 +402,8 @@ class Analysis(Part):
     gains_over: str | None = None
     """Factor, such as the bitext's size, at each of whose levels the others' gains are reported."""
     prior: Literal["store", "none"] = "store"
-    """What else tells the noise between seeds: the store's earlier studies that are alike, or nothing."""
+    """What else tells the noise between seeds: the store's earlier studies that are alike, without any those
+    that nlgraft publishes; or nothing."""
 
 
 class Study(Part):
@@ -434,7 +437,7 @@ class Study(Part):
     """One replicate of every cell per seed. The same seed means the same batches in every cell if the budget
     of the training is in characters or sentences, or the vocabulary the same."""
     sequential: Sequential | None = None
-    """Looks after which decided cells stop,; none: every cell gets every seed, and one
+    """Looks after which decided cells stop; none: every cell gets every seed, and one
     look decides."""
     resources: Resources = Resources()
     """Resources of one trial."""
@@ -507,12 +510,14 @@ class Study(Part):
         """Numbers of seeds at which results are tested: those planned, or all seeds, twice and four times."""
         if self.sequential is not None:
             return tuple(self.sequential.looks)
+        # One seed has no spread that a difference could be tested against.
         num = max(len(self.seeds), _FEWEST_TESTED)
         return (num, 2 * num, 4 * num)
 
     @cached_property
     def look_seeds(self) -> tuple[int, ...]:
         """The seeds of all looks, in their order: the study's, then the next higher numbers."""
+        # Higher numbers first, then from 0 on: seeds end at 2**32.
         following = (seed % _SEED_LIMIT for seed in itertools.count(max(self.seeds) + 1))
         further = (seed for seed in following if seed not in self.seeds)
         return (*self.seeds, *itertools.islice(further, max(0, self.looks[-1] - len(self.seeds))))

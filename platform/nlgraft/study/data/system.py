@@ -64,6 +64,7 @@ class System:
             ContractError: The system returned something else.
             DataError: Corpora are missing or unusable; lists the problems of all.
         """
+        # Search trials never see a test set, further ones neither.
         if "test" in splits:
             splits = (*splits, *further_tests(dict(config)["data"]))
         try:

@@ -1,16 +1,16 @@
-"""Time and size of a plan's stages: measured on earlier ones, or estimated from the size of trainings."""
+"""What a plan takes: time and size of its stages, measured or estimated, and the room of its trials."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from math import log
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
 from nlgraft.basics.errors import DataError, Problem
-from nlgraft.basics.wording import size
+from nlgraft.basics.wording import count, size
 from nlgraft.pipeline.manifest import Manifest
 from nlgraft.pipeline.stage import Stage, StageGraph, Work
 from nlgraft.pipeline.store import StageCost, TimedRun
@@ -122,8 +122,9 @@ def measured_cost(
     ratios = [(_ratio(stage, run, resources, text_bytes), run.manifest) for run in stored.runs]
     if not ratios:
         return Measured(stored.mean_duration_s, stored.mean_bytes, is_scaled=False)
-    nearest = min(abs(log(ratio)) for ratio, _ in ratios)
-    alike = [(ratio, run) for ratio, run in ratios if abs(log(ratio)) <= nearest + _ALIKE]
+    nearest = min(abs(math.log(ratio)) for ratio, _ in ratios)
+    # Several runs of the nearest size: their mean varies less than one of them.
+    alike = [(ratio, run) for ratio, run in ratios if abs(math.log(ratio)) <= nearest + _ALIKE]
     is_scaled = nearest > _ALIKE
     if is_scaled and resources.gpus_per_worker and stage.work is not None:
         return None
@@ -225,6 +226,83 @@ def _released_parameters(directory: Path) -> int:
         config = read_json(directory / "config.json")
     except DataError:
         return 0
+    # Half-precision files hold two parameters in the bytes of one.
     is_half = "16" in str(config.get("dtype") or config.get("torch_dtype"))
     num_bytes = sum(path.stat().st_size for path in files)
     return num_bytes // (_BYTES_PER_WEIGHT // 2 if is_half else _BYTES_PER_WEIGHT)
+
+
+# The needs of one trial against the capacity of a cluster.
+
+
+_TOLERANCE = 1e-9
+_FIELDS = {"CPU": "cpus_per_worker", "GPU": "gpus_per_worker"}
+
+
+def capacity_problems(
+    resources: Resources, capacity: Mapping[str, float], where: str = "the cluster"
+) -> list[Problem]:
+    """Find needs of a trial that the cluster can never meet; Ray itself would wait for them forever.
+
+    Args:
+        resources: The needs of one trial.
+        capacity: Capacity of the cluster, by Ray's resource names; a name left out counts as 0.
+        where: Name of the cluster in messages.
+    """
+    problems = []
+    # With a range of workers, a trial fits where the fewest do.
+    least = resources.min_workers
+    for kind, amount in resources.of_workers(least).items():
+        available = capacity.get(kind, 0.0)
+        if amount > available + _TOLERANCE:
+            field = _FIELDS[kind]
+            each = getattr(resources, field)
+            workers = f"{'at least ' if least < resources.max_workers else ''}{count(least, 'worker')}"
+            message = (
+                f"asks for {amount:g} {kind}s per trial ({workers} x {each:g}), {where} has {available:g}; "
+                f"lower resources.workers or resources.{field}, or use a larger cluster"
+            )
+            problems.append(Problem(f"resources.{field}", message))
+    return problems
+
+
+def max_concurrent(resources: Resources, capacity: Mapping[str, float]) -> int:
+    """Compute how many trials fit at once, no more than the study allows; 0 when not even one fits.
+
+    Of trials with a range of workers, all get the maximum but one, which takes the remaining workers if they
+    are enough.
+
+    Args:
+        resources: The needs of one trial.
+        capacity: Capacity of the cluster, by Ray's resource names.
+    """
+    number = num_fitting(resources.per_trial, capacity)
+    if resources.min_workers < resources.max_workers:
+        used = {kind: number * amount for kind, amount in resources.per_trial.items()}
+        free = {kind: capacity.get(kind, 0.0) - amount for kind, amount in used.items()}
+        number += min(1, num_fitting(resources.of_workers(resources.min_workers), free))
+    allowed = max_allowed(resources)
+    return number if allowed is None else min(number, allowed)
+
+
+def num_fitting(needs: Mapping[str, float], capacity: Mapping[str, float]) -> int:
+    """Count how often needs fit a capacity, both by Ray's resource names."""
+    return min(_fit(amount, capacity.get(kind, 0.0)) for kind, amount in needs.items() if amount > 0)
+
+
+def max_allowed(resources: Resources) -> int | None:
+    """Compute how many trials at once the study allows on any cluster; None for any number."""
+    needs = resources.per_trial
+    # A cap on what a trial does not use limits nothing.
+    caps = {kind: cap for kind, cap in resources.caps.items() if needs[kind] > 0}
+    limits = [math.floor(cap / needs[kind] + _TOLERANCE) for kind, cap in caps.items()]
+    if resources.max_concurrent is not None:
+        limits.append(resources.max_concurrent)
+    return min(limits, default=None)
+
+
+def _fit(amount: float, available: float) -> int:
+    if amount < 1:
+        # Ray places a fraction on one device, so that remainders of several do not add up.
+        return math.floor(available + _TOLERANCE) * math.floor(1 / amount + _TOLERANCE)
+    return math.floor(available / amount + _TOLERANCE)

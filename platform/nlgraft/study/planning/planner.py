@@ -7,20 +7,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import BaseModel
-
 from nlgraft.basics.errors import DataError
 from nlgraft.basics.wording import count
 from nlgraft.pipeline.execute import load_function
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell, cells, idle_note
-from nlgraft.study.data.plan import Plan, PlannedTrial
+from nlgraft.study.data.plan import Plan
 from nlgraft.study.data.space import corner
 from nlgraft.study.data.study import Search, Study
 from nlgraft.study.data.system import SEARCH_SPLITS, Findings
-from nlgraft.study.planning.capacity import capacity_problems, max_allowed, max_concurrent
-from nlgraft.study.planning.cost import Cost, cost_of, memory_problems
+from nlgraft.study.planning.cost import (
+    Cost,
+    capacity_problems,
+    cost_of,
+    max_allowed,
+    max_concurrent,
+    memory_problems,
+)
 from nlgraft.study.planning.selection import search_seed
 from nlgraft.study.reading.resolving import ResolvedCell, resolve_cell
 from nlgraft.study.reading.rules import warnings
@@ -44,6 +48,7 @@ class _Stages:
 
     def add_search(self, low: StageGraph, high: StageGraph, num_trials: int) -> None:
         """Add trials with values between two corners; stages that both corners share, all trials share."""
+        # What the two ends of a space share, no searched value reaches.
         shared = {stage.fingerprint for stage in high.stages}
         self.num_planned += num_trials * len(low.stages)
         for stage in low.stages:
@@ -70,12 +75,9 @@ def plan(
         DataError: A corpus is missing or unusable.
     """
     study_cells = cells(study)
-    resolved = [(cell, resolve_cell(study, cell)) for cell in study_cells]
-    trials = [
-        PlannedTrial(cell, seed, {}, resolved_cell.config, resolved_cell.graph(seed))
-        for cell, resolved_cell in resolved
-        for seed in study.seeds
-    ]
+    resolved = [resolve_cell(study, cell) for cell in study_cells]
+    trials = [resolved_cell.trial(seed) for resolved_cell in resolved for seed in study.seeds]
+    # An unpacked archive has the text of a study, which may lie nowhere else any more.
     with looking_below(study.mirror):
         data = check_data(trial.graph for trial in trials)
     stages = _Stages()
@@ -87,8 +89,8 @@ def plan(
     num_search_trials = 0
     if study.search is not None:
         num_search_trials = study.search.trials * len(study_cells)
-        for cell, resolved_cell in resolved:
-            stages.add_search(*_corners(study, study.search, cell, resolved_cell.config), study.search.trials)
+        for resolved_cell in resolved:
+            stages.add_search(*_corners(study, study.search, resolved_cell), study.search.trials)
         notes.append(
             "stages of search trials are estimated from the two ends of the space, "
             "those of the replicates from the config without searched values"
@@ -131,31 +133,24 @@ def plan(
     )
 
 
-def _corners(
-    study: Study,
-    search: Search,
-    cell: Cell,
-    config: BaseModel,
-) -> tuple[StageGraph, StageGraph]:
-    values = config.model_dump(mode="json")
-    low = corner(search.space, values, 0)
-    high = corner(search.space, values, -1)
-    return _search_graph(study, cell, low), _search_graph(study, cell, high)
+def _corners(study: Study, search: Search, resolved: ResolvedCell) -> tuple[StageGraph, StageGraph]:
+    low, high = (corner(search.space, resolved.document, end) for end in (0, -1))
+    return _search_graph(study, resolved.cell, low), _search_graph(study, resolved.cell, high)
 
 
 def _search_graph(study: Study, cell: Cell, params: Mapping[str, Any]) -> StageGraph:
     return resolve_cell(study, cell, params).graph(search_seed(study), SEARCH_SPLITS)
 
 
-def _small_searches(study: Study, resolved: Sequence[tuple[Cell, ResolvedCell]]) -> list[str]:
+def _small_searches(study: Study, resolved: Sequence[ResolvedCell]) -> list[str]:
     """Warn of cells in which the searched values make fewer distinct trials than the budget."""
     if study.search is None:
         return []
     small: dict[int, list[str]] = {}
-    for cell, resolved_cell in resolved:
-        most = _most_distinct(study, study.search, cell, resolved_cell.config)
+    for resolved_cell in resolved:
+        most = _most_distinct(study, study.search, resolved_cell)
         if most < study.search.trials:
-            small.setdefault(int(most), []).append(cell.label)
+            small.setdefault(int(most), []).append(resolved_cell.cell.label)
     return [
         f"search: {'; '.join(labels)}: at most {number} distinct of {study.search.trials} trials, since the "
         "searched values change little or nothing there; the budget is not that of the other cells"
@@ -163,13 +158,12 @@ def _small_searches(study: Study, resolved: Sequence[tuple[Cell, ResolvedCell]])
     ]
 
 
-def _most_distinct(study: Study, search: Search, cell: Cell, config: BaseModel) -> float:
+def _most_distinct(study: Study, search: Search, resolved: ResolvedCell) -> float:
     """Count the combinations of searched values that change a stage of a cell's trials."""
-    values = config.model_dump(mode="json")
 
     def has_effect(path: str, probes: Iterable[Any], end: int) -> bool:
-        corners = (corner(search.space, values, end, {path: value}) for value in probes)
-        trials = {_search_graph(study, cell, params).fingerprint for params in corners}
+        corners = (corner(search.space, resolved.document, end, {path: value}) for value in probes)
+        trials = {_search_graph(study, resolved.cell, params).fingerprint for params in corners}
         return len(trials) > 1
 
     sizes = [1.0]

@@ -88,6 +88,7 @@ def search_key(study: Study, cell: Cell) -> str:
             # Paths as written in the file: a search that moves with its study resumes.
             "config": resolve_config(study, cell, has_absolute_paths=False).model_dump(mode="json"),
             "search": search,
+            # A list, as when a study could have several: stores hold proposals under this digest.
             "objectives": [study.objective.model_dump(mode="json")],
             "seed": search_seed(study),
         }
@@ -97,7 +98,7 @@ def search_key(study: Study, cell: Cell) -> str:
 def load_proposals(study: Study, cell: Cell, store: ArtifactStore) -> list[Proposal]:
     """Read the recorded proposals of a cell by ascending number, with the records of their trials."""
     prefix = search_key(study, cell)
-    proposals = store.list_records(PROPOSALS, _PROPOSAL, f"{prefix}/").values()
+    proposals = store.records.list(PROPOSALS, _PROPOSAL, f"{prefix}/").values()
     with_records = [replace(proposal, record=_record_of(proposal, store)) for proposal in proposals]
     return sorted(with_records, key=lambda proposal: proposal.number)
 
@@ -110,7 +111,7 @@ def _record_of(proposal: Proposal, store: ArtifactStore) -> TrialRecord | None:
 
 def save_proposal(study: Study, cell: Cell, store: ArtifactStore, proposal: Proposal) -> None:
     """Record a proposal, before its trial starts."""
-    store.write_record(PROPOSALS, f"{search_key(study, cell)}/{proposal.number:05d}", proposal.to_json())
+    store.records.write(PROPOSALS, f"{search_key(study, cell)}/{proposal.number:05d}", proposal.to_json())
 
 
 def chosen_params(study: Study, cell: Cell, store: ArtifactStore) -> dict[str, Any] | None:
@@ -122,6 +123,7 @@ def best_params(study: Study, proposals: Iterable[Proposal]) -> dict[str, Any] |
     """Return the values that a search chose of its proposals; None before all its trials have ended."""
     assert study.search is not None
     counted = [proposal for proposal in proposals if proposal.number < study.search.trials]
+    # Before that, the best so far may still be beaten.
     is_over = sum(proposal.has_ended for proposal in counted) == study.search.trials
     best = best_proposal(study.objective, counted) if is_over else None
     return None if best is None else dict(best.params)
@@ -165,14 +167,14 @@ def cell_digest(study: Study, cell: Cell) -> str:
 
 def record_granted(study: Study, store: ArtifactStore, granted: Mapping[str, int]) -> None:
     """Record how many seeds each cell gets, by the cells' keys."""
-    store.write_record(LOOKS, f"{study_key(study)}/granted", dict(granted))
+    store.records.write(LOOKS, f"{study_key(study)}/granted", dict(granted))
 
 
 def read_granted(study: Study, store: ArtifactStore) -> dict[str, int]:
     """Read how many seeds the cells got at the last look; empty before the first."""
     # Version 0.1.0 wrote under the first cell's key, which studies with one baseline share.
     for key in (study_key(study), cell_key(study, cells(study)[0], {})):
-        granted = store.read_record(LOOKS, f"{key}/granted", _GRANTED)
+        granted = store.records.read(LOOKS, f"{key}/granted", _GRANTED)
         if granted is not None:
             return granted
     return {}

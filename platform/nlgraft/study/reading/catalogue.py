@@ -102,6 +102,7 @@ def _usual_paths(system: System) -> set[str]:
     shipped = [values for _, values in _documents(system.name)]
     for values in shipped:
         counts.update({path for part in _parts(values) for path, _ in paths.leaves(part)})
+    # A path that no study sets is never usual, also of a system without studies.
     least = max(1, _USUAL * len(shipped))
     return {path for path, number in counts.items() if number >= least}
 
@@ -116,6 +117,7 @@ def _parts(values: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield from factor["levels"].values()
     for component in values.get("components", {}).values():
         yield component["without"]
+    # Searched paths count as set: their domain stands in the file.
     yield dict.fromkeys((values.get("search") or {}).get("space", {}))
 
 

@@ -28,6 +28,7 @@ def claim_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
             yield from _named_twice(axes, cells, [(f"{path}.values.{text}", text) for text in column.values])
     for path, statement in draft.claims:
         wrong = [Problem(path + problem.path, problem.message) for problem in _claim_form(statement)]
+        # Without certain cells a name cannot be judged, and a malformed claim has no names to judge.
         if cells and not wrong:
             named = _named_cells(path, statement)
             # With a metric of its own a cell may be compared with itself.
@@ -135,6 +136,7 @@ def contradicted_orderings(
             metric, printed = metrics.get(claim.metric), figures.printed(claim)
             if metric is None or not printed or not claim.is_ordering:
                 continue
+            # A margin allows the better cell to be that much worse.
             sign = 1 if metric.direction == "maximize" else -1
             if sign * gain(printed) < -claim.margin:
                 named = zip(claim.cells, printed, strict=True)

@@ -82,7 +82,10 @@ def read_file(path: Path) -> Document:
 
 
 def _file_beside(path: Path) -> str:
-    """Suggest a file of the same kind and a similar name in the same directory."""
+    """Suggest a file of the same kind and a similar name in the same directory, or one without its scale."""
+    name, _, scale = path.name.partition("@")
+    if scale and path.with_name(name).is_file():
+        return f". A scale is an argument of its own: {path.with_name(name)} @{scale}"
     siblings = {sibling.stem: sibling.name for sibling in sorted(path.parent.glob(f"*{path.suffix}"))}
     near = difflib.get_close_matches(path.stem, siblings, n=1)
     return f". Did you mean '{siblings[near[0]]}'?" if near else ""
@@ -121,6 +124,7 @@ def resolve_plain(text: str) -> str | int | float | bool | None:
     if _INT.fullmatch(text) and len(text) <= 4000:
         # Python refuses to convert longer numbers.
         return int(text)
+    # YAML 1.2 writes octal numbers as 0o17; 017 is the decimal number 17.
     if _BASED_INT.fullmatch(text):
         return int(text, 0)
     if _FLOAT.fullmatch(text):
@@ -236,6 +240,7 @@ class _Builder:
         key_lines: dict[str, int] = {}
         while not isinstance(event := next(self._events), CollectionEndEvent):
             line = _line(event)
+            # Rules compare settings in pairs: a mapping without bound could keep them busy for long.
             if len(key_lines) >= _MAX_KEYS:
                 place = path or "the file"
                 raise YAMLError(f"line {line}: more than {_MAX_KEYS:,} keys in {place}; split the mapping")
@@ -256,6 +261,7 @@ class _Builder:
             key_lines.setdefault(key, line)
             self.document.lines.setdefault(where, line)
             value = self._value(next(self._events), where, depth + 1)
+            # The first of duplicate keys stays, so that what depends on it is checked as well.
             values.setdefault(key, value)
         return values
 

@@ -53,6 +53,7 @@ class _Twins:
         twins: dict[tuple[str, ...], list[tuple[Cell, Cell]]] = {}
         for group in self._groups():
             for index, cell in enumerate(group[1:], 1):
+                # Named after the twin that differs in the fewest factors: those are the ones without effect.
                 differences = [(self._differing(cell, other), other) for other in group[:index]]
                 names, twin = min(differences, key=lambda pair: len(pair[0]))
                 twins.setdefault(names, []).append((twin, cell))
@@ -100,6 +101,7 @@ class _Twins:
             return [{}]
         space = self._study.search.space
         values = config.model_dump(mode="json")
+        # One domain at a time: all combinations of a space are too many to build.
         low_corners = [
             corner(space, values, 0, {path: value})
             for path, domain in space.items()
@@ -137,6 +139,7 @@ class _Twins:
 
     def _conditions(self, names: Sequence[str], pairs: Sequence[tuple[Cell, Cell]]) -> dict[str, list[Any]]:
         """The levels of another factor without which the twins would differ."""
+        # The factor is idle only under this level if another level of it sets the twins apart.
         for name, levels in self._axes.levels.items():
             needed: list[Any] = []
             for twin, cell in pairs if name not in names else ():
@@ -221,6 +224,7 @@ def _owners(study: Study, cells: Sequence[Cell], path: str) -> list[str]:
     owners: dict[str, None] = {}
     for cell in cells:
         origins = [origin for target, origin in cell.origins.items() if paths.contains(target, path)]
+        # One cell that reads the value is enough for it to have an effect.
         if not origins:
             return []
         owners |= dict.fromkeys(name for name in names for o in origins if o.startswith(f"{name}."))

@@ -46,6 +46,7 @@ class DescribedSchema(_WithDefaults):
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
     """Return the docstrings below the fields of a config by field, those of its bases included."""
+    # From the most general class on, so that a subclass may describe a field anew.
     bases = [base for base in reversed(model.__mro__) if issubclass(base, StrictConfig)]
     return {name: text for base in bases for name, text in _field_docstrings(base).items()}
 
@@ -143,6 +144,7 @@ class Place:
     @lru_cache(maxsize=64)
     def root(cls, model: type[BaseModel], *, is_described: bool = False) -> Place:
         """Return the place of a whole config, with the descriptions of its settings if wanted."""
+        # Descriptions need the sources of all classes, which validation does not.
         schema = model.model_json_schema(schema_generator=DescribedSchema if is_described else _WithDefaults)
         return cls([], schema.get("$defs", {})).at([schema])
 
@@ -274,6 +276,7 @@ def _suggest(
     ends = (".".join(parts[index:]), parts[-1])
     elsewhere = [other for end in ends for other in valid_paths if f".{other}".endswith(f".{end}")]
     nearby = nearest(".".join(parts[: index + 1]), siblings)
+    # The part is right and the last name misspelt: a name of another part would mislead.
     if not elsewhere and "Did you mean" in nearby:
         return nearby
     near_anywhere = nearest(path, valid_paths).partition("? ")
@@ -285,6 +288,7 @@ def _suggest(
 
 def _rows(place: Place, parent: str, defaults: Any, depth: int) -> Iterator[Knob]:
     """The knobs inside a mapping; those of the variant that the defaults belong to come first."""
+    # A config may contain itself, as a tree of parts does.
     if depth > _MAX_DEPTH:
         return
     is_union = len(place.variants) > 1
@@ -320,6 +324,7 @@ def _field_rows(
         elif schema not in nested:
             leaves.append(schema)
     if any(schema.get("type") != "null" for schema in leaves):
+        # The variants of a union without parts are one setting, e.g. ``int or null``.
         leaf = place.at(leaves)
         yield Knob(path, leaf.type, default, leaf.allowed, field.get("description", ""))
 

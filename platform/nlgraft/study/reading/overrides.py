@@ -29,6 +29,7 @@ def apply(document: Document, overrides: Iterable[str], environ: Mapping[str, st
     Returns:
         The overrides that make the study a variant, values as written.
     """
+    # The caller's document may be applied again with other overrides.
     values = copy.deepcopy(document.values)
     overrides = list(overrides)
     _expand_dotted(values, "", document)
@@ -102,6 +103,7 @@ def _apply_pair(values: dict[str, Any], text: str, document: Document) -> tuple[
         message = f"override {text!r} is neither key=value nor @scale, e.g. train.max_steps=500 or @tiny"
         document.problems.append(Problem("", message))
         return None
+    # By the rules of study files, so that `key=no` and `no` in a file are the same text.
     parsed = documents.parse(raw)
     if parsed.problems:
         reason = parsed.problems[0].message
@@ -109,6 +111,7 @@ def _apply_pair(values: dict[str, Any], text: str, document: Document) -> tuple[
         return None
     try:
         first = paths.split(key)[0]
+        # People vary the system's settings, so its paths may be written without ``base``.
         path = key if first in Study.model_fields else f"base.{key}"
         if not _put_domain(values, path, parsed.values):
             paths.put(values, path, parsed.values)

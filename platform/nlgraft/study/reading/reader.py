@@ -18,8 +18,7 @@ from nlgraft.study.data.study import SCHEMA_VERSION, Overrides, Study
 from nlgraft.study.reading import documents, overrides
 from nlgraft.study.reading.claim_rules import claim_problems
 from nlgraft.study.reading.documents import Document
-from nlgraft.study.reading.draft import StudyT, read_draft
-from nlgraft.study.reading.faults import describe
+from nlgraft.study.reading.draft import StudyT, describe, read_draft
 from nlgraft.study.reading.idle_rules import idle_problems, shadow_problems
 from nlgraft.study.reading.rules import seed_problems, study_problems, usable_cells, value_problems
 from nlgraft.study.reading.system_rules import system_problems
@@ -68,12 +67,12 @@ def record_study(study: Study, store: ArtifactStore) -> None:
         directory=study.directory or str(Path.cwd()),
         study=documents.masked(study.to_dict()),
     )
-    store.write_record(_KIND, fingerprint(study.variant), _DEFINITION.dump_python(definition, mode="json"))
+    store.records.write(_KIND, fingerprint(study.variant), _DEFINITION.dump_python(definition, mode="json"))
 
 
 def recorded_names(store: ArtifactStore) -> list[str]:
     """List the names under which studies were run on a store, sorted."""
-    return sorted(definition.name for definition in store.list_records(_KIND, _DEFINITION).values())
+    return sorted(definition.name for definition in store.records.list(_KIND, _DEFINITION).values())
 
 
 def forget_study(name: str, store: ArtifactStore) -> None:
@@ -91,13 +90,14 @@ def recorded_study(name: str, store: ArtifactStore, kind: type[StudyT]) -> Study
     Raises:
         StudyError: The store has no such study, or this version of nlgraft refuses it.
     """
-    definition = store.read_record(_KIND, fingerprint(name), _DEFINITION)
+    definition = store.records.read(_KIND, fingerprint(name), _DEFINITION)
     if definition is None:
         names = recorded_names(store)
         hint = nearest(name, names) if names else "No study was run there"
         other = "For another store: --storage; in Python nlgraft.load(name, storage=...)"
         message = f"is neither a file nor a study of the store {store.uri}. {hint}. {other}"
         raise StudyError([Problem("", f"{name!r} {message}")], name)
+    # A store that was moved or copied still knows its studies.
     values = {**definition.study, "storage": {"path": store.uri}}
     for field, removed in _REMOVED.items():
         if isinstance(settings := values.get(field), dict):
@@ -147,6 +147,7 @@ def read_study(
     if not document.is_whole:
         raise StudyError(_in_file_order(document), source)
     applied = overrides.apply(document, changes, environ)
+    # From here on problems are collected, not raised: the user sees all of them at once.
     draft = read_draft(document.values, document.problems, kind)
     study = draft.study
     study._directory, study._overrides = str(directory.absolute()), applied

@@ -6,6 +6,7 @@ import copy
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,9 +17,10 @@ from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import Cell
+from nlgraft.study.data.plan import SweepTrial
 from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import REPLICATE_SPLITS, System, parts_of
-from nlgraft.study.reading.faults import Fault, Parts, faults_of, take_out
+from nlgraft.study.reading.draft import Fault, Parts, faults_of, take_out
 from nlgraft.study.reading.system_import import load_system
 from nlgraft.text.files import looking_below
 
@@ -91,10 +93,12 @@ class Resolver:
         path = fault.path
         inside = f" (in cell {cell.label!r})" if not cell.is_baseline else ""
         for param in params:
+            # A searched value is put in last, so it is the one that was refused.
             if paths.overlap(param, path):
                 return Problem(f"search.space.{param}", fault.message + inside)
         setters = [setter for setter in cell.overrides if paths.contains(setter, path)]
         if setters:
+            # The most specific override set the value; one of a whole part was replaced by it.
             setter = max(setters, key=len)
             inner = path[len(setter) :]
             return Problem(cell.origins.get(setter, setter) + inner, fault.message)
@@ -161,9 +165,29 @@ def resolve_config(
 class ResolvedCell:
     """A cell's config, with one choice of searched values, and the system that makes trials of it."""
 
+    cell: Cell
+    params: Mapping[str, Any]
     config: BaseModel
     system: System
     mirror: Path | None = None
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """The config as JSON values."""
+        return self.config.model_dump(mode="json")
+
+    def trial(
+        self, seed: int, splits: tuple[str, ...] = REPLICATE_SPLITS, number: int | None = None
+    ) -> SweepTrial:
+        """Build the trial with this seed, scored on these splits; of a search, that of a proposal."""
+        return SweepTrial(
+            cell=self.cell,
+            seed=seed,
+            config=self.document,
+            graph=self.graph(seed, splits),
+            params=self.params,
+            number=number,
+        )
 
     def graph(self, seed: int, splits: tuple[str, ...] = REPLICATE_SPLITS) -> StageGraph:
         """Build the stage graph of the trial with this seed, scored on these splits."""
@@ -174,7 +198,8 @@ class ResolvedCell:
 
 def resolve_cell(study: Study, cell: Cell, params: Mapping[str, Any] | None = None) -> ResolvedCell:
     """Build the config of a cell, to make trials of; arguments and errors as in `resolve_config`."""
-    return ResolvedCell(resolve_config(study, cell, params), load_system(study.system), study.mirror)
+    config = resolve_config(study, cell, params)
+    return ResolvedCell(cell, dict(params or {}), config, load_system(study.system), study.mirror)
 
 
 # Rules over several settings that pydantic does not reach, since one of these settings is refused.

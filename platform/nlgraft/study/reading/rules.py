@@ -18,15 +18,13 @@ from nlgraft.study.data.space import (
     alternatives,
     duplicate_message,
     same,
-    sampling_order,
     space_problems,
     table_text,
 )
 from nlgraft.study.data.study import Factor, Search, Sequential, Study
 from nlgraft.study.reading.claim_rules import unused_margins
 from nlgraft.study.reading.documents import MAX_INT
-from nlgraft.study.reading.draft import Draft
-from nlgraft.study.reading.faults import describe
+from nlgraft.study.reading.draft import Draft, describe
 from nlgraft.study.reading.overrides import scale_problems
 from nlgraft.study.reading.place_rules import place_problems
 
@@ -46,6 +44,7 @@ def study_problems(draft: Draft) -> Iterator[Problem]:
     for name, factor in study.factors.items():
         for problem in _factor_problems(factor):
             yield Problem(f"factors.{name}.{problem.path}", problem.message)
+    # Two places for the same values would leave open which of them counts.
     if "data" in study.base:
         yield Problem("base.data", "belongs in the study's own field data; move it there")
     yield from _setter_problems(study)
@@ -202,6 +201,7 @@ def _design_problems(draft: Draft) -> Iterator[Problem]:
         return
     unknown = list(_entries_problems(axes))
     yield from unknown
+    # Cells of a wrong design would only repeat its problems.
     if unknown or not draft.can_use("design", "exclude"):
         return
     yield from _exclude_problems(axes)
@@ -247,6 +247,7 @@ def _entry_problems(axes: Axes, entry: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _exclude_problems(axes: Axes) -> Iterator[Problem]:
+    # Every comparison needs the baseline.
     if axes.is_excluded({}):
         yield Problem("exclude", "drops the baseline, which every other cell is compared with")
     if not axes.exclude or axes.is_vast:
@@ -281,13 +282,7 @@ def _search_problems(search: Search) -> Iterator[Problem]:
 
 
 def _grid_size(search: Search) -> int | None:
-    try:
-        sampling_order(search.space)
-    except ValueError:
-        return None
-    size = 1.0
-    for domain in search.space.values():
-        size *= domain.num_values
+    size = math.prod(domain.num_values for domain in search.space.values())
     return int(size) if 0 < size < math.inf else None
 
 

@@ -32,6 +32,7 @@ def load_system(path: str) -> System:
     try:
         module = importlib.import_module(path)
     except ModuleNotFoundError as error:
+        # The module is there and imports another one that is not.
         if error.name is None or not (path + ".").startswith(error.name + "."):
             raise StudyError(
                 [Problem("system", f"{path} needs the module {error.name!r}: {error}")]
@@ -50,19 +51,16 @@ def _check_contract(path: str, module: ModuleType) -> System:
         faults.append("Config must be a pydantic model")
     elif "data" not in config_type.model_fields:
         faults.append("Config must have a field 'data', which takes the study's data")
+    # Otherwise a misspelt setting would be ignored and its default trained.
     elif config_type.model_config.get("extra") != "forbid":
         faults.append("Config must refuse unknown keys (extra='forbid')")
     else:
         conditional = getattr(config_type, "READ_WHEN", {})
-        named = {
-            *conditional,
-            *(name for conditions in conditional.values() for condition in conditions for name in condition),
-        }
-        faults += [
-            f"Config.READ_WHEN: {error}"
-            for name in sorted(named)
-            if (error := path_problem(config_type, name))
-        ]
+        setting_paths = set(conditional)
+        for conditions in conditional.values():
+            setting_paths = setting_paths.union(*conditions)
+        problems = [path_problem(config_type, name) for name in sorted(setting_paths)]
+        faults += [f"Config.READ_WHEN: {problem}" for problem in problems if problem is not None]
     metrics = getattr(module, "METRICS", None)
     is_typed = isinstance(metrics, Mapping) and all(isinstance(metric, Metric) for metric in metrics.values())
     if not metrics or not is_typed:

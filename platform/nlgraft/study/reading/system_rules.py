@@ -13,8 +13,7 @@ from nlgraft.study.data.design import MAX_CELLS, Axes, Cell, axes_of
 from nlgraft.study.data.space import Domain, alternatives, full_condition, holds, same
 from nlgraft.study.data.system import System
 from nlgraft.study.reading.claim_rules import contradicted_orderings, incomparable_metrics
-from nlgraft.study.reading.draft import Draft
-from nlgraft.study.reading.faults import Fault
+from nlgraft.study.reading.draft import Draft, Fault
 from nlgraft.study.reading.knobs import path_problem
 from nlgraft.study.reading.resolving import Resolver
 from nlgraft.study.reading.rules import setters
@@ -41,6 +40,7 @@ def system_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
         if shipped not in system_names():
             return
         system = load_system(shipped)
+    # Learned metrics and further test sets add metrics that rules have to know.
     system = system.of_study(draft.study.data, draft.study.base)
     yield from _metric_problems(draft, cells, system)
     unknown: set[str] = set()
@@ -174,6 +174,7 @@ class _CellChecker:
             for level in levels[:MAX_CELLS]
         ]
         cells += self._design_cells
+        # Cells of the design and single levels overlap; each config is validated once.
         by_key = {cell.key: cell for cell in cells if not cell.is_baseline}
         return [cell for cell in by_key.values() if not self._axes.is_excluded(cell.levels)]
 
@@ -199,6 +200,7 @@ class _CellChecker:
     ) -> Iterator[Problem]:
         domains = self._study.search.space if self._study.search else {}
         space = {path: domain for path, domain in domains.items() if path not in self._unknown}
+        # A domain is tried in a cell that reads it, the baseline if that does.
         hosts = [baseline, *cells]
         configs = [self._resolver.faults(cell, {})[0] for cell in hosts] if space else []
         values = [config.model_dump(mode="json") if config is not None else None for config in configs]

@@ -1,0 +1,93 @@
+"""Run arms of systems on the CPU and on the simulated GPU, in a process of their own.
+
+``python -m tests.simulated_gpu_trials FAULT SYSTEM/ARM ...`` prints a JSON object for each arm: the
+metrics of either device, and what became of the stages on the GPU. Trainings are broken off after a
+first checkpoint there and taken up again. FAULT is empty, or one of `FAULTS`, which plants a mistake
+that a GPU would show.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nlgraft.nn.batch import Tokens
+from nlgraft.pipeline.stage import NullReporter, StageGraph
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial import TrialRecord, run_trial
+from nlgraft.study.reading.system_import import load_system
+from nlgraft.training import loop
+from tests import simulated_gpu
+from tests.contract.effects import config_of, graph_of
+from tests.contract.toy_arms import arms_of
+
+
+class BreaksOff(NullReporter):
+    """Breaks the trial off at the first report of a training that goes on."""
+
+    has_broken_off = False
+
+    def report(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
+        if step > 1 and not self.has_broken_off:
+            self.has_broken_off = True
+            raise KeyboardInterrupt
+
+
+def _stays(self: Tokens, device: Any) -> Tokens:
+    return self
+
+
+def _ones_on_cpu(*size: int, device: Any = None, **options: Any) -> torch.Tensor:
+    return _ONES(*size, **options)
+
+
+def _plain_attribute(self: torch.nn.Module, name: str, tensor: Any, persistent: bool = True) -> None:
+    object.__setattr__(self, name, tensor)
+
+
+_ONES = torch.ones
+FAULTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
+    "tokens are not moved": (Tokens, "to", _stays),
+    "masks are made on the CPU": (torch, "ones", _ones_on_cpu),
+    "buffers are not registered": (torch.nn.Module, "register_buffer", _plain_attribute),
+}
+
+
+def run(graph: StageGraph, folder: Path, device: str = "cpu", reporter: Any = None) -> TrialRecord:
+    """Run a trial in a store of its own."""
+    store = ArtifactStore.open(folder / device.partition(":")[0])
+    return run_trial(
+        graph, store, reporter=reporter or NullReporter(), config={}, is_waiting=True, device=device
+    )
+
+
+def main() -> None:
+    """Run the arms."""
+    fault, *arms = sys.argv[1:]
+    simulated_gpu.register()
+    loop.CHECKPOINT_EVERY_STEPS = 1
+    for path, _, arm in (name.partition("/") for name in arms):
+        system = load_system(path)
+        graph = graph_of(system, config_of(system, arms_of(path)[arm]))
+        with tempfile.TemporaryDirectory() as place:
+            on_cpu = run(graph, Path(place))
+            if fault:
+                setattr(*FAULTS[fault])
+            with simulated_gpu.simulated() as device:
+                try:
+                    on_gpu = run(graph, Path(place), device, BreaksOff())
+                except KeyboardInterrupt:
+                    on_gpu = run(graph, Path(place), device)
+        decisions = {stage["name"]: stage["decision"] for stage in on_gpu.stages}
+        print(json.dumps({"cpu": on_cpu.metrics, "gpu": on_gpu.metrics, "stages": decisions}), flush=True)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()
