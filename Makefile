@@ -32,7 +32,7 @@ $(VENV)/.checking: $(VENV)/.installed
 demo: $(VENV)/.running
 	$(BIN)/python -m nlgraft run search_spaces/embedding_transfer/demo.yaml
 
-# Three processes on two cores, since integration tests wait for others' processes half of their time.
+# Three processes on two cores, since one of them waits for Ray's half of its time.
 test: $(VENV)/.installed
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 

@@ -28,7 +28,7 @@ from nlgraft.analysis.estimates.noise_prior import (
     prior_of,
     tail,
 )
-from nlgraft.analysis.estimates.seeds_needed import likely_look
+from nlgraft.analysis.estimates.power import likely_look
 
 ALPHA = 0.05
 RANDOM_SEED = 20261127

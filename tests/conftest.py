@@ -20,6 +20,11 @@ from nlgraft.pipeline.store import ArtifactStore
 
 TESTS = Path(__file__).parent
 TOY = TESTS / "integration" / "toy"
+RAY_FILES = {
+    f"tests/integration/test_{name}.py"
+    for name in ("api", "command_line", "local_ray", "margins", "sweep", "verify")
+}
+"""Files whose tests share one Ray, so that one process starts it; they wait for it half of their time."""
 SHARED_DATA = TESTS.parent.parent / "shared" / "data"
 
 # SQLite and the store wait for the disk at each write; memory makes most integration tests twice as fast.
@@ -44,6 +49,24 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # What is imported and collected stays to the end: the collector would look at millions of objects in vain.
 gc.disable()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """They begin first: nothing else takes as long in one process."""
+    items.sort(key=lambda item: item.nodeid.partition("::")[0] not in RAY_FILES)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """As `--dist loadfile`, but for what shares a Ray."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class RayTogether(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "Ray" if file in RAY_FILES else file
+
+    return RayTogether(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_finish() -> None:

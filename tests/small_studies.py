@@ -8,5 +8,5 @@ SMALL_DEMO = [
     "upstream.train.max_steps=3",
     "downstream.train.max_steps=3",
     "generator.max_steps=2",
-    "decode={beam: 1, max_length_offset: 5}",
+    "decode={beam: 1, max_length_ratio: 0, max_length_offset: 6}",
 ]

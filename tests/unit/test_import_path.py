@@ -89,10 +89,9 @@ def test_a_store_of_somebody_else_brings_no_system(program: list[str], planted: 
     study.record(ArtifactStore.open(planted))
     [record] = planted.glob("records/definitions/*")
     record.write_text(record.read_text().replace("examples.minimal_system", "helper"))
-    for place in (".", str(planted)):
-        done = call(program, planted, "report", study.variant, "--storage", place)
-        assert done.returncode == 2
-        assert "no module 'helper'" in done.stderr
+    done = call(program, planted, "report", study.variant, "--storage", ".")
+    assert done.returncode == 2
+    assert "no module 'helper'" in done.stderr
     assert not [*planted.glob("ran_*")]
 
 

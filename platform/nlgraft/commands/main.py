@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import logging
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -22,12 +23,15 @@ from nlgraft.commands.ledger import ledger, register, try_proposal, verify
 from nlgraft.commands.start import init, schema, studies, systems
 from nlgraft.commands.study_command import (
     duration_of,
+    find_study,
     has_address,
     has_json,
+    has_storage,
     has_tracking,
     print_json,
     progress_of,
     read_study,
+    reads_studies,
     study_arguments,
     with_study,
 )
@@ -282,6 +286,34 @@ def report(study: Study, formats: tuple[str, ...], out: Path | None, paper: Path
             click.echo(result.render(name))
         return
     _write("--out", out, lambda: result.report(out, formats=names))
+
+
+@main.command("why")
+@click.argument("study_name", metavar="STUDY")
+@click.argument("cell")
+@click.argument("overrides", nargs=-1)
+@click.option("--against", default="baseline", show_default=True, help="The cell to compare it with.")
+@click.option("--metric", help="Default: the study's main metric.")
+@has_storage
+@reads_studies
+def why(
+    study_name: str,
+    cell: str,
+    overrides: tuple[str, ...],
+    against: str,
+    metric: str | None,
+    storage: str | None,
+) -> None:
+    """Explain the verdict on a cell: its noise, what would decide it, what that costs, the command.
+
+    CELL is factor=level or the name of a level; several factors are separated by a comma.
+    """
+    from nlgraft import api
+    from nlgraft.analysis.rendering.why import explain
+
+    named = shlex.join([study_name, *overrides, *([] if storage is None else ["--storage", storage])])
+    result = api.load(find_study(study_name, overrides, storage))
+    click.echo("\n  ".join(explain(result, cell, against, metric, named)))
 
 
 def _write(option: str, out: Path, write: Callable[[], list[Path]]) -> None:

@@ -12,6 +12,7 @@ import shutil
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -37,7 +38,7 @@ SCALES = ("minutes", "evening", "gpu")
 TEMPLATE = "init.yaml.j2"
 _START_S, _TRIAL_S = 15.0, 4.0
 """Time of Ray's start, and of a small trial's stages that train nothing."""
-_TARGET_S = {"minutes": 300.0, "evening": 4 * 3600.0}
+_TARGET_S = {"minutes": 900.0, "evening": 4 * 3600.0}
 """Time that all trials of a scale may take on this machine, by a rough estimate."""
 _TRAIN = {"evening": 200_000, "gpu": None}
 _SCORED = {"evening": {"dev": 500, "test": 1000}, "gpu": {"dev": 1000, "test": None}}
@@ -53,7 +54,7 @@ _OBJECTIVES = {"mbart": "denoising", "marian": "translation"}
 """What released models were trained for, by type, as far as it is not masked language modelling."""
 _HELD_OUT, _MOST_SHARE = 0.05, {"dev": 0.1, "test": 0.2}
 _LEAST_HELD_OUT, _MOST_HELD_OUT = {"dev": 200, "test": 500}, 2000
-_FEW = 500
+_FEW, _FEW_PAIRS = 500, 10_000
 _DEVIATION = {"label": 45.0, "target": 15.0}
 """Standard deviation over lines of the difference of two models, in points: of accuracy where a fifth of the
 lines differs, and of chrF, as of small translators."""
@@ -155,12 +156,17 @@ def write_study(
     held_out = {split: text_files.read() for split, text_files in (held or {}).items()}
     splits = _split(corpus, "--source", notes, held_out, num_held_out)
     notes += _few_lines(len(splits["test"]), text)
+    metric = _metric(splits["dev"])
+    notes += _floor(splits, metric)
+    direction = "minimize" if metric == "bits_per_byte" else "maximize"
     language_names = [*languages] or _languages(text)
     try:
         folder.mkdir(parents=True)
     except OSError as error:
         raise DataError(f"--out {out}: cannot be written ({error.strerror}); give another") from error
+    (folder / _SCHEMA).write_text(json.dumps(Study.json_schema(system.path)), "utf-8")
     values = {
+        "schema": f"{folder.name}/{_SCHEMA}",
         **_text_values(folder, splits, pretraining),
         "name": out.stem,
         "checkpoint": released,
@@ -170,7 +176,8 @@ def write_study(
         **_vocabularies(splits["train"], pretraining),
         "least_byte_tokens": LEAST_BYTE_TOKENS,
         "score": _score(splits["dev"], notes),
-        "tail": _TAIL.format(objective=_objective(splits["dev"]), seeds=[*range(1, num_seeds + 1)]),
+        "tail": _TAIL.format(metric=f"dev/{metric}", direction=direction, seeds=[*range(1, num_seeds + 1)]),
+        "claim": partial(_claim, metric),
     }
     try:
         plans = _write_fitting(template, system, values, out)
@@ -187,9 +194,12 @@ def write_study(
     return NewStudy(out, folder, {split: len(lines) for split, lines in splits.items()}, plans, notes)
 
 
-_TAIL = """objective: {objective}
+_TAIL = """analysis: {{family: claims}}
+objective: {{metric: {metric}, direction: {direction}}}
 seeds: {seeds}                 # more seeds decide smaller differences; the report says how many it takes"""
-_HEAD = """# A first study of {system}, written by `nlgraft init`. Edit it freely; then:
+_SCHEMA = "study.schema.json"
+_HEAD = """# yaml-language-server: $schema={schema}
+# A first study of {system}, written by `nlgraft init`. Edit it freely; then:
 #
 #   nlgraft validate {file}          every problem at once
 #   nlgraft run {file}               {minutes} on the machine that wrote this, by a rough estimate
@@ -199,11 +209,18 @@ _HEAD = """# A first study of {system}, written by `nlgraft init`. Edit it freel
 # All settings, their defaults and ranges: nlgraft systems {system}"""
 
 
-def _objective(dev: Corpus) -> str:
-    if dev.labels is None and dev.target is None:
-        return "{metric: dev/bits_per_byte, direction: minimize}"
-    by_script = "dev/bleu" if _bleu_tokenizer(dev) == DEFAULT_TOKENIZERS.bleu else "dev/chrf"
-    return f"{{metric: {'dev/accuracy' if dev.labels is not None else by_script}, direction: maximize}}"
+def _metric(dev: Corpus) -> str:
+    if dev.labels is not None:
+        return "accuracy"
+    if dev.target is None:
+        return "bits_per_byte"
+    return "bleu" if _bleu_tokenizer(dev) == DEFAULT_TOKENIZERS.bleu else "chrf"
+
+
+def _claim(metric: str, corpus: str) -> str:
+    """Write the rest of a claim of the study's own, on whatever text its corpus has."""
+    data = _flow({f"{corpus}.corpus": "*"})
+    return f"metric: test/{metric}, source: the question of this study, data: {data}"
 
 
 def _bleu_tokenizer(dev: Corpus) -> BleuTokenizer:
@@ -237,6 +254,32 @@ def _few_lines(num_lines: int, text: Text) -> list[str]:
     least = NormalDist().inv_cdf(0.975) * _DEVIATION[role] / num_lines**0.5
     metric = "accuracy" if text.label else "chrF"
     return [f"{few}: differences below some {least:.1f} points of {metric} will stay undecided"]
+
+
+def _floor(splits: Mapping[str, Corpus], metric: str) -> list[str]:
+    """Say from which score a cell has learned anything, as the report will judge it."""
+    from nlgraft.analysis.estimates.trivial import NEAR, Trivial, trivial_texts  # takes .2 s to import
+
+    test, num_lines = splits["test"], len(splits["train"])
+    if test.labels is not None:
+        share = 100 * Counter(test.labels).most_common(1)[0][1] / len(test)
+        outputs = [Trivial("the most frequent class for every line", share)]
+    elif test.target is not None:
+        tokenizers = choose_tokenizers(splits["dev"].target or [])
+        outputs = [*trivial_texts(metric, test.target, test.sources, tokenizers)]
+    else:
+        return []
+    floor = max(outputs, key=lambda trivial: trivial.value)
+    note = (
+        f"a cell has learned something from test/{metric} {floor.value + NEAR:.1f}: {floor.output}, has "
+        f"{floor.value:.1f}"
+    )
+    if test.labels is None and num_lines < _FEW_PAIRS:
+        note += (
+            f". From {num_lines:,} pairs small models learn short, plain sentences in minutes; others need "
+            "more text or a pretrained model, and longer: see docs/own_text.md"
+        )
+    return [note]
 
 
 def _template(system: System) -> str:
@@ -534,10 +577,14 @@ def _write_fitting(template: str, system: System, values: Mapping[str, Any], out
     for is_shortened in (False, True):  # the second time to see how long the shortened scales take
         out.write_text(_rendered(template, system, {**values, "file": out.name}, factors, texts), "utf-8")
         plans = {scale: api.plan(Study.from_yaml(out, [f"@{scale}"])) for scale in SCALES}
-        for scale, target in _TARGET_S.items():
-            seconds = plan_s(plans[scale])
-            texts[scale] = _in_words(seconds)
-            factors[scale] *= 1.0 if is_shortened else min(1.0, target / (seconds or target))
+        seconds = {scale: plan_s(plans[scale]) for scale in _TARGET_S}
+        texts |= {scale: _in_words(scale_s) for scale, scale_s in seconds.items()}
+        shares = {
+            scale: target / max(target, seconds[scale] or target) for scale, target in _TARGET_S.items()
+        }
+        if is_shortened or set(shares.values()) == {1.0}:
+            break
+        factors |= {scale: factors[scale] * share for scale, share in shares.items()}
     out.write_text(_rendered(template, system, {**values, "file": out.name}, factors, texts), "utf-8")
     return plans
 
@@ -582,7 +629,8 @@ def _rendered(
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
     )
-    head = _HEAD.format(system=system.name, **{"minutes": "", "evening": "", **texts}, file=values["file"])
+    places = {"file": values["file"], "schema": values["schema"]}
+    head = _HEAD.format(system=system.name, **{"minutes": "", "evening": "", **texts}, **places)
     return environment.from_string(template).render(
         **values, head=head, steps=steps, limits=limits, flow=_flow
     )

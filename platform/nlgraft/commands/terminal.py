@@ -21,6 +21,7 @@ from nlgraft.study.data.plan import Plan
 if TYPE_CHECKING:
     from nlgraft.analysis.data.ledger import Entry
     from nlgraft.analysis.data.registration import Registration
+    from nlgraft.analysis.data.results import Invocation
     from nlgraft.analysis.data.stream import Stream
     from nlgraft.analysis.study_result import StudyResult
 
@@ -144,14 +145,24 @@ def show_result(result: StudyResult) -> None:
     if document["claims"]:
         claims = [(claim["text"], claim["answer"], claim["source"]) for claim in document["claims"]]
         console.print(_left(_table(("claim", "verdict", "source"), claims)), "")
-    trials, uri = document["trials"], document["tracking_uri"]
+    trials = document["trials"]
     # Wrapped softly: paths and URIs must be fit for copying.
     for line in (
         f"trials: {trials['run']} run, {trials['reused']} reused, {trials['failed']} failed",
         f"report: {document['report_dir']}/report.html",
-        f"MLflow: experiment {document['experiment']}, mlflow ui --backend-store-uri {uri}",
+        f"MLflow: {_cells_in_mlflow(document, result.invocation)}",
     ):
         console.print(Text(line), soft_wrap=True)
+
+
+def _cells_in_mlflow(document: Mapping[str, Any], invocation: Invocation | None) -> str:
+    uri, experiment = document["tracking_uri"], f"experiment {document['experiment']}"
+    page = None if invocation is None else invocation.cells_page
+    if page is None:
+        return f"{experiment}, mlflow ui --backend-store-uri {uri}"
+    if uri.startswith("http"):
+        return f"{uri.rstrip('/')}/{page}"
+    return f"mlflow ui --backend-store-uri {uri} shows {experiment} at http://127.0.0.1:5000/{page}"
 
 
 def ledger_list(entries: Mapping[int, Entry], streams: Mapping[str, Stream]) -> None:

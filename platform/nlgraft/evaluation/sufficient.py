@@ -40,6 +40,7 @@ ROUGE_KINDS = {"rouge1": "rouge1", "rouge2": "rouge2", "rouge_l": "rougeL", "rou
 
 _LOG_OF_ZERO = -9999999999.0
 """sacrebleu's value of log 0: its exponential is exactly 0."""
+_MANY = 4096
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,17 @@ class StatisticMetric:
 def _elementwise(function: Callable[[float], float], values: Statistics) -> Statistics:
     """Apply a libm function: unlike numpy's it gives the same bits as sacrebleu and on every processor."""
     return np.asarray(np.frompyfunc(function, 1, 1)(values), dtype=np.float64)
+
+
+def _log(values: Statistics) -> Statistics:
+    """Natural logarithm, `_LOG_OF_ZERO` of 0; of thousands of values, which are resamples, numpy's."""
+    if values.size > _MANY:
+        return np.log(values, out=np.full_like(values, _LOG_OF_ZERO), where=values > 0)
+    return _elementwise(lambda value: math.log(value) if value else _LOG_OF_ZERO, values)
+
+
+def _exp(values: Statistics) -> Statistics:
+    return np.exp(values) if values.size > _MANY else _elementwise(math.exp, values)
 
 
 def _ratio(numerator: Statistics, denominator: Statistics) -> Statistics:
@@ -81,13 +93,13 @@ def _bleu(sums: Statistics) -> Statistics:
     smoothing = np.exp2(np.cumsum(is_smoothed, axis=-1))
     precision = np.where(is_smoothed, _ratio(np.full_like(totals, 100.0), smoothing * totals), 0.0)
     precision = np.where(is_reached & (matches > 0), _ratio(100.0 * matches, totals), precision)
-    logs = _elementwise(lambda p: math.log(p) if p else _LOG_OF_ZERO, precision)
+    logs = _log(precision)
     mean_log = (logs[..., 0] + logs[..., 1] + logs[..., 2] + logs[..., 3]) / 4
     is_short = (hypothesis_length < reference_length) & (hypothesis_length > 0)
     excess = 1 - _ratio(reference_length, np.where(is_short, hypothesis_length, 1.0))
-    brevity = np.where(is_short, _elementwise(math.exp, np.where(is_short, excess, 0.0)), 1.0)
+    brevity = np.where(is_short, _exp(np.where(is_short, excess, 0.0)), 1.0)
     brevity = np.where((hypothesis_length == 0) & (reference_length > 0), 0.0, brevity)
-    return np.where(matches.sum(-1) > 0, brevity * _elementwise(math.exp, mean_log), 0.0)
+    return np.where(matches.sum(-1) > 0, brevity * _exp(mean_log), 0.0)
 
 
 def _chrf(sums: Statistics) -> Statistics:
@@ -130,7 +142,7 @@ def _bits(sums: Statistics) -> Statistics:
 
 def _perplexity(sums: Statistics) -> Statistics:
     """Raise e to the first column over the second."""
-    return _elementwise(math.exp, _mean(sums))
+    return _exp(_mean(sums))
 
 
 def _percentage(sums: Statistics) -> Statistics:

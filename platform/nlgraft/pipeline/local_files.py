@@ -155,14 +155,19 @@ class LocalFiles:
 
     @store_errors("list")
     def sizes(self, key: str) -> dict[str, int]:
-        """List the bytes of every file below a key, by its key; hidden ones left out."""
+        """List the bytes of every file below a key, by its key; hidden ones left out.
+
+        Files that share their bytes, by hard links, have equal parts of them.
+        """
         num_bytes = {}
         for folder, _, names in os.walk(self.root / key, onerror=_raise_unless_gone):
             for name in names:
                 path = Path(folder, name)
                 with contextlib.suppress(FileNotFoundError):
                     if not name.startswith(".") and path.is_file():
-                        num_bytes[path.relative_to(self.root).as_posix()] = path.stat().st_size
+                        status = path.stat()
+                        share = status.st_size // status.st_nlink
+                        num_bytes[path.relative_to(self.root).as_posix()] = share
         return num_bytes
 
     @store_errors("read")

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -51,7 +51,7 @@ class Manifest:
         git: Commit and dirty flag of the code; None without a checkout.
         started_at: Unix seconds.
         duration_s: How long it took.
-        bytes: Sum over the files.
+        bytes: Sum over the files that it does not share with an input.
         schema: Version of this document.
     """
 
@@ -108,8 +108,13 @@ class Making(TypedDict, total=False):
     num_workers: int | None
 
 
-def describe_artifact(stage: Stage, files: dict[str, FileEntry], making: Making) -> Manifest:
-    """Make the manifest of an artifact about to be published, with a folder of its own."""
+def describe_artifact(
+    stage: Stage, files: dict[str, FileEntry], making: Making, linked: Collection[str] = ()
+) -> Manifest:
+    """Make the manifest of an artifact about to be published, with a folder of its own.
+
+    ``linked`` files are those of an input as well.
+    """
     return Manifest(
         name=stage.name,
         fingerprint=stage.fingerprint,
@@ -121,7 +126,7 @@ def describe_artifact(stage: Stage, files: dict[str, FileEntry], making: Making)
         files=files,
         location=uuid.uuid4().hex,
         size=stage.size,
-        bytes=sum(entry.bytes for entry in files.values()),
+        bytes=sum(entry.bytes for name, entry in files.items() if name not in linked),
         **making,
         **environment(),
     )

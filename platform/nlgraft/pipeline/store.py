@@ -305,7 +305,9 @@ class ArtifactStore:
             raise ContractError(f"{where}: {error}") from error
         if not files:
             raise ContractError(f"{where}: wrote no file into context.directory")
-        manifest = describe_artifact(stage, files, making)
+        # Objects are copies, whatever they were linked to.
+        linked = {name for name in files if self.is_local and (directory / name).stat().st_nlink > 1}
+        manifest = describe_artifact(stage, files, making, linked)
         path = self._artifacts.publish(manifest, directory)
         self._names[stage.fingerprint] = stage.name
         self._known.add(manifest)

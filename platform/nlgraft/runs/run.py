@@ -298,6 +298,7 @@ class Run:
             report_dir=str(directory),
             tracking_uri=self._uri,
             experiment=tracker.experiment,
+            cells_page=tracker.cells_page,
             stop_reason=outcome.stop_reason,
         )
         with store_errors("write"):

@@ -134,12 +134,21 @@ class RandomEncoderInputs(Inputs[T]):
 
 
 CHECKPOINT_ENCODER = StageKind(
-    "nlgraft.stages.run.context_stages:copy_encoder", CheckpointSettings, NoInputs, check=CHECKPOINTS
+    "nlgraft.stages.run.context_stages:copy_encoder",
+    CheckpointSettings,
+    NoInputs,
+    keeps="weights",
+    check=CHECKPOINTS,
 )
-RANDOM_ENCODER = StageKind("nlgraft.stages.run.context_stages:draw_encoder", NoSettings, RandomEncoderInputs)
+RANDOM_ENCODER = StageKind(
+    "nlgraft.stages.run.context_stages:draw_encoder", NoSettings, RandomEncoderInputs, keeps="weights"
+)
 STATE_MEANS = StageKind(
     "nlgraft.stages.run.context_stages:write_means", StateMeansSettings, FrozenStatesInputs
 )
 FROZEN_STATES = StageKind(
-    "nlgraft.stages.run.context_stages:write_states", FrozenStatesSettings, FrozenStatesInputs
+    "nlgraft.stages.run.context_stages:write_states",
+    FrozenStatesSettings,
+    FrozenStatesInputs,
+    keeps="states",
 )

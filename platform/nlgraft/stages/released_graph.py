@@ -229,7 +229,11 @@ MARIAN_TOKENIZER = StageKind(
     check=CHECKPOINTS,
 )
 MBART = StageKind(
-    "nlgraft.stages.run.released_stages:read_checkpoint", MbartSettings, ReleasedInputs, check=CHECKPOINTS
+    "nlgraft.stages.run.released_stages:read_checkpoint",
+    MbartSettings,
+    ReleasedInputs,
+    keeps="weights",
+    check=CHECKPOINTS,
 )
 BERT_TOKENIZER = StageKind(
     "nlgraft.stages.run.released_stages:renumber_bert_tokenizer",
@@ -238,7 +242,11 @@ BERT_TOKENIZER = StageKind(
     check=CHECKPOINTS,
 )
 BERT_MASKED_LM = StageKind(
-    "nlgraft.stages.run.released_stages:read_encoder", CheckpointSettings, ReleasedInputs, check=CHECKPOINTS
+    "nlgraft.stages.run.released_stages:read_encoder",
+    CheckpointSettings,
+    ReleasedInputs,
+    keeps="weights",
+    check=CHECKPOINTS,
 )
 BERT_ARCHITECTURE = StageKind(
     "nlgraft.stages.run.released_stages:read_architecture", CheckpointSettings, NoInputs, check=CHECKPOINTS

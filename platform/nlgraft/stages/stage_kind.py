@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Generic, TypeVar, dataclass_transform
+from typing import Any, Generic, Literal, TypeVar, dataclass_transform
 
 from nlgraft.basics.errors import ContractError
 from nlgraft.basics.strict_config import StrictConfig
@@ -87,6 +87,7 @@ class StageKind(Generic[SettingsT, InputsT]):
         inputs: Type of its inputs, a subclass of ``Inputs``.
         version: Raised whenever the same settings and inputs would give another artifact.
         is_distributed: Runs on the worker group of a trial with several workers.
+        keeps: See ``Stage``.
         check: ``package.module:function`` that looks at the data of its stages before anything runs; None if
             there is nothing to look at.
     """
@@ -96,6 +97,7 @@ class StageKind(Generic[SettingsT, InputsT]):
     inputs: type[InputsT]
     version: int = 1
     is_distributed: bool = False
+    keeps: Literal["weights", "states"] | None = None
     check: str | None = None
 
     def stage(
@@ -119,6 +121,7 @@ class StageKind(Generic[SettingsT, InputsT]):
             is_distributed=self.is_distributed,
             locations=locations or {},
             work=settings.work(named),
+            keeps=self.keeps,
             check=self.check,
         )
 

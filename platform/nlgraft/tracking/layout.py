@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 from nlgraft.basics.errors import DataError
-from nlgraft.basics.wording import inert_markdown
+from nlgraft.basics.wording import count, inert_markdown
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.plan import SweepTrial
@@ -33,6 +33,7 @@ from nlgraft.tracking.entries import (
     END_REASON,
     FINGERPRINT,
     IMPORTANT_SETTINGS,
+    INTERVAL,
     KIND,
     NOTE,
     REGISTRATION,
@@ -251,19 +252,21 @@ class StudyLayout:
         )
 
     def cell_end(self, cell: Cell, result: Mapping[str, Any], main_metric: str = "") -> RunEntry:
-        """Build the final entry of a cell: mean, std, n and the comparison with the baseline as metrics.
+        """Build the final entry of a cell: means and the comparison with the baseline as metrics.
 
         Args:
             result: Its element of ``cells`` in the JSON of ``run --json``.
-            main_metric: The metric that is shown in its name.
+            main_metric: The metric of its name, sentence and comparison.
         """
         state = str(result.get("state", "finished"))
         return RunEntry(
             key=self.cell_key(cell),
-            name=f"{self._prefix}{main_figure(result, main_metric)}{cell.label}",
+            name=f"{self._prefix}{cell.label}{main_figure(result, main_metric)}",
             tags={STATE: state, END_REASON: "done" if state == "finished" else state}
             | cell_tags(result, main_metric),
-            results=[Point(key, value, now_ms(), 0) for key, value in cell_metrics(result).items()],
+            results=[
+                Point(key, value, now_ms(), 0) for key, value in cell_metrics(result, main_metric).items()
+            ],
             texts={"result.json": pretty(dict(result))},
             status=_STATUS_OF_STATE.get(state, "KILLED"),
             ended_ms=now_ms(),
@@ -386,36 +389,46 @@ def now_ms() -> int:
 
 
 VIEW = "mlflow.sharedViewState.cells"
-"""A view of the experiment's page, offered by its menu *Views* and opened by ``?viewStateShareKey=cells``."""
-# As many as fit; the name has the deviation.
-_SHOWN = ("mean", "difference", "ci_low", "ci_high", "p_holm")
+"""A view of the experiment's page, offered by its menu *Views*."""
 _DIGITS = 4
-_COMPARED = ("difference", "p", "p_holm", "p_equal", "p_equal_holm", "smallest_detectable")
 
 
-def cell_metrics(result: Mapping[str, Any]) -> dict[str, float]:
+def cells_page(experiment_id: str) -> str:
+    """Return the address of the view below that of a server, in MLflow's mode of experiments that train."""
+    query = "workflowType=machine_learning&viewStateShareKey=cells"
+    return f"#/experiments/{experiment_id}/runs?{query}"
+
+
+def cell_metrics(result: Mapping[str, Any], main_metric: str) -> dict[str, float]:
     """Turn a cell's results into metrics, so that MLflow's comparison of cells is the paper's table.
 
     Args:
-        result: One element of ``cells`` in the JSON of ``run --json``.
+        result: One element of ``cells`` in the JSON of ``run --json``, which is among the run's artifacts.
+        main_metric: The metric that is compared, e.g. ``test/bleu``.
 
     Returns:
-        ``test/bleu.mean``, ``.std``, ``.n``, ``.difference``, ``.ci_low``, ``.ci_high``, ``.p``, ``.p_holm``,
-        ``.p_equal``, ``.p_equal_holm`` and ``.smallest_detectable``, with four significant digits, since
-        MLflow's columns show all that there are; undefined (null) values are left out.
+        ``test/bleu.mean``, ``.std``, ``.n``, ``.difference``, ``.ci_low``, ``.ci_high`` and ``.p_holm``, and
+        the means of the other metrics of its split, with four significant digits, since MLflow's columns show
+        all that there are; undefined (null) values are left out.
     """
-    values: dict[str, Any] = {}
-    for name, summary in (result.get("metrics") or {}).items():
-        values |= {f"{name}.{key}": summary.get(key) for key in ("mean", "std", "n")}
-    for name, comparison in (result.get("comparison") or {}).items():
-        values |= {f"{name}.{key}": comparison.get(key) for key in _COMPARED}
-        low, high = comparison.get("ci") or (None, None)
-        values |= {f"{name}.ci_low": low, f"{name}.ci_high": high}
+    metrics = result.get("metrics") or {}
+    split = main_metric.partition("/")[0]
+    values = {f"{name}.mean": metrics[name].get("mean") for name in metrics if name.startswith(f"{split}/")}
+    summary, comparison = _main(result, main_metric)
+    low, high = comparison.get("ci") or (None, None)
+    values |= {f"{main_metric}.{key}": summary.get(key) for key in ("mean", "std", "n")}
+    values |= {f"{main_metric}.{key}": comparison.get(key) for key in ("difference", "p_holm")}
+    values |= {f"{main_metric}.ci_low": low, f"{main_metric}.ci_high": high}
     return {
         metric_name(name): _rounded(value)
         for name, value in values.items()
         if isinstance(value, int | float) and math.isfinite(value)
     }
+
+
+def _main(result: Mapping[str, Any], metric: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """Return a cell's summary of a metric and its comparison with the baseline; empty where it has none."""
+    return (result.get("metrics") or {}).get(metric) or {}, (result.get("comparison") or {}).get(metric) or {}
 
 
 def _rounded(value: float) -> float:
@@ -425,21 +438,36 @@ def _rounded(value: float) -> float:
 
 
 def main_figure(result: Mapping[str, Any], metric: str) -> str:
-    """Format a cell's main metric, marked if a single seed shows no spread, to begin its run's name.
-
-    MLflow's list shows some 24 characters of a name: of what follows the figure the end may be missing.
-    """
-    summary = (result.get("metrics") or {}).get(metric)
-    if not summary or summary.get("mean") is None:
+    """Format a cell's main metric, marked if a single seed shows no spread, to end its run's name."""
+    summary, _ = _main(result, metric)
+    if summary.get("mean") is None:
         return ""
     spread = " (1 seed)" if summary.get("std") is None else f" ± {summary['std']:.2f}"
-    return f"{summary['mean']:.2f}{spread} "
+    return f" {summary['mean']:.2f}{spread}"
+
+
+def _sentence(result: Mapping[str, Any], metric: str) -> str:
+    """Say what a cell has shown, as the note of its run; empty without a score."""
+    summary, comparison = _main(result, metric)
+    if summary.get("mean") is None:
+        return ""
+    text = f"{metric}{main_figure(result, metric)}, {count(summary['n'], 'seed')}"
+    if comparison.get("ci"):
+        text += f"; {comparison['difference']:+.3g} {_interval(comparison)} against the baseline"
+    return f"{text}: {comparison['verdict']}." if comparison.get("verdict") else f"{text}."
+
+
+def _interval(comparison: Mapping[str, Any]) -> str:
+    # Short, since a column of MLflow's table has room for some ten characters.
+    return "[" + ", ".join(f"{end:.2g}" if abs(end) < 100 else f"{end:.0f}" for end in comparison["ci"]) + "]"
 
 
 def cell_tags(result: Mapping[str, Any], metric: str) -> dict[str, str]:
-    """Return the verdict on a cell in words, and the settings of its search that stand out, as tags."""
-    tags = {}
-    comparison = (result.get("comparison") or {}).get(metric) or {}
+    """Return a cell's sentence, interval, verdict, and settings of its search that stand out, as tags."""
+    tags = {NOTE: tag_value(inert_markdown(_sentence(result, metric)))}
+    _, comparison = _main(result, metric)
+    if comparison.get("ci"):
+        tags[INTERVAL] = _interval(comparison)
     if comparison.get("verdict"):
         tags[VERDICT] = str(comparison["verdict"])
     settings = ((result.get("search") or {}).get("settings") or {}).get("settings") or []
@@ -455,7 +483,10 @@ def cell_tags(result: Mapping[str, Any], metric: str) -> dict[str, str]:
 
 def cells_view(main_metric: str) -> dict[str, str]:
     """Describe a view of the cells with the main metric's columns, as MLflow's *Views* menu stores it."""
-    columns = [f"metrics.`{metric_name(f'{main_metric}.{column}')}`" for column in _SHOWN]
+    mean, difference, p = (
+        f"metrics.`{metric_name(f'{main_metric}.{column}')}`" for column in ("mean", "difference", "p_holm")
+    )
+    columns = [mean, difference, f"tags.`{INTERVAL}`", p, f"tags.`{VERDICT}`"]
     state = {
         "searchFilter": f"tags.`{KIND}` = 'cell'",
         "selectedColumns": columns,

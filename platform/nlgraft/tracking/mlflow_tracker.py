@@ -30,7 +30,7 @@ from nlgraft.tracking.entries import (
     metric_name,
     upstream_trainings,
 )
-from nlgraft.tracking.layout import StudyLayout, now_ms, trial_key
+from nlgraft.tracking.layout import StudyLayout, cells_page, now_ms, trial_key
 from nlgraft.tracking.uri import check_uri, is_database, public_text
 from nlgraft.tracking.writer import Writer
 
@@ -148,6 +148,12 @@ class MlflowTracker:
             # There is nothing to close.
             self._writer = None
             raise
+
+    @property
+    def cells_page(self) -> str | None:
+        """The address of the experiment's cells below that of a server; None if MLflow has not responded."""
+        experiment_id = None if self._writer is None else self._writer.experiment_id
+        return None if experiment_id is None else cells_page(experiment_id)
 
     def trial_started(self, trial: SweepTrial) -> None:
         """Report that a trial was handed to a worker."""

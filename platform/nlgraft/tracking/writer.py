@@ -272,6 +272,11 @@ class Writer:
             return error
         return None
 
+    @property
+    def experiment_id(self) -> str | None:
+        """MLflow's id of the experiment; None before MLflow has responded."""
+        return None if self._backend is None else self._backend.experiment_id
+
     def _open(self) -> MlflowBackend:
         if self._backend is not None:
             return self._backend

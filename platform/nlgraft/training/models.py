@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
 import torch
+from torch import nn
 
 from nlgraft.basics.errors import ContractError
 from nlgraft.nn.context_config import BiLMConfig, EncoderConfig, HuggingFaceEncoderConfig, UniLMConfig
@@ -22,7 +24,7 @@ from nlgraft.text.files import write_json
 from nlgraft.training.language_model_training import DESCRIPTION_FILE as LANGUAGE_MODEL_FILE
 from nlgraft.training.language_model_training import read_language_model
 from nlgraft.training.seeds import derive_seed
-from nlgraft.training.weights import load_model, save_model
+from nlgraft.training.weights import MODEL_FILE, carry_over, load_weights, save_weights
 
 DESCRIPTION = "model.json"
 CONTEXTS = "contexts"
@@ -80,15 +82,44 @@ def read_encoder(directory: Path, config: EncoderConfig | None = None) -> Contex
     return HuggingFaceEncoder.load(HuggingFaceEncoderConfig(checkpoint=str(directory), is_causal=is_causal))
 
 
-def write_model(model: Seq2Seq, directory: Path) -> None:
-    """Write a model and everything needed to rebuild it, including its contexts' architectures."""
-    save_model(model, directory)
+def write_model(model: Seq2Seq, directory: Path, checkpoints: Mapping[str, Path] | None = None) -> None:
+    """Write a model and everything needed to rebuild it, including its contexts' architectures.
+
+    Args:
+        model: The model.
+        directory: Where to write it.
+        checkpoints: Directories of transformers from which contexts were loaded, by name. The weights of
+            frozen contexts are linked to them, so that a file system has them once.
+    """
+    weights = model.state_dict()
     for name, context in model.named_contexts().items():
-        if isinstance(context.encoder, HuggingFaceEncoder):
+        if not isinstance(context.encoder, HuggingFaceEncoder):
+            continue
+        if context.config.is_frozen and checkpoints is not None and name in checkpoints:
+            _link_checkpoint(checkpoints[name], directory / CONTEXTS / name)
+            for key in _names_in(model, context.encoder):
+                del weights[key]
+        else:
             context.encoder.write_config(directory / CONTEXTS / name)
+    save_weights(weights, directory / MODEL_FILE)
     write_description(
         model.config, directory, _vocab_size(model.source_embedding), _vocab_size(model.target_embedding)
     )
+
+
+def _link_checkpoint(checkpoint: Path, directory: Path) -> None:
+    directory.mkdir(parents=True)
+    for path in [checkpoint / "config.json", *checkpoint.glob("*.safetensors*")]:
+        try:
+            (directory / path.name).hardlink_to(path)
+        except OSError:  # another file system, or one without hard links
+            shutil.copyfile(path, directory / path.name)
+
+
+def _names_in(model: Seq2Seq, encoder: nn.Module) -> list[str]:
+    """Name the weights of a model that are those of an encoder in it."""
+    places = {tensor.data_ptr() for tensor in encoder.state_dict().values()}
+    return [name for name, tensor in model.state_dict().items() if tensor.data_ptr() in places]
 
 
 def write_description(
@@ -112,17 +143,25 @@ def read_model(directory: Path) -> Seq2Seq:
     """Build the model that ``write_model`` wrote, on the CPU."""
     description = json.loads((directory / DESCRIPTION).read_text("utf-8"))
     config = TransformerConfig(**description["config"])
+    encoders: dict[str, ContextualEncoder] = {}
+    linked: list[HuggingFaceEncoder] = []
     with torch.random.fork_rng(devices=[]):
-        encoders = {
-            name: HuggingFaceEncoder.from_config(
-                directory / CONTEXTS / name, is_causal=context.encoder.is_causal
-            )
-            for name, context in config.contexts.items()
-            if isinstance(context.encoder, HuggingFaceEncoderConfig)
-        }
+        for name, context in config.contexts.items():
+            if not isinstance(context.encoder, HuggingFaceEncoderConfig):
+                continue
+            stored, is_causal = directory / CONTEXTS / name, context.encoder.is_causal
+            if any(stored.glob("*.safetensors")):
+                encoders[name] = encoder = HuggingFaceEncoder.load(
+                    HuggingFaceEncoderConfig(checkpoint=str(stored), is_causal=is_causal)
+                )
+                linked.append(encoder)
+            else:
+                encoders[name] = HuggingFaceEncoder.from_config(stored, is_causal=is_causal)
         sizes = description["source_vocab_size"], description["target_vocab_size"]
         model = Seq2Seq(config, *sizes, encoders)
-    load_model(model, directory)
+    state = model.state_dict()
+    linked_weights = {key: state[key] for encoder in linked for key in _names_in(model, encoder)}
+    carry_over(model, load_weights(directory / MODEL_FILE) | linked_weights)
     return model
 
 

@@ -39,7 +39,7 @@ _TRANSLATION = {
     "independent": {"max_steps": 3, "warmup_steps": 1, "peak_lr": 0.01, "eval_every_steps": 2},
     "generator": _GENERATOR,
     "vectors": {"epochs": 1},
-    "decode": {"beam": 1, "max_length_offset": 5},
+    "decode": {"beam": 1, "max_length_ratio": 0, "max_length_offset": 6},
 }
 _TEXT = {
     **_TRANSLATION,
@@ -56,7 +56,7 @@ _TEXT = {
 _MASKED_LM = {
     "data": _corpora("monolingual"),
     "masked_lm": {
-        "model": {"d_model": 16, "num_heads": 2, "ffn_dim": 32},
+        "model": {"d_model": 16, "num_heads": 2, "ffn_dim": 32, "num_layers": 1},
         "upstream_tokenizer": {"vocab_size": 160},
         "downstream_tokenizer": {"vocab_size": 180},
     },

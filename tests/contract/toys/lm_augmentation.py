@@ -25,7 +25,7 @@ _BASE: dict[str, Any] = {
     },
     "model": {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2, "tying": "none"},
     "train": _TRAIN,
-    "decode": {"beam": 1, "max_length_offset": 5},
+    "decode": {"beam": 1, "max_length_ratio": 0, "max_length_offset": 6},
 }
 
 

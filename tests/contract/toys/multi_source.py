@@ -20,7 +20,7 @@ _BASE: dict[str, Any] = {
     },
     "tokenizer": {"vocab_size": 200},
     "model": {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2, "tying": "all"},
-    "decode": {"beam": 1, "max_length_offset": 5},
+    "decode": {"beam": 1, "max_length_ratio": 0, "max_length_offset": 6},
 }
 _UPSTREAM = {"train": _TRAIN}
 _PHASES: dict[str, Any] = {"single_source": {"train": _TRAIN}, "multi_source": {"train": _TRAIN}}

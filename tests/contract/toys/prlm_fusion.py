@@ -30,7 +30,7 @@ _BASE: dict[str, Any] = {
     "pretraining": {"tokenizer": {"vocab_size": 150}, "train": {**_TRAIN, "max_steps": 2}},
     "model": {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2},
     "train": _TRAIN,
-    "decode": {"beam": 1, "max_length_offset": 5},
+    "decode": {"beam": 1, "max_length_ratio": 0, "max_length_offset": 6},
 }
 
 

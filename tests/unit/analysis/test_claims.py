@@ -12,7 +12,6 @@ from nlgraft.study.data.claim import Claim
 
 OURS = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 ORDERING = Claim(better="patt", worse="avg", metric="test/bleu", source="Table 2", figures=[37.7, 37.0])
-FIGURE = Claim(cell="patt", value=37.7, metric="test/bleu", source="Table 2", margin=1.0)
 
 
 def comparison(difference, p, seeds=(1, 2, 3), **more):
@@ -83,30 +82,6 @@ def test_without_correction_the_raw_p_decides():
     uncorrected = Comparison(**{**vars(corrected), "p_holm": None})
     assert judge(uncorrected).verdict == "undecided"
     assert judge(uncorrected, is_corrected=False).verdict == "supported"
-
-
-@pytest.mark.parametrize("direction", ["maximize", "minimize"])
-@pytest.mark.parametrize(
-    ("difference", "p", "verdict"),
-    [
-        (0.3, 0.01, "supported"),
-        (-0.3, 0.01, "supported"),
-        (0.3, 0.2, "undecided"),
-        (1.3, 0.01, "contradicted"),
-        (-1.3, 0.2, "undecided"),
-    ],
-)
-def test_a_figure_is_ours_within_a_margin(direction, difference, p, verdict):
-    assert judge(comparison(difference, p), direction, FIGURE).verdict == verdict
-
-
-def test_a_figure_needs_two_seeds_and_a_comparable_metric():
-    one_seed = judge(comparison(0.3, None, seeds=(1,)), claim=FIGURE)
-    assert (one_seed.verdict, one_seed.seeds_more) == ("undecided", 1)
-    refused = Comparison(metric="test/bleu", a="patt", b="published", notes=("cannot be compared: why",))
-    answer = judge(refused, claim=FIGURE, why_not="why")
-    assert (answer.verdict, answer.explanation) == ("undecided", "cannot be compared: why")
-    assert answer.figures == ()
 
 
 def test_no_worse_is_an_ordering_from_the_margin_on():

@@ -10,7 +10,6 @@ from scipy import stats
 
 from nlgraft.analysis.data.trials import Measured
 from nlgraft.analysis.estimates.comparer import Comparer
-from nlgraft.analysis.estimates.equivalence import equal_p
 from nlgraft.analysis.estimates.resampling import holm, holm_either
 from nlgraft.analysis.policy.sensitivity import sensitivities
 from nlgraft.analysis.rendering import figures
@@ -34,20 +33,20 @@ def test_without_segments_it_is_two_one_sided_t_tests(shift):
         stats.ttest_1samp(differences, end, alternative=side).pvalue
         for end, side in ((-1.0, "greater"), (1.0, "less"))
     ]
-    assert equal_p(compared(differences, 1.0)) == pytest.approx(max(tests), rel=1e-9)
+    assert compared(differences, 1.0).estimate.equal_p(1.0) == pytest.approx(max(tests), rel=1e-9)
 
 
 def test_noise_of_the_test_set_makes_equality_harder_to_show():
     comparison = compared(0.2 * np.random.default_rng(3).standard_normal(7), 1.0)
     noisy = replace(comparison, segment_variance=0.3)
-    assert equal_p(comparison) < 0.01 < equal_p(noisy)
+    assert comparison.estimate.equal_p(1.0) < 0.01 < noisy.estimate.equal_p(1.0)
 
 
 def test_a_margin_of_the_interval_is_the_least_that_half_alpha_supports():
     differences = np.random.default_rng(4).standard_normal(6)
     comparison = compared(differences, 1.0)
     reach = np.abs(stats.ttest_1samp(differences, 0.0).confidence_interval(0.95)).max()
-    assert equal_p(replace(comparison, margin=reach)) == pytest.approx(0.025)
+    assert comparison.estimate.equal_p(reach) == pytest.approx(0.025)
 
 
 def closed_test(pairs):
@@ -229,7 +228,7 @@ def shown_crossed(make_study, run, store):
     changes = {"claims": [], "published": [], "design": {"kind": "full"}}
     run(make_study(factors=factors, **changes), store)
     first = StudyResult.read(make_study(factors=factors, **changes), store)
-    first.render("md")
+    first.headline()
     # The margin comes after results were seen.
     return StudyResult.read(
         make_study(factors=factors, analysis={"margin": {METRIC: 500.0}}, **changes), store

@@ -2,13 +2,13 @@
 
 import pytest
 
-from nlgraft.analysis.data.ledger import Asked, Entry, Segments
+from nlgraft.analysis.data.ledger import Entry, LedgerQuestion, Segments
 from nlgraft.commands.terminal import ledger_list
 
 
 def entry(metrics, difference):
     questions = [
-        Asked(
+        LedgerQuestion(
             metric=f"test/{metric}",
             cells=("a", "b"),
             labels=("arm=trice", "arm=gradual_dual_bart"),

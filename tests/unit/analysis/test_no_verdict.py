@@ -63,16 +63,6 @@ def test_a_pretraining_per_seed_is_in_the_interval(make_study, run, store):
     assert "one pretraining" not in analysis.render("md")
 
 
-def test_a_published_figure_is_not_predicted_from_one_pretraining(make_study, run, store):
-    column = {"source": "T1", "metric": "test/bleu", "data": {"upstream.domain": "a"}, "signature": "tok:13a"}
-    study = make_study(
-        base={"upstream_seed": 0},
-        published=[column | {"values": {"random_init": 30.0}}],
-        claims=[{"cell": "random_init", "margin": 1000.0}],
-    )
-    assert run(study, store).claims[0].text == "undecided: one pretraining only"
-
-
 def stage_of(fingerprint, host, started_at, duration_s):
     return Manifest(
         name="train", fingerprint=fingerprint, version=1, run="", config={}, inputs={}, seed=1, files={},

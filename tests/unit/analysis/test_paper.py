@@ -5,6 +5,7 @@ the balance of environments, the packages and the macros are checked, which is n
 """
 
 import dataclasses
+import html
 import re
 import shutil
 import subprocess
@@ -210,6 +211,7 @@ def test_examples_are_the_segments_that_differ_most(result, paper):
     assert [apart[index] for index in chosen] == pytest.approx(sorted(apart, reverse=True)[:10])
     assert examples.found[0].outputs == (mine[chosen[0]], base[chosen[0]])
     assert escape_latex(mine[chosen[0]]) in paper[1]["examples.tex"]
+    assert f'<dd dir="auto">{html.escape(mine[chosen[0]])}</dd>' in result.render("html")
 
 
 def test_a_study_that_has_not_run_has_a_paper(make_study, store, tmp_path):

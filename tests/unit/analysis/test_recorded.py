@@ -44,7 +44,7 @@ def shown(make_study, run, store):
         study = make_study(seeds=list(seeds), factors=factors, **changes)
         run(study, store, skip=skip)
         result = StudyResult.read(study, store)
-        result.render("md")
+        result.headline()
         return result
 
     return show
@@ -146,7 +146,7 @@ def test_an_undecided_study_goes_on_with_its_next_look(make_study, run, store):
     fixed = {"factors": factors("random_init", "avg_eg", "patt_eg"), "claims": [], "published": []}
     study = make_study(seeds=[1, 2, 3], **fixed)
     before = run(study, store)
-    before.render("md")
+    before.headline()
     granted = before.next_look()
     open_ones = [cell for cell in before.cells[1:] if verdicts(before)[cell.cell.label] == "open"]
     assert granted == dict.fromkeys([cell.cell.key for cell in (before.baseline, *open_ones)], 6)
@@ -238,7 +238,7 @@ def test_a_setting_that_changes_no_score_asks_nothing_new(shown):
 
 def test_another_version_of_a_stage_is_another_question_and_says_so(here, monkeypatch):
     """The code of a stage is edited and its version raised: where scores change, no second full level."""
-    here.run().render("md")
+    here.run().headline()
     monkeypatch.setattr(sys.modules[registered.SYSTEM], "VERSION", 2)
     same = here.run().compare("arm=avg")
     monkeypatch.setitem(registered.RIGHT, "avg", 0.75)

@@ -84,17 +84,17 @@ def test_what_had_been_seen_is_said(here):
 def test_analyses_before_the_registration_are_counted(here, name):
     """Of the same study, or of any other one on the same test set."""
     here.document["name"] = name
-    here.run().render("md")
+    here.run().headline()
     here.document["name"] = "guesses"
     if name == "another":
         here.document["base"]["steps"] = 12
     registered = nlgraft.register(here.study())
     assert registered.analyses == (2,), "the first entry declares"
     for _ in range(2):  # what is shown afterwards does not count
-        here.run().render("md")
+        here.run().headline()
         assert "after 1 analysis of its test segments" in str(here.registration())
     put("seeds", [1, 2, 3, 4])(here)
-    here.run().render("md")
+    here.run().headline()
     assert nlgraft.register(here.study()).analyses == ((2, 3) if name == "guesses" else (2, 4, 5))
 
 
@@ -115,8 +115,8 @@ def test_cells_left_out_by_only_and_failed_seeds_are_shown(here):
 def test_seeds_that_finished_beyond_the_registered_ones_are_shown_for_ever(here):
     nlgraft.register(here.study())
     put("seeds", [1, 2, 3, 4, 5])(here)
-    here.run().render("md")
-    assert here.deviations() == ["seeds: 1, 2, 3 → 1, 2, 3, 4, 5 (4, 5 added)"]
+    here.run().headline()
+    assert here.deviations() == ["seeds: 1, 2, 3 → 1, 2, 3, 4, 5"]
     put("seeds", [1, 2, 3])(here)
     deviations = here.deviations()
     assert len(deviations) == 4
@@ -128,7 +128,7 @@ def test_planned_looks_that_stop_a_cell_are_as_registered(here):
     put("seeds", [1, 2, 3, 4])(here)
     nlgraft.register(here.study())
     put("seeds", [1, 2, 4, 3])(here)
-    assert here.deviations() == ["seeds: 1, 2, 3, 4 → 1, 2, 4, 3 (another order, in which looks take them)"]
+    assert here.deviations() == ["seeds: 1, 2, 3, 4 → 1, 2, 4, 3"]
     put("seeds", [1, 2, 3, 4])(here)
     result = here.run(skip=[("arm=att", 4), ("baseline", 4), ("arm=avg", 4), ("without schooling", 4)])
     stopped = [label for label, stop in result.stops.items() if stop.num_seeds == 3]
@@ -188,11 +188,11 @@ def test_reports_list_every_deviation(finished):
 
 
 def test_the_ledger_says_how_an_analysis_stood_to_the_registration(here):
-    here.run().render("md")
+    here.run().headline()
     digest = nlgraft.register(here.study()).digest[:12]
-    here.run().render("md")
+    here.run().headline()
     put("seeds", [1, 2, 3, 4])(here)
-    here.run().render("md")
+    here.run().headline()
     study = str(here.root / "guesses.yaml")
     store = ["--storage", str(here.root / "store")]
     listed = CliRunner(env={"COLUMNS": "300"}).invoke(main, ["ledger", study, *store])
@@ -203,7 +203,7 @@ def test_the_ledger_says_how_an_analysis_stood_to_the_registration(here):
     assert f"1 deviation from {digest}" in listed.output
     entries = api.ledger(study, str(here.root / "store"))
     assert [entries[n].registration for n in (1, 2, 3)] == ["", "", digest]
-    assert entries[3].deviations == ("seeds: 1, 2, 3 → 1, 2, 3, 4 (4 added)",)
+    assert entries[3].deviations == ("seeds: 1, 2, 3 → 1, 2, 3, 4",)
 
 
 def test_a_damaged_registration_is_named(here):

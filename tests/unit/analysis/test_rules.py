@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from nlgraft.analysis.data.ledger import VERSION, Asked, Entry, Look, Plan, Segments
+from nlgraft.analysis.data.ledger import VERSION, Entry, LedgerQuestion, Look, Plan, Segments
 from nlgraft.analysis.policy.rules import Rules
 
 SEGMENTS = Segments.of([f"line {number}" for number in range(50)])
@@ -15,7 +15,9 @@ SIGNIFICANT, OPEN = 1e-4, 0.4
 def question(arm, p=None, base="base", metric="bleu", num=3, margin=None, p_equal=None, **changes):
     looks = {} if p is None else {num: Look(difference=1.0, p=p, p_equal=p_equal)}
     defaults = {"seeds": PLAN.seeds[:num], "looks": looks, "difference": None if p is None else 1.0}
-    return Asked(metric=metric, cells=(arm, base), family=metric, equal_margin=margin, **defaults | changes)
+    return LedgerQuestion(
+        metric=metric, cells=(arm, base), family=metric, equal_margin=margin, **defaults | changes
+    )
 
 
 def entry(*questions, base="base", metrics=("bleu",), plan=PLAN, **changes):
@@ -178,3 +180,18 @@ def test_a_family_with_a_margin_passes_its_level_on_when_it_is_decided_both_ways
 def test_a_smaller_alpha_of_the_first_study_leaves_more_to_the_others():
     rules = Rules([replace(FIRST, alpha=0.01), entry(question("c", OPEN))])
     assert rules.levels == pytest.approx([0.008, (0.05 - 0.008) / 2])
+
+
+def test_a_question_from_the_other_side_keeps_its_answer():
+    looks = {3: Look(difference=-1.0, p=OPEN)}
+    reversed_question = question("base", OPEN, base="b", looks=looks, difference=-1.0)
+    answer = last_answer(DECIDED, entry(reversed_question, base="b"))
+    assert (answer.basis, answer.p) == ("declared", last_answer(DECIDED, index=1).p)
+    assert not answer.reason
+
+
+def test_a_sign_that_later_seeds_have_turned_is_named():
+    turned = entry(question("a", OPEN, num=6, looks={6: Look(difference=-1.0, p=OPEN)}))
+    answer = last_answer(FIRST, turned, entry(question("a", OPEN)))
+    assert answer.p is None
+    assert "at 6 seeds, shows a difference of the other sign" in answer.reason

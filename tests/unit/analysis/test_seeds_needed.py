@@ -12,7 +12,7 @@ from scipy import stats
 from nlgraft.analysis.data.ledger import NoisePrior
 from nlgraft.analysis.estimates.looks import look_levels
 from nlgraft.analysis.estimates.noise_prior import Estimate, moderated
-from nlgraft.analysis.estimates.seeds_needed import PROBABILITY, decided_by, likely_look
+from nlgraft.analysis.estimates.power import PROBABILITY, decided_by, likely_look
 
 LOOKS = (3, 6, 12)
 

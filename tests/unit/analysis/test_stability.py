@@ -202,7 +202,6 @@ def test_a_comparison_prints_as_a_verdict(build):
     assert text.startswith("arm=patt_eg against baseline on test/bleu: better\n")
     assert "difference +1.022 BLEU points, interval [+0.9" in text
     assert "(5 seeds)" in text
-    assert "p_randomisation" not in text
     open_one = str(build(BASE, BASE + NOISE).compare("patt_eg"))
     assert "undecided (equal within 1.3 BLEU points)" in open_one
     assert "no result" in str(build([None] * 5, GOOD).compare("patt_eg"))

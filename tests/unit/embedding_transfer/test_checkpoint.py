@@ -59,7 +59,7 @@ def configured(directory, method="patt_eg", sides="decoder", **upstream):
         generator={"max_steps": 2, "batch_tokens": 800, "eval_every_steps": 2, "num_dev_sentences": 4},
         transfer={"method": method, "sides": sides},
         downstream={"train": TRAIN},
-        decode={"beam": 1, "max_length_offset": 3},
+        decode={"beam": 1, "max_length_ratio": 0, "max_length_offset": 6},
     )
 
 

@@ -48,7 +48,7 @@ def study_of(directory, languages, *, methods=METHODS, sides="decoder", is_share
                 "generator": GENERATOR,
                 "transfer": {"sides": sides},
                 "downstream": {"train": TRAIN},
-                "decode": {"beam": 1, "max_length_offset": 3},
+                "decode": {"beam": 1, "max_length_ratio": 0, "max_length_offset": 6},
             },
             "factors": {
                 "method": {"target": "transfer.method", "levels": methods, "baseline": methods[0]},
@@ -75,21 +75,21 @@ def test_it_reads_and_says_what_it_does_in_transformers(store, family, checkpoin
 
 
 @pytest.mark.parametrize(
-    ("family", "sides"),
+    ("family", "sides", "methods"),
     [
-        ("mbart", "decoder"),
-        ("mbart_50", "both"),
-        ("m2m_100", "encoder"),
-        ("nllb", "decoder"),
-        ("nllb", "both"),
+        ("mbart", "decoder", METHODS),
+        ("mbart_50", "both", ["patt_eg"]),
+        ("m2m_100", "encoder", ["att_eg"]),
+        ("nllb", "decoder", ["patt_eg"]),
+        ("nllb", "both", ["avg_eg"]),
     ],
 )
-def test_a_study_runs_to_the_end(store, family, sides, checkpoints):
-    """Planned and run with each generator; languages keep their rows and places in the new vocabulary."""
+def test_a_study_runs_to_the_end(store, family, sides, methods, checkpoints):
+    """Planned with each generator; languages keep their rows and places in the new vocabulary."""
     languages = FAMILIES[family][2]
     plan = study_of(checkpoints / family, languages, sides=sides, is_shared=sides == "both").plan()
     assert len(plan.trials) == len(METHODS)
-    for trial in plan.trials:
+    for trial in [trial for trial in plan.trials if trial.config["transfer"]["method"] in methods]:
         record, at = finish(store, trial.graph, trial.config)
         assert {"dev/bleu", "upstream/dev_bleu"} <= set(record.metrics)
         before, after = read_model(at("upstream")), read_model(at("transfer"))

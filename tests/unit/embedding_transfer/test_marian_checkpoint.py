@@ -43,7 +43,7 @@ def settings_of(directory, method="patt_eg", **upstream):
         "generator": GENERATOR,
         "transfer": {"method": method, "sides": "decoder"},
         "downstream": {"train": TRAIN},
-        "decode": {"beam": 1, "max_length_offset": 3},
+        "decode": {"beam": 1, "max_length_ratio": 0, "max_length_offset": 6},
     }
 
 

@@ -35,7 +35,7 @@ BASE = {
     "upstream": {"train": TRAIN},
     "downstream": {"train": TRAIN},
     "independent": {"max_steps": 3, "warmup_steps": 1, "peak_lr": 0.01},
-    "decode": {"beam": 1, "max_length_offset": 5},
+    "decode": {"beam": 1, "max_length_ratio": 0, "max_length_offset": 6},
 }
 TABLE = "target_embedding.table.weight"
 

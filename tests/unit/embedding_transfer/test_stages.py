@@ -31,7 +31,7 @@ SMALL = {
     "upstream": {"train": {"max_steps": 6, "batch_tokens": 800, "warmup_steps": 2, "peak_lr": 0.01}},
     "downstream": {"train": {"max_steps": 4, "batch_tokens": 800, "warmup_steps": 2, "peak_lr": 0.01}},
     "generator": {"max_steps": 4, "batch_tokens": 800, "eval_every_steps": 2, "num_dev_sentences": 6},
-    "decode": {"beam": 2, "max_length_offset": 5},
+    "decode": {"beam": 2, "max_length_ratio": 0, "max_length_offset": 6},
 }
 
 
@@ -56,24 +56,9 @@ def run(store, method, seed=1, splits=SPLITS, **changes):
     return graph, run_trial(graph, store, reporter=NullReporter(), config=settings, is_waiting=True)
 
 
-BPE = {"tokenizers": {"upstream": {"kind": "bpe", "sampling_alpha": 0.1}}}
-# test_new_layers.py has the arms whose rows or layers come from elsewhere
-ARMS = [
-    ("single_run", {}),
-    ("pretrain_finetune", {}),
-    ("downstream_vocab", {}),
-    ("bpe_dropout", BPE),
-    ("random_init", {}),
-    ("reconstruction", {}),
-    ("wechsel", {}),
-    ("avg_eg", {}),
-    ("patt_eg", {}),
-]
-
-
-@pytest.mark.parametrize(("method", "changes"), ARMS, ids=[method for method, _ in ARMS])
-def test_arms_run_to_their_scores(store, method, changes):
-    graph, record = run(store, method, **changes)
+@pytest.mark.parametrize("method", ["single_run", "avg_eg", "patt_eg"])
+def test_arms_run_to_their_scores(store, method):
+    graph, record = run(store, method)
     assert record.state == "finished"
     assert set(record.metrics) <= set(METRICS)
     expected = {f"{split}/{name}" for split in SPLITS for name in ("bleu", "chrf", "ter", "reference_length")}

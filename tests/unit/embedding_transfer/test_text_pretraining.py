@@ -25,7 +25,7 @@ BASE = {
     "model": {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2},
     "downstream": {"train": TRAIN},
     "generator": {"max_steps": 3, "batch_tokens": 800, "eval_every_steps": 3, "num_dev_sentences": 6},
-    "decode": {"beam": 1, "max_length_offset": 5},
+    "decode": {"beam": 1, "max_length_ratio": 0, "max_length_offset": 6},
 }
 QUESTIONS = {
     "upstream": {

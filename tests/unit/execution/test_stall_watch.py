@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+from tests.processes import patient
+
 ROOT = Path(__file__).parents[3]
 CODE = """
 import sys, time
@@ -47,7 +49,7 @@ def start(stage: str, num_reports: int, pause_s: float) -> subprocess.Popen[str]
 
 def test_a_training_that_reports_nothing_ends_with_its_stacks() -> None:
     process = start("training", 1, 60.0)
-    out, _ = process.communicate(timeout=50)
+    out, _ = process.communicate(timeout=patient(50))
     assert process.returncode == 1
     assert (
         "TOLD no progress for 2 s (resources.stall_timeout); it stood at <string>:8 in wait_for_data" in out
@@ -58,7 +60,7 @@ def test_a_training_that_reports_nothing_ends_with_its_stacks() -> None:
 
 def test_a_training_that_reports_and_another_stage_that_does_not_go_on() -> None:
     processes = [start("training", 30, 0.1), start("corpus", 1, 4.0)]
-    assert [process.communicate(timeout=50)[0] for process in processes] == ["ready\nended\n"] * 2
+    assert [process.communicate(timeout=patient(50))[0] for process in processes] == ["ready\nended\n"] * 2
 
 
 def test_time_in_which_the_process_was_stopped_does_not_count() -> None:
@@ -68,4 +70,4 @@ def test_time_in_which_the_process_was_stopped_does_not_count() -> None:
     os.kill(process.pid, signal.SIGSTOP)
     time.sleep(4)
     os.kill(process.pid, signal.SIGCONT)
-    assert process.communicate(timeout=50)[0] == "ended\n"
+    assert process.communicate(timeout=patient(50))[0] == "ended\n"

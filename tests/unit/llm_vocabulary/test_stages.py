@@ -284,7 +284,8 @@ def test_further_test_sets_and_the_old_domain_are_scored(tmp_path, store):
 def test_a_released_model_is_changed_trained_and_loads_in_transformers(kind, change, tmp_path, store):
     values = trial_of(release(tmp_path / kind, kind), OTHER_LINES[:60])
     values |= {"vocabulary": {"change": change, "size": 300, "num_added": 15, "method": "fvt"}}
-    values |= {"training": {"train": {**BY_CHARACTERS, "max_steps": 20}, "has_reference": False}}
+    train = {**BY_CHARACTERS, "max_steps": 10, "eval_every_steps": 5}
+    values |= {"training": {"train": train, "has_reference": False}}
     graph, record = run(store, values)
     curve = [value for _, value, _ in record.curves["dev/bits_per_byte"]]
     assert curve[-1] < curve[0]

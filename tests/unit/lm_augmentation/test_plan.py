@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+
+import pytest
+
 from nlgraft.commands.terminal import plan_table
+from nlgraft.stages import kind_checks
 from nlgraft.study.public import Study
-from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpus_config import SPLITS, ConlangConfig
 from tests.contract.toys.lm_augmentation import ARMS
 
@@ -32,8 +36,16 @@ def study(**changes):
     )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_text_for_all():
+    """Text is made once, for plans and for counts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind_checks, "generate", functools.cache(kind_checks.generate))
+        yield
+
+
 def lines(config, split):
-    return generate(ConlangConfig(**config), split)
+    return kind_checks.generate(ConlangConfig(**config), split)
 
 
 def shared(split, bitext=_BITEXT):

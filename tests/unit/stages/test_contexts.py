@@ -161,6 +161,11 @@ def test_a_trained_model_is_rebuilt_without_its_checkpoint(store, checkpoint, tm
     with torch.no_grad():
         expected = reference(torch.tensor([[2, 7, 8, 3]])).last_hidden_state
     torch.testing.assert_close(encoded.output.detach(), expected)
+    again = artifact(store, graph, "trained") / "contexts" / "prlm" / "model.safetensors"
+    assert again.samefile(artifact(store, graph, "prlm_encoder") / again.name), "stored once"
+    own_files = store.manifest(graph.find("trained")).files.values()
+    linked = [again.stat().st_size, again.with_name("config.json").stat().st_size]
+    assert store.manifest(graph.find("trained")).bytes == sum(f.bytes for f in own_files) - sum(linked)
 
 
 def test_a_finetuned_encoder_is_in_the_trained_model(store, checkpoint):

@@ -1,8 +1,5 @@
 """Claims take their figures from the published tables."""
 
-import pytest
-
-from nlgraft.basics.errors import StudyError
 from nlgraft.study.data.claim import Claim, claims_of
 from nlgraft.study.public import Study
 
@@ -47,20 +44,6 @@ def test_metrics_and_several_worse_cells_are_told_apart(good):
     assert len(_claims(good, [stated | {"worse": "avg_eg"}])) == 3
 
 
-def test_the_figure_of_one_cell_is_looked_up(good):
-    signed = LAWS | {"signature": "tok:13a"}
-    (claim,) = _claims(good, [{"cell": "depth=1", "margin": 0.5}], [signed])
-    where = {"metric": "test/bleu", "source": "T2, Laws", "signature": "tok:13a"}
-    assert claim == Claim(cell="depth=1", value=52.1, margin=0.5, **where)
-    assert claim.text == "depth=1 has test/bleu 52.1 within 0.5"
-    assert not claim.is_ordering
-
-
-def test_a_figure_without_signature_is_no_claim(good):
-    with pytest.raises(StudyError, match="the published test/bleu of 'depth=1' has no signature"):
-        _claims(good, [{"cell": "depth=1", "margin": 0.5}])
-
-
 def test_a_claim_knows_the_data_of_its_column(good):
     table = THESIS | {"data": {"corpus": "con*", "train": 20}}
     (claim,) = _claims(good, [{"better": "att_eg", "worse": "avg_eg"}], [table])
@@ -77,7 +60,7 @@ def test_gains_and_margins_are_claimed_with_all_their_figures(good):
     stated = {"better": "depth=3, arm=att_eg", "worse": "depth=3", "exceeds": ["att_eg", "full"]}
     stated["margin"] = 2.0
     (claim,) = _claims(good, [stated], [table])
-    assert claim.published == (9.0, 5.0, 3.0, 2.0)
+    assert claim.figures == [9.0, 5.0, 3.0, 2.0]
     assert claim.text == (
         "depth=3, arm=att_eg gains no less over depth=3 than att_eg over full on test/bleu by more than 2"
     )

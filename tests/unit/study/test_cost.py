@@ -72,7 +72,45 @@ def test_other_stages_are_scaled_by_the_text_of_the_split_that_they_read():
     run = manifest_of(dev, 2.3, inputs=[read.fingerprint])
     manifests = {manifest.fingerprint: manifest for manifest in (read, run)}
     costs = {"translation": StageCost(2.3, 1000.0, (TimedRun(run, text_bytes(run, manifests)),))}
-    corpora = {corpus.fingerprint: {"train": 10**6, "dev": 100, "test": 1000}}
+    sizes = {"train": 10**6, "dev": 100, "test": 1000}
+    corpora = {corpus.fingerprint: {split: {"target": number} for split, number in sizes.items()}}
     cost = cost_of([(test, 1)], costs, Resources(), corpora)
     assert cost.seconds == pytest.approx(0.3 + 2.0 * 10)
     assert cost.scaled == ("translation",)
+
+
+@pytest.mark.parametrize(
+    ("precision", "selection", "num_bytes"),
+    [
+        ("fp16", {"kind": "index", "num_last": None}, 64 * 2),
+        ("fp32", {"kind": "index", "num_last": None}, 64 * 4),
+        ("fp16", {"kind": "mean", "num_last": 4}, 64 * 2 * 4),
+        ("fp16", {"kind": "mean", "num_last": None}, 64 * 2 * 3),
+    ],
+)
+def test_states_take_their_numbers_of_each_token_of_their_stream(precision, selection, num_bytes):
+    corpus = Stage(name="corpus", run="m:f", locations={"corpus": {}})
+    other = Stage(name="other", run="m:f", locations={"corpus": {}})
+    encoded = Stage(
+        name="text", run="m:f", config={"streams": {"prlm": "source 0"}}, inputs={"corpus": corpus}
+    )
+    encoder = Stage(
+        name="prlm",
+        run="m:f",
+        config={"prlm": {"model": {"d_model": 64, "num_layers": 3}}},
+        inputs={"corpus": other},
+        work=Work(100, 1000, 50_000),
+    )
+    drawn = Stage(name="random", run="m:f", inputs={"encoder": encoder}, keeps="weights")
+    states = Stage(
+        name="states",
+        run="m:f",
+        config={"precision": precision, "selection": selection},
+        inputs={"encoded": encoded, "encoder": drawn},
+        keeps="states",
+    )
+    corpora = {corpus.fingerprint: {"train": {"source 0": 6000, "target": 9000}, "dev": {"source 0": 1000}}}
+    cost = cost_of([(states, 2)], {}, Resources(), corpora)
+    assert cost.num_bytes is not None
+    assert cost.num_bytes / 2 == pytest.approx(7000 / 3.5 * num_bytes)
+    assert cost_of([(drawn, 1)], {}, Resources()).num_bytes == 4 * 50_000

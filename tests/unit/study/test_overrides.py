@@ -52,6 +52,20 @@ def test_a_searched_path_is_one_key(good):
     assert study.search.space["train.peak_lr"].low == 1e-3
 
 
+def test_values_with_commas_are_levels_of_a_factor(good):
+    study = Study.from_dict(
+        good, ["train.peak_lr=5e-3", "train.peak_lr=1e-3,2e-3", 'description="a, b"', "name=a"]
+    )
+    assert study.factors["peak_lr"].target == "train.peak_lr"
+    assert study.factors["peak_lr"].levels == [0.001, 0.002]
+    assert study.factors["peak_lr"].baseline == 0.001
+    assert "peak_lr" not in study.base["train"]
+    again = Study.from_dict(good, [*study.overrides, "name=a"])
+    assert (again.variant, again.factors) == (study.variant, study.factors)
+    text = Study.from_dict(good, ["description=this, that"])
+    assert text.description == "this, that"
+
+
 @pytest.mark.parametrize(
     "override, path, message",
     [
@@ -65,6 +79,9 @@ def test_a_searched_path_is_one_key(good):
         ("train.max_stepz=1", "base.train.max_stepz", "Did you mean 'max_steps'?"),
         ("train.max_steps=two", "base.train.max_steps", "expected int >= 1, got the text 'two'"),
         ("train.max_steps=true", "base.train.max_steps", "expected int >= 1, got true"),
+        ("train.peak_lr=1e-3, 2e-3", "train.peak_lr", "without spaces, e.g. train.peak_lr=1,2; other levels"),
+        ("train.peak_lr=1e-3,", "train.peak_lr", "train.peak_lr='\"1e-3,\"'"),
+        ("seeds=1,2,3", "seeds", "write seeds=[1,2,3]"),
         ("factors.depht.levels=[1]", "factors.depht.baseline", "is missing"),
         ("@tinny", "scales", "there is no scale '@tinny'. Did you mean '@tiny'? Allowed: @tiny, @small"),
     ],

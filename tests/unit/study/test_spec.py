@@ -42,7 +42,7 @@ FULL = {
     ],
     "claims": [
         {"better": "att_eg", "worse": "baseline"},
-        {"cell": "without gradual", "metric": "test/bleu", "margin": 0.5},
+        {"better": "without gradual", "worse": "att_eg", "metric": "test/bleu", "margin": 0.5},
     ],
     "analysis": {"family": "claims", "correction": "none"},
     "scales": {"tiny": {"seeds": [1], "base": {"train": {"max_steps": 1}}}},

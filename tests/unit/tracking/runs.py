@@ -3,7 +3,7 @@
 import time
 
 NESTED = "mlflow.parentRunId"
-CELLS = ("20.50 ± 0.50 baseline", "20.50 ± 0.50 arm=avg_eg")
+CELLS = ("baseline 20.50 ± 0.50", "arm=avg_eg 20.50 ± 0.50")
 
 
 def runs_by_name(client, experiment="demo", view=1):

@@ -94,4 +94,4 @@ def test_all_trainings_but_the_deepest_are_set_apart():
 )
 def test_figures_of_a_cell_have_four_digits_as_mlflow_shows_all(value, shown):
     result = {"metrics": {"test/bleu": {"mean": value, "std": None, "n": 3}}}
-    assert cell_metrics(result) == {"test/bleu.mean": shown, "test/bleu.n": 3.0}
+    assert cell_metrics(result, "test/bleu") == {"test/bleu.mean": shown, "test/bleu.n": 3.0}

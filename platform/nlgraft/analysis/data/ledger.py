@@ -139,15 +139,14 @@ class Training:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class LedgerQuestion:
     """A question of an analysis, and its answer.
 
     Attributes:
         metric: Name of the metric.
-        cells: Digests of the trials without seeds: two cells, one against a published figure, or four.
+        cells: Digests of the trials without seeds: of two cells, or four.
         labels: The cells as the report names them.
-        null: Difference under the null hypothesis; the published figure that one cell is compared with.
-        margin: Difference from a published figure that does not matter.
+        null: Difference under the null hypothesis.
         second_metric: The metric of the second cell where it is another.
         is_effect: True for the effect of a factor or an interaction, which averages over its cells.
         signature: How the metric is computed; None without a signature.
@@ -170,7 +169,6 @@ class Asked:
     cells: tuple[str, ...]
     labels: tuple[str, ...] = ()
     null: float = 0.0
-    margin: float = 0.0
     second_metric: str | None = None
     is_effect: bool = False
     signature: str | None = None
@@ -196,10 +194,20 @@ class Asked:
     @property
     def hypothesis(self) -> Hypothesis:
         """What is asked, which two cells share from either side."""
-        is_symmetric = len(self.cells) == 2 and self.null == 0 and self.second_metric is None
-        cells = tuple(sorted(self.cells)) if is_symmetric else self.cells
+        cells = tuple(sorted(self.cells)) if self._is_symmetric else self.cells
         # An effect may have the cells of a claim on gains, or of one comparison, and is another hypothesis.
-        return (self.metric, self.second_metric, self.null, self.margin, cells, self.is_effect)
+        return (self.metric, self.second_metric, self.null, cells, self.is_effect)
+
+    @property
+    def oriented_looks(self) -> Mapping[int, Look]:
+        """The answers at looks from the side of the cell that `hypothesis` names first."""
+        if not self._is_symmetric or self.cells[0] < self.cells[1]:
+            return self.looks
+        return {number: replace(look, difference=-look.difference) for number, look in self.looks.items()}
+
+    @property
+    def _is_symmetric(self) -> bool:
+        return len(self.cells) == 2 and self.null == 0 and self.second_metric is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,7 +246,7 @@ class Entry:
     metrics: tuple[str, ...]
     plan: Plan | str = ""
     alpha: float
-    asked: tuple[Asked, ...]
+    asked: tuple[LedgerQuestion, ...]
     scores: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     # Not compared: an analysis that is shown again after a registration is the same one.
     configs: Mapping[str, str] = field(default_factory=dict, compare=False)

@@ -219,14 +219,13 @@ def _claims(study: Study, claims: Sequence[Claim]) -> tuple[Settings, ...]:
 
 def _claim(claim: Claim, label_of: Callable[[str], str | None]) -> Settings:
     labels = [label_of(text) or text for text in claim.cells]
-    sides: dict[str, Any] = {"cell": labels[0]}
-    if claim.is_ordering:
-        sides = {"better": labels[0], "worse": labels[1], "exceeds": labels[2:]}
     facts = {
-        **sides,
+        "better": labels[0],
+        "worse": labels[1],
+        "exceeds": labels[2:],
         "metric": claim.metric,
         "worse metric": claim.worse_metric,
-        "figures": list(claim.published),
+        "figures": list(claim.figures),
         "margin": claim.margin or None,
         "signature": claim.signature,
         "data": dict(claim.data),

@@ -41,6 +41,7 @@ class Invocation:
         report_dir: Directory of the report.
         tracking_uri: MLflow tracking URI.
         experiment: MLflow experiment.
+        cells_page: Address of its cells below that of a server of MLflow.
         stop_reason: Reason why it ended early, or None.
     """
 
@@ -50,6 +51,7 @@ class Invocation:
     report_dir: str | None = None
     tracking_uri: str | None = None
     experiment: str | None = None
+    cells_page: str | None = None
     stop_reason: str | None = None
 
 

@@ -24,7 +24,6 @@ from functools import partial
 from typing import Literal
 
 import numpy as np
-from scipy.special import stdtrit
 
 from nlgraft.analysis.data.ledger import NoisePrior
 from nlgraft.analysis.data.trials import Array, Measured
@@ -55,6 +54,7 @@ class Comparer:
     samples: int = 1000
     alpha: float = 0.05
     _draws: dict[Measured, Array] = field(default_factory=dict, repr=False)
+    _exchanged: dict[tuple[Measured, Measured], Array] = field(default_factory=dict, repr=False)
 
     def prepare(self, metric: str, measured: Iterable[Measured]) -> None:
         """Bootstrap many trials of one metric in one pass, so that later comparisons find their scores."""
@@ -166,49 +166,30 @@ class Comparer:
             return self._by_seeds(empty, differences, [*notes, reason])
         self.prepare(empty.metric, [trial for row in rows for trial in row])
         bootstrapped = np.stack([weighed @ np.stack([self._draws[trial] for trial in row]) for row in rows])
-        num_segments = len(_segments(rows[0][0]))
-        exchanged = None
-        if len(cells) == 2:
-            a_rows, b_rows = (np.stack([_segments(row[side]) for row in rows]) for side in (0, 1))
-            exchanged = resampling.randomised_differences(a_rows, b_rows, _score(empty.metric), self.samples)
-        return self._by_segments(empty, differences, bootstrapped, exchanged, num_segments, notes)
-
-    def against_value(
-        self, metric: str, a: str, a_trials: Mapping[int, Measured], value: float, margin: float
-    ) -> Comparison:
-        """Compare the mean of a cell with the published figure of a single run on the same test set.
-
-        The published run varies as ours do, hence a prediction interval: with S seeds of variance V the
-        difference has variance V (1 + 1 / S). Segments add nothing, as both were scored on the same ones.
-
-        Args:
-            metric: Name of the metric.
-            a: Label of the cell.
-            a_trials: The metric by seed, finished trials only.
-            value: The published figure.
-            margin: Difference that does not matter.
-
-        Returns:
-            The comparison; a small ``p`` says that the difference certainly is on the side of the margin on
-            which it lies, within or beyond.
-        """
-        a_trials = _finite(a_trials)
-        comparison = Comparison(
-            metric=metric, a=a, b=f"published {value:g}", seeds=tuple(a_trials), level=self.alpha
+        noise = resampling.spread(differences, bootstrapped, self.samples, empty.prior)
+        tested = noise
+        if self.test == "approximate_randomisation" and len(cells) == 2:
+            exchanged = self._exchange(empty.metric, [(a, b) for a, b in rows])
+            tested = resampling.spread(differences, exchanged, self.samples, empty.prior)
+        difference = _known(empty.difference) - empty.null
+        fixed_seeds = bootstrapped.mean(axis=0)  # these trained models alone: only the segments vary
+        comparison = replace(
+            empty,
+            num_segments=len(_segments(rows[0][0])),
+            scope="seeds and segments" if len(seeds) > 1 else "segments",
+            ci=self._interval(empty, noise),
+            p=resampling.two_sided_p(difference, tested),
+            p_segments=resampling.p_value(difference, fixed_seeds - fixed_seeds.mean()),
         )
-        if not a_trials:
-            return replace(comparison, notes=("no seed finished",))
-        values = np.array([trial.value for trial in a_trials.values()])
-        comparison = replace(comparison, difference=float(values.mean()) - value)
-        if len(values) < 2:
-            return replace(comparison, notes=("one seed: no interval and no p-value",))
-        difference, dof = _known(comparison.difference), len(values) - 1
-        scale = float(values.std(ddof=1)) * math.sqrt(1 + 1 / len(values))
-        if scale == 0:  # all seeds gave one value: there is no variance to test against
-            return replace(comparison, is_exact=True, scope="seeds", ci=(difference, difference))
-        reach = scale * float(stdtrit(dof, 1 - self.alpha / 2))
-        p = resampling.equivalence_p(difference, scale, dof, margin)
-        return replace(comparison, p=p, scope="seeds", ci=(difference - reach, difference + reach))
+        return _with_variances(comparison, noise, notes)
+
+    def _exchange(self, metric: str, pairs: Sequence[tuple[Measured, Measured]]) -> Array:
+        """Differences of each seed's pair after exchanging outputs, shape (S, n); each is computed once."""
+        if new := [pair for pair in pairs if pair not in self._exchanged]:
+            a_rows, b_rows = (np.stack([_segments(pair[side]) for pair in new]) for side in (0, 1))
+            draws = resampling.randomised_differences(a_rows, b_rows, _score(metric), self.samples)
+            self._exchanged.update(zip(new, draws, strict=True))
+        return np.stack([self._exchanged[pair] for pair in pairs])
 
     def _by_seeds(self, comparison: Comparison, differences: Array, notes: list[str]) -> Comparison:
         if len(differences) < 2:
@@ -220,39 +201,7 @@ class Comparer:
             notes.append("the difference is identical for every seed, so there is nothing to test")
             return replace(comparison, notes=tuple(notes))
         p = resampling.two_sided_p(_known(comparison.difference) - comparison.null, noise)
-        comparison = replace(comparison, p=p, p_bootstrap=p, p_randomisation=p)
-        return _with_variances(comparison, noise, notes)
-
-    def _by_segments(
-        self,
-        comparison: Comparison,
-        differences: Array,
-        bootstrapped: Array,
-        exchanged: Array | None,
-        num_segments: int | None,
-        notes: list[str],
-    ) -> Comparison:
-        difference = _known(comparison.difference) - comparison.null
-        noise = resampling.spread(differences, bootstrapped, self.samples, comparison.prior)
-        p_bootstrap = resampling.two_sided_p(difference, noise)
-        p_randomisation = None
-        if exchanged is not None:
-            exchange_noise = resampling.spread(differences, exchanged, self.samples, comparison.prior)
-            p_randomisation = resampling.two_sided_p(difference, exchange_noise)
-        # These trained models alone: only the segments vary.
-        fixed_seeds = bootstrapped.mean(axis=0)
-        is_randomised = self.test == "approximate_randomisation" and p_randomisation is not None
-        comparison = replace(
-            comparison,
-            num_segments=num_segments,
-            scope="seeds and segments" if len(differences) > 1 else "segments",
-            ci=self._interval(comparison, noise),
-            p=p_randomisation if is_randomised else p_bootstrap,
-            p_bootstrap=p_bootstrap,
-            p_randomisation=p_randomisation,
-            p_segments=resampling.p_value(difference, fixed_seeds - fixed_seeds.mean()),
-        )
-        return _with_variances(comparison, noise, notes)
+        return _with_variances(replace(comparison, p=p), noise, notes)
 
     def _interval(self, comparison: Comparison, noise: Spread) -> tuple[float, float]:
         return resampling.interval(_known(comparison.difference), noise.draws, self.alpha)

@@ -11,7 +11,8 @@ from typing import Any, Literal
 from nlgraft.analysis.data.ledger import Basis, Look, NoisePrior
 from nlgraft.analysis.estimates import power
 from nlgraft.analysis.estimates.noise_prior import Estimate
-from nlgraft.analysis.estimates.seeds_needed import likely_look
+from nlgraft.analysis.estimates.power import likely_look
+from nlgraft.analysis.estimates.resampling import Either, open_as_one
 from nlgraft.basics.wording import count
 
 Standing = Literal["better", "worse", "equal", "open"]
@@ -36,8 +37,6 @@ class Comparison:
         difference: Mean over seeds of ``a`` minus ``b``.
         ci: Ends of the 1 - alpha interval of the difference.
         p: Two-sided p-value of the study's test.
-        p_bootstrap: The same by paired bootstrap.
-        p_randomisation: The same by approximate randomisation.
         p_segments: By paired bootstrap over segments alone: these trained models, as papers report it.
         p_holm: ``p`` adjusted for the study's family of comparisons and, where there is a ledger, for what
             was asked before of the same test segments.
@@ -75,8 +74,6 @@ class Comparison:
     difference: float | None = None
     ci: tuple[float, float] | None = None
     p: float | None = None
-    p_bootstrap: float | None = None
-    p_randomisation: float | None = None
     p_segments: float | None = None
     p_holm: float | None = None
     margin: float | None = None
@@ -234,13 +231,11 @@ class Comparison:
         return self.difference == 0 and self.ci == (0.0, 0.0)
 
     @property
-    def either(self) -> tuple[float | None, float | None]:
+    def either(self) -> Either:
         """The p-values with which it counts in a family, see `resampling.holm_either`; 1 for missing ones."""
         if self.is_exact:
             return None, None
-        p = self.p if self.looks else None
-        p_equal = self.p_equal if self.looks else None
-        return 1.0 if p is None else p, None if self.margin is None else 1.0 if p_equal is None else p_equal
+        return open_as_one((self.p, self.p_equal) if self.looks else (None, None), self.margin)
 
     @cached_property
     def smallest_detectable(self) -> float | None:
@@ -292,8 +287,6 @@ class Comparison:
             "ci": _rounded_ends(self.ci),
             "p": rounded(self.p),
             "p_holm": rounded(self.p_holm),
-            "p_bootstrap": rounded(self.p_bootstrap),
-            "p_randomisation": rounded(self.p_randomisation),
             "p_segments": rounded(self.p_segments),
             "margin": self.margin,
             "p_equal": rounded(self.p_equal),

@@ -267,8 +267,20 @@ class Estimate:
         """Two-sided p-value of no difference; None where something differs and nothing varies."""
         if self.variance + self.segment_variance == 0:
             return None if self.difference else 1.0
-        over_seeds = self.variance / self.num_seeds
-        return 2 * float(tail(abs(self.difference), over_seeds, self.df, self.segment_variance))
+        return 2 * self._tail(abs(self.difference))
+
+    def equal_p(self, margin: float) -> float:
+        """p-value of a difference of at least a margin: the larger of two one-sided tests (Schuirmann 1987).
+
+        Of this hypothesis and that of no difference at most one is true, so a question that is asked both
+        ways errs no more often than one that is asked one way (Goeman, Solari and Stijnen 2010).
+        """
+        gap = margin - abs(self.difference)
+        one_sided = self._tail(abs(gap))
+        return one_sided if gap > 0 else 1 - one_sided
+
+    def _tail(self, gap: float) -> float:
+        return float(tail(gap, self.variance / self.num_seeds, self.df, self.segment_variance))
 
 
 def moderated(differences: Sequence[float] | Array, prior: NoisePrior | None = None) -> Estimate:

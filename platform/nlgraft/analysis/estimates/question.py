@@ -11,32 +11,24 @@ SIGNS = (1.0, -1.0, -1.0, 1.0)
 
 @dataclass(frozen=True)
 class Question:
-    """A difference to test: of two cells, of two gains, or of a cell from its published figure.
+    """A difference to test: of two cells, or of two gains.
 
     Attributes:
         metric: Name of the metric.
-        cells: Labels of one, two or four cells.
+        cells: Labels of two or four cells.
         second_metric: The metric of the second of two cells where it is another; may be the same cell.
         null: Difference under the null hypothesis.
-        value: The published figure of a single cell.
-        margin: Difference from ``value`` that does not matter.
     """
 
     metric: str
     cells: tuple[str, ...]
     null: float = 0.0
-    value: float = 0.0
-    margin: float = 0.0
     second_metric: str | None = None
 
     @property
     def has_margin(self) -> bool:
         """True if the study's margin of the metric applies: to differences that are tested against zero."""
-        return len(self.cells) > 1 and self.null == 0 and self.second_metric is None
-
-    def side(self, difference: float) -> float:
-        """Say by its sign on which side of the null hypothesis a difference lies."""
-        return self.margin - abs(difference) if len(self.cells) == 1 else difference - self.null
+        return self.null == 0 and self.second_metric is None
 
     @property
     def metrics(self) -> tuple[str, ...]:

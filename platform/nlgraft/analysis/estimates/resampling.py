@@ -22,12 +22,15 @@ variance that changes with the seed, estimated from the same draws.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
-from scipy.special import stdtr, stdtrit
+from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from nlgraft.analysis.data.ledger import NoisePrior
 from nlgraft.analysis.data.trials import Array
@@ -44,6 +47,7 @@ RANDOM_SEED = 12345
 
 _COUNT_CELLS = 1 << 21
 _MASK_CELLS = 1 << 24
+_GROUP_CELLS = 1 << 22
 _TIE = 1e-9
 _FEW_DRAWS = 20
 
@@ -80,11 +84,16 @@ def bootstrap_scores(
         Scores, shape (len(statistics), n).
     """
     out = np.empty((len(statistics), num_samples))
+    num_segments, num_columns = statistics[0].shape
+    size = max(1, _GROUP_CELLS // (num_segments * num_columns))
     start = 0
-    for counts in bootstrap_counts(statistics[0].shape[0], num_samples, seed):
+    for counts in bootstrap_counts(num_segments, num_samples, seed):
         stop = start + counts.shape[0]
-        for row, segments in enumerate(statistics):
-            out[row, start:stop] = score(counts @ segments)
+        # One product for many systems: counts are far larger than the statistics of one.
+        for first in range(0, len(statistics), size):
+            group = np.hstack(statistics[first : first + size])
+            sums = (counts @ group).reshape(len(counts), -1, num_columns)
+            out[first : first + size, start:stop] = score(sums).T
         start = stop
     return out
 
@@ -106,19 +115,26 @@ def randomised_differences(
     Returns:
         Score of the shuffled first system minus that of the shuffled second, shape (S, n).
     """
-    num_seeds, num_segments, _ = a.shape
+    num_seeds, num_segments, num_columns = a.shape
+    total_a, total_b = a.sum(axis=1), b.sum(axis=1)
+    gaps = np.hstack(list(a - b))
+    out = np.empty((num_seeds, num_samples))
+    start = 0
+    for kept in _kept_segments(num_segments, num_samples, seed):
+        stop = start + len(kept)
+        moved = ((~kept).astype(np.float64) @ gaps).reshape(len(kept), num_seeds, num_columns)
+        out[:, start:stop] = (score(total_a - moved) - score(total_b + moved)).T
+        start = stop
+    return out
+
+
+@lru_cache(maxsize=1)
+def _kept_segments(num_segments: int, num_samples: int, seed: int) -> list[NDArray[np.bool_]]:
+    """Draw which segments are not exchanged, in chunks of samples, shape (chunk, num_segments)."""
     rng = np.random.default_rng(seed)
     rows = max(1, _MASK_CELLS // num_segments)
-    total_a, total_b, gap = a.sum(axis=1), b.sum(axis=1), a - b
-    out = np.empty((num_seeds, num_samples))
-    for start in range(0, num_samples, rows):
-        stop = min(start + rows, num_samples)
-        kept = rng.integers(2, size=(stop - start, num_segments), dtype=bool)
-        exchanged = (~kept).astype(np.float64)
-        for index in range(num_seeds):
-            moved = exchanged @ gap[index]
-            out[index, start:stop] = score(total_a[index] - moved) - score(total_b[index] + moved)
-    return out
+    sizes = [min(rows, num_samples - start) for start in range(0, num_samples, rows)]
+    return [rng.integers(2, size=(size, num_segments), dtype=bool) for size in sizes]
 
 
 @dataclass(frozen=True)
@@ -222,17 +238,6 @@ def two_sided_p(difference: float, noise: Spread) -> float:
     return 2 * float(tail(abs(difference), over_seeds, noise.df, noise.segment_variance))
 
 
-def equivalence_p(difference: float, scale: float, dof: int, margin: float) -> float:
-    """Compute the p-value of the side of the margin on which a difference lies.
-
-    Within it: the larger p of two one-sided t tests (Schuirmann 1987). Beyond it: twice the one-sided p. Only
-    one of the two sides can be an error.
-    """
-    gap = margin - abs(difference)
-    p = float(stdtr(dof, -abs(gap) / scale))
-    return p if gap > 0 else 2 * p
-
-
 def interval(difference: float, draws: Array, alpha: float) -> tuple[float, float]:
     """Compute the percentile interval, confidence 1 - alpha, from draws centred at zero, shape (n,)."""
     low, high = np.quantile(draws, [alpha / 2, 1 - alpha / 2])
@@ -252,15 +257,22 @@ def holm(
     Returns:
         Adjusted values in the same order, never above 1; None stays None.
     """
-    ordered = np.sort([p for p in (p_values if counted is None else counted) if p is not None])
-    factors = np.arange(len(ordered), 0, -1)
+    ordered = sorted(p for p in (p_values if counted is None else counted) if p is not None)
+    num = len(ordered)
     # Step-down: an adjusted p-value is never below that of a smaller one.
-    running = [0.0, *np.maximum.accumulate(factors * ordered)]
-    adjusted: list[float | None] = []
-    for p in p_values:
-        rank = 0 if p is None else int(np.searchsorted(ordered, p))
-        adjusted.append(None if p is None else min(1.0, max(float(factors[rank]) * p, float(running[rank]))))
-    return adjusted
+    running = [0.0, *accumulate(((num - rank) * p for rank, p in enumerate(ordered)), max)]
+
+    def adjusted(p: float) -> float:
+        rank = bisect_left(ordered, p)
+        return min(1.0, max((num - rank) * p, running[rank]))
+
+    return [None if p is None else adjusted(p) for p in p_values]
+
+
+def open_as_one(pair: Either, margin: float | None) -> Either:
+    """Count p-values that are missing as 1 in a family; that of equality only where there is a margin."""
+    p, p_equal = pair
+    return 1.0 if p is None else p, None if margin is None else 1.0 if p_equal is None else p_equal
 
 
 def holm_either(pairs: Sequence[Either]) -> list[Either]:

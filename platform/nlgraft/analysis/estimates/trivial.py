@@ -7,9 +7,9 @@ classes, the most frequent class for every line. The best of them counts.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, takewhile
 from typing import cast, get_args
 
 import numpy as np
@@ -76,8 +76,18 @@ def _of_text(trial: TrialResult, split: str, name: str) -> Iterator[Trivial]:
     texts = trial.read_texts(split)
     if STATISTIC_METRICS[name].rows is None or texts is None:
         return
-    _, references = texts
-    tokenizers = _tokenizers(trial, f"{split}/{name}")
+    streams = (trial.read_stream(split, f"source {number}") for number in count())
+    sources = takewhile(lambda source: source is not None, streams)
+    yield from trivial_texts(name, texts[1], sources, _tokenizers(trial, f"{split}/{name}"))
+
+
+def trivial_texts(
+    name: str,
+    references: Sequence[str],
+    sources: Iterable[Sequence[str] | None],
+    tokenizers: TextTokenizers,
+) -> Iterator[Trivial]:
+    """Score trivial outputs of a text by a metric: its most frequent line, and copies of the sources."""
 
     def scored(what: str, lines: Sequence[str]) -> Trivial:
         rows, _ = segment_rows(name, lines, references, tokenizers=tokenizers)
@@ -85,8 +95,7 @@ def _of_text(trial: TrialResult, split: str, name: str) -> Iterator[Trivial]:
 
     frequent = Counter(references).most_common(1)[0][0]
     yield scored("the most frequent reference for every line", [frequent] * len(references))
-    for number in count():
-        source = trial.read_stream(split, f"source {number}")
+    for number, source in enumerate(sources):
         if source is None or len(source) != len(references):
             break
         yield scored(f"source {number}, copied", source)

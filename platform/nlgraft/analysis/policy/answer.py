@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import t
+from scipy.special import stdtrit
 
 from nlgraft.analysis.data.ledger import NoisePrior
 from nlgraft.analysis.data.stream import Arm, Pairs, Proposal, Step
@@ -41,7 +41,9 @@ class Gain:
         mean = float(np.mean(gains)) if gains else None
         interval = None
         if alpha is not None and len(gains) >= _FEW:
-            half = float(t.isf(alpha / 2, len(gains) - 1) * np.std(gains, ddof=1) / math.sqrt(len(gains)))
+            half = float(
+                stdtrit(len(gains) - 1, 1 - alpha / 2) * np.std(gains, ddof=1) / math.sqrt(len(gains))
+            )
             interval = (float(np.mean(gains)) - half, float(np.mean(gains)) + half)
         return cls(tuple(seeds), tuple(gains), mean, interval)
 

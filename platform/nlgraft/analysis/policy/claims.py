@@ -4,9 +4,7 @@ An ordering (``better``, ``worse``) is *supported* when our difference has the c
 significant, *contradicted* when it has the other sign and is significant, *equal* when it is significantly
 below the study's margin of the metric, else *undecided*. With a margin δ of its own the difference is tested
 against -δ instead of 0: no worse by more than δ. A difference of gains (``exceeds``) is tested as an ordering
-is. A figure (``cell``, ``value``) is supported when ours is equivalent to it, i.e. certainly within the
-margin, contradicted when certainly beyond, else undecided, also when it cannot be compared. One seed decides
-nothing, nor does one pretraining that the cells do not share.
+is. One seed decides nothing, nor does one pretraining that the cells do not share.
 
 On other data than the claim's an ordering goes the *same direction* or the *opposite direction*; that neither
 supports nor contradicts it. Published figures are given beside ours only on the same data, and only when both
@@ -53,9 +51,8 @@ class ClaimResult:
         explanation: The reason, as one sentence.
         seeds_more: Further seeds with which an ordering of this size could be decided; None when no number of
             seeds suffices, or when seeds are not what is missing.
-        comparison: Our ``better`` minus ``worse``, one gain minus the other, or our mean minus the published
-            value.
-        own_values: Our means of the claim's cells.
+        comparison: Our ``better`` minus ``worse``, or one gain minus the other.
+        values: Our means of the claim's cells.
         other_data: How our data differ from the claim's; empty if they are the same.
         why_not_comparable: Why the published figures are not shown beside ours; empty when they are.
     """
@@ -65,19 +62,19 @@ class ClaimResult:
     explanation: str
     seeds_more: int | None
     comparison: Comparison
-    ours: tuple[float | None, ...]
+    values: tuple[float | None, ...]
     other_data: str
     why_not_comparable: str
 
     @property
     def figures(self) -> tuple[float, ...]:
         """The published figures of the claim's cells, if they can be compared with ours."""
-        return () if self.why_not_comparable else self.claim.published
+        return () if self.why_not_comparable else tuple(self.claim.figures)
 
     @property
     def is_bounded(self) -> bool:
         """True for two cells whose difference is undecided but bounded by a margin."""
-        return self.claim.is_ordering and self.comparison.equal_within is not None
+        return self.comparison.equal_within is not None
 
     @property
     def text(self) -> str:
@@ -85,7 +82,7 @@ class ClaimResult:
         text: str = self.verdict
         if text == "equal":
             text = f"equal within {self.comparison.margin:g} {self.comparison.unit}"
-        elif self.claim.is_ordering and self.claim.margin:  # the difference itself may go either way
+        elif self.claim.margin:  # the difference itself may go either way
             text = _OF_MARGIN.get(self.verdict, text).format(self.claim.margin)
         if self.comparison.open_because:
             text += f": {self.comparison.open_because}"
@@ -112,7 +109,7 @@ class ClaimResult:
             "other_data": self.other_data,
             "is_comparable": not self.why_not_comparable,
             "why_not_comparable": self.why_not_comparable,
-            "ours": [rounded(value) for value in self.ours],
+            "ours": [rounded(value) for value in self.values],
             "comparison": self.comparison.to_json(),
         }
 
@@ -143,7 +140,7 @@ def signatures_differ(published: str | None, own_signature: str | None) -> str:
 def judge(
     claim: Claim,
     comparison: Comparison,
-    own_values: tuple[float | None, ...],
+    values: tuple[float | None, ...],
     *,
     direction: Literal["maximize", "minimize"],
     alpha: float,
@@ -156,9 +153,8 @@ def judge(
 
     Args:
         claim: The claim.
-        comparison: ``better`` minus ``worse``, one gain minus the other, or the cell minus its published
-            figure.
-        own_values: Our means of the claim's cells.
+        comparison: ``better`` minus ``worse``, or one gain minus the other.
+        values: Our means of the claim's cells.
         direction: Direction in which the metric improves.
         alpha: Level of significance.
         is_corrected: If true, Holm-adjusted p-values decide.
@@ -178,20 +174,20 @@ def judge(
         verdict = "equal"
         explanation = f"the difference is significantly below the margin of {comparison.margin:g}"
     else:
-        seeds_more, explanation = _lacking(claim, comparison, alpha)
+        seeds_more, explanation = _lacking(comparison, alpha)
     return ClaimResult(
         claim=claim,
         verdict=_ON_OTHER_DATA[verdict] if other_data else verdict,
         explanation=explanation,
         seeds_more=seeds_more,
         comparison=comparison,
-        ours=own_values,
+        values=values,
         other_data=other_data,
-        why_not_comparable=why_not if claim.published else "no published figures",
+        why_not_comparable=why_not if claim.figures else "no published figures",
     )
 
 
-def _lacking(claim: Claim, comparison: Comparison, alpha: float) -> tuple[int | None, str]:
+def _lacking(comparison: Comparison, alpha: float) -> tuple[int | None, str]:
     """Return how many seeds more would tell, and why nothing is decided."""
     if comparison.difference is None:
         return None, "; ".join(comparison.notes)
@@ -199,8 +195,6 @@ def _lacking(claim: Claim, comparison: Comparison, alpha: float) -> tuple[int | 
         return None, comparison.open_because
     if comparison.num_seeds < _FEW:
         return _FEW - comparison.num_seeds, "one seed decides nothing"
-    if not claim.is_ordering:
-        return None, f"not certain to be within or beyond {claim.margin:g} of the published figure"
     if comparison.seeds_more is not None:
         return comparison.seeds_more, f"not significant with {comparison.num_seeds} seeds at {alpha:g}"
     if comparison.p is None:
@@ -212,9 +206,6 @@ def _side(
     claim: Claim, comparison: Comparison, difference: float, direction: Literal["maximize", "minimize"]
 ) -> tuple[bool, str]:
     """Return whether a difference is as claimed, and on which side it lies."""
-    if not claim.is_ordering:
-        is_within = abs(difference) < claim.margin
-        return is_within, f"{'within' if is_within else 'beyond'} {claim.margin:g} of the published figure"
     is_claimed = (difference > comparison.null) == (direction == "maximize")
     if claim.margin:
         return is_claimed, f"{'not worse' if is_claimed else 'worse'} by more than {claim.margin:g}"

@@ -75,7 +75,7 @@ class ComparedResults(Results):
         """
         question = Question(self._known(metric), (self.cell(a).cell.label, self.cell(b).cell.label))
         if question not in self._judged:
-            self._judged[question] = self.judged(self._ask(question))
+            self._judged[question] = self.judged(self._answer(question))
         return self._judged[question]
 
     def effects(self, metric: str | None = None) -> list[Effect]:
@@ -125,7 +125,7 @@ class ComparedResults(Results):
         terms = [Term(weight, self.cell(cell), metric) for weight, cell in contrast.terms]
         test = partial(self._effect, metric, contrast)
         plan = self._plan_of([cell.label for _, cell in contrast.terms], metric)
-        return self._limited(over_looks(plan, test, self.margin(metric), float), terms)
+        return self._limited(over_looks(plan, test, self.margin(metric)), terms)
 
     def _effect(self, metric: str, contrast: Contrast, seeds: Sequence[int] | None = None) -> Comparison:
         terms = [(weight, self.cell(cell).measured(metric, seeds)) for weight, cell in contrast.terms]
@@ -204,7 +204,7 @@ class ComparedResults(Results):
             )
         return metric
 
-    def _ask(self, question: Question) -> Comparison:
+    def _answer(self, question: Question) -> Comparison:
         """Answer a question as it is shown."""
         return self._declared(question)
 
@@ -234,7 +234,7 @@ class ComparedResults(Results):
                 self._comparer.prepare(metric, trials)
             margin = self.margin(question.metric) if question.has_margin else None
             plan = self._plan_of(question.cells, question.metric)
-            comparison = over_looks(plan, partial(self._tested, question), margin, question.side)
+            comparison = over_looks(plan, partial(self._tested, question), margin)
             self._answers[question] = self._limited(comparison, self._terms(question))
         return self._answers[question]
 
@@ -248,7 +248,7 @@ class ComparedResults(Results):
         return self.own_plan
 
     def _terms(self, question: Question) -> list[Term]:
-        """The question's cells, one, two or four, with their weights and metrics."""
+        """The question's cells with their weights and metrics."""
         cells = map(self.cell, question.cells)
         return [
             Term(weight, cell, metric)
@@ -310,9 +310,6 @@ class ComparedResults(Results):
         metric, null = question.metric, question.null
         sides = zip(question.metrics, question.cells, strict=True)
         measured = [self.cell(label).measured(name, seeds) for name, label in sides]
-        if len(question.cells) == 1:
-            figure = (question.value, question.margin)
-            return self._comparer.against_value(metric, question.cells[0], measured[0], *figure)
         a, b = (
             question.cells
             if len(measured) == 2
@@ -355,13 +352,13 @@ class ComparedResults(Results):
         metric. ``claims``: one family of the claims. A family is what the study declares, whether it has been
         run or not; there is no question about a metric that a finished cell does not have.
         """
-        return [*self._asked_of(self.metrics).values()] if self.is_corrected else []
+        return [*self._families_of(self.metrics).values()] if self.is_corrected else []
 
     @property
     def _claimed(self) -> list[Question]:
-        return [self._question(claim) for claim in self._claims if self._is_tested(claim)]
+        return [self._question(claim) for claim in self._claims]
 
-    def _asked_of(self, metrics: Iterable[str]) -> dict[str, list[Question]]:
+    def _families_of(self, metrics: Iterable[str]) -> dict[str, list[Question]]:
         """List the families of questions by name: the metrics', or ``claims``."""
         claimed = self._claimed
         families = {"claims": claimed}
@@ -424,20 +421,12 @@ class ComparedResults(Results):
 
     def _question(self, claim: Claim) -> Question:
         cells = tuple(self.cell(text).cell.label for text in claim.cells)
-        if not claim.is_ordering:
-            return Question(claim.metric, cells, value=claim.value or 0.0, margin=claim.margin)
         sign = -1 if self.system.metrics[claim.metric].direction == "maximize" else 1
         return Question(claim.metric, cells, null=sign * claim.margin, second_metric=claim.worse_metric)
 
     @cached_property
     def _claims(self) -> list[Claim]:
         return claims_of(self.study)
-
-    def _is_tested(self, claim: Claim) -> bool:
-        """True unless the claim is a figure that ours, once it is known, cannot be compared with."""
-        has_ours = bool(self.cell(claim.cells[0]).measured(claim.metric))
-        why_not = self._why_not(claim) if has_ours else claim.other_data(self.study.data)
-        return claim.is_ordering or not why_not
 
     def _why_not(self, claim: Claim) -> str:
         """Say why the published figures of a claim are not shown beside ours."""
@@ -451,15 +440,10 @@ class ComparedResults(Results):
     def _judge(self, claim: Claim) -> ClaimResult:
         cells = [self.cell(text) for text in claim.cells]
         why_not = self._why_not(claim)
-        if self._is_tested(claim):
-            question = self._question(claim)
-            comparison = self._ask(question)
-            # "Better" says nothing of a figure, nor of a difference that is tested against a margin.
-            if len(question.cells) > 1 and question.null == 0:
-                comparison = self.judged(comparison)
-        else:
-            note = f"cannot be compared: {why_not}"
-            comparison = Comparison(metric=claim.metric, a=cells[0].cell.label, b="published", notes=(note,))
+        question = self._question(claim)
+        comparison = self._answer(question)
+        if question.null == 0:  # "better" says nothing of a difference that is tested against a margin
+            comparison = self.judged(comparison)
         return judge(
             claim,
             comparison,

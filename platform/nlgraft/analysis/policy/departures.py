@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from nlgraft.analysis.data.ledger import NoisePrior
+from nlgraft.analysis.data.ledger import LedgerQuestion, NoisePrior
 from nlgraft.analysis.data.trials import Array
-from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.policy.simulated_store import Judge, SimulatedStore, StudyFile, Trouble
 
 RANDOM_SEED = 20261122
@@ -204,7 +203,7 @@ def run_as_declared(
         for look in design.run_looks:
             is_open = decided[index] == 0
             covered[index] = [
-                _covers_zero(comparison, design.alpha) for comparison in store.report(file, range(look))
+                _covers_zero(question, design.alpha) for question in store.report(file, range(look))
             ]
             seeds[index, is_open] = look
             decided[index] = [cells in store.verdicts["ledger"] for cells in file.questions]
@@ -225,9 +224,9 @@ def run_as_declared(
     return Declared(outcome, power, float(decided.mean()), float(seeds.mean()))
 
 
-def _covers_zero(compared: Comparison, alpha: float) -> bool:
+def _covers_zero(question: LedgerQuestion, alpha: float) -> bool:
     """True if the interval at the last look contains zero, which its p-value says."""
-    p = compared.looks[max(compared.looks)].p if compared.looks else None
+    p = question.looks[max(question.looks)].p if question.looks else None
     return p is None or p > alpha
 
 

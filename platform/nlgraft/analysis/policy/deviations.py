@@ -1,9 +1,9 @@
-"""Deviations of a study from its registration, in plain words."""
+"""Deviations of a study from its registration, in plain words: the difference of two frozen contents."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -13,7 +13,6 @@ from nlgraft.study.data.design import level_text
 
 NONE = "none"
 _SHOWN_CHARS = 100
-_CELLS = ("better", "worse", "cell")
 _REMOVED = {
     ("score.engine", "torch"),
     ("score.dev_precision", "fp32"),
@@ -25,7 +24,8 @@ _REMOVED = {
     ("generator.distillation_align", "input"),
 }
 """Settings that there are no more, with what takes their place: no deviation of an earlier registration."""
-_Pairs = list[tuple[FrozenCell, FrozenCell]]
+Pairs = Sequence[tuple[FrozenCell, FrozenCell]]
+"""Registered cells, and what they are now."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,60 +52,43 @@ class Deviation:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class Matching:
-    """Which cells of a study are which registered ones.
-
-    Attributes:
-        pairs: Registered cells and what they are now.
-        gone: Registered cells that the study has no more.
-        new: Cells that were not registered.
-    """
-
-    pairs: _Pairs
-    gone: list[FrozenCell]
-    new: list[FrozenCell]
-
-    @classmethod
-    def of(cls, registered: Content, now: Content) -> Matching:
-        """Match cells: by levels and settings, else by settings (renamed), levels, or label (edited)."""
-        pairs: _Pairs = []
-        gone, new = list(registered.cells), list(now.cells)
-        identities: list[Callable[[FrozenCell], Any]] = [
-            lambda cell: canonical_json([cell.levels, cell.settings]),
-            lambda cell: canonical_json(cell.settings),
-            lambda cell: canonical_json(cell.levels),
-            lambda cell: cell.label,
-        ]
-        for identity in identities:
-            by_identity = {identity(cell): cell for cell in new}
-            for cell in list(gone):
-                if (counterpart := by_identity.pop(identity(cell), None)) is not None:
-                    pairs.append((cell, counterpart))
-                    gone.remove(cell)
-                    new.remove(counterpart)
-        return cls(pairs, gone, new)
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """Registered labels by those of now."""
-        return {now.label: registered.label for registered, now in self.pairs}
+def paired(registered: Content, now: Content) -> Pairs:
+    """Match cells by their settings (renamed ones, too), else by their labels (edited ones)."""
+    by_settings = {canonical_json(cell.settings): cell for cell in now.cells}
+    same = [(cell, by_settings.pop(canonical_json(cell.settings), None)) for cell in registered.cells]
+    by_label = {cell.label: cell for cell in by_settings.values()}
+    pairs = [(cell, counterpart or by_label.get(cell.label)) for cell, counterpart in same]
+    return [(cell, counterpart) for cell, counterpart in pairs if counterpart is not None]
 
 
 def deviations_of(registered: Content, now: Content) -> list[Deviation]:
     """List the deviations of a study, as its file is now, from what was registered."""
     cells = [replace(cell, settings=_without_removed(cell.settings)) for cell in registered.cells]
     registered = replace(registered, cells=tuple(cells))
-    matching = Matching.of(registered, now)
+    pairs = paired(registered, now)
+    labels = {counterpart.label: cell.label for cell, counterpart in pairs}
+    base = next((cell for cell, counterpart in pairs if counterpart is now.cells[0]), now.cells[0])
+    old_claims, new_claims = _claims(registered, {}), _claims(now, labels)
+    # Metrics that only one has are those of another objective or claim, which are listed themselves.
+    old_metrics, new_metrics = (
+        {name: content.metrics[name] for name in registered.metrics if name in now.metrics}
+        for content in (registered, now)
+    )
     return [
-        *_values({"system": registered.system}, {"system": now.system}),
-        *_seeds(registered, now),
-        *_cells(registered, now, matching),
-        *_claims(registered, now, matching.labels),
-        *_values(registered.settings, now.settings),
-        *_metrics(registered, now),
-        *_cell_settings(matching.pairs),
-        *_stages(matching.pairs),
+        *_differences(_head(registered, registered.cells[0]), _head(now, base)),
+        *_left_out_or_added("cell", _unpaired(registered, pairs, 0), _unpaired(now, pairs, 1)),
+        *_renamed(pairs),
+        *_left_out_or_added("claim", [*old_claims], [*new_claims]),
+        *(
+            deviation
+            for text, claim in old_claims.items()
+            if text in new_claims
+            for deviation in _differences(claim, new_claims[text], f"claim {text}, ")
+        ),
+        *_differences(registered.settings, now.settings),
+        *_differences(old_metrics, new_metrics, "metric "),
+        *_cell_settings(pairs),
+        *_stages(pairs),
     ]
 
 
@@ -117,114 +100,69 @@ def _without_removed(settings: Settings) -> Settings:
     }
 
 
-def _seeds(registered: Content, now: Content) -> Iterator[Deviation]:
-    if registered.seeds == now.seeds:
-        return
-    left_out = [seed for seed in registered.seeds if seed not in now.seeds]
-    added = [seed for seed in now.seeds if seed not in registered.seeds]
-    changes = [
-        f"{listed(seeds)} {word}" for seeds, word in ((left_out, "left out"), (added, "added")) if seeds
-    ]
-    note = "; ".join(changes) or "another order, in which looks take them"
-    yield Deviation(what="seeds", registered=listed(registered.seeds), now=f"{listed(now.seeds)} ({note})")
-
-
-def _cells(registered: Content, now: Content, matching: Matching) -> Iterator[Deviation]:
-    first = next((counterpart for cell, counterpart in matching.pairs if cell is registered.cells[0]), None)
-    if first is not now.cells[0]:
-        before, after = (_levels(content.cells[0]) for content in (registered, now))
-        yield Deviation(what="baseline", registered=before, now=after)
-    for cell in matching.gone:
-        yield Deviation(what=f"cell {cell.label}", registered="registered", now="left out of the study")
-    for cell in matching.new:
-        yield Deviation(what=f"cell {cell.label}", registered="not registered", now="added")
-    for cell, counterpart in matching.pairs:
-        is_same = canonical_json(cell.levels) == canonical_json(counterpart.levels)
-        if cell.label != counterpart.label and not is_same:
-            yield Deviation(what="name of a cell", registered=cell.label, now=counterpart.label)
+def _head(content: Content, base: FrozenCell) -> Settings:
+    return {"system": content.system, "seeds": listed(content.seeds), "baseline": _levels(base)}
 
 
 def _levels(cell: FrozenCell) -> str:
     return ", ".join(f"{name}={level_text(level)}" for name, level in cell.levels.items()) or cell.label
 
 
-def _claims(registered: Content, now: Content, labels: Mapping[str, str]) -> Iterator[Deviation]:
-    gone = list(registered.claims)
-    new = [_relabelled(claim, labels) for claim in now.claims]
-    for claim in list(gone):
-        if claim in new:
-            gone.remove(claim)
-            new.remove(claim)
-    for claim in list(gone):
-        edited = _most_alike(claim, new)
-        if edited is not None:
-            gone.remove(claim)
-            new.remove(edited)
-            yield from _edited_claim(claim, edited)
-    for claim in gone:
-        yield Deviation(what=f"claim {claim_text(claim)}", registered="registered", now="left out")
-    for claim in new:
-        yield Deviation(what=f"claim {claim_text(claim)}", registered="not registered", now="added")
+def _unpaired(content: Content, pairs: Pairs, side: int) -> list[str]:
+    matched = [pair[side].label for pair in pairs]
+    return [cell.label for cell in content.cells if cell.label not in matched]
 
 
-def _relabelled(claim: Settings, labels: Mapping[str, str]) -> Settings:
-    """Name the cells of a claim as they were registered."""
-    renamed: Settings = {name: labels.get(str(claim[name]), claim[name]) for name in _CELLS if name in claim}
-    if isinstance(exceeds := claim.get("exceeds"), list):
-        renamed["exceeds"] = [labels.get(str(label), label) for label in exceeds]
-    return claim | renamed
+def _left_out_or_added(kind: str, registered: Sequence[str], now: Sequence[str]) -> Iterator[Deviation]:
+    for name in registered:
+        if name not in now:
+            yield Deviation(what=f"{kind} {name}", registered="registered", now="left out of the study")
+    for name in now:
+        if name not in registered:
+            yield Deviation(what=f"{kind} {name}", registered="not registered", now="added")
 
 
-def _most_alike(claim: Settings, among: Sequence[Settings]) -> Settings | None:
-    """Find the claim about the same cells, in whatever order, that differs in the fewest other facts."""
-    about = _about(claim)
-    same = [candidate for candidate in among if _about(candidate) == about]
-    return min(same, key=lambda candidate: len(list(_values(claim, candidate))), default=None)
+def _renamed(pairs: Pairs) -> Iterator[Deviation]:
+    for cell, counterpart in pairs:
+        is_same = canonical_json(cell.levels) == canonical_json(counterpart.levels)
+        if cell.label != counterpart.label and not is_same:
+            yield Deviation(what="name of a cell", registered=cell.label, now=counterpart.label)
 
 
-def _about(claim: Settings) -> list[str]:
-    return sorted(str(claim[name]) for name in (*_CELLS, "exceeds") if name in claim)
-
-
-def _edited_claim(claim: Settings, edited: Settings) -> Iterator[Deviation]:
-    named = {name: claim.get(name) for name in (*_CELLS, "exceeds")}
-    if named != {name: edited.get(name) for name in (*_CELLS, "exceeds")}:
-        yield Deviation(what="claim reversed", registered=claim_text(claim), now=claim_text(edited))
-        claim, edited = ({k: v for k, v in facts.items() if k not in named} for facts in (claim, edited))
-        yield from _values(claim, edited, "the reversed claim's ")
-        return
-    yield from _values(claim, edited, f"claim {claim_text(claim)}, ")
+def _claims(content: Content, labels: Mapping[str, str]) -> dict[str, Settings]:
+    """Return the claims by their text, with cells named as they were registered."""
+    claims: dict[str, Settings] = {}
+    for claim in content.claims:
+        renamed: Settings = {
+            name: labels.get(str(claim[name]), claim[name]) for name in ("better", "worse") if name in claim
+        }
+        if isinstance(exceeds := claim.get("exceeds"), list):
+            renamed["exceeds"] = [labels.get(str(label), label) for label in exceeds]
+        text = claim_text(claim | renamed)
+        claims[f"{text} of {claim.get('source')}" if text in claims else text] = claim | renamed
+    return claims
 
 
 def claim_text(claim: Settings) -> str:
     """Write a claim, without its figures and margin, as lists of deviations name it."""
     metric = claim.get("metric")
-    if "cell" in claim:
-        return f"“{claim['cell']} has its published {metric}”"
     text = f"{claim.get('better')} better than {claim.get('worse')} on {metric}"
     if isinstance(exceeds := claim.get("exceeds"), list):
         text += f", by more than {exceeds[0]} over {exceeds[1]}"
     return f"“{text}”"
 
 
-def _metrics(registered: Content, now: Content) -> Iterator[Deviation]:
-    # Metrics that only one has are those of another objective or claim, which are listed themselves.
-    both = [name for name in registered.metrics if name in now.metrics]
-    old, new = ({name: content.metrics[name] for name in both} for content in (registered, now))
-    yield from _values(old, new, "metric ")
-
-
-def _cell_settings(pairs: _Pairs) -> Iterator[Deviation]:
+def _cell_settings(pairs: Pairs) -> Iterator[Deviation]:
     labels_of: dict[Deviation, list[str]] = {}
     for registered, now in pairs:
-        for deviation in _values(registered.settings, now.settings):
+        for deviation in _differences(registered.settings, now.settings):
             labels_of.setdefault(deviation, []).append(registered.label)
     for deviation, labels in labels_of.items():
         where = f" in {'; '.join(labels)}" if len(labels) < len(pairs) else ""
         yield replace(deviation, what=deviation.what + where)
 
 
-def _stages(pairs: _Pairs) -> Iterator[Deviation]:
+def _stages(pairs: Pairs) -> Iterator[Deviation]:
     """List other versions of stages, and other inputs of stages where no setting differs."""
     deviations: dict[str, Deviation] = {}
     for registered, now in pairs:
@@ -250,7 +188,9 @@ def _other_stage(name: str, is_new: bool, is_gone: bool) -> Deviation:
     )
 
 
-def _values(registered: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> Iterator[Deviation]:
+def _differences(
+    registered: Mapping[str, Any], now: Mapping[str, Any], prefix: str = ""
+) -> Iterator[Deviation]:
     for path in dict.fromkeys([*registered, *now]):
         old, new = registered.get(path), now.get(path)
         if canonical_json(old) != canonical_json(new):

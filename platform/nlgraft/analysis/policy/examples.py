@@ -41,19 +41,19 @@ class Examples:
     Attributes:
         label: The cell.
         seed: The first seed that finished in both cells; the outputs are those of its trials.
-        found: Largest difference first, at most `NUM_EXAMPLES`.
+        examples: Largest difference first, at most `NUM_EXAMPLES`.
         why_none: Reason why there are none; empty if there are.
     """
 
     label: str
     seed: int | None = None
-    found: tuple[Example, ...] = ()
+    examples: tuple[Example, ...] = ()
     why_none: str = ""
 
 
-def examples_of(result: ComparedResults) -> list[Examples]:
-    """Choose the examples of every cell against the baseline."""
-    return [_examples(result, cell.cell.label) for cell in result.cells[1:]]
+def examples_of(result: ComparedResults, most: int | None = None) -> list[Examples]:
+    """Choose the examples of every cell, or of the first ``most`` cells, against the baseline."""
+    return [_examples(result, cell.cell.label) for cell in result.cells[1:][:most]]
 
 
 def _examples(result: ComparedResults, label: str) -> Examples:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import neg
 from pathlib import Path
 from typing import Any
 
 from nlgraft.analysis.data.ledger import (
     VERSION,
-    Asked,
     Entry,
     History,
+    LedgerQuestion,
     Plan,
     Segments,
     history,
@@ -121,7 +120,7 @@ def compare_systems(
     own_plan = Plan(seeds=tuple(range(1, 4 * num_seeds + 1)), looks=(num_seeds, 2 * num_seeds, 4 * num_seeds))
     comparer = Comparer(samples=_SAMPLES, alpha=ALPHA)
     scores: list[SystemScores] = []
-    questions: list[Asked] = []
+    questions: list[LedgerQuestion] = []
     terms: list[tuple[Plan, Test]] = []
     for metric in metrics:
         base_scores, base_measured = base.scores(metric, references)
@@ -131,10 +130,9 @@ def compare_systems(
             cells = (system.digests[0], base.digests[0])
             plan = past_rules.plan(cells, own_plan)
             test = partial(_tested, comparer, metric, (system.name, measured), (base.name, base_measured))
-            # Differences at looks have one direction, whichever of the two is the first of a later call.
-            compared = over_looks(plan, test, None, float if cells[0] < cells[1] else neg)
+            compared = over_looks(plan, test)
             questions.append(
-                Asked(
+                LedgerQuestion(
                     metric=metric,
                     cells=cells,
                     labels=(system.name, base.name),

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from nlgraft.analysis.data.ledger import Look, Plan
 from nlgraft.analysis.estimates.comparison import Comparison
-from nlgraft.analysis.estimates.equivalence import equal_p
 from nlgraft.analysis.estimates.looks import look_levels
 from nlgraft.analysis.policy.rules import p_of_looks
 
@@ -15,14 +14,13 @@ Test = Callable[[Sequence[int] | None], Comparison]
 """Compares over some seeds, or over all that have finished."""
 
 
-def over_looks(plan: Plan, test: Test, margin: float | None, side: Callable[[float], float]) -> Comparison:
+def over_looks(plan: Plan, test: Test, margin: float | None = None) -> Comparison:
     """Compare at the looks whose seeds have all finished.
 
     Args:
         plan: Seeds and looks.
         test: The comparison.
         margin: Difference that the study declares too small to matter.
-        side: Says by its sign on which side of the null hypothesis a difference lies.
 
     Returns:
         The comparison at the last look that was taken, with p-values over all of them; that over all finished
@@ -39,7 +37,11 @@ def over_looks(plan: Plan, test: Test, margin: float | None, side: Callable[[flo
     last = set(plan.seeds[: taken[-1]])
     at_looks[taken[-1]] = latest if last == {*latest.seeds} else replace(test(sorted(last)), margin=margin)
     looks = {
-        number: Look(difference=side(at_look.difference), p=at_look.p, p_equal=equal_p(at_look))
+        number: Look(
+            difference=at_look.difference - at_look.null,
+            p=at_look.p,
+            p_equal=at_look.estimate.equal_p(margin) if margin is not None and at_look.estimate else None,
+        )
         for number, at_look in at_looks.items()
         if at_look.difference is not None
     }

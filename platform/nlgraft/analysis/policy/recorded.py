@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from nlgraft.analysis.data.ledger import (
     EFFECTS,
     VERSION,
-    Asked,
     Entry,
     History,
     Hypothesis,
+    LedgerQuestion,
     NoisePrior,
     Plan,
     Segments,
@@ -78,7 +78,7 @@ class Analysis:
         return Rules([*self.past.entries.values(), self.entry])
 
     @cached_property
-    def questions(self) -> dict[Hypothesis, Asked]:
+    def questions(self) -> dict[Hypothesis, LedgerQuestion]:
         """What it asks."""
         return {question.hypothesis: question for question in self.entry.asked}
 
@@ -169,7 +169,7 @@ class RecordedResults(ComparedResults):
         plain = partial(self._effect, metric, contrast)
         return self.judged(self._answered(self._ledger_effect(effect), effect.comparison, plain))
 
-    def _ask(self, question: Question) -> Comparison:
+    def _answer(self, question: Question) -> Comparison:
         compared = self._declared(question)
         if not self.analyses or compared.is_exact:
             return compared
@@ -181,7 +181,9 @@ class RecordedResults(ComparedResults):
         margin = self.margin(question.metric) if question.has_margin else None
         return self._limited(replace(self._tested(question), margin=margin), self._terms(question))
 
-    def _answered(self, question: Asked, compared: Comparison, plain: Callable[[], Comparison]) -> Comparison:
+    def _answered(
+        self, question: LedgerQuestion, compared: Comparison, plain: Callable[[], Comparison]
+    ) -> Comparison:
         """Put the answer by the rules in the place of the study's own."""
         analysis = next(
             (candidate for candidate in self.analyses.values() if question.hypothesis in candidate.questions),
@@ -211,7 +213,7 @@ class RecordedResults(ComparedResults):
         texts = [path for path, _ in dotted(self.study.data) if path.rpartition(".")[2].startswith("test")]
         return f"nlgraft register {self.study.name} data.{next(iter(texts), 'test')}=..."
 
-    def _notes(self, question: Asked, analysis: Analysis, answer: Answer) -> list[str]:
+    def _notes(self, question: LedgerQuestion, analysis: Analysis, answer: Answer) -> list[str]:
         notes = [answer.reason] if answer.reason else []
         if answer.basis == "declared later":
             level = answer.share * analysis.entry.alpha
@@ -244,8 +246,8 @@ class RecordedResults(ComparedResults):
     def _entries(self) -> list[Entry]:
         """List what these results ask, one entry for each set of segments."""
         main = self.main_metric
-        families = self._asked_of(dict.fromkeys([main, *(question.metric for question in self._claimed)]))
-        by_segments: dict[Segments, list[Asked]] = {}
+        families = self._families_of(dict.fromkeys([main, *(question.metric for question in self._claimed)]))
+        by_segments: dict[Segments, list[LedgerQuestion]] = {}
         for name, questions in families.items():
             segments = self._lines_of(main if name == "claims" else name).segments
             by_segments.setdefault(segments, []).extend(
@@ -256,7 +258,7 @@ class RecordedResults(ComparedResults):
         on_main += self._shown_beside(on_main)
         return [self._entry(segments, entry_questions) for segments, entry_questions in by_segments.items()]
 
-    def _shown_beside(self, declared: Sequence[Asked]) -> list[Asked]:
+    def _shown_beside(self, declared: Sequence[LedgerQuestion]) -> list[LedgerQuestion]:
         """List comparisons that a report shows though the study's family leaves them out."""
         base = self.baseline.cell.label
         pairs = [(cell.cell.label, base) for cell in self.cells[1:]]
@@ -272,7 +274,7 @@ class RecordedResults(ComparedResults):
             }.values()
         )
 
-    def _entry(self, segments: Segments, entry_questions: Iterable[Asked]) -> Entry:
+    def _entry(self, segments: Segments, entry_questions: Iterable[LedgerQuestion]) -> Entry:
         questions = tuple(entry_questions)
         keys, main = self._keys, self.main_metric
         is_main = self._lines_of(main).segments == segments
@@ -364,23 +366,23 @@ class RecordedResults(ComparedResults):
             return self.own_plan
         return self._rules_of(metric).plan([self._keys[label] for label in labels], self.own_plan)
 
-    def _ledger_question(self, question: Question, family: str | None = None) -> Asked:
-        is_figure = len(question.cells) == 1
+    def _ledger_question(self, question: Question, family: str | None = None) -> LedgerQuestion:
         return replace(
-            self._ledger_asked(self._compared(question), question.cells, family),
-            null=question.value if is_figure else question.null,
-            margin=question.margin,
+            self._ledger_record(self._compared(question), question.cells, family),
+            null=question.null,
             second_metric=question.second_metric,
         )
 
-    def _ledger_effect(self, effect: Effect, family: str | None = None) -> Asked:
+    def _ledger_effect(self, effect: Effect, family: str | None = None) -> LedgerQuestion:
         """Describe an effect by its cells, those with positive weights first, which tells effects apart."""
         labels = _labels(effect.contrast)
-        return replace(self._ledger_asked(effect.comparison, labels, family), is_effect=True)
+        return replace(self._ledger_record(effect.comparison, labels, family), is_effect=True)
 
-    def _ledger_asked(self, compared: Comparison, labels: Sequence[str], family: str | None) -> Asked:
+    def _ledger_record(
+        self, compared: Comparison, labels: Sequence[str], family: str | None
+    ) -> LedgerQuestion:
         measured = (self.cell(label).measured(compared.metric).values() for label in labels)
-        return Asked(
+        return LedgerQuestion(
             metric=compared.metric,
             cells=tuple(self._keys[label] for label in labels),
             labels=tuple(labels),

@@ -10,7 +10,7 @@ from nlgraft.analysis.data.ledger import Entry, History
 from nlgraft.analysis.data.registration import Content, Freezer, Registration, open_registrations
 from nlgraft.analysis.data.results import Results
 from nlgraft.analysis.data.trials import CellResult
-from nlgraft.analysis.policy.deviations import Deviation, Matching, deviations_of, listed
+from nlgraft.analysis.policy.deviations import Deviation, deviations_of, listed, paired
 from nlgraft.basics.errors import DataError
 from nlgraft.basics.wording import count
 from nlgraft.pipeline.store import ArtifactStore
@@ -183,7 +183,7 @@ def _execution(registered: Content, now: Content, results: Results) -> Iterator[
     if not any(cell.has_started for cell in results.cells):
         return
     by_label = {cell.cell.label: cell for cell in results.cells}
-    for cell, counterpart in Matching.of(registered, now).pairs:
+    for cell, counterpart in paired(registered, now):
         yield from _unfinished(cell.label, registered.seeds, by_label[counterpart.label])
 
 

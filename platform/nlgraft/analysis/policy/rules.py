@@ -19,9 +19,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
-from nlgraft.analysis.data.ledger import VERSION, Asked, Basis, Entry, Hypothesis, Look, NoisePrior, Plan
+from nlgraft.analysis.data.ledger import (
+    VERSION,
+    Basis,
+    Entry,
+    Hypothesis,
+    LedgerQuestion,
+    Look,
+    NoisePrior,
+    Plan,
+)
 from nlgraft.analysis.estimates.looks import p_over_looks
-from nlgraft.analysis.estimates.resampling import Either, holm_either
+from nlgraft.analysis.estimates.resampling import Either, holm_either, open_as_one
 
 ALPHA = 0.05
 """Level that all declarations on a set of segments share, unless the first declares a higher one."""
@@ -127,9 +136,8 @@ class Declaration:
         if question in self.certain:
             return None, None
         looks = self.looks.get(question, {})
-        p, p_equal = p_of_looks(self.plans[question], looks, self.priors.get(question))
-        is_equal_asked = question in self.margins
-        return 1.0 if p is None else p, (1.0 if p_equal is None else p_equal) if is_equal_asked else None
+        pair = p_of_looks(self.plans[question], looks, self.priors.get(question))
+        return open_as_one(pair, self.margins.get(question))
 
     def is_decided(self, level: float) -> bool:
         """True if every question is, one with a margin in both ways: else an error is still possible."""
@@ -142,14 +150,14 @@ class Declaration:
         pairs = [self.holm[member] for member in family]
         return max(1, sum(p is not None and max(p, equal or 0.0) > level for p, equal in pairs))
 
-    def take(self, question: Hypothesis, answers: Asked) -> None:
+    def take(self, question: Hypothesis, answers: LedgerQuestion) -> None:
         """Take the answers at looks that were not taken before."""
         self.__dict__.pop("holm", None)
         self.certain.discard(question)  # what never varied may vary with the next seed
         if answers.is_certain:
             self.certain.add(question)
         has_margin = answers.equal_margin == self.margins.get(question)
-        for number, look in answers.looks.items():
+        for number, look in answers.oriented_looks.items():
             taken_looks = self.looks.setdefault(question, {})
             if number in self.plans[question].looks and number not in taken_looks:
                 taken_looks[number] = look if has_margin else Look(difference=look.difference, p=look.p)
@@ -215,7 +223,7 @@ class Rules:
             self.seen.setdefault(cell, plan)
         self._metrics.update(entry.metrics)
 
-    def answer(self, entry: Entry, question: Asked) -> Answer:
+    def answer(self, entry: Entry, question: LedgerQuestion) -> Answer:
         """Judge a question of an entry that has been added."""
         index = self._declared.get(question.hypothesis)
         if self._is_other(question):
@@ -234,8 +242,8 @@ class Rules:
             plan = declaration.plans[question.hypothesis]
             reason = f"{plan.looks[0]} seeds were declared, and not all have finished in its cells"
             return Answer(basis, None, None, open_level, share, number, reason)
-        if looks[max(looks)].difference * question.looks[max(question.looks)].difference < 0:
-            reason = "a look with more seeds has the other sign"
+        if looks[max(looks)].difference * question.oriented_looks[max(question.looks)].difference < 0:
+            reason = f"an earlier report, at {max(looks)} seeds, shows a difference of the other sign"
             return Answer(basis, None, None, open_level, share, number, reason)
         p, p_equal = declaration.holm[question.hypothesis]
         reason, margin = "", declaration.margins.get(question.hypothesis, math.inf)
@@ -278,7 +286,7 @@ class Rules:
             self.declarations.append(Declaration(entry, families, plans, margins, priors))
         return plans
 
-    def fresh(self, entry: Entry) -> list[Asked]:
+    def fresh(self, entry: Entry) -> list[LedgerQuestion]:
         """List the questions of an entry that may be declared now: nothing of them has been seen."""
         pairs: dict[str, set[tuple[str, ...]]] = {}
         for question in entry.asked:
@@ -290,7 +298,7 @@ class Rules:
             if not self.seen or self._is_fresh(question, pairs[question.metric])
         ]
 
-    def _is_fresh(self, question: Asked, pairs: set[tuple[str, ...]]) -> bool:
+    def _is_fresh(self, question: LedgerQuestion, pairs: set[tuple[str, ...]]) -> bool:
         """True if nothing that was seen can have led to the question."""
         seen = {cell for cell in question.cells if cell in self.seen}
         if self._is_other(question):
@@ -312,14 +320,14 @@ class Rules:
     @staticmethod
     def _pairs(declaration: Declaration) -> set[tuple[str, ...]]:
         metric = declaration.entry.metrics[0]
-        return {tuple(sorted(question[4])) for question in declaration.plans if question[0] == metric}
+        return {tuple(sorted(question[3])) for question in declaration.plans if question[0] == metric}
 
-    def _why_exploratory(self, question: Asked) -> str:
+    def _why_exploratory(self, question: LedgerQuestion) -> str:
         if question.family is None:
             return "the study does not declare it"
         return "scores of its cells had been seen when it was first asked"
 
-    def _is_other(self, question: Asked) -> bool:
+    def _is_other(self, question: LedgerQuestion) -> bool:
         """True if the metric is computed in another way than when it was first seen."""
         return question.signature not in (None, self._signatures.get(question.metric, question.signature))
 
@@ -335,7 +343,9 @@ def answered(entry: Entry, past: Iterable[Entry]) -> Entry:
     return replace(entry, asked=tuple(questions))
 
 
-def _verdict(entry: Entry, question: Asked, answer: Answer) -> Literal["significant", "equal", "open"]:
+def _verdict(
+    entry: Entry, question: LedgerQuestion, answer: Answer
+) -> Literal["significant", "equal", "open"]:
     if question.is_judged and answer.p is not None and answer.p <= entry.alpha:
         return "significant"
     is_equal = question.is_judged and answer.p_equal is not None and answer.p_equal <= entry.alpha

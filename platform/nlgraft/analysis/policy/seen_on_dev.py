@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nlgraft.analysis.data.ledger import VERSION, Asked, Entry, Plan, history, record
+from nlgraft.analysis.data.ledger import VERSION, Entry, LedgerQuestion, Plan, history, record
 from nlgraft.analysis.data.loading import load_dev_trial, scored_lines_of
 from nlgraft.analysis.policy.answer import Gain
 from nlgraft.basics.wording import timestamp
@@ -31,7 +31,7 @@ def enter_seen(pair: Study, variant: str, gain: Gain, store: ArtifactStore) -> N
     metrics = load_system(pair.system).metrics
     scored = [name for name, metric in metrics.items() if name.startswith("dev/") and not metric.is_time]
     keys = {cell.label: cell_digest(pair, cell) for cell in (kept, proposal)}
-    question = Asked(
+    question = LedgerQuestion(
         metric=objective.metric,
         cells=(keys[proposal.label], keys[kept.label]),
         labels=(proposal.label, "kept"),

@@ -8,7 +8,6 @@ could be lost for lack of power alone.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -31,9 +30,10 @@ _BLEU = ("bleu", "bleu_zh")
 _TOKENIZERS: tuple[BleuTokenizer, ...] = ("13a", "intl", "char", "none")
 _UNSPACED = ("zh", "ja-mecab", "ko-mecab", "flores200", "char")
 """Tokenizers of text whose words no spaces separate; of the others only ``char`` fits it."""
+MANY_LINES = 30_000
+"""Lines of output that are scored again for a report, which takes some seconds."""
 _ON_CHRF = "on chrF"
 _FEW_SEEDS = 3
-_TWO_POINTS = 2
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,13 @@ class Sensitivities:
 
 
 @lru_cache(maxsize=1)  # a report asks once for each format, and scoring takes seconds
-def sensitivities(result: ComparedResults) -> Sensitivities:
-    """Examine the verdict on each cell against the baseline; empty before the main metric is known."""
+def sensitivities(result: ComparedResults, max_lines: float = MANY_LINES) -> Sensitivities:
+    """Examine the verdict on each cell against the baseline; empty before the main metric is known.
+
+    Args:
+        result: The result.
+        max_lines: Tokenizers are left out where outputs have more lines, each of which is scored again.
+    """
     main = result.main_metric
     if main not in result.metrics:
         return Sensitivities()
@@ -104,7 +109,7 @@ def sensitivities(result: ComparedResults) -> Sensitivities:
     alone.prior_of = lambda metric, labels: None  # nothing tells the noise of other scores
     by_choice: dict[Choice, dict[str, Standings]] = {
         "metric": {f"on {name}": _standings(alone, name) for name in _other_metrics(result)},
-        "tokenizer": dict(_under_tokenizers(result, missing)),
+        "tokenizer": dict(_under_tokenizers(result, missing, max_lines)),
         "checkpoint": dict(_at_checkpoints(result, missing)),
     }
     without_seeds = tuple(_without_each_seed(result))
@@ -191,12 +196,19 @@ def _with_scores(
     return replace(result, cells=tuple(cells), store=None)
 
 
-def _under_tokenizers(result: ComparedResults, missing: list[str]) -> Iterator[tuple[str, Standings]]:
+def _under_tokenizers(
+    result: ComparedResults, missing: list[str], max_lines: float
+) -> Iterator[tuple[str, Standings]]:
     """Judge the cells by BLEU under the other tokenizers that fit the text, and by chrF."""
     main = result.main_metric
     split, _, name = main.partition("/")
     if name not in _BLEU:
         missing.append(f"Tokenizers are those of BLEU; the main metric is {main}.")
+        return
+    scores = [score for cell in result.cells for score in cell.measured(main).values()]
+    num_lines = sum(len(score.segments) for score in scores if score.segments is not None)
+    if num_lines > max_lines:
+        missing.append(f"Other tokenizers: {num_lines:,} segments to score again; nlgraft paper does.")
         return
     for label, rows in _alternatives(result).items():
         metric = f"{split}/chrf" if label == _ON_CHRF else main
@@ -251,12 +263,9 @@ def _at_checkpoints(result: ComparedResults, missing: list[str]) -> Iterator[tup
 
 
 def _at_step(trial: TrialResult, name: str, choose: Callable[[list[float]], float]) -> Measured | None:
-    """Choose among the finite values of a curve by ascending step, the last one of each step."""
-    points = [] if trial.record is None else trial.record.curves.get(name, [])
-    values = {step: value for step, value, _ in points if math.isfinite(value)}
-    if len(values) < _TWO_POINTS:
-        return None
-    return Measured(choose([values[step] for step in sorted(values)]))
+    """Choose among the values of a curve by ascending step."""
+    values = trial.curve(name)
+    return Measured(choose([values[step] for step in sorted(values)])) if len(values) > 1 else None
 
 
 def _without_each_seed(result: ComparedResults) -> Iterator[WithoutSeeds]:

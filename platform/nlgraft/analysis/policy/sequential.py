@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from nlgraft.analysis.data.results import Stop
+from nlgraft.analysis.estimates.power import decided_by
 from nlgraft.analysis.estimates.question import Question
-from nlgraft.analysis.estimates.seeds_needed import decided_by
 from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.study import Study
@@ -53,8 +53,8 @@ class SequentialResults(RecordedResults):
             Only cells that get more than they have; empty if everything is decided, or no look is left.
         """
         granted: dict[str, int] = {}
-        for question in self._asked:
-            answer = self.judged(self._ask(question))
+        for question in self._seed_questions:
+            answer = self.judged(self._answer(question))
             if answer.standing != "open" or answer.open_because or not answer.later_levels:
                 continue
             following = min(answer.later_levels)
@@ -113,7 +113,7 @@ class SequentialResults(RecordedResults):
         """Return the comparisons that looks may settle, with the predicted power of those still open."""
         last, alpha = self.run_looks[-1], self.study.analysis.alpha
         chances = {}
-        for question in self._asked:
+        for question in self._seed_questions:
             comparison = self._declared(question)
             chances[question] = 0.0
             if self.standing(comparison) == "equal" or comparison.is_significant(
@@ -126,9 +126,9 @@ class SequentialResults(RecordedResults):
         return chances
 
     @property
-    def _asked(self) -> list[Question]:
+    def _seed_questions(self) -> list[Question]:
         """The comparisons that cells get seeds for: with the baseline on the main metric, and of claims."""
-        claimed = [self._question(claim) for claim in self._claims if claim.is_ordering]
+        claimed = self._claimed
         if self.study.analysis.family == "all_cells" and self.main_metric in self.metrics:
             base = self.baseline.cell.label
             claimed += [Question(self.main_metric, (cell.cell.label, base)) for cell in self.cells[1:]]

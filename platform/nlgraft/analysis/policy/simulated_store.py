@@ -1,6 +1,6 @@
 """A simulated store: cells are trained, reports are shown, and verdicts follow the rules over its ledger.
 
-Scores of seeds are normal and independent between cells; comparisons, looks, corrections and rules are the
+Scores of seeds are normal and independent between cells; tests, looks, corrections and rules are the
 platform's own. A report is judged in two ways: ``file``, by the file's own correction, over all that it
 declares; ``ledger``, by what a report of the store says.
 """
@@ -16,15 +16,27 @@ from typing import Literal
 
 import numpy as np
 
-from nlgraft.analysis.data.ledger import VERSION, Asked, Entry, NoisePrior, Plan, Segments, Training
-from nlgraft.analysis.data.trials import Array, Measured
-from nlgraft.analysis.estimates.comparer import Comparer
-from nlgraft.analysis.estimates.comparison import Comparison
-from nlgraft.analysis.estimates.noise_prior import applicable, prior_from, study_variance, tail
+from nlgraft.analysis.data.ledger import (
+    VERSION,
+    Entry,
+    LedgerQuestion,
+    Look,
+    NoisePrior,
+    Plan,
+    Segments,
+    Training,
+)
+from nlgraft.analysis.estimates.noise_prior import (
+    Estimate,
+    StudyVariance,
+    applicable,
+    moderated,
+    prior_from,
+    study_variance,
+)
 from nlgraft.analysis.estimates.question import SIGNS
 from nlgraft.analysis.estimates.resampling import Either
-from nlgraft.analysis.policy.planned import over_looks
-from nlgraft.analysis.policy.rules import FIRST, Rules, corrected
+from nlgraft.analysis.policy.rules import FIRST, Rules, corrected, p_of_looks
 
 Judge = Literal["file", "ledger"]
 
@@ -121,16 +133,14 @@ class SimulatedStore:
     prior: NoisePrior | None = None
     verdicts: dict[Judge, set[tuple[str, ...]]] = field(default_factory=dict)
     equalities: dict[Judge, set[tuple[tuple[str, ...], float]]] = field(default_factory=dict)
-    _drawn: dict[tuple[str, int], Array] = field(default_factory=dict)
-    _scores: dict[tuple[str, int], dict[str, Measured]] = field(default_factory=dict)
+    _errors: dict[tuple[str, int], list[float]] = field(default_factory=dict)
     _offsets: dict[str, float] = field(default_factory=dict)
-    _compared: dict[tuple[object, ...], Comparison] = field(default_factory=dict)
     _entries: list[Entry] = field(default_factory=list)
-    _comparer: Comparer = field(default_factory=Comparer)
+    _rules: dict[Segments, Rules] = field(default_factory=dict)
 
     def twin(self, effects: dict[str, float]) -> SimulatedStore:
         """Return an empty store in which the same trials have the same errors, and other effects."""
-        return replace(self, effects=effects, verdicts={}, equalities={}, _scores={}, _entries=[])
+        return replace(self, effects=effects, verdicts={}, equalities={}, _entries=[], _rules={})
 
     def report(
         self,
@@ -140,8 +150,8 @@ class SimulatedStore:
         run: Collection[str] | None = None,
         lost_trials: Iterable[tuple[str, int]] = (),
         segments: Segments = _SEGMENTS,
-    ) -> list[Comparison]:
-        """Show a report; return the comparisons of the file's questions before any correction.
+    ) -> list[LedgerQuestion]:
+        """Show a report; return the file's questions, answered by its own looks and without any correction.
 
         Args:
             file: What the study declares.
@@ -152,12 +162,15 @@ class SimulatedStore:
         """
         seeds, lost_trials = tuple(seeds), set(lost_trials)
         own_plan = file.plan(seeds)
-        past = Rules(past_entry for past_entry in self._entries if past_entry.segments.overlaps(segments))
-        trials = [(cell, seed) for cell in file.cells for seed in seeds if run is None or cell in run]
-        scores: dict[str, dict[int, float]] = {cell: {} for cell in file.cells}
-        for cell, seed in trials:
-            if (cell, seed) not in lost_trials:
-                scores[cell][seed] = self.score(cell, seed, file.metric)
+        scores = {
+            cell: {
+                seed: self.score(cell, seed, file.metric)
+                for seed in seeds
+                if (run is None or cell in run) and (cell, seed) not in lost_trials
+            }
+            for cell in file.cells
+        }
+        trainings = {cell: Training(kind=_KINDS[0], weights=cell) for cell in file.cells}
 
         @cache
         def fresh() -> NoisePrior | None:
@@ -165,36 +178,81 @@ class SimulatedStore:
             judged = dict.fromkeys(file.cells, own_plan.seeds)
             return prior_from(others, file.metric, _KINDS, judged) or self.prior
 
-        shown: list[Comparison] = []
-        questions: list[Asked] = []
-        for cells in file.questions:
-            common = set.intersection(*(set(scores[cell]) for cell in cells))
-            is_even = len(common) in (0, len(seeds))
+        @cache
+        def study_noise(some: Sequence[int]) -> StudyVariance:
+            on_some = {
+                cell: {n: v for n, v in by_seed.items() if n in some} for cell, by_seed in scores.items()
+            }
+            return study_variance(trainings, on_some, _KINDS)
+
+        def answer(cells: tuple[str, ...], plan: Plan) -> LedgerQuestion:
+            common = [seed for seed in scores[cells[0]] if all(seed in scores[cell] for cell in cells)]
             prior = past.prior(file.metric, cells, fresh)
-            shown.append(self._over_looks(file, cells, scores, own_plan, prior))
-            plan = past.plan(cells, own_plan)
-            by_rules = shown[-1] if plan == own_plan else self._over_looks(file, cells, scores, plan, prior)
-            questions.append(self._asked(file, cells, by_rules, is_even))
-        self._note("file", file, self._by_file(file, shown))
-        entry = self._entry(file, scores, segments, tuple(questions), own_plan)
-        past.add(entry)
-        answers = [past.answer(entry, question) for question in questions]
+            looks = {}
+            for number in plan.taken(common):
+                some = plan.seeds[:number]
+                usable = applicable(prior, study_noise(some), number) if prior else None
+                looks[number] = _look(self._estimate(cells, scores, some, usable), file.margin)
+            return LedgerQuestion(
+                metric=file.metric,
+                cells=cells,
+                family=file.metric,
+                seeds=tuple(common),
+                looks=looks,
+                is_judged=len(common) in (0, len(seeds)),
+                difference=looks[max(looks)].difference if looks else None,
+                p=p_of_looks(plan, looks, prior)[0],
+                equal_margin=file.margin,
+                prior=prior,
+            )
+
+        past = self._rules_of(segments)
+        shown = [answer(cells, own_plan) for cells in file.questions]
+        plans = [past.plan(cells, own_plan) for cells in file.questions]
+        questions = [
+            question if plan == own_plan else answer(question.cells, plan)
+            for question, plan in zip(shown, plans, strict=True)
+        ]
+        self._note("file", file, _by_file(file, own_plan, shown))
+        further = self.metrics if file.metrics is None else file.metrics
+        entry = Entry(
+            version=VERSION,
+            time="",
+            study=file.name,
+            variant=file.name,
+            system="system",
+            segments=segments,
+            baseline=file.baseline,
+            cells=file.cells,
+            metrics=tuple(dict.fromkeys([file.metric, *further])),
+            plan=own_plan,
+            alpha=file.alpha,
+            asked=tuple(questions),
+            scores=scores,
+            trainings=trainings,
+        )
         self._entries.append(entry)
-        judged = zip(questions, answers, strict=True)
+        for earlier, rules in self._rules.items():
+            if earlier.overlaps(segments):
+                rules.add(entry)
+        answers = [past.answer(entry, question) for question in questions]
         pairs = [
-            (answer.p, answer.p_equal) if question.is_judged else (None, None) for question, answer in judged
+            (judged.p, judged.p_equal) if question.is_judged else (None, None)
+            for question, judged in zip(questions, answers, strict=True)
         ]
         self._note("ledger", file, pairs)
         return shown
 
     def p(self, metric: str, cells: tuple[str, ...], seeds: Iterable[int]) -> float:
         """Look at a p-value without a report."""
-        compared = self._compare(metric, cells, tuple(seeds))
-        return 1.0 if compared.p is None else compared.p
+        seeds = tuple(seeds)
+        scores = {cell: {seed: self.score(cell, seed, metric) for seed in seeds} for cell in cells}
+        return self._estimate(cells, scores, seeds, None).p or 0.0
 
     def score(self, cell: str, seed: int, metric: str) -> float:
         """Train a cell with a seed unless it is trained, and score it."""
-        return self._measured(cell, seed)[metric].value
+        error = self._trained(cell, seed)[self.metrics.index(metric)]
+        return error + self._mean(cell) if math.isfinite(error) else -self.trouble.fall
 
     def has_erred(self, judge: Judge) -> bool:
         """True if any report had a verdict without a true difference, or called a large one equal."""
@@ -207,73 +265,25 @@ class SimulatedStore:
         """True if any report, also one of a variant, had a verdict on these cells."""
         return any(tuple(map(_original, decided)) == cells for decided in self.verdicts.get(judge, ()))
 
-    def _over_looks(
+    def _rules_of(self, segments: Segments) -> Rules:
+        if segments not in self._rules:
+            self._rules[segments] = Rules(
+                entry for entry in self._entries if entry.segments.overlaps(segments)
+            )
+        return self._rules[segments]
+
+    def _estimate(
         self,
-        file: StudyFile,
         cells: tuple[str, ...],
         scores: Mapping[str, Mapping[int, float]],
-        plan: Plan,
+        seeds: Sequence[int],
         prior: NoisePrior | None,
-    ) -> Comparison:
-        finished = [seed for seed in scores[cells[0]] if all(seed in scores[cell] for cell in cells)]
-
-        def test(seeds: Sequence[int] | None) -> Comparison:
-            some = finished if seeds is None else [seed for seed in finished if seed in seeds]
-            usable = None
-            if prior is not None:
-                on_some = {
-                    cell: {seed: value[seed] for seed in some if seed in value}
-                    for cell, value in scores.items()
-                }
-                usable = applicable(prior, study_variance(_trainings(file), on_some, _KINDS), len(some))
-            return replace(self._compare(file.metric, cells, some, usable), prior=prior)
-
-        return over_looks(plan, test, file.margin, float)
-
-    def _by_file(self, file: StudyFile, shown: Sequence[Comparison]) -> list[Either]:
-        pairs = [comparison.either for comparison in shown]
-        return corrected(pairs, FIRST * file.alpha, file.alpha) if file.is_corrected else pairs
-
-    @staticmethod
-    def _asked(file: StudyFile, cells: tuple[str, ...], compared: Comparison, is_even: bool) -> Asked:
-        return Asked(
-            metric=file.metric,
-            cells=cells,
-            family=file.metric,
-            seeds=compared.seeds,
-            looks=compared.looks,
-            is_judged=is_even,
-            difference=compared.difference,
-            p=compared.p,
-            equal_margin=file.margin,
-            prior=compared.prior,
-        )
-
-    def _entry(
-        self,
-        file: StudyFile,
-        scores: Mapping[str, Mapping[int, float]],
-        segments: Segments,
-        questions: tuple[Asked, ...],
-        plan: Plan,
-    ) -> Entry:
-        further = self.metrics if file.metrics is None else file.metrics
-        return Entry(
-            version=VERSION,
-            time="",
-            study=file.name,
-            variant=file.name,
-            system="system",
-            segments=segments,
-            baseline=file.baseline,
-            cells=file.cells,
-            metrics=tuple(dict.fromkeys([file.metric, *further])),
-            plan=plan,
-            alpha=file.alpha,
-            asked=questions,
-            scores=scores,
-            trainings=_trainings(file),
-        )
+    ) -> Estimate:
+        """Estimate a question's difference; what resampled segments would tell of their choice is known."""
+        pairs = list(zip(SIGNS, (scores[cell] for cell in cells), strict=False))
+        gains = [sum(sign * by_seed[seed] for sign, by_seed in pairs) for seed in seeds]
+        scaled = prior and replace(prior, variance=len(cells) / 2 * prior.variance)
+        return replace(moderated(gains, scaled), segment_variance=len(cells) * self.segment_variance)
 
     def _note(self, judge: Judge, file: StudyFile, p_values: Sequence[Either]) -> None:
         judged = list(zip(file.questions, p_values, strict=True))
@@ -289,56 +299,36 @@ class SimulatedStore:
     def _mean(self, cell: str) -> float:
         return self.effects.get(_original(cell), 0.0)
 
-    def _compare(
-        self, metric: str, cells: tuple[str, ...], seeds: Sequence[int], prior: NoisePrior | None = None
-    ) -> Comparison:
-        key = (metric, cells, prior, *map(self._mean, cells), *sorted(seeds))
-        if key not in self._compared:
-            sides = [{seed: self._measured(cell, seed)[metric] for seed in seeds} for cell in cells]
-            terms = list(zip(SIGNS, sides, strict=False))
-            compared = self._comparer.contrast(metric, cells[0], cells[1], terms, prior=prior)
-            self._compared[key] = self._with_segments(compared, len(cells))
-        return self._compared[key]
-
-    def _with_segments(self, compared: Comparison, num_cells: int) -> Comparison:
-        """Put in the variance from the choice of segments, which a bootstrap over them would estimate."""
-        if not self.segment_variance or compared.seed_variance is None or compared.difference is None:
-            return compared
-        noise = num_cells * self.segment_variance
-        over_seeds = compared.seed_variance / compared.num_seeds
-        p = 2 * float(tail(abs(compared.difference), over_seeds, compared.df, noise))
-        return replace(compared, p=p, segment_variance=noise)
-
-    def _measured(self, cell: str, seed: int) -> dict[str, Measured]:
-        if (cell, seed) not in self._scores:
-            noise = self._noise(cell, seed)
-            values = (
-                noise + self._mean(cell)
-                if np.isfinite(noise).all()
-                else np.full_like(noise, -self.trouble.fall)
-            )
-            self._scores[cell, seed] = {
-                name: Measured(float(value)) for name, value in zip(self.metrics, values, strict=True)
-            }
-        return self._scores[cell, seed]
-
-    def _noise(self, cell: str, seed: int) -> Array:
-        """Draw the errors of a trial's scores, shape (metrics,); NaN where the training collapses."""
-        if (cell, seed) not in self._drawn:
+    def _trained(self, cell: str, seed: int) -> list[float]:
+        """Return the errors of a trial's scores by metric; NaN where the training collapses."""
+        if (cell, seed) not in self._errors:
             common, own_errors = self.rng.standard_normal(), self.rng.standard_normal(len(self.metrics))
             if cell not in self._offsets:
                 shared = self.segment_variance + self.trouble.pretraining
                 self._offsets[cell] = self.rng.standard_normal() * math.sqrt(shared)
-            values = math.sqrt(self.correlation) * common + math.sqrt(1 - self.correlation) * own_errors
+            mixed = math.sqrt(self.correlation) * common + math.sqrt(1 - self.correlation) * own_errors
             deviation = math.sqrt(self.seed_variance) * self.scales.get(_original(cell), 1.0)
-            values = values * deviation + self._offsets[cell]
+            values = mixed * deviation + self._offsets[cell]
             is_collapsed = self.rng.random() < self.trouble.collapse
-            self._drawn[cell, seed] = np.full_like(values, math.nan) if is_collapsed else values
-        return self._drawn[cell, seed]
+            self._errors[cell, seed] = [math.nan] * len(values) if is_collapsed else values.tolist()
+        return self._errors[cell, seed]
 
 
-def _trainings(file: StudyFile) -> dict[str, Training]:
-    return {cell: Training(kind=_KINDS[0], weights=cell) for cell in file.cells}
+def _look(estimate: Estimate, margin: float | None) -> Look:
+    p_equal = None if margin is None else estimate.equal_p(margin)
+    return Look(difference=estimate.difference, p=estimate.p, p_equal=p_equal)
+
+
+def _by_file(file: StudyFile, plan: Plan, shown: Sequence[LedgerQuestion]) -> list[Either]:
+    """Correct p-values over all that a file declares; a question without a look counts as 1."""
+    pairs: list[Either] = []
+    for question in shown:
+        p, p_equal = p_of_looks(plan, question.looks, question.prior)
+        is_equal_tested = file.margin is not None
+        pairs.append(
+            (1.0 if p is None else p, (1.0 if p_equal is None else p_equal) if is_equal_tested else None)
+        )
+    return corrected(pairs, FIRST * file.alpha, file.alpha) if file.is_corrected else pairs
 
 
 def _original(cell: str) -> str:

@@ -198,7 +198,7 @@ def _fall(result: ComparedResults) -> float:
 def _weights(result: ComparedResults) -> Array:
     """Weights of the cells in the comparisons of the main family."""
     labels = [cell.cell.label for cell in result.cells]
-    comparisons = _asked(result, result.study, labels)
+    comparisons = _comparisons(result, result.study, labels)
     weights = np.zeros((len(comparisons), len(labels)))
     for row, cells in zip(weights, comparisons, strict=True):
         for sign, label in zip(SIGNS, cells, strict=False):
@@ -206,13 +206,13 @@ def _weights(result: ComparedResults) -> Array:
     return weights
 
 
-def _asked(result: ComparedResults, study: Study, labels: Sequence[str]) -> list[tuple[str, ...]]:
+def _comparisons(result: ComparedResults, study: Study, labels: Sequence[str]) -> list[tuple[str, ...]]:
     pairs = [(label, labels[0]) for label in labels[1:]] if study.analysis.family == "all_cells" else []
     # a simulated cell has one metric, so claims between two (worse_metric) cannot be asked of it
     claimed = [
         tuple(result.cell(text).cell.label for text in claim.cells)
         for claim in claims_of(study)
-        if claim.is_ordering and claim.worse_metric is None
+        if claim.worse_metric is None
     ]
     comparisons = [*pairs, *claimed]
     return list({frozenset(cells) if len(cells) == _FEW else cells: cells for cells in comparisons}.values())

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
-from nlgraft.analysis.data.ledger import Asked, Entry
+from nlgraft.analysis.data.ledger import Entry, LedgerQuestion
 from nlgraft.analysis.data.registration import Registration
 from nlgraft.analysis.data.stream import BASELINE, Proposal, Stream
 from nlgraft.analysis.policy.answer import first_gain, gain_again
@@ -186,7 +186,7 @@ def _row(position: int, entry: Entry) -> list[str]:
     ]
 
 
-def _decided(question: Asked) -> str:
+def _decided(question: LedgerQuestion) -> str:
     what = f"{' against '.join(question.labels)} on {question.metric}"
     if question.verdict == "equal":
         return f"{what}: equal within {question.equal_margin:g} (p = {probability(question.p_equal_ledger)})"

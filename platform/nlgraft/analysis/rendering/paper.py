@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from nlgraft.analysis.data.provenance import cost_of, split_sizes
@@ -66,7 +67,7 @@ def write_paper(result: RecordedResults, out: Path) -> list[Path]:
         ``paper.tex``, ``numbers.tex``, ``methods.tex``, ``tables.tex``, ``figures.tex``, ``examples.tex``,
         ``references.bib``, ``checklist.md``, and every figure as PDF and as SVG.
     """
-    facts = describe(result)
+    facts = describe(result, math.inf)
     cost, sizes = cost_of(result.trials, result.store), split_sizes(result.cells, result.store)
     compared = [name for name, _ in facts["other_comparisons"]]
     compared += [result.main_metric] if result.main_metric in result.metrics else []

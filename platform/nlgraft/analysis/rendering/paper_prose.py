@@ -193,12 +193,13 @@ def _compared(result: ComparedResults, examples: Examples) -> str:
     if examples.why_none:
         return f"{title}\n{escape_latex(f'No examples: {examples.why_none}.')}\n"
     preface = (
-        f"The {len(examples.found)} segments whose {metric}, each segment scored alone, differs most between "
-        f"the two (at most {NUM_EXAMPLES}), with the outputs of seed {examples.seed}. They are chosen for "
-        "their difference and are no sample: they show how the systems differ, not which is better."
+        f"The {len(examples.examples)} segments whose {metric}, each segment scored alone, differs most "
+        f"between the two (at most {NUM_EXAMPLES}), with the outputs of seed {examples.seed}. They are "
+        "chosen for their difference and are no sample: they show how the systems differ, not "
+        "which is better."
     )
-    decimals = num_decimals(score for example in examples.found for score in example.scores)
-    items = [_example(example, (examples.label, base), decimals) for example in examples.found]
+    decimals = num_decimals(score for example in examples.examples for score in example.scores)
+    items = [_example(example, (examples.label, base), decimals) for example in examples.examples]
     return "\n".join([title, escape_latex(preface), r"\begin{enumerate}", *items, r"\end{enumerate}", ""])
 
 

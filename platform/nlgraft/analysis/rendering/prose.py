@@ -44,11 +44,6 @@ _EXPECTED_BEST = (
     "descriptive, covers the truth in less than half of the searches at their full budget, and "
     "tests nothing."
 )
-_FIGURES = (
-    "A published figure counts as a single run that varies over seeds as ours do: the interval is a "
-    "prediction interval of its difference from our mean. Its claim is supported when two one-sided t "
-    "tests put the difference within the claim's margin, contradicted when it is significantly beyond."
-)
 _EFFECTS = (
     "Effects of crossed factors are averaged over the levels of the others with equal weights. An "
     "interaction is the change due to two levels together beyond the sum of their separate changes. "
@@ -242,7 +237,6 @@ def method(result: ComparedResults) -> list[str]:
         result.stabilities and _STABILITY,
         _looks_method(result),
         result.effects() and f"{_EFFECTS}{of_effects}.",
-        any(not claim.claim.is_ordering for claim in result.claims) and _FIGURES,
         f"The detectable difference is the true difference that this many seeds detect with probability "
         f"0.8{level}; below five seeds, which say little about the noise, it is a 95 % interval. Seeds "
         "needed is the first later look that decides with that probability, predicted from what is seen.",

@@ -13,7 +13,9 @@ from nlgraft.analysis.data.provenance import corpora
 from nlgraft.analysis.data.trials import CellResult
 from nlgraft.analysis.estimates.comparison import Comparison, rounded
 from nlgraft.analysis.estimates.expected_best import expected_best
+from nlgraft.analysis.policy.examples import examples_of
 from nlgraft.analysis.policy.recorded import RecordedResults
+from nlgraft.analysis.policy.sensitivity import MANY_LINES
 from nlgraft.analysis.rendering import (
     journals,
     prose,
@@ -36,6 +38,7 @@ _COMPARED = (
     *("difference", "ci_low", "ci_high", "p", "p_holm", "p_segments", "margin", "p_equal", "p_equal_holm"),
     *("standing", "is_within_margin", "smallest_detectable", "seeds_needed"),
 )
+_NUM_EXAMPLES, _MOST_CELLS_WITH_TEXT = 5, 12
 
 
 def render(result: RecordedResults, kind: str) -> str:
@@ -76,9 +79,14 @@ def write_report(result: RecordedResults, out: Path, formats: Sequence[str]) -> 
     return written
 
 
-@lru_cache(maxsize=1)  # of 10,000 trials, it takes as long as the writing, and formats and paper ask again
-def describe(result: RecordedResults) -> dict[str, Any]:
-    """Gather the tables and sentences of a report by their names in the templates."""
+@lru_cache(maxsize=1)  # of 10,000 trials, it takes as long as the writing, and formats ask again
+def describe(result: RecordedResults, max_lines: float = MANY_LINES) -> dict[str, Any]:
+    """Gather the tables and sentences of a report by their names in the templates.
+
+    Args:
+        result: The result.
+        max_lines: Lines of output up to which they are scored again with other tokenizers.
+    """
     main = result.main_metric
     metrics = result.metrics
     return {
@@ -101,7 +109,7 @@ def describe(result: RecordedResults) -> dict[str, Any]:
         "which_setting": search_tables.which_setting(result),
         "importances": search_tables.importance_table(result),
         "levels": search_tables.levels_table(result),
-        "sensitivity": tables.sensitivity_table(result),
+        "sensitivity": tables.sensitivity_table(result, max_lines),
         "stability": tables.stability_table(result),
         "looks": tables.looks_table(result) if result.stops else None,
         "trials": tables.trials_table(result),
@@ -198,6 +206,8 @@ def _html(result: RecordedResults) -> str:
         facts[f"{kind}_figures"] = [(figure.caption or figure.title, figure.inline()) for figure in drawings]
     facts["legend"] = [(tables.cell_name(cell), index) for index, cell in enumerate(result.cells)]
     facts["num_series"] = drawing.NUM_SERIES
+    facts["examples"] = examples_of(result, _MOST_CELLS_WITH_TEXT)
+    facts["num_examples"] = _NUM_EXAMPLES
     return _template("report.html.j2").render(facts)
 
 

@@ -8,7 +8,7 @@ from nlgraft.analysis.data.trials import CellResult, TrialResult
 from nlgraft.analysis.estimates.comparison import ONE_SEED, Comparison
 from nlgraft.analysis.policy.claims import ClaimResult
 from nlgraft.analysis.policy.compared import ComparedResults
-from nlgraft.analysis.policy.sensitivity import WithoutSeeds, sensitivities
+from nlgraft.analysis.policy.sensitivity import MANY_LINES, WithoutSeeds, sensitivities
 from nlgraft.analysis.rendering.typesetting import (
     NO_BREAK,
     NOTHING,
@@ -254,7 +254,7 @@ def claims_table(result: ComparedResults) -> Table:
     reasons = grouped(
         (claim.why_not_comparable, claim.claim.text)
         for claim in result.claims
-        if claim.why_not_comparable and claim.claim.published
+        if claim.why_not_comparable and claim.claim.figures
     )
     notes = [f"Published figures not shown for {'; '.join(texts)}: {why}." for why, texts in reasons.items()]
     return make_table(header, rows, num_text=len(header), notes=notes)
@@ -289,9 +289,9 @@ def looks_table(result: ComparedResults) -> Table:
     return make_table(["cell", "seeds", "no more because"], rows, num_text=3)
 
 
-def sensitivity_table(result: ComparedResults) -> Table | None:
+def sensitivity_table(result: ComparedResults, max_lines: float = MANY_LINES) -> Table | None:
     """Tabulate by cell and choice which alternatives change the verdict; None without alternatives."""
-    sensitivity = sensitivities(result)
+    sensitivity = sensitivities(result, max_lines)
     if not sensitivity.rows and not sensitivity.without_seeds:
         return None
     rows: list[Row] = []
@@ -422,9 +422,9 @@ def _state_notes(result: ComparedResults) -> list[str]:
 
 def _claim_figures(claim: ClaimResult) -> tuple[str, str]:
     """Format our means with their difference, and the published figures with theirs."""
-    decimals = num_decimals([*claim.ours, *claim.figures])
+    decimals = num_decimals([*claim.values, *claim.figures])
     comparison = claim.comparison
-    measured = _against(claim.ours, decimals)
+    measured = _against(claim.values, decimals)
     if comparison.difference is not None:
         ends = f" {interval(comparison.ci, decimals)}" if comparison.ci is not None else ""
         measured += f" ({number(comparison.difference, decimals, is_signed=True)}{ends})"

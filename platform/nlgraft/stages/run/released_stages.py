@@ -130,12 +130,11 @@ def renumbered(proto: Any, path: Path, languages: Sequence[str] = (), symbols: S
         # A user-defined piece is matched before the model segments, whatever its score.
         made.pieces.add(piece=symbol, score=0.0, type=begin.USER_DEFINED)
     made.pieces.extend(proto.pieces[3:])
-    _state_pieces(made)
+    _number_special_pieces(made)
     return made
 
 
-def _state_pieces(proto: Any) -> None:
-    """Let a model say which of its pieces are special, and how many there are."""
+def _number_special_pieces(proto: Any) -> None:
     spec = proto.trainer_spec
     spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = PAD, UNK, BOS, EOS
     spec.pad_piece, spec.unk_piece, spec.bos_piece, spec.eos_piece = SPECIAL_PIECES
@@ -327,7 +326,7 @@ def _with_pieces(proto: Any, pieces: Sequence[str], vocabulary: Container[str]) 
             piece.CopyFrom(pieces_by_name[name])
         if name not in pieces_by_name or name not in vocabulary:
             piece.type = piece.UNUSED
-    _state_pieces(made)
+    _number_special_pieces(made)
     return made
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,8 @@ def training_task(
     return TrainingTask(
         Training(model, Seq2SeqObjective.of(settings.train), data, settings.train, settings.learned),
         measure,
-        save=write_model,
+        # A start's frozen weights may be others than those of the encoders.
+        save=partial(write_model, checkpoints=inputs.encoders if inputs.start is None else None),
         rows_first=rows_first,
         prefix=settings.metric_prefix,
         report_steps=settings.report_steps,

@@ -15,42 +15,32 @@ from nlgraft.study.data.study import Column, Statement, Study
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A finding of a paper: one cell better than another, one gain larger than another, or a cell's figure.
+    """A finding of a paper: one cell better than another, or one gain larger than another.
 
     Attributes:
         better: The cell that the paper found better, as the study file names it.
         worse: The cell that the paper found worse.
-        cell: The cell whose figure is claimed.
-        value: The published figure of ``cell``.
         metric: A metric of the system.
         worse_metric: The metric of ``worse`` where it is another.
         source: Table, figure or section of the paper.
-        figures: Published figures of an ordering's cells; empty where the paper prints none.
+        figures: Published figures of its cells; empty where the paper prints none.
         signature: How the paper computed the metric.
         data: The data that the paper used: values or patterns of the study's data, by dotted path.
-        margin: Difference that does not matter: the most by which ``better`` may be worse, or by which our
-            figure may differ from ``value``.
+        margin: Difference that does not matter: the most by which ``better`` may be worse.
         exceeds: Two cells; the gain of ``better`` over ``worse`` is larger than that of the first over the
             second.
     """
 
     metric: str
     source: str
-    better: str | None = None
-    worse: str | None = None
-    cell: str | None = None
-    value: float | None = None
+    better: str
+    worse: str
     figures: Sequence[float] = ()
     signature: str | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
     margin: float = 0.0
     exceeds: Sequence[str] = ()
     worse_metric: str | None = None
-
-    @property
-    def is_ordering(self) -> bool:
-        """True for ordered cells or gains, False for the figure of one cell."""
-        return self.better is not None and self.worse is not None
 
     def other_data(self, data: Mapping[str, Any]) -> str:
         """Describe how a study's data differ from the paper's; empty if they are the same."""
@@ -66,15 +56,9 @@ class Claim:
         return ""
 
     @property
-    def published(self) -> tuple[float, ...]:
-        """The published figures of its cells; empty where the paper prints none."""
-        return tuple(self.figures) if self.value is None else (self.value,)
-
-    @property
     def cells(self) -> tuple[str, ...]:
         """The cells it names, in the order of its figures."""
-        named = (self.cell, self.better, self.worse, *self.exceeds)
-        return tuple(text for text in named if text is not None)
+        return (self.better, self.worse, *self.exceeds)
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -95,10 +79,8 @@ class Claim:
             better = "no worse" if self.margin else "better"
             text = f"{self.better}'s {self.metric} {better} than {other}"
             return text + (f" by more than {self.margin:g}" if self.margin else "")
-        elif self.is_ordering:
-            text = f"{self.better} {'no worse' if self.margin else 'better'} than {self.worse}"
         else:
-            return f"{self.cell} has {self.metric} {self.value:g} within {self.margin:g}"
+            text = f"{self.better} {'no worse' if self.margin else 'better'} than {self.worse}"
         return f"{text} on {self.metric}" + (f" by more than {self.margin:g}" if self.margin else "")
 
 
@@ -127,7 +109,7 @@ class Figures:
         """Turn a statement into claims: none where no column has figures of all its cells."""
         for names in statement.comparisons:
             # A source of its own: the paper states the ordering and prints no figures.
-            if statement.source is not None and len(names) > 1:
+            if statement.source is not None:
                 for metric in statement.metric:
                     origin = {"metric": metric, "source": statement.source, "data": statement.data}
                     yield _claim(statement, names, (), worse_metric=statement.worse_metric, **origin)
@@ -166,8 +148,6 @@ def _claim(
     **origin: Any,
 ) -> Claim:
     margin = statement.margin or 0.0
-    if len(names) == 1:
-        return Claim(cell=names[0], value=figures[0], margin=margin, **origin)
     better, worse, *exceeds = names
     return Claim(better=better, worse=worse, exceeds=tuple(exceeds), figures=figures, margin=margin, **origin)
 

@@ -121,7 +121,7 @@ class Column(Part):
 
 
 class Statement(Part):
-    """A claim as written: either ``better`` and ``worse`` (an ordering), or ``cell`` (its published figure).
+    """A claim as written: ``better`` and ``worse``.
 
     It stands for one claim per worse cell and per column of ``published`` that has figures of its cells. With
     a ``source`` it is an ordering without figures, and ``metric`` is needed. With a ``margin`` it says that
@@ -133,11 +133,8 @@ class Statement(Part):
     """The cell that the paper found better."""
     worse: OneOrMore = Field(default=[])
     """The cell that the paper found worse; several in a list."""
-    cell: str | None = None
-    """The cell whose published figure is tested, which needs a ``margin``."""
     margin: float | None = Field(default=None, gt=0)
-    """Difference that does not matter, in the metric's unit: ours may be this far from a published figure, or
-    ``better`` this much worse than ``worse``."""
+    """Difference that does not matter, in the metric's unit: ``better`` may be this much worse."""
     exceeds: list[str] | None = Field(default=None, min_length=2, max_length=2)
     """Two cells: the gain of ``better`` over ``worse`` exceeds the gain of the first over the second."""
     metric: OneOrMore = Field(default=[])
@@ -151,9 +148,7 @@ class Statement(Part):
 
     @property
     def comparisons(self) -> list[tuple[str, ...]]:
-        """The cells of each claim: better, worse and those it exceeds, or the cell alone."""
-        if self.cell is not None:
-            return [(self.cell,)]
+        """The cells of each claim: better, worse and those it exceeds."""
         if self.better is None:
             return []
         return [(self.better, worse, *(self.exceeds or ())) for worse in self.worse]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nlgraft.basics.errors import DataError, Problem
 from nlgraft.basics.wording import count, size
+from nlgraft.pipeline.fingerprint import dotted
 from nlgraft.pipeline.manifest import Manifest
 from nlgraft.pipeline.stage import Stage, StageGraph, Work
 from nlgraft.pipeline.store import StageCost, TimedRun
@@ -34,8 +36,17 @@ _START_S = 0.3
 """Time of a stage that reads almost nothing."""
 _CALLS = 2_000_000
 """Parameters that would take as long as the calls of a small model that reads or writes text."""
+_TEXT_BYTES_PER_TOKEN = 3.5
+"""Of European languages: 2.3 with vocabularies of some hundred pieces, 4.5 with English and BERT's."""
+_WIDTH = {"d_model", "hidden_size", "n_embd", "dim"}
+_DEPTH = {"num_layers", "num_hidden_layers", "n_layer", "n_layers"}
+"""Settings of ours, and what checkpoints of transformers call them."""
 _ALIKE = 0.05
 """Logarithm of the ratio up to which sizes count as the same."""
+
+
+Corpora = Mapping[str, Mapping[str, Mapping[str, int]]]
+"""Bytes of text by the fingerprint of a corpus, split and role."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +72,7 @@ def cost_of(
     stages: Iterable[tuple[Stage, int]],
     costs: Mapping[str, StageCost],
     resources: Resources,
-    corpora: Mapping[str, Mapping[str, int]] | None = None,
+    corpora: Corpora | None = None,
 ) -> Cost:
     """Add up the cost of stages, each given with its number.
 
@@ -69,7 +80,7 @@ def cost_of(
         stages: Stages that are not stored.
         costs: Costs of stored ones by name.
         resources: The shape of a trial, whose workers, as many as it may have, share a training.
-        corpora: Bytes of each split of corpora that were read, by the fingerprint of their stage.
+        corpora: Text that was read.
     """
     seconds = 0.0
     num_bytes = 0.0
@@ -79,7 +90,7 @@ def cost_of(
     has_training = False
     for stage, number in stages:
         measured = measured_cost(stage, costs, resources, _text_bytes(stage, corpora or {}))
-        seconds_and_bytes = measured or estimated_cost(stage, resources)
+        seconds_and_bytes = measured or estimated_cost(stage, resources, corpora)
         if seconds_and_bytes is None:
             unknown[stage.name] = None
             continue
@@ -156,8 +167,11 @@ def _weights(stage: Stage, manifest: Manifest) -> float:
     return now / before if now and before else 1.0
 
 
-def _text_bytes(stage: Stage, corpora: Mapping[str, Mapping[str, int]]) -> int | None:
-    """Add up the text below a stage, of the split alone that it names; None where some was not read."""
+def _text_bytes(stage: Stage, corpora: Corpora, roles: Collection[str] = ()) -> int | None:
+    """Add up the text below a stage, of the split alone that it names; None where some was not read.
+
+    Of the ``roles``, or of all if there are none.
+    """
     total = 0
     for below in StageGraph(stage).stages:
         if "corpus" in below.locations:
@@ -165,12 +179,20 @@ def _text_bytes(stage: Stage, corpora: Mapping[str, Mapping[str, int]]) -> int |
                 return None
             splits = corpora[below.fingerprint]
             split = stage.config.get("split")
-            total += sum(number for name, number in splits.items() if split in (None, name))
+            for name, by_role in splits.items():
+                if split in (None, name):
+                    total += sum(by_role[role] for role in by_role if not roles or role in roles)
     return total
 
 
-def estimated_cost(stage: Stage, resources: Resources) -> tuple[float, float] | None:
-    """Estimate seconds and bytes of a training from its size; None for other stages."""
+def estimated_cost(
+    stage: Stage, resources: Resources, corpora: Corpora | None = None
+) -> tuple[float, float] | None:
+    """Estimate seconds and bytes of a training, of stored states and of copied weights; else None."""
+    if stage.keeps == "weights":
+        return _START_S, _BYTES_PER_WEIGHT * _num_parameters(stage)
+    if stage.keeps == "states":
+        return _states_cost(stage, resources, corpora or {})
     if stage.work is None or stage.work.num_steps is None:
         return None
     parameters = _num_parameters(stage)
@@ -178,6 +200,32 @@ def estimated_cost(stage: Stage, resources: Resources) -> tuple[float, float] | 
         return None
     seconds = _training_s(replace(stage.work, num_parameters=parameters), resources, None)
     return seconds or 0.0, _BYTES_PER_WEIGHT * parameters
+
+
+def _states_cost(stage: Stage, resources: Resources, corpora: Corpora) -> tuple[float, float] | None:
+    """Estimate what an encoder's states of each token of a text take."""
+    encoded, encoder = stage.inputs["encoded"], stage.inputs["encoder"]
+    text_bytes = _text_bytes(encoded, corpora, set(encoded.config["streams"].values()))
+    if text_bytes is None:
+        return None
+    num_tokens = text_bytes / _TEXT_BYTES_PER_TOKEN
+    selection = stage.config["selection"]
+    depth = selection["num_last"] or _largest(encoder, _DEPTH)
+    per_token = _largest(encoder, _WIDTH) * (1 if selection["kind"] == "index" else depth)
+    bytes_per_number = 4 if stage.config["precision"] == "fp32" else 2
+    # A third of a training's work: forward alone.
+    forward = Work(1, round(num_tokens / 3), _num_parameters(encoder))
+    return _training_s(forward, resources, 1) or 0.0, bytes_per_number * per_token * num_tokens
+
+
+def _largest(stage: Stage, settings: Collection[str]) -> int:
+    """Find a size among the settings of a model or of those below it; 0 if none has it."""
+    values: Mapping[str, Any] = stage.config
+    if "checkpoint" in stage.locations:
+        with suppress(DataError):
+            values = read_json(expand(stage.locations["checkpoint"]) / "config.json")
+    sizes = [value for path, value in dotted(values) if path.rpartition(".")[2] in settings]
+    return max(sizes or [_largest(below, settings) for below in stage.inputs.values()], default=0)
 
 
 def _training_s(work: Work, resources: Resources, num_workers: int | None) -> float | None:

@@ -101,7 +101,7 @@ def plan(
     with looking_below(study.mirror):
         # The size of a training is estimated from its released weights.
         texts = {
-            key: {split: _num_bytes(corpus) for split, corpus in splits.items()}
+            key: {split: _bytes_by_role(corpus) for split, corpus in splits.items()}
             for key, splits in data.read.items()
         }
         cost = cost_of([*to_do, *stages.future], durations, study.resources, texts)
@@ -204,8 +204,8 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join([*names[:_NUM_NAMED], *(["..."] if len(names) > _NUM_NAMED else [])])
 
 
-def _num_bytes(corpus: Corpus) -> int:
-    return sum(len(line.encode()) + 1 for lines in corpus.streams().values() for line in lines)
+def _bytes_by_role(corpus: Corpus) -> dict[str, int]:
+    return {role: sum(len(line.encode()) + 1 for line in lines) for role, lines in corpus.streams().items()}
 
 
 def _looks_note(study: Study, num_cells: int) -> list[str]:

@@ -38,7 +38,6 @@ def claim_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
             wrong += [problem for group in groups for problem in _named_twice(axes, cells, group)]
             if not wrong and draft.can_use("published"):
                 wrong += _missing_figures(path, statement, figures)
-                wrong += _missing_signatures(path, statement, figures)
         yield from wrong
 
 
@@ -57,7 +56,7 @@ def _analysis_problems(draft: Draft, axes: Axes, cells: Sequence[Cell]) -> Itera
 
 
 def _named_cells(path: str, statement: Statement) -> list[tuple[str, str]]:
-    named = [(f"{path}.{field}", getattr(statement, field)) for field in ("cell", "better")]
+    named = [(f"{path}.better", statement.better)]
     named += [(f"{path}.worse", text) for text in statement.worse]
     named += [(f"{path}.exceeds", text) for text in statement.exceeds or ()]
     return [(place, text) for place, text in named if text is not None]
@@ -89,29 +88,11 @@ def _missing_figures(path: str, statement: Statement, figures: Figures) -> Itera
                 yield Problem(path, message)
 
 
-def _missing_signatures(path: str, statement: Statement, figures: Figures) -> Iterator[Problem]:
-    for claim in figures.claims(statement):
-        if statement.cell is not None and claim.signature is None:
-            message = (
-                f"the published {claim.metric} of {claim.cell!r} has no signature, so ours cannot be "
-                "compared with it; state the signature in published, or claim an ordering"
-            )
-            yield Problem(path, message)
-
-
 def _claim_form(statement: Statement) -> Iterator[Problem]:
-    if (statement.cell is not None) == (statement.better is not None or bool(statement.worse)):
-        yield Problem("", "give either better and worse, or cell")
-    elif statement.cell is None and not statement.comparisons:
+    if not statement.comparisons:
         missing = "better" if statement.better is None else "worse"
-        yield Problem(f".{missing}", "is missing; an ordering names two cells")
-    elif statement.cell is not None and statement.margin is None:
-        yield Problem(".margin", "is missing: how far from the published figure may ours lie?")
-    if statement.exceeds and statement.better is None:
-        yield Problem(".exceeds", "compares gains; give better and worse, too")
-    if statement.source is not None and statement.cell is not None:
-        yield Problem(".source", "belongs to the entry of published that has the figure; leave it out here")
-    elif statement.data and statement.source is None:
+        yield Problem(f".{missing}", "is missing; a claim names two cells")
+    if statement.data and statement.source is None:
         yield Problem(".data", "belongs to the entry of published that has the figures; leave it out here")
     elif statement.source is not None and not statement.metric:
         yield Problem(".metric", "is missing; an ordering without figures names its metric")
@@ -134,7 +115,7 @@ def contradicted_orderings(
     for path, statement in draft.claims:
         for claim in figures.claims(statement):
             metric, printed = metrics.get(claim.metric), figures.printed(claim)
-            if metric is None or not printed or not claim.is_ordering:
+            if metric is None or not printed:
                 continue
             # A margin allows the better cell to be that much worse.
             sign = 1 if metric.direction == "maximize" else -1

@@ -128,7 +128,8 @@ def _advice(details: ErrorDetails, place: Place, *, is_system: bool) -> str:
         path = ".".join(map(str, location))
         levels = ", ".join(map(str, value))
         factor = f"{{{location[-1]}: {{target: {path}, levels: [{levels}], baseline: {value[0]}}}}}"
-        return f"; to vary it, write factors: {factor}"
+        override = f"{path}={levels.replace(' ', '')}"
+        return f"; to vary it, give {override} after the study, or write factors: {factor}"
     return ""
 
 

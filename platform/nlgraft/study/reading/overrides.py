@@ -15,6 +15,7 @@ from nlgraft.study.reading.documents import Document
 
 _VARIABLE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 _LIKE_VARIABLE = re.compile(r"\$\{(?:oc\.)?env\b[^}]*\}?|\$\{[A-Z][A-Z0-9_]*\}")
+_LEVEL = re.compile(r"[\w.+-]+")
 _NOT_IN_SCALES = ("schema_version", "name", "system", "scales")
 
 
@@ -23,7 +24,8 @@ def apply(document: Document, overrides: Iterable[str], environ: Mapping[str, st
 
     Args:
         document: A document whose values are a mapping.
-        overrides: ``@scale`` and ``key=value``; all scales first, each kind in the order given.
+        overrides: ``@scale`` and ``key=value``; all scales first, each kind in the order given. ``key=a,b``
+            makes a factor of these levels.
         environ: Values of ``${env:NAME}``. Scales that are not used stay as they are.
 
     Returns:
@@ -113,13 +115,47 @@ def _apply_pair(values: dict[str, Any], text: str, document: Document) -> tuple[
         first = paths.split(key)[0]
         # People vary the system's settings, so its paths may be written without ``base``.
         path = key if first in Study.model_fields else f"base.{key}"
-        if not _put_domain(values, path, parsed.values):
+        if _has_levels(key, parsed.values, raw):
+            _put_factor(values, path, raw)
+        elif not _put_domain(values, path, parsed.values):
             paths.put(values, path, parsed.values)
     except ValueError as error:
         document.problems.append(Problem(key, f"override {text!r}: {error}"))
         return None
     _forget_lines(document, path)
     return path, parsed.values
+
+
+def _has_levels(key: str, value: Any, raw: str) -> bool:
+    """Tell ``a,b`` from a text with a comma, which is quoted or belongs to a field of the study."""
+    is_setting = key == "seeds" or paths.split(key)[0] not in {*Study.model_fields} - {"base", "data"}
+    return is_setting and isinstance(value, str) and "," in raw and raw.strip()[0] not in "\"'"
+
+
+def _put_factor(values: dict[str, Any], path: str, raw: str) -> None:
+    """Make a factor of ``path=a,b``, whose baseline is the first level, in place of the setting's value.
+
+    Raises:
+        ValueError: It is not clear that these are levels.
+    """
+    target = path.removeprefix("base.")
+    if target == "seeds":
+        raise ValueError(f"write seeds=[{raw}]")
+    levels = raw.split(",")
+    if not all(map(_LEVEL.fullmatch, levels)):
+        raise ValueError(
+            f"levels of a factor are words or numbers without spaces, e.g. {target}=1,2; other levels go "
+            f"into factors of the study file, a text with a comma into quotes: {target}='\"{raw}\"'"
+        )
+    parent, _, name = path.rpartition(".")
+    settings = paths.get(values, parent)
+    if isinstance(settings, dict):
+        settings.pop(name, None)  # no cell would read it
+    if paths.get(values, f"factors.{name}") is not paths.MISSING:
+        name = target.replace(".", "_")
+    level_values = [documents.parse(level).values for level in levels]
+    factor = {"target": target, "levels": level_values, "baseline": level_values[0]}
+    paths.put(values, f"factors.{name}", factor)
 
 
 def _put_domain(values: dict[str, Any], path: str, value: Any) -> bool:
