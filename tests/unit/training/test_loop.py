@@ -33,6 +33,10 @@ def cadence(monkeypatch):
     monkeypatch.setattr("nlgraft.training.loop.CHECKPOINT_EVERY_STEPS", 5)
 
 
+def weights_of(model):
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
 def dev_loss(model):
     return dev_loss_of(model, ToyData(num=12, seed=9), 12)
 
@@ -162,7 +166,7 @@ def test_a_group_that_is_frozen_at_first_moves_only_afterwards(tmp_path):
     at = []
 
     def evaluate(model):
-        at.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+        at.append(weights_of(model))
         return {"dev/loss": float(len(at))}
 
     groups = (ParameterGroup(pattern="mix", lr_multiplier=1, num_frozen_steps=5),)
@@ -179,7 +183,7 @@ def test_without_selection_the_last_weights_are_the_result_and_no_others_are_kep
     monkeypatch.setattr(Checkpoints, "save", lambda self, step, write: kept.append((step, write)))
 
     def evaluate(model):
-        at.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+        at.append(weights_of(model))
         return {"dev/loss": float(len(at))}
 
     model, _, _ = run(tmp_path, evaluate=evaluate)
@@ -194,7 +198,7 @@ def test_best_weights_are_the_result(tmp_path):
     kept = []
 
     def evaluate(model):
-        kept.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+        kept.append(weights_of(model))
         assert not model.training
         return {"dev/loss": next(values)}
 
@@ -231,7 +235,7 @@ def test_average_of_the_last_evaluation_points_is_the_result(tmp_path):
     points = []
 
     def evaluate(model):
-        points.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+        points.append(weights_of(model))
         return {"dev/loss": 1.0}
 
     some = LearnedParameters(frozen=("source",))
@@ -300,7 +304,7 @@ def nan_at(step_to_break):
         nonlocal count
         count += 1
         loss = Seq2SeqObjective(0.1)(model, batch)
-        return loss.loss_sum * (math.nan if count == step_to_break else 1.0), loss.num_tokens
+        return Loss(loss.loss_sum * (math.nan if count == step_to_break else 1.0), loss.num_tokens)
 
     return objective
 
@@ -315,7 +319,7 @@ def test_a_gradient_that_is_no_number_names_the_step(tmp_path):
     def objective(model, batch):
         loss = Seq2SeqObjective(0.1)(model, batch)
         zero = model.norm.bias.sum() * 0
-        return loss.loss_sum + torch.sqrt(zero) - torch.sqrt(zero), loss.num_tokens
+        return Loss(loss.loss_sum + torch.sqrt(zero) - torch.sqrt(zero), loss.num_tokens)
 
     with pytest.raises(TrainingDiverged, match="gradient's norm is nan at step 1"):
         run(tmp_path, objective=objective)
@@ -339,4 +343,4 @@ def test_what_cannot_be_trained_is_refused(tmp_path):
     with pytest.raises(DataError, match="has no batches"):
         run(tmp_path / "empty", data=ToyData(num=0))
     with pytest.raises(DataError, match="hold no token"):
-        run(tmp_path / "silent", objective=lambda model, batch: (model.mix.bias.sum() * 0, 0))
+        run(tmp_path / "silent", objective=lambda model, batch: Loss(model.mix.bias.sum() * 0, 0))
