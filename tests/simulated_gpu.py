@@ -31,8 +31,25 @@ COPIES = {aten._to_copy.default, aten.copy_.default, aten._copy_from.default}
 
 
 class _Backend(_DummyBackendModule):
+    """What ``torch.get_device_module`` returns; draws on the device are the CPU's."""
+
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]
+
+    def device_count(self) -> int:
+        return 1
+
+    def is_bf16_supported(self) -> bool:
+        return False
+
+    def manual_seed_all(self, seed: int) -> None:
+        torch.default_generator.manual_seed(seed)
+
+    def get_rng_state(self, device: Any = None) -> torch.Tensor:
+        return torch.get_rng_state()
+
+    def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
+        torch.set_rng_state(state)
 
 
 class OnGpu(torch.Tensor):
@@ -183,6 +200,7 @@ def simulated() -> Iterator[str]:
         mock.patch.object(torch.nn.Module, "_apply", _moved),
         # Inference mode hands composite operations over whole, which no tensor subclass can take.
         mock.patch.object(torch, "inference_mode", torch.no_grad),
+        mock.patch.object(torch.accelerator, "synchronize"),
         _EveryOperation(),
     ):
         yield f"{NAME}:0"

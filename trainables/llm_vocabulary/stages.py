@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from nlgraft.basics.errors import ContractError
 from nlgraft.evaluation.artifact import read_metrics, write_lines, write_metrics
 from nlgraft.evaluation.scores import Evaluation, Score
-from nlgraft.nn.modes import seeded
+from nlgraft.nn.modes import seeded, synchronize
 from nlgraft.nn.transformers_lms import TransformersCausalLM, fresh_llama, load_causal_lm
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.run.text_stages import read_encoded, text_of
@@ -336,8 +336,7 @@ def _sample(model: TransformersCausalLM, ends: LineEnds) -> torch.Tensor:
             max_new_tokens=room,
             pad_token_id=ends.end,
         )
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    synchronize(device)
     return texts[:, 1:].cpu()
 
 

@@ -13,6 +13,7 @@ from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.artifact import write_metrics
 from nlgraft.evaluation.scores import Score
 from nlgraft.nn.masked_lm_models import Classifier
+from nlgraft.nn.modes import synchronize
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.run.text_stages import read_encoded
 from nlgraft.text.corpora import Corpus, read_corpus, write_corpus
@@ -207,7 +208,6 @@ def _fastest_s(run: Callable[[], None], model: Classifier) -> float:
     for _ in range(1 + BATCHES):
         began_s = time.perf_counter()
         run()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        synchronize(device)
         seconds.append(time.perf_counter() - began_s)
     return min(seconds[1:])

@@ -14,16 +14,39 @@ def set_seed(seed: int, device: torch.device | str = "cpu") -> None:
     # Not torch.manual_seed: it formats the call stack for every kind of accelerator that has not started,
     # which takes 3 ms deep inside a training.
     torch.default_generator.manual_seed(seed)
-    if torch.device(device).type == "cuda":
-        torch.cuda.manual_seed_all(seed)
+    if is_accelerator(device):
+        torch.get_device_module(torch.device(device)).manual_seed_all(seed)
 
 
 @contextmanager
 def seeded(seed: int, device: torch.device | str = "cpu") -> Iterator[None]:
     """Draw from a stream of its own inside; the caller's stream goes on as if nothing had been drawn."""
-    with torch.random.fork_rng(devices=[device] if torch.device(device).type == "cuda" else []):
+    with forked_rng(device):
         set_seed(seed, device)
         yield
+
+
+@contextmanager
+def forked_rng(device: torch.device | str = "cpu") -> Iterator[None]:
+    """Restore torch's random state at the end, on the CPU and on ``device``."""
+    place = torch.device(device)
+    if is_accelerator(place):
+        with torch.random.fork_rng(devices=[place], device_type=place.type):
+            yield
+    else:
+        with torch.random.fork_rng(devices=[]):
+            yield
+
+
+def is_accelerator(device: torch.device | str) -> bool:
+    """True for a GPU of any maker, false for the CPU and for tensors without values."""
+    return torch.device(device).type not in ("cpu", "meta")
+
+
+def synchronize(device: torch.device | str) -> None:
+    """Wait until a device has computed all that it was given; a CPU always has."""
+    if is_accelerator(device):
+        torch.accelerator.synchronize(torch.device(device))
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from torch import nn
 from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.evaluation.scores import Score
 from nlgraft.nn.linear import use_fast_products
-from nlgraft.nn.modes import count_parameters
+from nlgraft.nn.modes import count_parameters, forked_rng
 from nlgraft.pipeline.stage import StageContext, TrialStopped
 from nlgraft.training.precision import with_precision
 from nlgraft.training.step import Rows, RowsFirst, Stepper, Training, TrainingDiverged, Workers
@@ -43,6 +43,7 @@ from nlgraft.training.weights import average_weights, save_model
 CURVES_FILE = "curves.json"
 REPORT_EVERY_STEPS = 50
 """Steps between reports of the training loss; at each the trial scheduler may stop the trial."""
+_FUSED_ON = ("cpu", "cuda", "mps", "xpu")
 CHECKPOINT_EVERY_STEPS = 500
 """Steps between checkpoints, from which a killed training resumes."""
 Evaluate = Callable[[Any], Mapping[str, float]]
@@ -99,8 +100,7 @@ def train(
             measured and was not.
     """
     loop = _Loop(training, context, evaluate, rows_first)
-    cuda = [loop.device] if loop.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=cuda):  # training must not shift the caller's own draws
+    with forked_rng(loop.device):  # training must not shift the caller's own draws
         loop.run()
     loop.choose_result()
     # Before the model is written, which may change it, e.g. merge its adapters.
@@ -406,7 +406,7 @@ def make_optimizer(
     """
     groups = parameter_groups(model, config, learned)
     # torch has fused optimisers for these devices alone.
-    is_fused = all(parameter.device.type in ("cpu", "cuda") for parameter in model.parameters())
+    is_fused = all(parameter.device.type in _FUSED_ON for parameter in model.parameters())
     if config.optimizer == "nesterov":
         return torch.optim.SGD(groups, lr=config.peak_lr, momentum=MOMENTUM, nesterov=True, fused=is_fused)
     return torch.optim.AdamW(

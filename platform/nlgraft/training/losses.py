@@ -18,7 +18,7 @@ from torch import Tensor
 from nlgraft.nn.batch import Batch
 from nlgraft.nn.linear import product, transposed_product
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.modes import evaluating
+from nlgraft.nn.modes import evaluating, is_accelerator
 from nlgraft.training.train_config import SmoothedTrainConfig, SmoothingKind
 
 
@@ -166,7 +166,7 @@ def segment_losses(
 # Shape letters: R real target positions, C rows of a slice, V vocabulary, d model width.
 
 
-_SLICE_ELEMENTS = {"cpu": 2**22, "cuda": 2**26}
+_SLICE_ELEMENTS = {False: 2**22, True: 2**26}
 """Logits of a slice: 16 MB of fp32 on a CPU (measured best at V = 8000), 256 MB on a GPU."""
 
 
@@ -246,7 +246,7 @@ class _Projected(torch.autograd.Function):
         is_differentiated: bool,
     ) -> Tensor:
         device = hidden_Rd.device.type
-        rows = max(1, _SLICE_ELEMENTS.get(device, 2**22) // len(weight_Vd))
+        rows = max(1, _SLICE_ELEMENTS[is_accelerator(device)] // len(weight_Vd))
         wide = torch.promote_types(weight_Vd.dtype, torch.float32)
         # Autocast is off here, to keep all but the products in fp32, so its casts are made by hand.
         narrow = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight_Vd.dtype

@@ -17,7 +17,7 @@ from nlgraft.nn.attention import Memory
 from nlgraft.nn.fusion import Fusion
 from nlgraft.nn.layers import EncoderLayer
 from nlgraft.nn.model_config import TransformerConfig
-from nlgraft.nn.modes import seeded
+from nlgraft.nn.modes import forked_rng, is_accelerator, seeded, synchronize
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.training.train_config import PRECISION_INPUT, TrainConfig
 
@@ -29,10 +29,10 @@ MIN_GAIN = 1.2
 _NUM_ROUNDS = 3
 _HOPELESS_GAIN = 0.5
 """Gain of the first round below which the others are left out: bf16 without instructions takes seconds."""
-_WIDTH = {"cpu": 256, "cuda": 1024}
-"""Width of the measured layer: usual where a device trains; the wider, the more bf16 gains."""
-_BATCH = {"cpu": (64, 16), "cuda": (64, 64)}
-"""Sentences and tokens of the measured batch."""
+_WIDTH = {False: 256, True: 1024}
+"""Width of the measured layer on a CPU and on a GPU, as usual there; the wider, the more bf16 gains."""
+_BATCH = {False: (64, 16), True: (64, 64)}
+"""Sentences and tokens of the measured batch, likewise."""
 
 
 def measure_gain(device: str) -> float:
@@ -61,8 +61,11 @@ def measure_gain(device: str) -> float:
 
 def has_bf16(device: str) -> bool:
     """Tell if a device has instructions for bfloat16; without them it was twenty times slower on a CPU."""
-    if torch.device(device).type == "cuda":
+    kind = torch.device(device).type
+    if kind == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
+    if is_accelerator(device):
+        return getattr(torch.get_device_module(kind), "is_bf16_supported", lambda: False)()
     return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
@@ -72,9 +75,9 @@ def _training_step(device: str) -> Callable[[bool], None]:
     Neither torch's random numbers nor anything else of the process is changed.
     """
     kind = torch.device(device).type
-    width, shape = _WIDTH[kind], _BATCH[kind]
+    is_gpu = is_accelerator(device)
+    width, shape = _WIDTH[is_gpu], _BATCH[is_gpu]
     config = TransformerConfig(d_model=width, num_heads=width // 64, ffn_dim=4 * width)
-    cuda = [torch.device(device)] if kind == "cuda" else []
     with seeded(0, device):
         layer = EncoderLayer(config, Fusion(config, [])).to(device)
         states = torch.randn(*shape, width, device=device, requires_grad=True)
@@ -83,7 +86,7 @@ def _training_step(device: str) -> Callable[[bool], None]:
 
     def step(is_bf16: bool) -> None:
         with (
-            torch.random.fork_rng(devices=cuda),
+            forked_rng(device),
             torch.autocast(kind, dtype=torch.bfloat16, enabled=is_bf16),
         ):
             loss = layer(memory, []).float().square().mean()
@@ -94,14 +97,11 @@ def _training_step(device: str) -> Callable[[bool], None]:
 
 
 def _timed(step: Callable[[bool], None], is_bf16: bool, device: str) -> float:
-    is_cuda = torch.device(device).type == "cuda"
-    clock = time.perf_counter if is_cuda else time.process_time
-    if is_cuda:
-        torch.cuda.synchronize(device)
+    clock = time.perf_counter if is_accelerator(device) else time.process_time
+    synchronize(device)
     began_s = clock()
     step(is_bf16)
-    if is_cuda:
-        torch.cuda.synchronize(device)
+    synchronize(device)
     return clock() - began_s
 
 

@@ -18,7 +18,7 @@ from tests.unit.training.toy import VOCABULARY, ToyData
 @pytest.fixture
 def small_slices(monkeypatch):
     """Slices of 7 rows for a vocabulary of 11, so that the last one is not full."""
-    monkeypatch.setattr(cross_entropy, "_SLICE_ELEMENTS", {"cpu": 77})
+    monkeypatch.setattr(cross_entropy, "_SLICE_ELEMENTS", {False: 77})
 
 
 def inputs(rows=24, vocabulary=11, width=5, bias=True, dtype=torch.float64):
