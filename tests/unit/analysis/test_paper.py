@@ -200,16 +200,16 @@ def test_one_changed_score_changes_text_and_figure(result, paper, tmp_path):
 
 def test_examples_are_the_segments_that_differ_most(result, paper):
     examples = next(examples for examples in examples_of(result) if examples.label == "arm=patt_eg")
-    assert len(examples.found) == 10
+    assert len(examples.examples) == 10
     mine, references = result.cell("patt_eg").trials[0].read_texts("test")
     base, _ = result.baseline.trials[0].read_texts("test")
     apart = [
         abs(sacrebleu.corpus_bleu([a], [[r]]).score - sacrebleu.corpus_bleu([b], [[r]]).score)
         for a, b, r in zip(mine, base, references, strict=True)
     ]
-    chosen = [example.number - 1 for example in examples.found]
+    chosen = [example.number - 1 for example in examples.examples]
     assert [apart[index] for index in chosen] == pytest.approx(sorted(apart, reverse=True)[:10])
-    assert examples.found[0].outputs == (mine[chosen[0]], base[chosen[0]])
+    assert examples.examples[0].outputs == (mine[chosen[0]], base[chosen[0]])
     assert escape_latex(mine[chosen[0]]) in paper[1]["examples.tex"]
     assert f'<dd dir="auto">{html.escape(mine[chosen[0]])}</dd>' in result.render("html")
 
