@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean
 
 from nlgraft.analysis.estimates.comparison import Comparison
-from nlgraft.analysis.estimates.seeds_needed import PROBABILITY, decided_by
+from nlgraft.analysis.estimates.power import PROBABILITY, decided_by
 from nlgraft.analysis.policy.compared import ComparedResults
 from nlgraft.basics.wording import count, duration
 
