@@ -3,8 +3,7 @@
 **It describes the trials that ran and tests nothing.** Importances are Optuna's PED-ANOVA: how far the values
 of a setting among the best trials depart from those among all. They are given as shares of their sum, beside
 what the same trials show when their objectives are shuffled: the most that any setting reaches in 40
-shuffles. Of three idle settings one is above it in .05 of simulated searches of 24 trials by TPE, whose
-proposals are not exchangeable (160 searches; .22 with a limit of each setting that one of twenty exceeds).
+shuffles. SIMULATED
 
 Only trials that finished with a finite objective count. A trial in which a setting is not searched, because
 its condition does not hold, has no level of it.
