@@ -15,13 +15,12 @@ ARMS = ["random_init", "single_run", "avg_eg", "att_eg", "patt_eg"]
 def test_holm_goes_over_all_cells_and_claims_of_a_metric(result):
     family = [result.compare(arm) for arm in ARMS[1:]]
     family.append(result.compare("patt_eg", "att_eg"))  # claimed, hence one of them
-    family.append(result.claims[-1].comparison)  # against a published figure
     smallest = min(family, key=lambda comparison: comparison.p)
-    assert smallest.p_holm == pytest.approx(min(1, 6 * smallest.p / FIRST))
+    assert smallest.p_holm == pytest.approx(min(1, 5 * smallest.p / FIRST))
     assert all(comparison.p_holm >= comparison.p for comparison in family)
     num_open = sum(comparison.p_holm > 0.05 for comparison in family)
     # .8 of alpha for the first declaration, .8 of that for its first look
-    assert [comparison.level for comparison in family] == pytest.approx([0.032 / num_open] * 6)
+    assert [comparison.level for comparison in family] == pytest.approx([0.032 / num_open] * len(family))
     outside = result.compare("avg_eg", "att_eg")
     assert outside.basis == "exploratory"
     assert any("the study does not declare it" in note for note in outside.notes)
@@ -37,7 +36,7 @@ def test_the_family_of_claims_leaves_other_cells_uncorrected(make_study, result)
         for pair in [("patt_eg", "baseline"), ("patt_eg", "att_eg"), ("single_run", "baseline")]
     )
     assert min(claimed.compare(arm).p_holm for arm in ("patt_eg", "single_run")) == pytest.approx(
-        4 * raw[0] / FIRST
+        3 * raw[0] / FIRST
     )
 
 

@@ -77,7 +77,7 @@ def test_comparisons_are_moderated_t_tests_by_limmas_formula(shown):
         assert compared.prior == replace(expected, studies=("earlier",))
         variance = (expected.df * expected.variance + 2 * gains.var(ddof=1)) / (expected.df + 2)
         t = gains.mean() / math.sqrt(variance / 3)
-        assert compared.p == pytest.approx(2 * stats.t.sf(abs(t), expected.df + 2), abs=2e-3)
+        assert compared.looks[3].p == pytest.approx(2 * stats.t.sf(abs(t), expected.df + 2), abs=2e-3)
         reach = stats.t.isf(0.025, expected.df + 2) * math.sqrt(variance / 3)
         assert compared.ci == pytest.approx((gains.mean() - reach, gains.mean() + reach), rel=0.02)
         assert compared.df == expected.df + 2

@@ -127,8 +127,8 @@ def test_noise_seldom_stands_out(searched):
     cells = [
         searched(drawn(lambda _, rng: rng.normal(), seed=seed)).searched_settings[0] for seed in range(15)
     ]
-    named = [any(setting.stands_out for setting in cell.settings) for cell in cells]
-    assert sum(named) <= 2, "one in 41 is expected"
+    shares = [setting.stands_out for cell in cells for setting in cell.settings]
+    assert np.mean(shares) < 0.15
     assert "none more than by chance" in search_tables.which_setting(
         searched(drawn(lambda _, rng: rng.normal(), seed=3))
     )

@@ -32,7 +32,7 @@ def shown(make_study, scored, store):
         for cell in result.cells:
             for trial in cell.trials[0 if cell.cell.label not in scores else num or len(seeds) :]:
                 object.__setattr__(trial, "state", "planned")
-        result.headline()
+        _ = result.analyses
         return result
 
     return show

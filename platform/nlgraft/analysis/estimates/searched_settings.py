@@ -2,9 +2,9 @@
 
 **It describes the trials that ran and tests nothing.** Importances are Optuna's PED-ANOVA: how far the values
 of a setting among the best trials depart from those among all. They are given as shares of their sum, beside
-what the same trials show when their objectives are shuffled: the most that any setting reaches in 40
-shuffles. Of three idle settings one is above it in .05 of simulated searches of 24 trials by TPE, whose
-proposals are not exchangeable (160 searches; .22 with a limit of each setting that one of twenty exceeds).
+what the same trials show when their objectives are shuffled: the value that one of twenty shuffles exceeds.
+A setting below that did no more than chance would; one above it need not matter either, where there are
+several settings, few trials, or a sampler that looked where it had been lucky.
 
 Only trials that finished with a finite objective count. A trial in which a setting is not searched, because
 its condition does not hold, has no level of it.
@@ -31,6 +31,7 @@ MANY = 30
 _FEWEST = 10
 _NUM_BINS = 4
 _NUM_SHUFFLES = 40
+_EXCEEDED = 0.95
 _RANDOM_SEED = 20261124
 
 Tried = tuple[Mapping[str, Any], float]
@@ -54,7 +55,7 @@ class SearchedSetting:
     Attributes:
         path: Its dotted path.
         share: Its importance as a share of the sum over settings; None with too few trials.
-        by_chance: The largest share that any setting reaches in shuffled trials, at most 1; None likewise.
+        by_chance: The share that one of twenty shuffles exceeds, at most 1; None likewise.
         levels: Its levels, or four intervals with equally many trials.
         num_without: Trials in which it was not searched.
         points: Value and objective of each trial that has it.
@@ -145,7 +146,9 @@ def searched_settings(result: Results, cell: CellResult) -> CellSettings | None:
                 for name, values in _levels(domain, points).items()
             )
             without = len(tried) - len(points)
-            settings.append(SearchedSetting(path, shares.get(path), by_chance, levels, without, points))
+            settings.append(
+                SearchedSetting(path, shares.get(path), by_chance.get(path), levels, without, points)
+            )
     settings.sort(key=lambda setting: -(setting.share or 0.0))
     left_out = sum(trial.state in ("finished", "stopped", "failed") for trial in cell.search) - len(finite)
     caveats = _caveats(len(tried), len(finite) - len(tried), left_out, search.sampler.name)
@@ -157,12 +160,12 @@ def _shares(
     space: Mapping[str, Domain],
     direction: Literal["maximize", "minimize"],
     tried: Sequence[Tried],
-) -> tuple[dict[str, float], float | None]:
-    """Return importances by path, and the largest of shuffled trials, as shares of their sum."""
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return importances by path, and what shuffled trials exceed once in twenty, as shares of their sum."""
     importances = {} if importance is None or len(tried) < _FEWEST else importance(space, direction, tried)
     total = sum(importances.values())
     if importance is None or total <= 0:
-        return {}, None
+        return {}, {}
     rng = np.random.default_rng(_RANDOM_SEED)
     values = np.array([value for _, value in tried])
     shuffled = [
@@ -176,7 +179,10 @@ def _shares(
         )
         for _ in range(_NUM_SHUFFLES)
     ]
-    by_chance = min(1.0, max(max(chances.values(), default=0.0) for chances in shuffled) / total)
+    by_chance = {
+        path: min(1.0, float(np.quantile([chances[path] for chances in shuffled], _EXCEEDED)) / total)
+        for path in importances
+    }
     return {path: value / total for path, value in importances.items()}, by_chance
 
 

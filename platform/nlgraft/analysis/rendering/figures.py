@@ -260,7 +260,7 @@ def _bars(
         _name_rows(axes, list(by_path))
         axes.set_xlabel("share of the importances")
         style.add_legend(figure)
-        caption = "Importance, a description (line: the most that 40 shuffles show)"
+        caption = "Importance, a description (line: exceeded by one of twenty shuffles)"
         return [Drawing("Importances of the searched settings", figure, style, caption)]
 
 

@@ -106,9 +106,8 @@ def _param(value: Any) -> str:
 _NUM_NAMED = 4
 _NOTE = (
     "A description of the trials that ran, not a test. Importance: how far a setting's values among the best "
-    "trials depart from those among all (PED-ANOVA), as a share of the sum; in brackets the most that "
-    "any setting reaches in 40 shuffles of the same trials. • marks those above it; the others did no more "
-    "than chance would."
+    "trials depart from those among all (PED-ANOVA), as a share of the sum; in brackets what one of twenty "
+    "shuffles of the same trials exceeds. • marks those above it; the others did no more than chance would."
 )
 
 
