@@ -76,15 +76,13 @@ def test_no_pooler_is_left():
         ({"kind": "index", "index": 1}, [1.0, 1.0]),
         ({"kind": "index", "index": -1}, [3.0, 3.0]),
         ({}, [2.0, 2.0]),
-        ({"kind": "sum"}, [6.0, 6.0]),
         ({"kind": "mean"}, [2.0, 2.0]),
         ({"kind": "mean", "num_last": 2}, [2.5, 2.5]),
-        ({"kind": "sum", "num_last": 1}, [3.0, 3.0]),
         ({"kind": "output"}, [7.0, 7.0, 7.0]),
     ],
 )
 def test_pooling_by_hand(config, expected):
-    """States 0..3 of width 2 and an output of width 3: the embeddings are no layer of sum and mean."""
+    """States 0..3 of width 2 and an output of width 3: the embeddings are no layer of the mean."""
     pooling = build_pooling(PoolingConfig(**config), EncoderShape(4, 2, 3))
     layers = [torch.full((1, 1, 2), float(value)) for value in range(4)]
     states = LayerStates(layers, torch.full((1, 1, 3), 7.0))
