@@ -9,7 +9,7 @@ export TOKENIZERS_PARALLELISM := false
 # Test files are compiled once, not in each process, also where the shell forbids bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-slow check docs bench size
+.PHONY: demo test test-slow test-gpu check docs bench size
 
 # Modules are compiled as they are imported: pip would compile all of them, five times as many, on one core.
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
@@ -38,6 +38,10 @@ test: $(VENV)/.installed
 
 test-slow: $(VENV)/.installed
 	$(BIN)/python -m pytest -m slow
+
+# On a machine with a GPU: every arm of every system, there and on the CPU.
+test-gpu: $(VENV)/.installed
+	NLGRAFT_TEST_DEVICE=gpu $(BIN)/python -m pytest -m "slow or not slow" tests/contract/test_gpu.py
 
 check: $(VENV)/.checking
 	$(BIN)/python -m pytest -q tests/contract/test_house.py

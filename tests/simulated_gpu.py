@@ -25,6 +25,7 @@ from torch.utils.backend_registration import (
 )
 
 NAME = "simgpu"
+DEVICE = f"{NAME}:0"
 aten = torch.ops.aten
 COPIES = {aten._to_copy.default, aten.copy_.default, aten._copy_from.default}
 """Operations that may take tensors of two devices."""
@@ -69,7 +70,7 @@ class OnGpu(torch.Tensor):
             strides=inner.stride(),
             storage_offset=inner.storage_offset(),
             dtype=inner.dtype,
-            device=torch.device(f"{NAME}:0"),
+            device=torch.device(DEVICE),
             requires_grad=False,
         )
 
@@ -118,7 +119,7 @@ def _run(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     if is_on_gpu and operation not in COPIES:
         others = [tensor for tensor in tensors if not isinstance(tensor, OnGpu) and tensor.dim() > 0]
         if others:
-            raise RuntimeError(f"{operation}: tensors on {NAME}:0 and on {others[0].device}")
+            raise RuntimeError(f"{operation}: tensors on {DEVICE} and on {others[0].device}")
     device = kwargs.get("device")
     inner_kwargs = tree_map(_held, dict(kwargs))
     if device is not None:
@@ -194,8 +195,8 @@ def register() -> None:
 
 
 @contextmanager
-def simulated() -> Iterator[str]:
-    """Make the registered device usable; yields its name."""
+def simulated() -> Iterator[None]:
+    """Make the registered device usable."""
     with (
         mock.patch.object(torch.nn.Module, "_apply", _moved),
         # Inference mode hands composite operations over whole, which no tensor subclass can take.
@@ -203,4 +204,4 @@ def simulated() -> Iterator[str]:
         mock.patch.object(torch.accelerator, "synchronize"),
         _EveryOperation(),
     ):
-        yield f"{NAME}:0"
+        yield

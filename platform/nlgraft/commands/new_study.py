@@ -206,6 +206,9 @@ _HEAD = """# yaml-language-server: $schema={schema}
 #   nlgraft run {file} @evening      {evening}
 #   nlgraft run {file} @gpu          larger models; needs a GPU
 #
+# The first study on these test lines gets most of the certainty that they can give: practise with
+# --storage practice. Only claims get verdicts here; give a new arm one.
+#
 # All settings, their defaults and ranges: nlgraft systems {system}"""
 
 

@@ -195,3 +195,27 @@ def test_a_sign_that_later_seeds_have_turned_is_named():
     answer = last_answer(FIRST, turned, entry(question("a", OPEN)))
     assert answer.p is None
     assert "at 6 seeds, shows a difference of the other sign" in answer.reason
+
+
+@pytest.mark.parametrize(("num_shared", "num", "num_other"), [(200, 200, 5_000), (150, 1_000, 1_000)])
+def test_a_part_of_the_test_lines_is_known_again(num_shared, num, num_other):
+    """A pilot on the first lines, or a test set that shares more than a tenth."""
+    lines = [f"line {number}" for number in range(num_other)]
+    unlike = [f"unlike {number}" for number in range(num - num_shared)]
+    part, whole = Segments.of([*lines[:num_shared], *unlike]), Segments.of(lines)
+    assert part.overlaps(whole)
+    assert whole.overlaps(part)
+
+
+def test_stray_lines_in_common_make_no_same_test_set():
+    common = [f"Thank you. {number}" for number in range(30)]
+    first, second = ([*common, *(f"{name} {number}" for number in range(2_000))] for name in "ab")
+    assert not Segments.of(first).overlaps(Segments.of(second))
+
+
+def test_a_ledger_of_short_sketches_is_read():
+    lines = [f"line {number}" for number in range(1_000)]
+    whole = Segments.of(lines)
+    old = replace(whole, digest="of another order", sketch=whole.sketch[: 32 * 12])
+    assert old.overlaps(whole)
+    assert not old.overlaps(Segments.of([f"other {number}" for number in range(1_000)]))

@@ -18,9 +18,10 @@ from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
 from nlgraft.study.reading.resolving import resolve_cell, resolve_config
 
-_SKETCH = 32
+_SKETCH = 512
 _DIGITS = 12
 _SHARED = 2
+_SHARE = 0.1
 _ANY_SEED = 0
 
 VERSION = 2
@@ -46,7 +47,8 @@ class Segments:
 
     num: int
     digest: str
-    sketch: str
+    # Older ledgers have shorter ones of the same segments.
+    sketch: str = field(compare=False)
 
     @classmethod
     def of(cls, segments: Sequence[str]) -> Segments:
@@ -60,12 +62,18 @@ class Segments:
         return cls(num=len(segments), digest=whole.hexdigest(), sketch="".join(sorted(hashes)[:_SKETCH]))
 
     def overlaps(self, other: Segments) -> bool:
-        """True for the same set, and for sets that share more than a few stray segments.
+        """True for the same set, and for sets that share a tenth of the smaller one.
 
-        Of two sets that share a fraction s of their union, 32 s of the smallest hashes are expected to be
-        common to both.
+        It is estimated below the hash up to which both sketches are whole, so that a small part of a large
+        set is found: 200 of 5,000 segments have some 20 hashes there, all of them the larger set's as well.
         """
-        return self.digest == other.digest or len(self._hashes & other._hashes) >= _SHARED
+        if self.digest == other.digest:
+            return True
+        ends = [max(part._hashes) for part in (self, other) if 0 < len(part._hashes) < part.num]
+        first, second = (
+            {key for key in part._hashes if not ends or key <= min(ends)} for part in (self, other)
+        )
+        return len(first & second) >= max(_SHARED, _SHARE * min(len(first), len(second)))
 
     @property
     def _hashes(self) -> set[str]:

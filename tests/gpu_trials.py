@@ -1,9 +1,9 @@
-"""Run arms of systems on the CPU and on the simulated GPU, in a process of their own.
+"""Run arms of systems on the CPU and on a GPU, real or simulated, in a process of their own.
 
-``python -m tests.simulated_gpu_trials FAULT SYSTEM/ARM ...`` prints a JSON object for each arm: the
-metrics of either device, and what became of the stages on the GPU. Trainings are broken off after a
-first checkpoint there and taken up again. FAULT is empty, or one of `FAULTS`, which plants a mistake
-that a GPU would show.
+``python -m tests.gpu_trials DEVICE FAULT SYSTEM/ARM ...`` prints a JSON object for each arm: the metrics of
+either device, and what became of the stages on the GPU. Trainings are broken off after a first checkpoint
+there and taken up again. DEVICE is ``simgpu:0``, or a device of torch. FAULT is empty, or one of `FAULTS`,
+which plants a mistake that a GPU would show.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +70,10 @@ def run(graph: StageGraph, folder: Path, device: str = "cpu", reporter: Any = No
 
 def main() -> None:
     """Run the arms."""
-    fault, *arms = sys.argv[1:]
-    simulated_gpu.register()
+    device, fault, *arms = sys.argv[1:]
+    is_simulated = device == simulated_gpu.DEVICE
+    if is_simulated:
+        simulated_gpu.register()
     loop.CHECKPOINT_EVERY_STEPS = 1
     for path, _, arm in (name.partition("/") for name in arms):
         system = load_system(path)
@@ -79,7 +82,7 @@ def main() -> None:
             on_cpu = run(graph, Path(place))
             if fault:
                 setattr(*FAULTS[fault])
-            with simulated_gpu.simulated() as device:
+            with simulated_gpu.simulated() if is_simulated else nullcontext():
                 try:
                     on_gpu = run(graph, Path(place), device, BreaksOff())
                 except KeyboardInterrupt:
