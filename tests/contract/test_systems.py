@@ -91,7 +91,9 @@ def test_one_setting_of_a_part_leaves_the_defaults_of_its_others(path: str) -> N
     for config, name, default in parts_of(load_system(path).config_type):
         field = config.model_fields[name]
         annotation: Any = Annotated[field.annotation, *field.metadata, None]
-        assert TypeAdapter(annotation).validate_python({}) == default, f"{config.__name__}.{name}"
+        assert TypeAdapter(annotation).validate_python({}) == default, (
+            f"{config.__name__}.{name}: annotate it with `defaulting` of nlgraft.stages.config_parts"
+        )
 
 
 # --- further test sets ----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from nlgraft.basics.strict_config import StrictConfig
+from nlgraft.evaluation.metric_config import SCORED
 from nlgraft.nn.model_config import tupled
 from nlgraft.text.corpus_config import BOS, EOS
 
@@ -81,8 +82,8 @@ class LearnedParameters(StrictConfig):
 
 ALL_LEARNED = LearnedParameters()
 """Every parameter that the model itself does not freeze."""
-HIGHER_IS_BETTER = ("greedy_bleu", "accuracy", "macro_f1", "mcc")
-"""Names, after any prefix, of the dev metrics that are maximised; others are minimised."""
+HIGHER_IS_BETTER = tuple(name for name, metric in SCORED.items() if metric.direction == "maximize")
+"""Ends of the names of the dev metrics that are maximised, such as ``greedy_bleu``; others are minimised."""
 SmoothingKind = Literal["uniform_all", "uniform_others"]
 PRECISION_INPUT = "precision"
 """Input of a training stage whose precision is measured."""

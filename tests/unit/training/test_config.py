@@ -3,6 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
+from nlgraft.evaluation.metric_config import SCORED
 from nlgraft.training.train_config import TrainConfig
 
 
@@ -33,3 +34,10 @@ def test_epochs_become_steps_for_the_schedule():
     assert config.in_steps(10).max_steps == 8
     with pytest.raises(ValidationError, match="warmup_steps=6 exceeds max_steps=3"):
         config.in_steps(4)
+
+
+@pytest.mark.parametrize("name", [*SCORED, "greedy_bleu", "loss.class"])
+@pytest.mark.parametrize("prefix", ["dev/", "upstream/dev_"])
+def test_the_best_evaluation_is_the_one_that_the_metric_calls_better(prefix, name):
+    is_highest = name == "greedy_bleu" or SCORED[name.partition(".")[0]].direction == "maximize"
+    assert TrainConfig(best_metric=f"{prefix}{name}").is_best_highest == is_highest
