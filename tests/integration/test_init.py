@@ -247,21 +247,17 @@ def test_sorted_classes_are_divided_in_like_shares_and_equal_lines_stay_together
     done = init("vocabulary_transfer", "--source", "sorted.txt", "--label", "sorted.label")
     assert "1 class of one example stay in train: only" in done.output
     folder = "vocabulary_transfer_text"
-    splits = {
-        name: sides(folder, file, "source", "label")
-        for name, file in (("downstream", "downstream_train"), ("dev", "dev"), ("test", "test"))
-    }
-    upstream = {line for (line,) in sides(folder, "upstream_train", "source")}
+    splits = {name: sides(folder, name, "source", "label") for name in ("train", "dev", "test")}
     for name, pairs in splits.items():
         shares = [
             sum(label == word for _, label in pairs) / len(pairs) for word in ("apple", "bread", "cheese")
         ]
         assert all(abs(share - 1 / 3) < 0.1 for share in shares), (name, shares)
-    lines = [upstream, *({line for line, _ in pairs} for pairs in splits.values())]
+    lines = [{line for line, _ in pairs} for pairs in splits.values()]
     assert set.union(*lines) == {line for line, _ in examples}
     assert len(set.union(*lines)) == sum(map(len, lines))
-    assert ("a lonely line", "only") in splits["downstream"]
-    first = {line.split()[0] for line, _ in splits["downstream"][:20]}
+    assert ("a lonely line", "only") in splits["train"]
+    first = {line.split()[0] for line, _ in splits["train"][:20]}
     assert len(first) == 3  # limits take the first lines
 
 
