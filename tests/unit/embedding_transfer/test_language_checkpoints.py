@@ -90,7 +90,7 @@ def test_a_study_runs_to_the_end(store, family, sides, methods, checkpoints):
     plan = study_of(checkpoints / family, languages, sides=sides, is_shared=sides == "both").plan()
     assert len(plan.trials) == len(METHODS)
     for trial in [trial for trial in plan.trials if trial.config["transfer"]["method"] in methods]:
-        record, at = finish(store, trial.graph, trial.config)
+        record, at = finish(store, trial.graph)
         assert {"dev/bleu", "upstream/dev_bleu"} <= set(record.metrics)
         before, after = read_model(at("upstream")), read_model(at("transfer"))
         for side in ("encoder", "decoder") if sides == "both" else (sides,):
