@@ -23,6 +23,7 @@ from nlgraft.study.planning.selection import cell_key
 from nlgraft.study.reading.reader import recorded_names
 
 SHIPPED = Path("search_spaces")
+LEAST = 1e-20
 
 
 def rows_of(result: StudyResult) -> Iterator[PublishedNoise]:
@@ -41,10 +42,12 @@ def rows_of(result: StudyResult) -> Iterator[PublishedNoise]:
             label: {seed: trial.value for seed, trial in by_seed.items()}
             for label, by_seed in measured.items()
         }
+        values = [value for by_seed in scores.values() for value in by_seed.values()]
         for kinds, pair in by_kinds.items():
             pooled = study_variance(trainings, scores, kinds)
             num_tokens = max(training.num_tokens for training in pair)
-            if pooled.variance > 0 and num_tokens:
+            # What differs by rounding alone does not vary.
+            if pooled.variance > LEAST * max(map(abs, values)) ** 2 and num_tokens:
                 yield PublishedNoise(
                     study=result.study.variant,
                     date=datetime.now(UTC).date().isoformat(),
