@@ -171,9 +171,9 @@ def show_new_study(written: NewStudy) -> None:
     file = written.path
     click.echo(
         f"\nnlgraft plan {file}                 what it would do\n"
-        f"nlgraft run {file} --storage practice   tries it out, without using up the test lines' certainty\n"
         f"nlgraft run {file}                  runs @minutes; ends with a comparison\n"
         f"nlgraft run {file} @evening         the same question, larger\n"
+        f"nlgraft run {file} --storage practice   to try things: the first study on test lines tells most\n"
         f"nlgraft report {file} --format html --out report\n"
         f"nlgraft export {file} --out winner   the best model, to be used"
     )
