@@ -254,11 +254,11 @@ def test_a_trial_that_cannot_reach_its_driver_is_killed_and_not_failed(toy_docum
     ray.get(board.request_stop.remote("batch-1", KillReason("the sweep ends")))
     assert isinstance(reporter.should_stop(), KillReason), "the kind of a request survives the board"
     ray.kill(board)
-    end_s = time.monotonic() + patient(180)
-    while (reason := reporter.should_stop()) is None:  # ray.kill returns before the process has ended
-        assert time.monotonic() < end_s
-    assert isinstance(reason, KillReason)
-    assert "lost contact with the driver" in reason
+    end_s = time.monotonic() + patient(60)
+    # ray.kill returns before the process has ended, which answers as before until then.
+    while "lost contact with the driver" not in (reason := str(reporter.should_stop())):
+        assert time.monotonic() < end_s, reason
+    assert isinstance(reporter.should_stop(), KillReason)
 
 
 def test_an_error_at_the_end_of_a_trial_ends_the_sweep_and_is_not_the_trial_s_own(
