@@ -24,6 +24,8 @@ FEW = ["trainables.prlm_fusion/gate, finetuned", "trainables.llm_vocabulary/prun
 """Arms of an encoder-decoder with a pretrained flow, and of a causal language model."""
 
 
+IN_BF16 = {"trainables.prlm_fusion/gate"}
+"""Arms whose states are computed in bf16 on the CPU; the simulated device leaves types as they are."""
 IS_REAL = os.environ.get("NLGRAFT_TEST_DEVICE") == "gpu"
 
 
@@ -46,8 +48,8 @@ def assert_equal_on_both(arms: list[str]) -> None:
     assert finished.returncode == 0, finished.stderr[-3000:]
     results = [json.loads(line) for line in finished.stdout.splitlines() if line.startswith('{"cpu"')]
     assert len(results) == len(arms)
-    tolerance = 1e-3 if IS_REAL else 1e-5
     for arm, result in zip(arms, results, strict=True):
+        tolerance = 1e-3 if IS_REAL else 1e-4 if arm in IN_BF16 else 1e-5
         metrics = load_system(arm.partition("/")[0]).metrics
         for name, value in result["cpu"].items():
             if not metrics[name].is_time and (not IS_REAL or "loss" in name):
