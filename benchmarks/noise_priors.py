@@ -21,6 +21,7 @@ from nlgraft.analysis.data.ledger import NoisePrior
 from nlgraft.analysis.data.trials import Array
 from nlgraft.analysis.estimates.looks import look_levels, p_over_looks
 from nlgraft.analysis.estimates.noise_prior import (
+    PUBLISHED_DF,
     WEIGHT_OF_STUDIES,
     StudyVariance,
     applicable,
@@ -96,6 +97,7 @@ class Setting:
         prior_seeds: Their seeds; 3, 5 or 10 at random with 0.
         shrunk: Factor of the earlier studies' deviations.
         has_fallback: False to trust the prior whatever the study's own variances are.
+        prior: The prior of every store, in place of one from earlier studies.
     """
 
     noise: Noise
@@ -107,6 +109,7 @@ class Setting:
     prior_seeds: int = 0
     shrunk: float = 1.0
     has_fallback: bool = True
+    prior: NoisePrior | None = None
 
     def error(self, num: int) -> float:
         """Simulate stores in which nothing differs; return the share of studies that say otherwise."""
@@ -128,7 +131,9 @@ class Setting:
         differences += rng.standard_normal((num, self.arms, 1)) * segments**0.5
         shifts = np.zeros((num, self.arms))
         shifts[:, 0] = effect * deviations[:, 0]
-        priors = _priors(self.noise, self.studies, self.prior_arms, self.prior_seeds, num)
+        priors = [self.prior] * num
+        if self.prior is None:
+            priors = _priors(self.noise, self.studies, self.prior_arms, self.prior_seeds, num)
         scale = self.shrunk**2
         df = np.array([0.0 if prior is None else prior.df for prior in priors])
         variance = np.array([1.0 if prior is None else prior.variance for prior in priors])
@@ -220,6 +225,15 @@ def report(num: int) -> Iterator[str]:
         setting = Setting(KINDS[0], 5, (3,), arms, prior_arms=4, prior_seeds=3, shrunk=0.5)
         error = replace(setting, has_fallback=has_fallback).error(num)
         yield f"- {arms} arms, {'with' if has_fallback else 'without'} fall-back: error {error:.3f}"
+    yield ""
+    yield "Three seeds with a published prior, by its deviation over the true one:"
+    yield ""
+    yield "| arms | deviation | error | 2 found |"
+    yield "|---|---|---|---|"
+    for arms, shrunk in itertools.product((4, 1), (0.5, 0.7, 1.0, 1.4)):
+        noise, prior = Noise("", 0.3, 0.3), NoisePrior(PUBLISHED_DF, 2.0)
+        setting = Setting(noise, 0, (3,), arms, shrunk=shrunk, prior=prior)
+        yield _row(f"{arms} | {shrunk}", [setting.error(num), *setting.power(num, 2.0)])
     yield ""
     yield "| effects of deviation | prior df | level | seeds now | given a number | decided by it |"
     yield "|---|---|---|---|---|---|"

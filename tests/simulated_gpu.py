@@ -17,6 +17,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch import library
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.backend_registration import (
@@ -177,20 +178,20 @@ def _copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
     return target
 
 
-_libraries: list[torch.library.Library] = []
+_libraries: list[library.Library] = []
 
 
 def register() -> None:
     """Register the backend, once in a process and before its first backward pass, which counts backends."""
     if not _libraries:
         _setup_privateuseone_for_python_backend(NAME, backend_module=_Backend())
-        operations = torch.library.Library("aten", "IMPL")
+        operations = library.Library("aten", "IMPL")
         operations.impl("empty_strided", _empty_strided, "PrivateUse1")
         operations.impl("empty.memory_format", _empty, "PrivateUse1")
         operations.impl("_copy_from", _copy_from, "PrivateUse1")
         # Autocast leaves types as they are.
-        autocast = torch.library.Library("_", "IMPL", "AutocastPrivateUse1")
-        autocast.fallback(torch.library.fallthrough_kernel)
+        autocast = library.Library("_", "IMPL", "AutocastPrivateUse1")
+        autocast.fallback(library.fallthrough_kernel)
         _libraries.extend((operations, autocast))
 
 

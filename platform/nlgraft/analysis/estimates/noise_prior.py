@@ -47,7 +47,7 @@ _WEIGHT = 0.5
 WEIGHT_OF_STUDIES = 0.75
 """Of the degrees of freedom of earlier studies, where noisier ones fall back (`applicable`)."""
 
-_PUBLISHED_DF = 2.0
+PUBLISHED_DF = 2.0
 _LIKE_SIZE = 4.0
 """Factor within which trained tokens and test segments of a published study are alike."""
 _EXACT = 1e-9
@@ -237,7 +237,7 @@ def published_prior(
     prior = prior_of(StudyVariance(row.variance, row.df) for row in closest.values())
     if prior is None:
         return None
-    return replace(prior, df=min(prior.df, _PUBLISHED_DF), studies=tuple(closest), is_published=True)
+    return replace(prior, df=min(prior.df, PUBLISHED_DF), studies=tuple(closest), is_published=True)
 
 
 def _factor(a: float, b: float) -> float:
