@@ -17,6 +17,7 @@ import click
 
 from nlgraft.basics.errors import EXIT_DOES_NOT_FIT, EXIT_FAILED, DataError
 from nlgraft.basics.wording import count
+from nlgraft.commands.doctor import doctor
 from nlgraft.commands.housekeeping import check, compare, config, diff, ls, pack, rm, unpack
 from nlgraft.commands.housekeeping import gc as collect
 from nlgraft.commands.jobs import job_of, logs, stop, submit
@@ -347,7 +348,7 @@ def _write(option: str, out: Path, write: Callable[[], list[Path]]) -> None:
 _COMMANDS = (
     *(systems, schema, studies, init),
     *(ledger, register, try_proposal, verify),
-    *(submit, logs, stop),
+    *(submit, logs, stop, doctor),
     *(export, translate, classify),
     *(ls, config, diff, compare, pack, unpack, check, rm, collect),
 )
