@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 import unicodedata
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import AfterValidator
@@ -51,6 +52,15 @@ def duration(seconds: float) -> str:
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
+
+
+def resource_hours(hours: Mapping[str, float], limits: Mapping[str, float]) -> str:
+    """Format hours of resources and their limits, those in use: ``3.1 of 40 CPU-hours, 3.1 GPU-hours``."""
+    return ", ".join(
+        f"{value:.3g}{f' of {limits[kind]:g}' if kind in limits else ''} {kind}-hours"
+        for kind, value in hours.items()
+        if value or kind in limits
+    )
 
 
 def size(num_bytes: float) -> str:

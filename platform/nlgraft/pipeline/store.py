@@ -176,7 +176,7 @@ class ArtifactStore:
         return self._clock.now()
 
     def compete(self, num_rivals: int) -> tuple[int, int]:
-        """Let writers compete for one key; return how many create it and how many replace it, one if it is sound.
+        """Let writers compete for a key; return how many create and how many replace it, one if it is sound.
 
         Raises:
             StoreError: The place cannot be written or read.

@@ -43,10 +43,10 @@ _SPEED_MODEL: dict[bool, dict[str, Any]] = {
 _SPEED_SENTENCES = {False: 64, True: 1024}
 _FLOP = 6
 _PEAK_TFLOPS = {
-    "B200": 2250.0, "H200": 989.0, "H100": 989.0, "MI300X": 1307.0, "A100": 312.0, "L40S": 362.0, "A10": 125.0,
-    "L4": 121.0, "T4": 65.0, "V100": 125.0, "RTX 4090": 165.0,
+    "B200": 2250.0, "H200": 989.0, "H100": 989.0, "MI300X": 1307.0, "A100": 312.0, "L40S": 362.0,
+    "A10": 125.0, "L4": 121.0, "T4": 65.0, "V100": 125.0, "RTX 4090": 165.0,
 }  # fmt: skip
-"""Dense operations in 16 bits, 1e12 a second, from the makers' data sheets, by a part of the device's name."""
+"""Dense operations in 16 bits, 1e12 a second, of the makers' data sheets, by a part of the device's name."""
 
 
 def current_device() -> str:

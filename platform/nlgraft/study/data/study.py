@@ -81,6 +81,10 @@ class Resources(Part):
         """Resources of so many workers, by Ray's names."""
         return {"CPU": float(number * self.cpus_per_worker), "GPU": number * self.gpus_per_worker}
 
+    def hours(self, trial_s: float) -> dict[str, float]:
+        """Hours of what trials hold in so much time, by Ray's names."""
+        return {kind: amount * trial_s / 3600 for kind, amount in self.per_trial.items()}
+
     @property
     def caps(self) -> dict[str, float]:
         """Most that all trials of the study hold at once, by Ray's names; a name left out has no limit."""
@@ -357,10 +361,20 @@ class Budget(Part):
 
     wall_clock: Duration | None = None
     """Longest time a run may last: seconds, or ``2h30m``."""
+    gpu_hours: float | None = Field(default=None, gt=0)
+    """Most hours of GPUs that the study's trials may hold, ended ones of earlier runs included."""
+    cpu_hours: float | None = Field(default=None, gt=0)
+    """The same for CPU cores."""
     trials: int | None = Field(default=None, ge=1)
     """Most trials a run may start."""
     max_failed_fraction: float = Field(default=1.0, ge=0, le=1)
     """Stop when more than this share of the trials ended so far has failed."""
+
+    @property
+    def hours(self) -> dict[str, float]:
+        """Limits of hours by Ray's names; a name left out has none."""
+        limits = {"CPU": self.cpu_hours, "GPU": self.gpu_hours}
+        return {kind: limit for kind, limit in limits.items() if limit is not None}
 
 
 class Storage(Part):
