@@ -19,9 +19,8 @@ from typing import Any
 import torch
 
 from nlgraft.nn.batch import Tokens
-from nlgraft.pipeline.stage import NullReporter, StageGraph
-from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import TrialRecord, run_trial
+from nlgraft.pipeline.stage import NullReporter
+from nlgraft.runs.device_trials import trial_in
 from nlgraft.study.reading.system_import import load_system
 from nlgraft.training import loop
 from tests import simulated_gpu
@@ -60,14 +59,6 @@ FAULTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
 }
 
 
-def run(graph: StageGraph, folder: Path, device: str = "cpu", reporter: Any = None) -> TrialRecord:
-    """Run a trial in a store of its own."""
-    store = ArtifactStore.open(folder / device.partition(":")[0])
-    return run_trial(
-        graph, store, reporter=reporter or NullReporter(), config={}, is_waiting=True, device=device
-    )
-
-
 def main() -> None:
     """Run the arms."""
     device, fault, *arms = sys.argv[1:]
@@ -79,14 +70,14 @@ def main() -> None:
         system = load_system(path)
         graph = graph_of(system, config_of(system, arms_of(path)[arm]))
         with tempfile.TemporaryDirectory() as place:
-            on_cpu = run(graph, Path(place))
+            on_cpu = trial_in(Path(place, "cpu"), graph)
             if fault:
                 setattr(*FAULTS[fault])
             with simulated_gpu.simulated() if is_simulated else nullcontext():
                 try:
-                    on_gpu = run(graph, Path(place), device, BreaksOff())
+                    on_gpu = trial_in(Path(place, "gpu"), graph, device=device, reporter=BreaksOff())
                 except KeyboardInterrupt:
-                    on_gpu = run(graph, Path(place), device)
+                    on_gpu = trial_in(Path(place, "gpu"), graph, device=device)
         decisions = {stage["name"]: stage["decision"] for stage in on_gpu.stages}
         print(json.dumps({"cpu": on_cpu.metrics, "gpu": on_gpu.metrics, "stages": decisions}), flush=True)
 

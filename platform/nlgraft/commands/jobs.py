@@ -67,7 +67,7 @@ def submit(
     for meaning, command in next_commands([study_file, *overrides, *place], address).items():
         _tell(f"{meaning}: {command}")
     if wait:
-        follow_job(job, address)
+        _wait(job, address)
 
 
 def next_commands(study: Sequence[str], address: str | None) -> dict[str, str]:
@@ -79,7 +79,7 @@ def next_commands(study: Sequence[str], address: str | None) -> dict[str, str]:
     }
 
 
-def follow_job(job: Job, address: str | None) -> None:
+def _wait(job: Job, address: str | None) -> None:
     """Show the output of a job until it ends, and exit as it did; a Ctrl-C leaves it running."""
     from nlgraft.execution.job import JobServer
 

@@ -17,12 +17,11 @@ import click
 
 from nlgraft.basics.errors import EXIT_DOES_NOT_FIT, EXIT_FAILED, DataError
 from nlgraft.basics.wording import count
-from nlgraft.commands.doctor import doctor
 from nlgraft.commands.housekeeping import check, compare, config, diff, ls, pack, rm, unpack
 from nlgraft.commands.housekeeping import gc as collect
 from nlgraft.commands.jobs import job_of, logs, stop, submit
 from nlgraft.commands.ledger import ledger, register, try_proposal, verify
-from nlgraft.commands.start import init, schema, studies, systems
+from nlgraft.commands.start import doctor, init, schema, studies, systems
 from nlgraft.commands.study_command import (
     calling_at_end,
     duration_of,
@@ -357,9 +356,9 @@ def _write(option: str, out: Path, write: Callable[[], list[Path]]) -> None:
 
 
 _COMMANDS = (
-    *(systems, schema, studies, init),
+    *(systems, schema, studies, init, doctor),
     *(ledger, register, try_proposal, verify),
-    *(submit, logs, stop, doctor),
+    *(submit, logs, stop),
     *(export, translate, classify),
     *(ls, config, diff, compare, pack, unpack, check, rm, collect),
 )

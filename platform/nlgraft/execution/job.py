@@ -74,40 +74,15 @@ def submit_run(request: JobRequest, address: str | None, tell: Callable[[str], o
         tell(line)
     if request.variables:
         tell(f"the job gets {', '.join(request.variables)}: who may list the cluster's jobs can read them")
-    arguments = ["run", relative, *request.overrides, *request.options]
-    job, is_new = _start(job_name(request.study), arguments, package, environment, address)
+    command = shlex.join(["python", "-m", "nlgraft", "run", relative, *request.overrides, *request.options])
+    with tempfile.TemporaryDirectory(prefix="nlg-job-") as copy:
+        package.copy_to(Path(copy))
+        job, is_new = JobServer(address).start(
+            job_name(request.study), command, {**environment, "working_dir": copy}
+        )
     if not is_new:
         tell(f"{job.job_id} runs this study by the same command already; nothing was submitted")
     return job
-
-
-def submit_doctor(options: Sequence[str], storage: str, address: str) -> Job:
-    """Submit ``nlgraft doctor`` to a job server; the working directory is sent, as for a run.
-
-    Raises:
-        DataError: The store is relative, an option holds a password, or the files are too many.
-        NlgraftError: The job server cannot be reached.
-    """
-    _refuse_credentials([storage, *options])
-    _refuse_copied_store(storage)
-    environment = runtime_env(Path.cwd())
-    package = JobPackage.collect(Path.cwd(), environment.pop("excludes", ()), [RUNTIME_ENV_FILE])
-    arguments = ["doctor", "--address", "auto", "--storage", storage, *options]
-    return _start("nlgraft-doctor", arguments, package, environment, address)[0]
-
-
-def _start(
-    name: str,
-    arguments: Sequence[str],
-    package: JobPackage,
-    environment: Mapping[str, Any],
-    address: str | None,
-) -> tuple[Job, bool]:
-    """Start a command of nlgraft as a job, as `JobServer.start`."""
-    command = shlex.join(["python", "-m", "nlgraft", *arguments])
-    with tempfile.TemporaryDirectory(prefix="nlg-job-") as copy:
-        package.copy_to(Path(copy))
-        return JobServer(address).start(name, command, {**environment, "working_dir": copy})
 
 
 def _packed(request: JobRequest) -> tuple[str, JobPackage, dict[str, Any]]:

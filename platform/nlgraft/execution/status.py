@@ -105,7 +105,8 @@ def read_status(study: Study, store: ArtifactStore) -> dict[str, Any]:
 
     Returns:
         ``{"study", "is_running", "workers", "counts": {...}, "preemptions", "trial_s", "hours",
-        "budget_hours", "running": [...], "outlook": {...}, "cells": [{"cell", "label", "counts", "preemptions", "reasons"}]}``; ``planned``
+        "budget_hours", "running": [...], "outlook": {...},
+        "cells": [{"cell", "label", "counts", "preemptions", "reasons"}]}``; ``planned``
         counts all trials of a cell, of replicates those
         that planned looks have granted, and the other states add up to it. ``preemptions`` are the nodes
         that the last attempts of trials have lost, ``trial_s`` the time that ended trials took together,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,11 @@ from nlgraft.basics.shipped import studies
 from nlgraft.nn.modes import is_accelerator
 from nlgraft.pipeline.execute import RecordingReporter
 from nlgraft.pipeline.fingerprint import dotted
-from nlgraft.pipeline.stage import NullReporter, Reporter, Stage, StageGraph
+from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord, run_trial
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import cells
-from nlgraft.study.data.system import Metric
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_cell
 from nlgraft.study.reading.system_import import load_system
@@ -28,23 +27,20 @@ from nlgraft.training.precision import has_bf16
 
 DEVICE_TOLERANCE = 1e-3
 """Relative difference of losses between a CPU and a GPU, whose kernels sum in other orders."""
+SPEED_SYSTEM = "trainables.prlm_fusion"
 
 _SEED = 1
 _LIMITS = {"max_steps": 3, "warmup_steps": 1, "eval_every_steps": 2, "epochs": 1}
 _TEXT_LIMITS = {"train": 250, "dev": 8, "test": 8}
-
-_SPEED_SYSTEM = "trainables.prlm_fusion"
 _SPEED_STEPS = 40
-_SPEED_MODEL: dict[bool, dict[str, Any]] = {
-    False: {"preset": "tiny", "d_model": 128, "ffn_dim": 512},
-    True: {"preset": "base", "d_model": 512, "ffn_dim": 2048},
-}
-"""Model of the measurement on a CPU and on a GPU, the latter Vaswani et al.'s base model."""
+# On a CPU and on a GPU, there Vaswani et al.'s base model.
+_SPEED_MODEL = {False: ("tiny", 128), True: ("base", 512)}
 _SPEED_SENTENCES = {False: 64, True: 1024}
+_SPEED_LINES = {False: 500, True: 10_000}
 _FLOP = 6
 _PEAK_TFLOPS = {
-    "B200": 2250.0, "H200": 989.0, "H100": 989.0, "MI300X": 1307.0, "A100": 312.0, "L40S": 362.0,
-    "A10": 125.0, "L4": 121.0, "T4": 65.0, "V100": 125.0, "RTX 4090": 165.0,
+    "B200": 2250, "H200": 989, "H100": 989, "MI300X": 1307, "A100": 312, "L40S": 362, "A10": 125, "L4": 121,
+    "T4": 65, "V100": 125, "RTX 4090": 165,
 }  # fmt: skip
 """Dense operations in 16 bits, 1e12 a second, of the makers' data sheets, by a part of the device's name."""
 
@@ -55,34 +51,26 @@ def current_device() -> str:
     return "cpu" if accelerator is None else f"{accelerator.type}:0"
 
 
-def trial_on(
-    graph: StageGraph,
-    folder: Path,
-    device: str = "cpu",
-    reporter: Reporter | None = None,
-    distribute: Callable[[Stage], None] | None = None,
-) -> TrialRecord:
-    """Run a trial in a store of the device's own below a folder."""
-    store = ArtifactStore.open(folder / device.partition(":")[0])
-    reporter = reporter or NullReporter()
-    return run_trial(
-        graph, store, reporter=reporter, config={}, is_waiting=True, device=device, distribute=distribute
-    )
+def trial_in(place: str | Path, graph: StageGraph, **options: Any) -> TrialRecord:
+    """Run a trial in a store at a place, with options of `run_trial`."""
+    defaults = {"reporter": NullReporter(), "config": {}, "is_waiting": True}
+    return run_trial(graph, ArtifactStore.open(place), **{**defaults, **options})
 
 
 def differing(
-    metrics: Mapping[str, Metric],
+    system_path: str,
     expected: Mapping[str, float],
     actual: Mapping[str, float],
-    tolerance: float,
+    tolerance: float = DEVICE_TOLERANCE,
     *,
-    only_losses: bool,
+    only_losses: bool = True,
 ) -> dict[str, tuple[float, float | None]]:
     """Select the metrics of two trials, times left out, that differ by more than a relative tolerance.
 
     Args:
         only_losses: True where a rounding may change a word, and with it every score of text.
     """
+    metrics = load_system(system_path).metrics
     return {
         name: (value, actual.get(name))
         for name, value in expected.items()
@@ -103,46 +91,23 @@ def small_trial(system_path: str, cell: int = -1, changes: Mapping[str, Any] | N
     shipped = studies()
     study = Study.from_yaml(shipped.get(f"{name}/demo") or shipped[f"{name}/search"])
     values = json.loads(json.dumps(resolve_cell(study, cells(study)[cell]).document))
-    for path, value in _reduced(values):
-        paths.put(values, path, value)
+    for path, value in list(dotted(values)):
+        limits = _TEXT_LIMITS if path.startswith("data.") else _LIMITS
+        limit = limits.get(path.rpartition(".")[2])
+        if limit is not None and isinstance(value, int):
+            paths.put(values, path, min(value, limit))
     for path, value in (changes or {}).items():
         paths.put(values, path, value)
     system = load_system(system_path)
     return system.stage_graph(system.validate(values, Path.cwd()), seed=_SEED, splits=("dev", "test"))
 
 
-def _reduced(values: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    for path, value in list(dotted(values)):
-        limits = _TEXT_LIMITS if path.startswith("data.") else _LIMITS
-        limit = limits.get(path.rpartition(".")[2])
-        if limit is not None and isinstance(value, int) and value > limit:
-            yield path, limit
-
-
-def compare_devices(system_path: str, device: str) -> dict[str, tuple[float, float | None]]:
-    """Run a small trial of a system on the CPU and, if it is another, on a device; return what differs."""
+def unequal_losses(system_path: str, place: str | Path, **options: Any) -> dict[str, Any]:
+    """Run a small trial on the CPU, and in a store at a place with options; return the losses that differ."""
     graph = small_trial(system_path)
     with tempfile.TemporaryDirectory() as folder:
-        expected = trial_on(graph, Path(folder)).metrics
-        if not is_accelerator(device):
-            return {}
-        actual = trial_on(graph, Path(folder), device).metrics
-    metrics = load_system(system_path).metrics
-    return differing(metrics, expected, actual, DEVICE_TOLERANCE, only_losses=True)
-
-
-def speed_trial(device: str) -> StageGraph:
-    """Build the trial whose training and decoding are timed."""
-    is_gpu = is_accelerator(device)
-    train = {
-        "max_steps": _SPEED_STEPS,
-        "eval_every_steps": _SPEED_STEPS // 2,
-        "batch_sentences": _SPEED_SENTENCES[is_gpu],
-        "precision": "bf16" if is_gpu and has_bf16(device) else "fp32",
-    }
-    changes = {f"train.{name}": value for name, value in train.items()}
-    text = {"data.downstream.train": 10_000 if is_gpu else 500, "data.downstream.test": 500 if is_gpu else 20}
-    return small_trial(_SPEED_SYSTEM, 0, {**changes, **text, "model": _SPEED_MODEL[is_gpu]})
+        expected = trial_in(folder, graph).metrics
+    return differing(system_path, expected, trial_in(place, graph, **options).metrics)
 
 
 def measure_speed(device: str) -> dict[str, float]:
@@ -153,23 +118,34 @@ def measure_speed(device: str) -> dict[str, float]:
         accelerator bytes of memory at most, and the share of its peak speed if that is known (MFU: 6
         operations per parameter and token, as in nanoGPT and Kaplan et al. 2020).
     """
+    is_gpu = is_accelerator(device)
+    preset, width = _SPEED_MODEL[is_gpu]
+    changes = {
+        "model": {"preset": preset, "d_model": width, "ffn_dim": 4 * width},
+        "data.downstream.train": _SPEED_LINES[is_gpu],
+        "data.downstream.test": _SPEED_SENTENCES[is_gpu],
+        "train.max_steps": _SPEED_STEPS,
+        "train.eval_every_steps": _SPEED_STEPS // 2,
+        "train.batch_sentences": _SPEED_SENTENCES[is_gpu],
+        "train.precision": "bf16" if is_gpu and has_bf16(device) else "fp32",
+    }
     reporter = RecordingReporter(NullReporter())
     with tempfile.TemporaryDirectory() as folder:
-        metrics = trial_on(speed_trial(device), Path(folder), device, reporter).metrics
-    curves = next(curves for curves in reporter.curves.values() if "train/tokens_per_s" in curves)
-    tokens_per_s, num_parameters = curves["train/tokens_per_s"][-1][1], metrics["parameters/total"]
+        graph = small_trial(SPEED_SYSTEM, 0, changes)
+        metrics = trial_in(folder, graph, device=device, reporter=reporter).metrics
+    (training,) = [curves for curves in reporter.curves.values() if "train/tokens_per_s" in curves]
     speed = {
-        "train_tokens_per_s": tokens_per_s,
+        "train_tokens_per_s": training["train/tokens_per_s"][-1][1],
         "decode_tokens_per_s": metrics["test/tokens_per_s"],
-        "parameters": num_parameters,
+        "parameters": metrics["parameters/total"],
     }
-    if is_accelerator(device):
-        module = torch.get_device_module(torch.device(device))
-        if hasattr(module, "max_memory_allocated"):
-            speed["memory_bytes"] = float(module.max_memory_allocated())
+    if is_gpu:
+        memory = getattr(torch.get_device_module(torch.device(device)), "max_memory_allocated", None)
+        speed |= {} if memory is None else {"memory_bytes": memory()}
         peak = next((peak for name, peak in _PEAK_TFLOPS.items() if name in device_name(device)), None)
         if peak is not None:
-            speed["mfu"] = _FLOP * num_parameters * tokens_per_s / (peak * 1e12)
+            flops = _FLOP * speed["parameters"] * speed["train_tokens_per_s"]
+            speed["mfu"] = flops / (peak * 1e12)
     return speed
 
 
