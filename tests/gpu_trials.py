@@ -20,7 +20,7 @@ import torch
 
 from nlgraft.nn.batch import Tokens
 from nlgraft.pipeline.stage import NullReporter
-from nlgraft.runs.device_trials import trial_in
+from nlgraft.runs.device_trials import trial_in, without_dropout
 from nlgraft.study.reading.system_import import load_system
 from nlgraft.training import loop
 from tests import simulated_gpu
@@ -68,7 +68,10 @@ def main() -> None:
     loop.CHECKPOINT_EVERY_STEPS = 1
     for path, _, arm in (name.partition("/") for name in arms):
         system = load_system(path)
-        graph = graph_of(system, config_of(system, arms_of(path)[arm]))
+        config = config_of(system, arms_of(path)[arm])
+        if not is_simulated:
+            config = config_of(system, without_dropout(config.model_dump(mode="json")))
+        graph = graph_of(system, config)
         with tempfile.TemporaryDirectory() as place:
             on_cpu = trial_in(Path(place, "cpu"), graph)
             if fault:
