@@ -255,6 +255,20 @@ class Comparison:
             self.seed_variance, self.segment_variance, self.num_seeds, self.df, self.level
         )
 
+    def standing_at(self, alpha: float, *, is_up: bool, is_corrected: bool) -> Standing:
+        """Read it as a verdict on the first cell; *different* takes precedence over *equal*.
+
+        Args:
+            alpha: Level.
+            is_up: True if more is better.
+            is_corrected: If true, Holm-adjusted p-values decide.
+        """
+        if not (self.looks or self.is_exact):
+            return "open"
+        if self.difference is not None and self.is_significant(alpha, is_corrected=is_corrected):
+            return "better" if (self.difference > 0) == is_up else "worse"
+        return "equal" if self.is_equal(alpha, is_corrected=is_corrected) else "open"
+
     def is_significant(self, alpha: float, *, is_corrected: bool) -> bool:
         """True if the sign of the difference is certain at level alpha, given training and test noise.
 

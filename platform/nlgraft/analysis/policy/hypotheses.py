@@ -21,8 +21,8 @@ from nlgraft.analysis.data.ledger import (
 )
 from nlgraft.analysis.data.trials import Measured
 from nlgraft.analysis.estimates.comparer import Comparer
-from nlgraft.analysis.estimates.comparison import Comparison, Standing, rounded
-from nlgraft.analysis.policy.planned import Test, over_looks, with_levels
+from nlgraft.analysis.estimates.comparison import Comparison, rounded
+from nlgraft.analysis.policy.planned import Test, by_rules, exploratory, over_looks
 from nlgraft.analysis.policy.rules import ALPHA, Rules, answered
 from nlgraft.basics.errors import DataError
 from nlgraft.basics.wording import timestamp
@@ -217,10 +217,7 @@ def _tested(
 def _without_verdict(system: SystemScores) -> SystemScores:
     if system.comparison is None:
         return system
-    notes = (*system.comparison.notes, NO_LEDGER)
-    return replace(
-        system, comparison=replace(system.comparison, standing="open", basis="exploratory", notes=notes)
-    )
+    return replace(system, comparison=replace(exploratory(system.comparison, NO_LEDGER), standing="open"))
 
 
 def _judged(
@@ -232,24 +229,15 @@ def _judged(
     judged = []
     for system in scores:
         compared = system.comparison
-        if compared is None:
-            judged.append(system)
-            continue
-        question, (plan, test) = next(questions)
-        answer = rules.answer(entry, question)
-        standing: Standing = "open"
-        reason = answer.reason
-        if question.verdict == "significant":
-            standing = "better" if ((compared.difference or 0.0) > 0) == system.is_up else "worse"
-        if answer.basis == "exploratory":
-            compared = test(None)
-            reason = f"exploratory, no verdict: {reason}; compare it on test lines that nobody has scored"
-        else:
-            compared = replace(with_levels(compared, plan.looks, answer.level), p_holm=answer.p, family=size)
-        if answer.number > 1:
-            level = answer.share * entry.alpha
-            reason = f"declaration {answer.number} on these test lines, which has a level of {level:.2g}"
-        notes = (*compared.notes, *filter(None, [reason]))
-        compared = replace(compared, basis=answer.basis, standing=standing, notes=notes)
+        if compared is not None:
+            question, (plan, test) = next(questions)
+            answer = rules.answer(entry, question)
+            if answer.basis == "exploratory":
+                advice = "compare it on test lines that nobody has scored"
+                compared = exploratory(test(None), f"exploratory, no verdict: {answer.reason}; {advice}")
+            else:
+                compared = by_rules(replace(compared, family=size), answer, plan, entry.alpha)
+            standing = compared.standing_at(entry.alpha, is_up=system.is_up, is_corrected=True)
+            compared = replace(compared, standing=standing)
         judged.append(replace(system, comparison=compared))
     return judged

@@ -31,10 +31,10 @@ from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.estimates.effects import Contrast, Effect
 from nlgraft.analysis.estimates.noise_prior import paired_kinds, prior_from, published_prior
 from nlgraft.analysis.estimates.question import Question
-from nlgraft.analysis.policy.compared import ComparedResults
-from nlgraft.analysis.policy.planned import with_levels
+from nlgraft.analysis.policy.compared import ComparedResults, Weighted
+from nlgraft.analysis.policy.planned import by_rules, exploratory
 from nlgraft.analysis.policy.registered import Conformance, conformance_of
-from nlgraft.analysis.policy.rules import Answer, Rules, answered
+from nlgraft.analysis.policy.rules import Rules, answered
 from nlgraft.basics.errors import StoreError
 from nlgraft.basics.wording import timestamp
 from nlgraft.pipeline.fingerprint import dotted, fingerprint
@@ -165,62 +165,43 @@ class RecordedResults(ComparedResults):
         return [replace(effect, comparison=self._judged_effect(effect)) for effect in effects]
 
     def _judged_effect(self, effect: Effect) -> Comparison:
-        metric, contrast = effect.comparison.metric, effect.contrast
-        plain = partial(self._effect, metric, contrast)
-        return self.judged(self._answered(self._ledger_effect(effect), effect.comparison, plain))
+        weighted = self._weigh_effect(effect.comparison.metric, effect.contrast)
+        return self.judged(self._answered(self._ledger_effect(effect), effect.comparison, weighted))
 
     def _answer(self, question: Question) -> Comparison:
         compared = self._declared(question)
         if not self.analyses or compared.is_exact:
             return compared
-        plain = partial(self._plain, question)
-        return self._answered(self._ledger_question(question), compared, plain)
+        return self._answered(self._ledger_question(question), compared, self._weigh_question(question))
 
-    def _plain(self, question: Question) -> Comparison:
-        """Compare over all finished seeds, whatever the looks."""
-        margin = self.margin(question.metric) if question.has_margin else None
-        return self._limited(replace(self._tested(question), margin=margin), self._terms(question))
-
-    def _answered(
-        self, question: LedgerQuestion, compared: Comparison, plain: Callable[[], Comparison]
-    ) -> Comparison:
+    def _answered(self, question: LedgerQuestion, compared: Comparison, weighted: Weighted) -> Comparison:
         """Put the answer by the rules in the place of the study's own."""
-        analysis = next(
-            (candidate for candidate in self.analyses.values() if question.hypothesis in candidate.questions),
-            None,
-        )
+        hypothesis = question.hypothesis
+        analysis = next((each for each in self.analyses.values() if hypothesis in each.questions), None)
         if analysis is None:
-            return self._exploratory(plain(), "the study does not declare it")
-        answer = analysis.rules.answer(analysis.entry, analysis.questions[question.hypothesis])
+            return self._exploratory(weighted, "the study does not declare it")
+        answer = analysis.rules.answer(analysis.entry, analysis.questions[hypothesis])
         if answer.basis == "exploratory":
-            return self._exploratory(plain(), answer.reason)
+            return self._exploratory(weighted, answer.reason)
         plan = analysis.rules.plan(question.cells, self.own_plan)
-        compared = with_levels(compared, plan.looks, answer.level)
-        notes = (*compared.notes, *self._notes(question, analysis, answer))
-        return replace(
-            compared, p_holm=answer.p, p_equal_holm=answer.p_equal, basis=answer.basis, notes=notes
-        )
+        compared = by_rules(compared, answer, plan, analysis.entry.alpha)
+        if set(question.cells) & self._renewed:
+            note = "its text or the code of its stages is not that of an earlier analysis"
+            compared = replace(compared, notes=(*compared.notes, note))
+        return compared
 
-    def _exploratory(self, compared: Comparison, reason: str) -> Comparison:
-        if compared.difference is None:
-            return replace(compared, basis="exploratory")
-        note = f"exploratory, no verdict: {reason}; declare it on test lines that nobody has scored: "
-        return replace(compared, basis="exploratory", notes=(*compared.notes, note + self._command))
+    def _exploratory(self, weighted: Weighted, reason: str) -> Comparison:
+        """Compare over all finished seeds, whatever the looks."""
+        compared = replace(self._over_seeds(weighted, None), margin=weighted.margin)
+        advice = f"declare it on test lines that nobody has scored: {self._command}"
+        note = f"exploratory, no verdict: {reason}; {advice}"
+        return exploratory(self._limited(compared, weighted.terms), note)
 
     @cached_property
     def _command(self) -> str:
         """The command that would declare the study's questions on fresh test lines."""
         texts = [path for path, _ in dotted(self.study.data) if path.rpartition(".")[2].startswith("test")]
         return f"nlgraft register {self.study.name} data.{next(iter(texts), 'test')}=..."
-
-    def _notes(self, question: LedgerQuestion, analysis: Analysis, answer: Answer) -> list[str]:
-        notes = [answer.reason] if answer.reason else []
-        if answer.basis == "declared later":
-            level = answer.share * analysis.entry.alpha
-            notes.append(f"declaration {answer.number} on these test lines, which has a level of {level:.2g}")
-        if set(question.cells) & self._renewed:
-            notes.append("its text or the code of its stages is not that of an earlier analysis")
-        return notes
 
     @cached_property
     def _renewed(self) -> set[str]:

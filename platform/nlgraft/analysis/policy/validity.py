@@ -68,7 +68,7 @@ class Design:
         return [look for look in self.looks if look <= self.num_seeds] or [self.looks[0]]
 
     def scores(self, rng: np.random.Generator) -> Array:
-        """Draw a score for each cell and seed, shape (cells, seeds of the last look), where nothing differs."""
+        """Draw scores where nothing differs, shape (cells, seeds of the last look)."""
         num_cells = self.weights.shape[1]
         # The variances are those of a difference between two cells; each cell carries half of them.
         seed_deviation = math.sqrt(max(self.seed_variance, _LEAST * self.segment_variance) / 2)
