@@ -10,7 +10,7 @@ from typing import Self
 
 from nlgraft.analysis.data.ledger import NoisePrior, Plan, Training, training_of
 from nlgraft.analysis.data.results import Results
-from nlgraft.analysis.data.trials import CellResult
+from nlgraft.analysis.data.trials import CellResult, cached_method
 from nlgraft.analysis.estimates.comparer import Comparer
 from nlgraft.analysis.estimates.comparison import Comparison, Standing
 from nlgraft.analysis.estimates.effects import Contrast, Effect, GainCurve, contrasts
@@ -100,9 +100,7 @@ class ComparedResults(Results):
             StudyError: The study has no such cell.
         """
         question = Question(self._metric_named(metric), (self.cell(a).cell.label, self.cell(b).cell.label))
-        if question not in self._judged:
-            self._judged[question] = self.judged(self._answer(question))
-        return self._judged[question]
+        return self._judged(question)
 
     def effects(self, metric: str | None = None) -> list[Effect]:
         """Estimate the main effect of each level and the interactions of two.
@@ -182,19 +180,17 @@ class ComparedResults(Results):
         if prior is None or kinds is None:
             return test()
         common = tuple(seed for seed in sides[0][1] if all(seed in trials for _, trials in sides))
-        key = (metric, kinds, common)
-        if key not in self._variances:
-            scores = {
-                cell.cell.label: {seed: trial.value for seed, trial in cell.measured(metric, common).items()}
-                for cell in self.cells
-            }
-            self._variances[key] = study_variance(self.trainings, scores, kinds)
-        usable = applicable(prior, self._variances[key], len(common))
+        usable = applicable(prior, self._noise(metric, kinds, common), len(common))
         return replace(test(prior=usable), prior=prior, is_noisier=usable != prior)
 
-    @cached_property
-    def _variances(self) -> dict[Hashable, StudyVariance]:
-        return {}
+    @cached_method
+    def _noise(self, metric: str, kinds: tuple[str, str], seeds: tuple[int, ...]) -> StudyVariance:
+        """Pool the noise of the whole study."""
+        scores = {
+            cell.cell.label: {seed: trial.value for seed, trial in cell.measured(metric, seeds).items()}
+            for cell in self.cells
+        }
+        return study_variance(self.trainings, scores, kinds)
 
     @cached_property
     def trainings(self) -> dict[str, Training]:
@@ -228,6 +224,10 @@ class ComparedResults(Results):
             )
         return metric
 
+    @cached_method
+    def _judged(self, question: Question) -> Comparison:
+        return self.judged(self._answer(question))
+
     def _answer(self, question: Question) -> Comparison:
         """Answer a question as it is shown."""
         return self._declared(question)
@@ -250,10 +250,9 @@ class ComparedResults(Results):
             return replace(comparison, notes=(*comparison.notes, note))
         return comparison
 
+    @cached_method
     def _compared(self, question: Question) -> Comparison:
-        if question not in self._answers:
-            self._answers[question] = self._over_looks(self._weigh_question(question))
-        return self._answers[question]
+        return self._over_looks(self._weigh_question(question))
 
     @cached_property
     def own_plan(self) -> Plan:
@@ -303,14 +302,6 @@ class ComparedResults(Results):
         floor = self.trivial.value if self.trivial is not None and main.endswith("/accuracy") else 0.0
         by_cell = [stability(cell, main, self.metrics[main], floor) for cell in self.cells]
         return [examined for examined in by_cell if examined is not None]
-
-    @cached_property
-    def _judged(self) -> dict[Question, Comparison]:
-        return {}
-
-    @cached_property
-    def _answers(self) -> dict[Question, Comparison]:
-        return {}
 
     @cached_property
     def samples(self) -> int:

@@ -1,9 +1,9 @@
-"""Deviations of a study from its registration, in plain words: the difference of two frozen contents."""
+"""Deviations of a study from its registration: the difference of two frozen contents, setting by setting."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -66,29 +66,19 @@ def deviations_of(registered: Content, now: Content) -> list[Deviation]:
     cells = [replace(cell, settings=_without_removed(cell.settings)) for cell in registered.cells]
     registered = replace(registered, cells=tuple(cells))
     pairs = paired(registered, now)
-    labels = {counterpart.label: cell.label for cell, counterpart in pairs}
     base = next((cell for cell, counterpart in pairs if counterpart is now.cells[0]), now.cells[0])
-    old_claims, new_claims = _claims(registered, {}), _claims(now, labels)
+    names = {counterpart.label: cell.label for cell, counterpart in pairs}
     # Metrics that only one has are those of another objective or claim, which are listed themselves.
-    old_metrics, new_metrics = (
-        {name: content.metrics[name] for name in registered.metrics if name in now.metrics}
-        for content in (registered, now)
-    )
+    metrics = [name for name in registered.metrics if name in now.metrics]
+    old_labels, new_labels = ({pair[side].label for pair in pairs} for side in (0, 1))
+    old = _document(registered, registered.cells[0], old_labels, {}, metrics)
+    new = _document(now, base, new_labels, names, metrics)
+    stages = [deviation for pair in pairs for deviation in _differences(*_stages(*pair))]
     return [
-        *_differences(_head(registered, registered.cells[0]), _head(now, base)),
-        *_left_out_or_added("cell", _unpaired(registered, pairs, 0), _unpaired(now, pairs, 1)),
+        *_differences(old, new),
         *_renamed(pairs),
-        *_left_out_or_added("claim", [*old_claims], [*new_claims]),
-        *(
-            deviation
-            for text, claim in old_claims.items()
-            if text in new_claims
-            for deviation in _differences(claim, new_claims[text], f"claim {text}, ")
-        ),
-        *_differences(registered.settings, now.settings),
-        *_differences(old_metrics, new_metrics, "metric "),
         *_cell_settings(pairs),
-        *_stages(pairs),
+        *{deviation.what: deviation for deviation in stages}.values(),
     ]
 
 
@@ -100,45 +90,43 @@ def _without_removed(settings: Settings) -> Settings:
     }
 
 
-def _head(content: Content, base: FrozenCell) -> Settings:
-    return {"system": content.system, "seeds": listed(content.seeds), "baseline": _levels(base)}
+def _document(
+    content: Content,
+    base: FrozenCell,
+    paired_labels: Collection[str],
+    names: Mapping[str, str],
+    metrics: Sequence[str],
+) -> dict[str, Any]:
+    """Write a content as a mapping whose differences are deviations.
+
+    Args:
+        content: The content.
+        base: Its baseline, as it was registered.
+        paired_labels: Labels of the cells that the other content has as well.
+        names: Registered labels by label.
+        metrics: The metrics that both contents have.
+    """
+    return {
+        "system": content.system,
+        "seeds": listed(content.seeds),
+        "baseline": ", ".join(f"{n}={level_text(level)}" for n, level in base.levels.items()) or base.label,
+        **{f"cell {cell.label}": {} for cell in content.cells if cell.label not in paired_labels},
+        **_claims(content, names),
+        **content.settings,
+        **{f"metric {name}": content.metrics[name] for name in metrics},
+    }
 
 
-def _levels(cell: FrozenCell) -> str:
-    return ", ".join(f"{name}={level_text(level)}" for name, level in cell.levels.items()) or cell.label
-
-
-def _unpaired(content: Content, pairs: Pairs, side: int) -> list[str]:
-    matched = [pair[side].label for pair in pairs]
-    return [cell.label for cell in content.cells if cell.label not in matched]
-
-
-def _left_out_or_added(kind: str, registered: Sequence[str], now: Sequence[str]) -> Iterator[Deviation]:
-    for name in registered:
-        if name not in now:
-            yield Deviation(what=f"{kind} {name}", registered="registered", now="left out of the study")
-    for name in now:
-        if name not in registered:
-            yield Deviation(what=f"{kind} {name}", registered="not registered", now="added")
-
-
-def _renamed(pairs: Pairs) -> Iterator[Deviation]:
-    for cell, counterpart in pairs:
-        is_same = canonical_json(cell.levels) == canonical_json(counterpart.levels)
-        if cell.label != counterpart.label and not is_same:
-            yield Deviation(what="name of a cell", registered=cell.label, now=counterpart.label)
-
-
-def _claims(content: Content, labels: Mapping[str, str]) -> dict[str, Settings]:
+def _claims(content: Content, names: Mapping[str, str]) -> dict[str, Settings]:
     """Return the claims by their text, with cells named as they were registered."""
     claims: dict[str, Settings] = {}
     for claim in content.claims:
         renamed: Settings = {
-            name: labels.get(str(claim[name]), claim[name]) for name in ("better", "worse") if name in claim
+            name: names.get(str(claim[name]), claim[name]) for name in ("better", "worse") if name in claim
         }
         if isinstance(exceeds := claim.get("exceeds"), list):
-            renamed["exceeds"] = [labels.get(str(label), label) for label in exceeds]
-        text = claim_text(claim | renamed)
+            renamed["exceeds"] = [names.get(str(label), label) for label in exceeds]
+        text = f"claim {claim_text(claim | renamed)}"
         claims[f"{text} of {claim.get('source')}" if text in claims else text] = claim | renamed
     return claims
 
@@ -152,6 +140,14 @@ def claim_text(claim: Settings) -> str:
     return f"“{text}”"
 
 
+def _renamed(pairs: Pairs) -> Iterator[Deviation]:
+    for cell, counterpart in pairs:
+        # Another baseline changes labels, and no levels.
+        is_same = canonical_json(cell.levels) == canonical_json(counterpart.levels)
+        if cell.label != counterpart.label and not is_same:
+            yield Deviation(what="name of a cell", registered=cell.label, now=counterpart.label)
+
+
 def _cell_settings(pairs: Pairs) -> Iterator[Deviation]:
     labels_of: dict[Deviation, list[str]] = {}
     for registered, now in pairs:
@@ -162,39 +158,34 @@ def _cell_settings(pairs: Pairs) -> Iterator[Deviation]:
         yield replace(deviation, what=deviation.what + where)
 
 
-def _stages(pairs: Pairs) -> Iterator[Deviation]:
-    """List other versions of stages, and other inputs of stages where no setting differs."""
-    deviations: dict[str, Deviation] = {}
-    for registered, now in pairs:
-        is_edited = canonical_json(registered.settings) != canonical_json(now.settings)
-        for name in dict.fromkeys([*registered.stages, *now.stages]):
-            old, new = registered.stages.get(name), now.stages.get(name)
-            if old is not None and new is not None and old[0] != new[0]:
-                versions = {"registered": f"version {old[0]}", "now": f"version {new[0]}"}
-                deviations[name] = Deviation(what=f"stage {name} of the system", **versions)
-            elif old != new and not is_edited:
-                deviations.setdefault(name, _other_stage(name, old is None, new is None))
-    yield from deviations.values()
-
-
-def _other_stage(name: str, is_new: bool, is_gone: bool) -> Deviation:
-    if is_new or is_gone:
-        before, after = ("none", "added") if is_new else ("registered", "left out")
-        return Deviation(what=f"stage {name} of the system", registered=before, now=after)
-    return Deviation(
-        what=f"what stage {name} reads, though no setting differs (a file or the system's code)",
-        registered="as registered",
-        now="changed",
-    )
+def _stages(registered: FrozenCell, now: FrozenCell) -> tuple[Settings, Settings]:
+    """Return versions of stages and, where neither settings nor version differ, digests of what they read."""
+    is_edited = canonical_json(registered.settings) != canonical_json(now.settings)
+    versions: tuple[Settings, Settings] = ({}, {})
+    for cell, other, settings in zip((registered, now), (now, registered), versions, strict=True):
+        for name, (version, digest) in cell.stages.items():
+            settings[f"stage {name} of the system"] = f"version {version}"
+            if not is_edited and other.stages.get(name, (None,))[0] == version:
+                reads = f"what stage {name} reads, though no setting differs (a file or the system's code)"
+                settings[reads] = digest
+    return versions
 
 
 def _differences(
     registered: Mapping[str, Any], now: Mapping[str, Any], prefix: str = ""
 ) -> Iterator[Deviation]:
+    """Compare two mappings, in which a mapping is a thing that there is, or is not."""
     for path in dict.fromkeys([*registered, *now]):
         old, new = registered.get(path), now.get(path)
-        if canonical_json(old) != canonical_json(new):
-            yield Deviation(what=prefix + path, registered=_shown(old), now=_shown(new))
+        what = prefix + path
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _differences(old, new, f"{what}, ")
+        elif isinstance(old, Mapping):
+            yield Deviation(what=what, registered="registered", now="left out of the study")
+        elif isinstance(new, Mapping):
+            yield Deviation(what=what, registered="not registered", now="added")
+        elif canonical_json(old) != canonical_json(new):
+            yield Deviation(what=what, registered=_shown(old), now=_shown(new))
 
 
 def _shown(value: Any) -> str:

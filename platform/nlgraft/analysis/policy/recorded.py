@@ -24,9 +24,10 @@ from nlgraft.analysis.data.ledger import (
     history,
     record,
 )
-from nlgraft.analysis.data.loading import ScoredLines, scored_lines_of
+from nlgraft.analysis.data.loading import scored_segments
 from nlgraft.analysis.data.published_noise import published_noise
 from nlgraft.analysis.data.registration import SHOWN_DIGITS, Registration, register
+from nlgraft.analysis.data.trials import cached_method
 from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.estimates.effects import Contrast, Effect
 from nlgraft.analysis.estimates.noise_prior import paired_kinds, prior_from, published_prior
@@ -135,7 +136,7 @@ class RecordedResults(ComparedResults):
 
     def num_segments(self, metric: str) -> int:
         """Count what a metric is scored on: test lines or documents; 1 where the store does not hold them."""
-        return self._lines_of(metric).segments.num
+        return self._segments_of(metric).num
 
     @cached_property
     def _fresh_priors(self) -> dict[tuple[str, tuple[str, str]], NoisePrior | None]:
@@ -155,7 +156,7 @@ class RecordedResults(ComparedResults):
             DataError: Text cannot be read.
         """
         assert self.store is not None
-        return register(self, self.store, self._configs, self._lines_of(self.main_metric).segments)
+        return register(self, self.store, self._configs, self._segments_of(self.main_metric))
 
     def effects(self, metric: str | None = None) -> list[Effect]:
         """Estimate the effects as `ComparedResults.effects` does, judged over the ledger."""
@@ -230,11 +231,11 @@ class RecordedResults(ComparedResults):
         families = self._families_of(dict.fromkeys([main, *(question.metric for question in self._claimed)]))
         by_segments: dict[Segments, list[LedgerQuestion]] = {}
         for name, questions in families.items():
-            segments = self._lines_of(main if name == "claims" else name).segments
+            segments = self._segments_of(main if name == "claims" else name)
             by_segments.setdefault(segments, []).extend(
                 self._ledger_question(question, name) for question in questions
             )
-        on_main = by_segments.setdefault(self._lines_of(main).segments, [])
+        on_main = by_segments.setdefault(self._segments_of(main), [])
         on_main += [self._ledger_effect(effect, f"{EFFECTS}{main}") for effect in super().effects()]
         on_main += self._shown_beside(on_main)
         return [self._entry(segments, entry_questions) for segments, entry_questions in by_segments.items()]
@@ -258,13 +259,13 @@ class RecordedResults(ComparedResults):
     def _entry(self, segments: Segments, entry_questions: Iterable[LedgerQuestion]) -> Entry:
         questions = tuple(entry_questions)
         keys, main = self._keys, self.main_metric
-        is_main = self._lines_of(main).segments == segments
+        is_main = self._segments_of(main) == segments
         deciding = main if is_main else questions[0].metric
         scored = [
             name
             for name, metric in self.system.metrics.items()
             if metric.split is not None and not metric.is_time and name in self.metrics
-            if self._lines_of(name).segments == segments
+            if self._segments_of(name) == segments
         ]
         return Entry(
             version=VERSION,
@@ -381,40 +382,30 @@ class RecordedResults(ComparedResults):
 
     def _past_of(self, metric: str) -> History:
         """The entries on the segments of a metric before these results entered."""
-        if self.store is None:
-            return History({})
-        lines = self._lines_of(metric)
-        if lines.segments not in self._histories:
-            self._histories[lines.segments] = history(self.store, lines.segments, lines.legacy)
-        return self._histories[lines.segments]
+        return self._history(self._segments_of(metric))
 
-    @cached_property
-    def _histories(self) -> dict[Segments, History]:
-        return {}
+    @cached_method
+    def _history(self, segments: Segments) -> History:
+        return History({}) if self.store is None else history(self.store, segments)
 
     def _rules_of(self, metric: str) -> Rules:
         """The rules on the segments of a metric before these results entered."""
-        segments = self._lines_of(metric).segments
-        if segments not in self._replayed:
-            self._replayed[segments] = Rules(self._past_of(metric).entries.values())
-        return self._replayed[segments]
+        return self._rules(self._segments_of(metric))
 
-    @cached_property
-    def _replayed(self) -> dict[Segments, Rules]:
-        return {}
+    @cached_method
+    def _rules(self, segments: Segments) -> Rules:
+        return Rules(self._history(segments).entries.values())
 
-    def _lines_of(self, metric: str) -> ScoredLines:
+    def _segments_of(self, metric: str) -> Segments:
         """Describe what a metric is scored on."""
         split = self.system.metrics[metric].split or self.system.metrics[self.main_metric].split or "test"
         place = metric.partition("/")[0] if self.system.metrics[metric].split else split
-        if (place, split) not in self._lines:
-            finished = [cell.finished[0] for cell in self.cells if cell.finished]
-            self._lines[place, split] = scored_lines_of(finished, (place, split), self.study.data)
-        return self._lines[place, split]
+        return self._segments(place, split)
 
-    @cached_property
-    def _lines(self) -> dict[tuple[str, str], ScoredLines]:
-        return {}
+    @cached_method
+    def _segments(self, place: str, split: str) -> Segments:
+        finished = [cell.finished[0] for cell in self.cells if cell.finished]
+        return scored_segments(finished, (place, split), self.study.data)
 
 
 def _num_same(scores: Mapping[int, float], others: Mapping[int, float]) -> int:

@@ -9,7 +9,6 @@ from typing import Any
 from nlgraft.analysis.data.ledger import Entry, History
 from nlgraft.analysis.data.registration import Content, Freezer, Registration, open_registrations
 from nlgraft.analysis.data.results import Results
-from nlgraft.analysis.data.trials import CellResult
 from nlgraft.analysis.policy.deviations import Deviation, deviations_of, listed, paired
 from nlgraft.basics.errors import DataError
 from nlgraft.basics.wording import count
@@ -120,35 +119,26 @@ def conformance_of(
     if not registrations:
         return _related(pages.documents.values(), study.variant, set(keys.values()))
     texts = {key: text for entry in registrations for key, text in entry.texts.items()}
-    now, unreadable = None, ()
+    now = None
+    deviations: list[Deviation] = []
     try:
         now = Freezer(texts).freeze(study)
     except DataError as error:  # text that was edited, on a hub that is away: the results can be shown
-        unreadable = (Deviation(what="text", registered="readable", now=f"cannot be read: {error}"),)
+        deviations.append(Deviation(what="text", registered="readable", now=f"cannot be read: {error}"))
     chosen = _chosen(registrations, study, now)
+    before = {number: entry for number, entry in past.entries.items() if number <= chosen.num_analyses}
+    compared = {number for number, entry in before.items() if entry.has_compared}
+    if now is not None:
+        deviations += deviations_of(chosen.content, now)
+        deviations += _execution(chosen.content, now, results)
+    deviations += _seen_seeds(chosen.content, results, keys, past.entries)
     return Conformance(
         registration=chosen,
         number=registrations.index(chosen) + 1,
         num_registrations=len(registrations),
         variant=study.variant,
-        seen=tuple(
-            sorted(
-                {
-                    *chosen.analyses,
-                    *(
-                        n
-                        for n, entry in past.entries.items()
-                        if n <= chosen.num_analyses and entry.has_compared
-                    ),
-                }
-            )
-        ),
-        deviations=(
-            *unreadable,
-            *(() if now is None else deviations_of(chosen.content, now)),
-            *(() if now is None else _execution(chosen.content, now, results)),
-            *_seen_seeds(chosen.content, results, keys, past.entries),
-        ),
+        seen=tuple(sorted({*chosen.analyses, *compared})),
+        deviations=tuple(deviations),
         problems=pages.problems,
     )
 
@@ -183,23 +173,23 @@ def _execution(registered: Content, now: Content, results: Results) -> Iterator[
     if not any(cell.has_started for cell in results.cells):
         return
     by_label = {cell.cell.label: cell for cell in results.cells}
-    for cell, counterpart in paired(registered, now):
-        yield from _unfinished(cell.label, registered.seeds, by_label[counterpart.label])
-
-
-def _unfinished(label: str, seeds: tuple[int, ...], cell: CellResult) -> Iterator[Deviation]:
-    if not cell.has_started:
-        yield Deviation(what=f"trials of {label}", registered=count(len(seeds), "seed"), now="not run")
-        return
-    by_state: dict[str, list[int]] = {}
-    for trial in cell.trials:
-        if trial.seed in seeds and trial.state != "finished":
-            state = "not run" if trial.state == "planned" else trial.state
-            reason = f"{state}: {trial.reason}" if trial.reason else state
-            by_state.setdefault(reason, []).append(trial.seed)
-    for reason, lacking in by_state.items():
-        what = f"{'seed' if len(lacking) == 1 else 'seeds'} {listed(lacking)} of {label}"
-        yield Deviation(what=what, registered="to be finished", now=reason)
+    seeds = registered.seeds
+    for frozen, counterpart in paired(registered, now):
+        cell = by_label[counterpart.label]
+        if not cell.has_started:
+            yield Deviation(
+                what=f"trials of {frozen.label}", registered=count(len(seeds), "seed"), now="not run"
+            )
+            continue
+        by_reason: dict[str, list[int]] = {}
+        for trial in cell.trials:
+            if trial.seed in seeds and trial.state != "finished":
+                state = "not run" if trial.state == "planned" else trial.state
+                reason = f"{state}: {trial.reason}" if trial.reason else state
+                by_reason.setdefault(reason, []).append(trial.seed)
+        for reason, lacking in by_reason.items():
+            what = f"{'seed' if len(lacking) == 1 else 'seeds'} {listed(lacking)} of {frozen.label}"
+            yield Deviation(what=what, registered="to be finished", now=reason)
 
 
 def _seen_seeds(
