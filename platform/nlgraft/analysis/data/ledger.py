@@ -47,8 +47,7 @@ class Segments:
 
     num: int
     digest: str
-    # Older ledgers have shorter ones of the same segments.
-    sketch: str = field(compare=False)
+    sketch: str
 
     @classmethod
     def of(cls, segments: Sequence[str]) -> Segments:
