@@ -15,6 +15,7 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.training.models import read_model
 from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
+from tests.tensors import differing
 from trainables.embedding_transfer import METRICS, Config, stage_graph
 
 SPLITS = ("dev", "test")
@@ -69,19 +70,6 @@ def test_arms_run_to_their_scores(store, method):
     assert len(segments["bleu"]) == 8
 
 
-def test_pretraining_runs_once(store):
-    run(store, "avg_eg")
-    run(store, "random_init", seed=2)
-    upstream = stage_graph(config("avg_eg"), seed=1, splits=SPLITS).find("upstream")
-    pretrainings = store.fetch(upstream).parent
-    before = {path.name for path in pretrainings.iterdir()}
-    _, record = run(store, "fvt")
-    decisions = {entry["name"]: entry["decision"] for entry in record.stages}
-    assert decisions["upstream"] == "hit"
-    assert decisions["transfer"] == "run"
-    assert {path.name for path in pretrainings.iterdir()} == before
-
-
 def test_the_same_trial_gives_the_same_numbers(store, tmp_path):
     _, first = run(store, "patt_eg")
     _, again = run(ArtifactStore.open(str(tmp_path)), "patt_eg")
@@ -101,7 +89,7 @@ def test_transfer_changes_the_exchanged_side_only(store):
     """Invariant V41 on our own model: encoder and body bitwise equal, decoder input and output still one."""
     graph, before, after = models(store, "avg_eg")
     tables = {"target_embedding.table.weight", "output_projection.weight"}
-    assert all(torch.equal(before[name], after[name]) for name in before if name not in tables)
+    assert differing(before, after) == tables
     assert torch.equal(after["target_embedding.table.weight"], after["output_projection.weight"])
     plan = TransferPlan.load(store.fetch(graph.find("transfer")) / "plan-decoder")
     copied = plan.rows(Provenance.COPY)
@@ -126,12 +114,7 @@ def test_transfer_changes_the_exchanged_side_only(store):
 )
 def test_sides(store, sides, changed):
     _, before, after = models(store, "patt_eg", transfer={"method": "patt_eg", "sides": sides})
-    is_changed = {
-        name
-        for name in before
-        if before[name].shape != after[name].shape or not torch.equal(before[name], after[name])
-    }
-    assert is_changed == changed
+    assert differing(before, after) == changed
 
 
 @pytest.mark.parametrize(("sides", "num_tables"), [("decoder", 2), ("both", 1)])
@@ -199,7 +182,7 @@ def test_then_all_rows_learn(store):
     before, after = (
         read_model(store.fetch(graph.find(name))).state_dict() for name in ("transfer", "finetuned")
     )
-    assert all(not torch.equal(before[name], after[name]) for name in before)
+    assert differing(before, after) == before.keys()
 
 
 def test_random_rows_differ_between_seeds_and_copied_rows_do_not(store):

@@ -15,6 +15,7 @@ from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded
 from nlgraft.training.models import read_model
 from tests.contract.toys.multi_source import ARMS
+from tests.tensors import differing
 from tests.tiny_checkpoints import LINES, bert, bert_tokenizer
 from tests.tiny_models import family_config
 from tests.unit.stages.runs import finish
@@ -123,7 +124,7 @@ def test_every_transition_is_reported(store):
     assert new == [name for name in new if name.startswith("fine_encoder.")] != []
     before, after = (read_model(at(name)).state_dict() for name in ("single_source", "multi_source"))
     assert set(before) == set(reports["multi_source"]["carried"])
-    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+    assert not differing(before, after) & before.keys()
     tokenizer = open_tokenizer(at("shared_tokenizer"))
     assert [tokenizer.id(piece) for piece in ("<mask>", "<first>", "<target>")] == [4, 5, 6]
     languages = read_encoded(at("text_encoded"), "dev").stream("language")

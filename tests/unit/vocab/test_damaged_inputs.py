@@ -8,23 +8,15 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
-import transformers
 from click.testing import CliRunner
 
 from nlgraft.commands.main import main
-from tests.tiny_checkpoints import KINDS, LINES, quiet
+from tests.tiny_causal_lms import release
 
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("bert")
-    make_tokenizer, make_model = KINDS["bert"]
-    make_tokenizer(directory, LINES)
-    torch.manual_seed(0)
-    vocabulary = quiet(transformers.AutoTokenizer.from_pretrained, directory).get_vocab()
-    make_model(vocabulary).save_pretrained(directory)
-    return directory
+    return release(tmp_path_factory.mktemp("released") / "bert", "bert")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 import tokenizers
 import torch
 import transformers
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import models
 
 from nlgraft.basics.errors import DataError
 from nlgraft.text.corpora import load_corpus
@@ -45,37 +45,31 @@ def test_merges_by_hand():
     assert continue_merges(words, {"a", "b", "c", "x", "ab"}, 1, 1) == [("b", "c")]
 
 
-def write(kind, lines, directory):
-    """A tokenizer of the first domain."""
-    if kind == "bpe":
-        directory.mkdir()
-        learn_tokenizer(lines, WordTokenizerConfig(kind="bpe", vocab_size=250), directory)
-        return
-    made = tokenizers.Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
-    made.train_from_iterator(lines, trainer)
-    transformers.PreTrainedTokenizerFast(tokenizer_object=made, eos_token="</s>").save_pretrained(directory)
+def opened(place):
+    """The tokenizers before and after."""
+    paths = (place / name / "tokenizer.json" for name in ("old", "new"))
+    return [tokenizers.Tokenizer.from_file(str(path)) for path in paths]
 
 
-@pytest.mark.parametrize("kind", ["byte-level", "bpe"])
-def test_every_new_token_is_reachable_and_old_ids_stay(kind, tmp_path):
+def bpe_tokenizer(directory, lines):
+    directory.mkdir()
+    learn_tokenizer(lines, WordTokenizerConfig(kind="bpe", vocab_size=250), directory)
+
+
+@pytest.mark.parametrize("write_tokenizer", [gpt2_tokenizer, bpe_tokenizer])
+def test_every_new_token_is_reachable_and_old_ids_stay(write_tokenizer, tmp_path):
     lines = [
         load_corpus(
             ConlangConfig(corpus="conlang", task="monolingual", domain=domain, train=300, dev=1, test=1)
         )["train"].sources[0]
         for domain in "ab"
     ]
-    write(kind, lines[0], tmp_path / "old")
+    write_tokenizer(tmp_path / "old", lines[0])
     (tmp_path / "text").write_text("\n".join(lines[1]), "utf-8")
     done = extend(str(tmp_path / "old"), [tmp_path / "text"], tmp_path / "new", num_tokens=150)
     assert done.new_size == done.old_size + 150
     assert done.text.new_tokens < 0.9 * done.text.old_tokens
-    before, after = (
-        tokenizers.Tokenizer.from_file(str(tmp_path / name / "tokenizer.json")) for name in ("old", "new")
-    )
+    before, after = opened(tmp_path)
     assert before.get_vocab().items() <= after.get_vocab().items()
     old, new = load_vocabulary(tmp_path / "old"), load_vocabulary(tmp_path / "new")
     assert unreachable_tokens(new) == unreachable_tokens(old)
@@ -127,9 +121,7 @@ def test_marked_words_are_extended_within_themselves(has_bytes, tmp_path):
     text = ["the dog costs 5€ teacher", "a%dog costs 5€ teacher"]
     (tmp_path / "text").write_text("\n".join(text * 3), "utf-8")
     done = extend(str(tmp_path / "old"), [tmp_path / "text"], tmp_path / "new", num_tokens=60)
-    before, after = (
-        tokenizers.Tokenizer.from_file(str(tmp_path / name / "tokenizer.json")) for name in ("old", "new")
-    )
+    before, after = opened(tmp_path)
     made = set(after.get_vocab()) - set(before.get_vocab())
     assert "▁teacher" in made
     assert done.text.new_tokens < done.text.old_tokens
@@ -210,9 +202,7 @@ def test_unigram_gets_pieces_behind_its_own(specials, tmp_path):
     done = extend(str(tmp_path / "old"), [tmp_path / "text"], tmp_path / "new", num_tokens=15)
     assert done.old_size + 10 <= done.new_size <= done.old_size + 15
     assert done.text.new_tokens < 0.7 * done.text.old_tokens
-    before, after = (
-        tokenizers.Tokenizer.from_file(str(tmp_path / name / "tokenizer.json")) for name in ("old", "new")
-    )
+    before, after = opened(tmp_path)
     assert before.get_vocab().items() <= after.get_vocab().items()
     old, new = (
         dict(json.loads((tmp_path / name / "tokenizer.json").read_text("utf-8"))["model"]["vocab"])

@@ -8,13 +8,13 @@ import random
 import pytest
 import sentencepiece
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from nlgraft.basics.errors import DataError
 from nlgraft.vocab.tokenizers.loading import load_vocabulary, read_subword_nmt, wordpiece_json
 from nlgraft.vocab.tokenizers.tokenizer_json import read_tokenizer_json
 from nlgraft.vocab.tokenizers.tokens import BYTE_LEVEL, SENTENCEPIECE, Kind, Tok
-from tests.tiny_checkpoints import train_spm
+from tests.tiny_checkpoints import bert_tokenizer, gpt2_tokenizer, train_spm, unigram_tokenizer
 
 rng = random.Random(0)
 STEMS = ["".join(rng.choices("abdeiklmnorstuzé", k=rng.randint(2, 5))) for _ in range(60)]
@@ -60,59 +60,42 @@ def test_without_the_whole_word_there_is_a_proper_segmentation(sentencepiece_mod
         assert [(p.start, p.end) for p in pieces if p.start == 0 or p.end == len(tok.core)] != []
 
 
-def trained(kind):
-    if kind == "wordpiece":
-        tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
-        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        tokenizer.decoder = decoders.WordPiece()
-        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-        trainer = trainers.WordPieceTrainer(vocab_size=500, special_tokens=special, show_progress=False)
-    elif kind == "byte_level":
-        tokenizer = tokenizers.Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-        tokenizer.decoder = decoders.ByteLevel()
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(
-            vocab_size=700, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
-        )
-    elif kind == "end_of_word":
-        tokenizer = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
-        tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-        trainer = trainers.BpeTrainer(
-            vocab_size=500, special_tokens=["<unk>"], end_of_word_suffix="</w>", show_progress=False
-        )
-    else:
-        tokenizer = tokenizers.Tokenizer(models.Unigram())
-        tokenizer.normalizer = normalizers.NFKC()
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-        trainer = trainers.UnigramTrainer(
-            vocab_size=500, special_tokens=["<pad>", "<unk>"], unk_token="<unk>", show_progress=False
-        )
-    tokenizer.train_from_iterator(LINES, trainer)
-    return tokenizer
+def end_of_word_tokenizer(directory, lines):
+    tokenizer = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    trainer = trainers.BpeTrainer(
+        vocab_size=500, special_tokens=["<unk>"], end_of_word_suffix="</w>", show_progress=False
+    )
+    tokenizer.train_from_iterator(lines, trainer)
+    tokenizer.save(str(directory / "tokenizer.json"))
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "byte_level", "end_of_word", "unigram"])
-def test_tokenizer_json_segments_words_as_the_library_does(kind):
-    tokenizer = trained(kind)
+@pytest.mark.parametrize(
+    ("write", "before"),
+    [(bert_tokenizer, ""), (gpt2_tokenizer, " "), (end_of_word_tokenizer, ""), (unigram_tokenizer, "")],
+)
+def test_tokenizer_json_segments_words_as_the_library_does(write, before, tmp_path):
+    write(tmp_path, LINES)
+    tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     vocabulary = read_tokenizer_json(json.loads(tokenizer.to_str()))
     assert len(vocabulary) == tokenizer.get_vocab_size()
     for word in WORDS[:200]:
         tok = vocabulary.normalised(Tok(word.encode(), starts_word=True, ends_word=True))
-        assert [piece.id for piece in vocabulary.segment(tok)] == tokenizer.encode(word).ids
+        expected = tokenizer.encode(before + word, add_special_tokens=False).ids
+        assert [piece.id for piece in vocabulary.segment(tok)] == expected
 
 
-def test_tokenizer_json_tells_marks_kinds_and_gaps():
-    tokenizer = trained("byte_level")
-    data = json.loads(tokenizer.to_str())
-    data["added_tokens"].append({"id": 705, "content": "<extra>", "special": True})
+def test_tokenizer_json_tells_marks_kinds_and_gaps(tmp_path):
+    gpt2_tokenizer(tmp_path, LINES)
+    data = json.loads((tmp_path / "tokenizer.json").read_text("utf-8"))
+    size = len(data["model"]["vocab"])
+    data["added_tokens"].append({"id": size + 5, "content": "<extra>", "special": True})
     vocabulary = read_tokenizer_json(data, specials={"eos_token": {"content": "<|endoftext|>"}})
     assert vocabulary.marking == BYTE_LEVEL
-    assert vocabulary.gaps == list(range(tokenizer.get_vocab_size(), 705))
+    assert vocabulary.gaps == list(range(size, size + 5))
     assert dict(vocabulary.roles) == {"eos": 0}
-    assert vocabulary.tokens[705].kind is Kind.SPECIAL
-    uncased = read_tokenizer_json(json.loads(trained("wordpiece").to_str()))
+    assert vocabulary.tokens[size + 5].kind is Kind.SPECIAL
+    uncased = read_tokenizer_json(wordpiece_json(["[UNK]", "a", "##e"], tmp_path))
     assert uncased.normalised(Tok("Éa".encode(), True)).core == b"ea"
 
 
