@@ -149,13 +149,6 @@ def test_new_rows_first_is_a_matter_of_finetuning_after_an_exchange():
         assert not is_exchanged or alone.find("transfer") == none.find("transfer")
 
 
-def test_rates_of_a_side_that_is_not_exchanged_do_not_matter():
-    changes = {"generator": {"encoder_rates": {"split": 0.1}}}
-    assert stage("generator") == stage("generator", **changes)
-    both = {"transfer": {"method": "patt_eg", "sides": "both"}}
-    assert stage("generator", **both) != stage("generator", **both, **changes)
-
-
 def test_finetuning_settings_leave_what_comes_before_alone():
     changes = {"downstream": {"train": {"max_steps": 7}}}
     assert stage("transfer") == stage("transfer", **changes)

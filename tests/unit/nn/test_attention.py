@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nlgraft.basics.errors import ContractError
-from nlgraft.nn.attention import Attention, Memory, concatenate, mean_over_present, split
+from nlgraft.nn.attention import Attention, Memory, concatenate, split
 from nlgraft.nn.batch import Tokens, truncate_middle
 from nlgraft.nn.embedding import LearnedPositions, SinusoidalPositions, sinusoids
 
@@ -49,17 +49,6 @@ def test_separated_is_the_mean_over_present_memories():
     query = torch.zeros(2, 1, 2, dtype=torch.float64)
     result = attention(query, [attention.project(memory) for memory in bank])
     assert result[:, 0].tolist() == [[1.0, 2.5], [1.5, 0.5]]
-
-
-def test_mean_over_present_by_hand():
-    results = [torch.full((2, 1, 1, 1), value) for value in (2.0, 4.0, 9.0)]
-    absent = [None, torch.tensor([[True], [False]]), torch.tensor([[False], [False]])]
-    mean, present = mean_over_present(results, absent)
-    assert mean.flatten().tolist() == [3.0, 2.0]
-    assert present.flatten().tolist() == [True, True]
-    mean, present = mean_over_present(results[1:], absent[1:])
-    assert mean.flatten().tolist() == [4.0, 0.0]
-    assert present.flatten().tolist() == [True, False]
 
 
 def test_open_slot_can_always_be_attended_to():

@@ -8,7 +8,7 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoTokenizer, BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
+from transformers import AutoTokenizer, BertModel, GPT2Config, GPT2LMHeadModel
 
 from nlgraft.basics.errors import DataError
 from nlgraft.vocab.methods.building import build_plan
@@ -18,6 +18,7 @@ from nlgraft.vocab_tool.checkpoints import load_checkpoint
 from nlgraft.vocab_tool.checks import verify_checkpoint
 from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer, read_text, written_at_once
 from tests.tensors import differing
+from tests.tiny_architectures import bert_config
 
 OLD = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "motor", "##cycle", "##s"]
 NEW = ["[CLS]", "[PAD]", "[UNK]", "motorcycle", "motor", "##s"]
@@ -27,8 +28,7 @@ NEW = ["[CLS]", "[PAD]", "[UNK]", "motorcycle", "motor", "##s"]
 def places(tmp_path):
     """A sentence encoder and a new vocabulary without [SEP], which the configuration names."""
     torch.manual_seed(0)
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    model = BertModel(BertConfig(vocab_size=len(OLD), max_position_embeddings=32, sep_token_id=3, **sizes))
+    model = BertModel(bert_config(vocab_size=len(OLD), sep_token_id=3))
     model.to(torch.bfloat16).save_pretrained(tmp_path / "model")
     for name, tokens in (("model", OLD), ("new", NEW)):
         (tmp_path / name).mkdir(exist_ok=True)
@@ -110,10 +110,7 @@ def test_the_multiple_of_a_table_is_found(rows, tokens, multiple):
 
 def test_a_filled_table_stays_filled(places):
     """Seven tokens in 16 rows become six tokens in 16 rows, unless told otherwise."""
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    BertModel(BertConfig(vocab_size=16, max_position_embeddings=32, **sizes)).save_pretrained(
-        places / "model"
-    )
+    BertModel(bert_config(vocab_size=16)).save_pretrained(places / "model")
     planned(places)
     rows = {
         name: applied(places, name, multiple=multiple).new_rows

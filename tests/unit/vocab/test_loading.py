@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from nlgraft.basics.errors import DataError
-from nlgraft.vocab.tokenizers.loading import load_vocabulary, read_subword_nmt, wordpiece_json
+from nlgraft.vocab.tokenizers.loading import load_vocabulary, wordpiece_json
 from nlgraft.vocab.tokenizers.tokenizer_json import read_tokenizer_json
 from nlgraft.vocab.tokenizers.tokens import BYTE_LEVEL, SENTENCEPIECE, Kind, Tok
 from tests.tiny_checkpoints import bert_tokenizer, gpt2_tokenizer, train_spm, unigram_tokenizer
@@ -124,29 +124,10 @@ def test_files_are_recognised_by_what_they_hold(tmp_path):
     assert vocabulary.tokens[2].kind is Kind.UNUSED
     assert [p.id for p in vocabulary.segment(Tok(b"motorcycle", True))] == [3, 4]
     assert vocabulary.normalise("Motor") == "motor"
-    (tmp_path / "gpt").mkdir()
-    (tmp_path / "gpt" / "vocab.json").write_text(json.dumps({"a": 0, "b": 1, "ab": 2, "Ġ": 3, "Ġab": 4}))
-    (tmp_path / "gpt" / "merges.txt").write_text("#version: 0.2\na b\nĠ ab\n")
-    gpt = load_vocabulary(tmp_path / "gpt")
-    assert [p.id for p in gpt.segment(Tok(b"ab", True))] == [4]
-    assert [p.id for p in gpt.segment(Tok(b"ab", False))] == [2]
     with pytest.raises(DataError, match=r"no tokenizer found"):
         load_vocabulary(tmp_path)
     with pytest.raises(DataError, match=r"no such file"):
         load_vocabulary(tmp_path / "missing.json")
-
-
-def test_subword_nmt_with_and_without_codes(tmp_path):
-    (tmp_path / "dict.txt").write_text("mo@@ 9\ntor 8\nmotor 7\nm@@ 5\no@@ 4\nt@@ 3\nor 2\nr 1\n")
-    (tmp_path / "codes").write_text("#version: 0.2\nm o\no r</w>\nt or</w>\n")
-    greedy = load_vocabulary(tmp_path / "dict.txt")
-    assert greedy.roles == {"bos": 0, "pad": 1, "eos": 2, "unk": 3}
-    names = [greedy.surfaces[p.id] for p in greedy.segment(Tok(b"motor", None, True))]
-    assert names == ["motor"]
-    merged = read_subword_nmt(tmp_path / "dict.txt", tmp_path / "codes")
-    assert [merged.surfaces[p.id] for p in merged.segment(Tok(b"motor", None, True))] == ["mo@@", "tor"]
-    assert [merged.surfaces[p.id] for p in merged.segment(Tok(b"mot", None, False))] == ["mo@@", "t@@"]
-    assert [greedy.surfaces[p.id] for p in greedy.segment(Tok(b"mot", None, False))] == ["mo@@", "t@@"]
 
 
 def test_unknown_word_starts_are_read_both_ways():
