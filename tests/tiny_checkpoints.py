@@ -227,6 +227,11 @@ def quiet(action, *arguments, **options):
         return action(*arguments, **options)
 
 
+def edit(path: Path, **changes) -> None:
+    """Change fields of a JSON file."""
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | changes), "utf-8")
+
+
 def load(directory: Path):
     """Open a checkpoint and its tokenizer as its users do."""
     config = transformers.AutoConfig.from_pretrained(directory)

@@ -29,7 +29,7 @@ def generator(*place):
 
 def test_merging_never_crosses_a_word():
     """Invariant V18: [ima, ##gine, the] can become [imagine, the] and nothing else."""
-    vocab = greedy_vocabulary(["ima", "##gine", "the"], WORDPIECE)
+    vocab = greedy_vocabulary(["ima", "##gine", "the"])
     perturber = Perturber(vocab, SegmentationRates(split=0, merge=0.5))
     seen = {tuple(surfaces_of(perturber.perturb([0, 1, 2], generator(i)), vocab)) for i in range(200)}
     assert seen == {("ima", "##gine", "the"), ("imagine", "the")}
@@ -37,7 +37,7 @@ def test_merging_never_crosses_a_word():
 
 def test_rates_of_splitting():
     """V19: seven characters, cut .2, nothing known: P(split)=1-.8^6, 2.2 pieces; .4 of it overall."""
-    vocab = greedy_vocabulary(["abcdefg"], WORDPIECE)
+    vocab = greedy_vocabulary(["abcdefg"])
     always = Perturber(vocab, SegmentationRates(split=1, cut=0.2, cut_edge=0.2, merge=0))
     source = generator(19)
     counts = np.array([len(always.perturb([0], source).tokens) for _ in range(30_000)])
@@ -50,14 +50,14 @@ def test_rates_of_splitting():
 
 def test_cuts_at_the_edge_are_rarer():
     """Source side: a cut that leaves one character has its own probability."""
-    vocab = greedy_vocabulary(["abcdefg"], WORDPIECE)
+    vocab = greedy_vocabulary(["abcdefg"])
     perturber = Perturber(vocab, SegmentationRates(split=1, cut=1, cut_edge=0, merge=0))
     assert surfaces_of(perturber.perturb([0], generator(0)), vocab) == ["ab", "##cd", "##efg"]
 
 
 def test_rates_of_merging():
     """Invariant V20: three pieces, p=.5: unchanged, abc, ab and bc a quarter each."""
-    vocab = greedy_vocabulary(["a", "##b", "##c"], WORDPIECE)
+    vocab = greedy_vocabulary(["a", "##b", "##c"])
     perturber = Perturber(vocab, SegmentationRates(split=0, merge=0.5))
     source = generator(20)
     drawn = [tuple(surfaces_of(perturber.perturb([0, 1, 2], source), vocab)) for _ in range(20_000)]
@@ -69,7 +69,7 @@ def test_rates_of_merging():
 
 def test_a_cut_that_makes_a_known_token_is_refused():
     """Invariant V21: the left piece must be new; the last piece may exist and then keeps its own row."""
-    vocab = greedy_vocabulary(["abcdefg", "abc", "##fg"], WORDPIECE)
+    vocab = greedy_vocabulary(["abcdefg", "abc", "##fg"])
     perturber = Perturber(vocab, SegmentationRates(split=1, cut=0.5, cut_edge=0.5, merge=0))
     all_pieces = [perturber.perturb([0], generator(i)).tokens for i in range(300)]
     firsts = {tokens[0] for tokens in all_pieces if len(tokens) > 1}
@@ -106,7 +106,7 @@ def test_the_text_never_changes(marking):
 
 def test_draws_depend_on_seed_epoch_and_sentence_alone():
     """Invariant V23: any order and any number of workers give the same sentences."""
-    vocab = greedy_vocabulary(["abcdefgh", "##ijk", "##lmnopqrst"], WORDPIECE)
+    vocab = greedy_vocabulary(["abcdefgh", "##ijk", "##lmnopqrst"])
     perturber = Perturber(vocab, SegmentationRates())
     serial = [perturber.perturb([0, 1, 2], generator(7, 0, index)) for index in range(64)]
     eight = [None] * 64

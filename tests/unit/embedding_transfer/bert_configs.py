@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+
+from nlgraft.text.corpora import load_corpus
+from nlgraft.text.corpus_config import ConlangConfig
 from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import METRICS, Config, stage_graph
 
@@ -12,6 +16,12 @@ ROOM = 126
 """Tokens that the checkpoint can read beside begin and end."""
 SPECIAL = {"[PAD]": 0, "[UNK]": 2, "[CLS]": 3, "[SEP]": 4, "[MASK]": 5}
 """As a BERT numbers them: with room between padding and the others."""
+
+
+@functools.cache
+def corpus(split, domain="a"):
+    """The text of a split."""
+    return load_corpus(ConlangConfig(**CORPUS, domain=domain))[split]
 
 
 def configured(directory, method="patt_eg", sides="decoder", **changes):

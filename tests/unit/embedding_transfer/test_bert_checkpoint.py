@@ -20,8 +20,7 @@ from nlgraft.stages.run.exchange_stages import read_vectors
 from nlgraft.stages.run.released_stages import renumbered_wordpiece
 from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded
 from nlgraft.stages.shared_kinds import SIDE
-from nlgraft.text.corpora import load_corpus
-from nlgraft.text.corpus_config import ConlangConfig
+from nlgraft.text.corpus_config import SPLITS
 from nlgraft.text.tokenizers import SentencePiece
 from nlgraft.text.word_tokenizers import WordPiece
 from nlgraft.training.masked_lm_training import read_masked_lm
@@ -31,7 +30,7 @@ from nlgraft.training.train_config import MaskingConfig
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
 from tests.tensors import differing
-from tests.unit.embedding_transfer.bert_configs import CORPUS, SPECIAL, configured, graph_of, run
+from tests.unit.embedding_transfer.bert_configs import CORPUS, SPECIAL, configured, corpus, graph_of, run
 from trainables.embedding_transfer.config import SegmentationRates
 from trainables.embedding_transfer.generator_data import ChangedLines, ChangedSide
 from trainables.embedding_transfer.generator_training import (
@@ -57,7 +56,7 @@ def their_ids(at):
 
 @pytest.fixture(scope="module")
 def dev_lines():
-    return load_corpus(ConlangConfig(**CORPUS))["dev"].text()
+    return corpus("dev").text()
 
 
 def test_renumbered_tokens_are_the_same_text(bert, at, their_ids, dev_lines):
@@ -204,9 +203,10 @@ def capitals(tmp_path_factory):
     """Text of the task as people write it: capitals and full stops."""
     directory = tmp_path_factory.mktemp("text")
     splits = {}
-    for split, corpus in load_corpus(ConlangConfig(**CORPUS | {"domain": "b"})).items():
+    for split in SPLITS:
         splits[split] = {side: str(directory / f"{split}.{side}") for side in ("sources", "target")}
-        for side, lines in (("sources", corpus.sources[0]), ("target", corpus.target)):
+        text = corpus(split, "b")
+        for side, lines in (("sources", text.sources[0]), ("target", text.target)):
             text = "".join(f"{line.rstrip(' .').capitalize()}.\n" for line in lines)
             (directory / f"{split}.{side}").write_text(text)
     return {"corpus": "files", **splits}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -19,14 +18,13 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.stages.released_graph import released
 from nlgraft.stages.run.released_stages import SPM_FILE, renumbered, their_rows
-from nlgraft.text.corpora import load_corpus
-from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizers import SentencePiece
 from nlgraft.training.models import read_model
 from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
 from tests.tensors import differing
+from tests.tiny_checkpoints import edit
 from tests.tiny_models import tiny_translator
-from tests.unit.embedding_transfer.bert_configs import CORPUS, GENERATOR, TRAIN
+from tests.unit.embedding_transfer.bert_configs import CORPUS, GENERATOR, TRAIN, corpus
 from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import Config, stage_graph
 
@@ -37,7 +35,7 @@ NUM_LANGUAGES = 3
 def mbart(tmp_path_factory):
     """A directory as released ones are: 120 pieces, three languages, a mask."""
     directory = tmp_path_factory.mktemp("mbart")
-    lines = load_corpus(ConlangConfig(**CORPUS))["train"].text()
+    lines = corpus("train").text()
     with (directory / SPM_FILE).open("wb") as file:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(lines), model_writer=file, vocab_size=120, minloglevel=2
@@ -82,7 +80,7 @@ def test_a_renumbered_checkpoint_says_the_same(store, mbart):
     rows = their_rows(tokenizer.vocab_size, 122, 124)
     model = read_model(at("upstream")).eval()
     reference = transformers.MBartForConditionalGeneration.from_pretrained(mbart).eval()
-    lines = load_corpus(ConlangConfig(**CORPUS))["dev"].sources[0][:3]
+    lines = corpus("dev").sources[0][:3]
     encoded = tokenizer.encode(lines)
     assert [[rows[i] for i in ids] for ids in encoded] == [their_ids(mbart, line) for line in lines]
     source = Tokens.from_lists([[*ids, 4, 3] for ids in encoded])
@@ -113,8 +111,7 @@ def test_its_vocabulary_is_exchanged(store, mbart):
 
 def test_what_a_target_starts_with_must_be_known(store, mbart, tmp_path):
     shutil.copytree(mbart, tmp_path, dirs_exist_ok=True)
-    settings = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(settings | {"decoder_start_token_id": None}))
+    edit(tmp_path / "config.json", decoder_start_token_id=None)
     with pytest.raises(TrialFailed, match="start_id"):
         run(store, configured(tmp_path, "pretrain_finetune", start_id=None))
 

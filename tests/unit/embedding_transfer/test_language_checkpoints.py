@@ -11,14 +11,13 @@ from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded
 from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE
 from nlgraft.stages.seq2seq_graph import TRANSLATE
 from nlgraft.study.public import Study
-from nlgraft.text.corpora import load_corpus, read_corpus
-from nlgraft.text.corpus_config import ConlangConfig
+from nlgraft.text.corpora import read_corpus
 from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.models import read_model
 from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
 from tests.released_translators import FAMILIES, check_alike, write_marian, write_multilingual
 from tests.tensors import differing
-from tests.unit.embedding_transfer.bert_configs import CORPUS, GENERATOR, TRAIN
+from tests.unit.embedding_transfer.bert_configs import CORPUS, GENERATOR, TRAIN, corpus
 from tests.unit.stages.runs import finish, made
 
 METHODS = ["avg_eg", "att_eg", "patt_eg"]
@@ -27,7 +26,7 @@ METHODS = ["avg_eg", "att_eg", "patt_eg"]
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory):
     where = tmp_path_factory.mktemp("released")
-    lines = load_corpus(ConlangConfig(**CORPUS))["train"].text()
+    lines = corpus("train").text()
     for family in FAMILIES:
         (where / family).mkdir()
         write_multilingual(where / family, family, lines)
@@ -126,7 +125,7 @@ def test_languages_are_refused_where_nothing_reads_them(store, checkpoints, tmp_
     messages = problems(nllb, two, objective="denoising")
     assert "languages are eng_Latn, deu_Latn, for a checkpoint of translation" in messages
     assert "a translation model with start_id 3" in problems(nllb, two, start_id=3)
-    train = load_corpus(ConlangConfig(**CORPUS))["train"]
+    train = corpus("train")
     write_marian(tmp_path, train.sources[0], train.target)
     assert "'marian', allowed is mbart or m2m_100" in problems(tmp_path, two)
     assert "allowed is marian, or m2m_100 with upstream.languages" in problems(nllb, None)

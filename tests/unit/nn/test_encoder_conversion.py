@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
 import transformers
@@ -14,6 +12,7 @@ from nlgraft.nn.conversion.encoders import encoder_from_hugging_face, read_encod
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
 from tests.tensors import differing
+from tests.tiny_checkpoints import edit
 from tests.tiny_models import tiny_bert
 
 LINES = [[2, 5, 6, 3], [2, 7, 8, 9, 10, 11, 3], [2, 12, 3]]
@@ -115,8 +114,7 @@ def test_other_files_are_refused(tmp_path):
         encoder_from_hugging_face(tmp_path)
     bert = tiny_bert()
     bert.save_pretrained(tmp_path)
-    settings = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(settings | {"num_hidden_layers": 3}))
+    edit(tmp_path / "config.json", num_hidden_layers=3)
     with pytest.raises(ContractError, match=r"the file lacks bert\.encoder\.layer\.2"):
         encoder_from_hugging_face(tmp_path)
     with torch.no_grad():

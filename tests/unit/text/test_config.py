@@ -101,18 +101,9 @@ def test_words_of_a_line_are_lower_cased_runs_of_letters_and_digits():
 def test_a_rule_keeps_whole_words_and_its_complement():
     rule = WordRule(words=("dog", "cat"))
     rest = WordRule(words=("dog", "cat"), has=False)
-    assert [rule.keeps(line) for line in ("A Dog.", "dogs", "", "the cat-house")] == [
-        True,
-        False,
-        False,
-        True,
-    ]
-    assert [rest.keeps(line) for line in ("A Dog.", "dogs", "", "the cat-house")] == [
-        False,
-        True,
-        True,
-        False,
-    ]
+    lines = ("A Dog.", "dogs", "", "the cat-house")
+    assert [rule.keeps(line) for line in lines] == [True, False, False, True]
+    assert [rest.keeps(line) for line in lines] == [False, True, True, False]
 
 
 def test_a_digest_follows_bytes_and_options_not_places(tmp_path):

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from nlgraft.commands.main import main
 from tests.tiny_causal_lms import release
+from tests.tiny_checkpoints import edit
 
 
 @pytest.fixture(scope="module")
@@ -29,10 +30,6 @@ def refused(*arguments):
     done = CliRunner().invoke(main, ["vocab", *map(str, arguments)], catch_exceptions=False)
     assert done.exit_code == 2, done.output
     return done.output
-
-
-def edit(path, **changes):
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 @pytest.mark.parametrize("content", [pickle.dumps({"weight": Path("x")}, protocol=2), b"", b"\x80\x02broken"])

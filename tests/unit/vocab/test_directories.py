@@ -21,7 +21,7 @@ from nlgraft.vocab.tokenizers.directories import (
 from nlgraft.vocab.tokenizers.encoding import text_encoder
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.tokens import Tok
-from tests.tiny_checkpoints import train_spm
+from tests.tiny_checkpoints import edit, train_spm
 
 rng = random.Random(1)
 STEMS = ["".join(rng.choices("abdeiklmnorstuzé", k=rng.randint(2, 5))) for _ in range(50)]
@@ -167,8 +167,7 @@ def test_numbers_of_slow_tokenizers_come_from_transformers(tmp_path):
 
 def make_bert(directory, tokens):
     transformers.BertTokenizer(vocab={t: i for i, t in enumerate(tokens)}).save_pretrained(directory)
-    config = json.loads((directory / "tokenizer_config.json").read_text())
-    (directory / "tokenizer_config.json").write_text(json.dumps(config | {"model_max_length": 77}))
+    edit(directory / "tokenizer_config.json", model_max_length=77)
 
 
 def test_special_tokens_stand_where_the_old_ones_stood(tmp_path):

@@ -27,6 +27,7 @@ from tests.tiny_checkpoints import (
     LANGUAGES,
     LINES,
     OTHER_LINES,
+    edit,
     gpt2_tokenizer,
     qwen3,
     run,
@@ -87,9 +88,7 @@ def test_old_rows_stay_bit_equal(tmp_path):
     gpt2_tokenizer(
         tmp_path / "old", ["\u212bngstr\u00f6m \u00c5sa \u03a9 \u2126 e\u0301t\u00e9 \u00e9t\u00e9"] * 5
     )
-    file = tmp_path / "old" / "tokenizer.json"
-    document = json.loads(file.read_text("utf-8"))
-    file.write_text(json.dumps(document | {"normalizer": {"type": "NFC"}}), "utf-8")
+    edit(tmp_path / "old" / "tokenizer.json", normalizer={"type": "NFC"})
     ids = transformers.AutoTokenizer.from_pretrained(tmp_path / "old").get_vocab()
     (tmp_path / "old" / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
     torch.manual_seed(0)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
@@ -18,6 +16,7 @@ from nlgraft.vocab.transfer_plan import (
     norm_report,
     row_norms,
 )
+from tests.tiny_checkpoints import edit
 
 OLD = np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0]], dtype=np.float32)
 
@@ -119,8 +118,7 @@ def test_plan_survives_its_files(tmp_path):
     assert loaded.diff(original) == []
     with pytest.raises(DataError, match="no plan here"):
         TransferPlan.load(tmp_path)
-    file = tmp_path / "plan" / "plan.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"norm_match": "median"}))
+    edit(tmp_path / "plan" / "plan.json", norm_match="median")
     with pytest.raises(DataError, match="scales rows"):
         TransferPlan.load(tmp_path / "plan")
 
@@ -186,7 +184,6 @@ def test_plans_that_cannot_be_read_say_so(tmp_path):
     with pytest.raises(DataError, match="cannot be read"):
         TransferPlan.load(tmp_path)
     plan().save(tmp_path)
-    text = (tmp_path / "plan.json").read_text()
-    (tmp_path / "plan.json").write_text(text.replace('"format": 1', '"format": 99'))
+    edit(tmp_path / "plan.json", format=99)
     with pytest.raises(DataError, match="plan format 99, this version reads 1"):
         TransferPlan.load(tmp_path)

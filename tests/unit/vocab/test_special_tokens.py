@@ -15,6 +15,7 @@ from tests.tiny_checkpoints import (
     LANGUAGES,
     LINES,
     OTHER_LINES,
+    edit,
     gpt2_tokenizer,
     load,
     marian,
@@ -123,8 +124,7 @@ def test_a_named_id_that_vanished_fails_verification(tmp_path):
     assert bad["check"] == "named ids have tokens"
     assert "decoder_start_token_id: de_DE" in bad["detail"]
     # set by hand, it is no longer missing
-    config = json.loads((out / "config.json").read_text())
-    (out / "config.json").write_text(json.dumps(config | {"decoder_start_token_id": 2}))
+    edit(out / "config.json", decoder_start_token_id=2)
     run("verify", out)
 
 
@@ -177,10 +177,9 @@ def test_an_end_that_differed_before_is_no_fault_of_the_exchange(tmp_path):
     gpt2_tokenizer(tmp_path / "new", OTHER_LINES)
     _, out = exchange(tmp_path / "old", tmp_path / "new", tmp_path)
     assert "not before the exchange either: eos" in run("verify", out).stdout
-    config = json.loads((out / "config.json").read_text())
-    (out / "config.json").write_text(json.dumps(config | {"eos_token_id": config["eos_token_id"] + 1}))
+    edit(out / "config.json", eos_token_id=1)
     assert "FAIL  special ids agree" in run("verify", out, code=1).stdout
-    (out / "config.json").write_text(json.dumps(config | {"eos_token_id": []}))
+    edit(out / "config.json", eos_token_id=[])
     checks = json.loads(run("verify", out, "--json", code=1).stdout)["checks"]
     [agree] = [check for check in checks if check["check"] == "special ids agree"]
     assert not agree["is_good"]

@@ -39,6 +39,7 @@ from tests.tiny_architectures import (
     tokenizer,
     toy_plan,
 )
+from tests.tiny_checkpoints import edit
 
 
 def plan_for(model):
@@ -140,8 +141,7 @@ def test_a_model_whose_weights_stay_in_files_computes_what_the_loaded_one_does(n
 
 def test_weights_of_another_shape_are_refused(tmp_path):
     checkpoint = stored(noisy("llama_tied"), tmp_path)
-    config = json.loads((tmp_path / "old" / "config.json").read_text())
-    (tmp_path / "old" / "config.json").write_text(json.dumps(config | {"vocab_size": V + 1}))
+    edit(tmp_path / "old" / "config.json", vocab_size=V + 1)
     with pytest.raises(DataError, match=rf"has shape \({V}, \d+\), but the model needs \({V + 1}, "):
         StoredCheckpoint.open(checkpoint.directory)
 
@@ -230,8 +230,7 @@ def test_weights_that_cannot_be_changed_are_refused(tmp_path):
 def test_weights_that_no_architecture_claims_are_not_dropped(reader, tmp_path):
     """A configuration that names no class would load as the body alone, its head lost without a word."""
     noisy("bert").save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": None}))
+    edit(tmp_path / "config.json", architectures=None)
     with pytest.raises(DataError, match="names no architecture, and BertModel has no 'cls"):
         reader(tmp_path)
 
