@@ -14,3 +14,11 @@ def differing(first, second) -> set[str]:
     return (first.keys() ^ second.keys()) | {
         name for name in shared if not torch.equal(first[name], second[name])
     }
+
+
+def ties(model) -> set[frozenset[str]]:
+    """Names of the parameters that are one tensor."""
+    groups = {}
+    for name, tensor in model.named_parameters(remove_duplicate=False):
+        groups.setdefault(id(tensor), set()).add(name)
+    return {frozenset(names) for names in groups.values() if len(names) > 1}

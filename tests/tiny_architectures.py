@@ -164,13 +164,6 @@ def noisy(name):
     return model
 
 
-def ties(model):
-    groups = {}
-    for name, tensor in model.named_parameters(remove_duplicate=False):
-        groups.setdefault(id(tensor), set()).add(name)
-    return {frozenset(names) for names in groups.values() if len(names) > 1}
-
-
 def size_of(model, side):
     module = getattr(model, f"get_{side}")() if model.config.is_encoder_decoder else model
     return module.get_input_embeddings().weight.shape[0]

@@ -237,11 +237,3 @@ def load(directory: Path):
     config = transformers.AutoConfig.from_pretrained(directory)
     model = getattr(transformers, config.architectures[0]).from_pretrained(directory)
     return model.eval(), quiet(transformers.AutoTokenizer.from_pretrained, directory)
-
-
-def ties(model):
-    """Name the parameters that are one tensor."""
-    groups = {}
-    for name, tensor in model.named_parameters(remove_duplicate=False):
-        groups.setdefault(tensor.data_ptr(), set()).add(name)
-    return {frozenset(names) for names in groups.values() if len(names) > 1}

@@ -5,39 +5,28 @@ from __future__ import annotations
 import json
 import shutil
 
-import numpy as np
 import pytest
 import tokenizers
 import torch
 
 from nlgraft.basics.errors import DataError, StoreError, TrialFailed
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.masked_lm_models import NOT_PREDICTED
+from nlgraft.nn.masked_lm_models import MaskedBatch
 from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.stages.run.exchange_stages import read_vectors
 from nlgraft.stages.run.released_stages import renumbered_wordpiece
-from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded
-from nlgraft.stages.shared_kinds import SIDE
+from nlgraft.stages.run.text_stages import open_tokenizer
 from nlgraft.text.corpus_config import SPLITS
 from nlgraft.text.tokenizers import SentencePiece
 from nlgraft.text.word_tokenizers import WordPiece
 from nlgraft.training.masked_lm_training import read_masked_lm
-from nlgraft.training.masked_text import Masker, MaskingIds
 from nlgraft.training.models import read_model
-from nlgraft.training.train_config import MaskingConfig
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
 from tests.tensors import differing
 from tests.unit.embedding_transfer.bert_configs import CORPUS, SPECIAL, configured, corpus, graph_of, run
-from trainables.embedding_transfer.config import SegmentationRates
-from trainables.embedding_transfer.generator_data import ChangedLines, ChangedSide
-from trainables.embedding_transfer.generator_training import (
-    EmbeddingGenerator,
-    FrozenMaskedLM,
-    GeneratorModel,
-)
 
 # --- tokenizer ------------------------------------------------------------------------------------------
 
@@ -141,16 +130,15 @@ def test_a_renumbered_checkpoint_predicts_the_same(bert, at, their_ids, dev_line
     reference = transformers.BertForMaskedLM.from_pretrained(bert).eval()
     source = Tokens.from_lists([[2, 4, *row, 3] for row in tokenizer.encode(dev_lines[:3])])
     masked = read_masked_lm(at("upstream_masked_lm")).eval()
-    model, head = masked.model, masked.head
     both = read_model(at("upstream")).eval()
     with torch.no_grad():
         expected = reference(ids[source.ids], attention_mask=source.valid.long(), output_hidden_states=True)
-        states = model.eval().encode([source]).bank[0].states
-        logits = model.logits(head(states))
+        states, logits = masked(MaskedBatch(source, torch.zeros_like(source.ids)))
         assert torch.equal(both.encode([source]).bank[0].states, states)
     states, expected_states = states[source.valid], expected.hidden_states[-1][source.valid]
     torch.testing.assert_close(states, expected_states, rtol=0, atol=1e-5)
-    logits, expected_logits = logits[source.valid], expected.logits[..., ids][source.valid]
+    logits = logits.reshape(*source.ids.shape, -1)[source.valid]
+    expected_logits = expected.logits[..., ids][source.valid]
     torch.testing.assert_close(logits, expected_logits, rtol=0, atol=1e-5)
     weights = both.state_dict()
     for name, tensor in weights.items():
@@ -170,32 +158,6 @@ def test_cross_attention_is_drawn_by_the_upstream_seed(store, bert, monkeypatch)
     models_read = [read_model(fetch("upstream")).state_dict() for fetch in at]
     assert not torch.equal(models_read[0][name], models_read[1][name])
     assert at[0]("upstream_masked_lm") == at[1]("upstream_masked_lm"), "the checkpoint itself is shared"
-
-
-def test_a_generator_learns_with_the_checkpoints_head(store, bert, their_ids):
-    """Of words as they are the student says what transformers' model says, prediction bias included."""
-    import transformers
-
-    record, at = run(store, configured(bert))
-    assert record.metrics["generator/parameters"] == 6 * 16
-    tokenizer = at("upstream_shared_tokenizer")
-    vocabulary = load_vocabulary(tokenizer)
-    masking = MaskingConfig(unit="token", rate=0.3)
-    masker = Masker(read_encoded(at("upstream_encoded"), "train"), MaskingIds.of(vocabulary), masking, 1)
-    side = ChangedSide(vocabulary, SegmentationRates(split=0.0, merge=0.0), SIDE, 10)
-    batch = ChangedLines(masker, 10_000, 0.5, side).batch(np.arange(5), 0)
-    body = read_masked_lm(at("upstream_masked_lm"))
-    student = GeneratorModel(FrozenMaskedLM(body), {SIDE: EmbeddingGenerator("patt", 16)})
-    reference = transformers.BertForMaskedLM.from_pretrained(bert).eval()
-    tokens, is_predicted = batch.changed.tokens, batch.changed.labels != NOT_PREDICTED
-    with torch.no_grad():
-        reading = student(batch)
-        logits = reference(their_ids[tokens.ids], attention_mask=tokens.valid.long()).logits
-    expected = logits[is_predicted][:, their_ids]
-    torch.testing.assert_close(reading.logits, expected, rtol=0, atol=1e-5)
-    assert torch.equal(reading.targets, batch.original.targets)
-    assert body.head is not None
-    assert not any(parameter.requires_grad for parameter in body.parameters())
 
 
 @pytest.fixture(scope="module")

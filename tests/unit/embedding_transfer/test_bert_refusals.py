@@ -84,13 +84,6 @@ def test_a_directory_must_be_complete(store, bert, tmp_path, names, message):
         run(store, configured(tmp_path, "pretrain_finetune"))
 
 
-def test_other_models_are_refused(store, bert, tmp_path):
-    shutil.copytree(bert, tmp_path, dirs_exist_ok=True)
-    edit(tmp_path / "config.json", model_type="electra")
-    with pytest.raises(TrialFailed, match="model type 'electra' cannot be converted"):
-        run(store, configured(tmp_path, "pretrain_finetune"))
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -124,20 +124,6 @@ def test_another_tokenizer_is_refused():
         renumbered(proto, Path("here"))
 
 
-def test_a_checkpoint_is_what_its_files_are(mbart, tmp_path):
-    shutil.copytree(mbart, tmp_path, dirs_exist_ok=True)
-
-    def upstream(directory):
-        return stage_graph(configured(directory), seed=1, splits=("dev",)).find("upstream")
-
-    first = upstream(tmp_path)
-    assert upstream(tmp_path) == first
-    (tmp_path / "config.json").write_text((tmp_path / "config.json").read_text() + " ")
-    assert upstream(tmp_path) != first
-    with pytest.raises(DataError, match="no directory"):
-        upstream(tmp_path / "nowhere")
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

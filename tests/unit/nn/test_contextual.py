@@ -51,11 +51,6 @@ def test_a_model_that_sees_the_future_is_not_causal():
         HuggingFaceEncoder(hugging_face("bert"), is_causal=True)
 
 
-def test_no_pooler_is_left():
-    encoder = HuggingFaceEncoder(hugging_face("bert"))
-    assert not [name for name, _ in encoder.named_parameters() if "pooler" in name]
-
-
 @pytest.mark.parametrize(
     ("config", "expected"),
     [

@@ -10,7 +10,6 @@ from nlgraft.basics.errors import ContractError
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.conversion.encoders import encoder_from_hugging_face, read_encoder_config
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import TransformerConfig
 from tests.tensors import differing
 from tests.tiny_checkpoints import edit
 from tests.tiny_models import tiny_bert
@@ -46,30 +45,11 @@ def test_states_and_predictions_are_theirs(settings):
     torch.testing.assert_close(logits[tokens.valid], their_logits[tokens.valid], rtol=0, atol=1e-5)
 
 
-def test_the_first_segment_is_in_the_positions():
-    """By hand: position 3 reads row 3 of theirs plus the vector of segment 0."""
-    bert = tiny_bert()
-    embeddings = bert.bert.embeddings
-    expected = embeddings.position_embeddings.weight[3] + embeddings.token_type_embeddings.weight[0]
-    model = encoder_from_hugging_face(bert).model
-    assert torch.equal(model.source_input.positions.table[3], expected)
-
-
 def test_settings_are_read():
     config = encoder_from_hugging_face(tiny_bert(hidden_dropout_prob=0.2)).model.config
-    assert (config.norm, config.has_embedding_norm, config.norm_eps) == ("post", True, 1e-12)
-    assert (config.dropout, config.attention_dropout, config.activation) == (0.2, 0.1, "gelu")
-    assert (config.tying, config.max_positions, config.has_output_bias) == ("all", 64, True)
-    assert not config.has_source_scale
-    assert not config.has_target_scale
+    assert (config.dropout, config.attention_dropout, config.max_positions) == (0.2, 0.1, 64)
     both = read_encoder_config(tiny_bert().config.to_dict(), "here")
     assert (both.num_encoder_layers, both.num_decoder_layers, both.tying) == (2, 2, "decoder")
-
-
-def test_the_default_of_norm_eps_is_not_written():
-    """Fingerprints of studies that were run before it existed stay."""
-    config = TransformerConfig(norm_eps=1e-12)
-    assert TransformerConfig(**config.model_dump(mode="json")) == config
 
 
 @pytest.mark.parametrize("kind", ["BertModel", "BertForMaskedLM", "BertForPreTraining"])

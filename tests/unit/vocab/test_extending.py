@@ -18,7 +18,7 @@ from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import WordTokenizerConfig
 from nlgraft.text.word_tokenizers import learn_tokenizer
-from nlgraft.vocab.tokenizers.extension import continue_merges, expected_counts, learn_extension, learn_pieces
+from nlgraft.vocab.tokenizers.extension import continue_merges, expected_counts, learn_pieces
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab_tool.changed import extend
 from nlgraft.vocab_tool.checks import unreachable_tokens
@@ -127,16 +127,6 @@ def test_marked_words_are_extended_within_themselves(has_bytes, tmp_path):
     assert not [token for token in made if "▁" in token[1:] or "<" in token]
     for line in text:
         assert after.decode(after.encode(line).ids) == before.decode(before.encode(line).ids)
-
-
-@pytest.mark.parametrize("write_tokenizer", [gpt2_tokenizer, unigram_tokenizer])
-def test_the_old_document_stays_as_it_is(write_tokenizer, tmp_path):
-    write_tokenizer(tmp_path, LINES)
-    file = tmp_path / "tokenizer.json"
-    document, lines = json.loads(file.read_text("utf-8")), ["another language"] * 3
-    made = learn_extension(tokenizers.Tokenizer.from_file(str(file)), document, lines, 5, 2)
-    assert len(made["model"]["vocab"]) > len(document["model"]["vocab"])
-    assert document == json.loads(file.read_text("utf-8"))
 
 
 def test_a_text_without_marks_or_words_is_refused(tmp_path):

@@ -23,7 +23,7 @@ from nlgraft.vocab_tool.checkpoints import (
     load_checkpoint,
 )
 from nlgraft.vocab_tool.checks import _outputs, check_permutation
-from tests.tensors import differing
+from tests.tensors import differing, ties
 from tests.tiny_architectures import (
     EVERY,
     NEW_TOKENS,
@@ -35,7 +35,6 @@ from tests.tiny_architectures import (
     has_one_size,
     noisy,
     size_of,
-    ties,
     tokenizer,
     toy_plan,
 )
