@@ -235,24 +235,26 @@ def test_a_worker_that_is_told_to_end_saves_and_its_trial_goes_on_elsewhere(
 ) -> None:
     toy_document |= {"factors": {}, "seeds": [1], "resources": {"max_failures": 0}}
     undisturbed = nlgraft.launch(Study.from_dict(toy_document))
-    hold, told = tmp_path / "hold", threading.Event()
-    toy_document |= {"name": "told", "storage": {"path": str(tmp_path / "other")}}
-    toy_document["base"] |= {"hold": str(hold), "log": str(tmp_path / "told")}
+    hold, is_signalled = tmp_path / "hold", False
+    toy_document |= {"name": "signalled", "storage": {"path": str(tmp_path / "other")}}
+    toy_document["base"] |= {"hold": str(hold), "log": str(tmp_path / "log_of_signalled")}
     hold.touch()
 
-    def tell() -> None:
+    def signal_and_wait() -> None:
+        nonlocal is_signalled
         lines: list[list[str]] = []
-        while len(lines) < 2:
-            if (tmp_path / "told").exists():
-                log = (tmp_path / "told").read_text().splitlines()
+        end_s = time.monotonic() + patient(120)
+        while len(lines) < 2 and time.monotonic() < end_s:
+            if (tmp_path / "log_of_signalled").exists():
+                log = (tmp_path / "log_of_signalled").read_text().splitlines()
                 lines = [line.split() for line in log if line.startswith("training")]
-            if lines and not told.is_set():
-                told.set()
+            if lines and not is_signalled:
+                is_signalled = True
                 os.kill(int(lines[0][2]), signal.SIGTERM)
             time.sleep(0.1)
         hold.unlink()
 
-    thread = threading.Thread(target=tell)
+    thread = threading.Thread(target=signal_and_wait)
     thread.start()
     result = nlgraft.launch(Study.from_dict(toy_document))
     thread.join(patient(30))
