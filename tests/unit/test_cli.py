@@ -87,6 +87,18 @@ def test_a_command_hears_how_a_run_ended_and_does_not_change_it(
     assert ("--on-end" in done.stderr) == (status != 0)
 
 
+@pytest.mark.parametrize("command", [["plan"], ["status"], ["report"], ["watch", "--out"]])
+def test_hours_stand_beside_the_limits_of_a_budget(command: list[str], tmp_path: Path) -> None:
+    page = [str(tmp_path / "page.html")] if "--out" in command else []
+    place = ["--storage", str(tmp_path / "store")]
+    for limit, is_shown in (("budget.cpu_hours=2", True), ("budget.trials=2", False)):
+        done = CliRunner().invoke(
+            main, [*command, *page, STUDY, limit, *place], catch_exceptions=False, env={"COLUMNS": "160"}
+        )
+        shown = Path(page[0]).read_text() if page else done.stdout
+        assert ("of 2 CPU-hours" in shown) == is_shown, shown
+
+
 def test_a_report_that_cannot_be_written_is_told_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     out = tmp_path / "file" / "reports"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from pydantic import AfterValidator
@@ -54,13 +54,9 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
 
 
-def resource_hours(hours: Mapping[str, float], limits: Mapping[str, float]) -> str:
-    """Format hours of resources and their limits, those in use: ``3.1 of 40 CPU-hours, 3.1 GPU-hours``."""
-    return ", ".join(
-        f"{value:.3g}{f' of {limits[kind]:g}' if kind in limits else ''} {kind}-hours"
-        for kind, value in hours.items()
-        if value or kind in limits
-    )
+def hours_of_budget(hours: Mapping[str, Sequence[float]]) -> str:
+    """Format hours and their limits by resource, as `Study.budget_hours`: ``3.1 of 40 CPU-hours``."""
+    return ", ".join(f"{held:.3g} of {limit:g} {kind}-hours" for kind, (held, limit) in hours.items())
 
 
 def size(num_bytes: float) -> str:

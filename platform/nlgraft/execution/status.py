@@ -105,12 +105,12 @@ def read_status(study: Study, store: ArtifactStore) -> dict[str, Any]:
 
     Returns:
         ``{"study", "is_running", "workers", "counts": {...}, "preemptions", "trial_s", "hours",
-        "budget_hours", "running": [...], "outlook": {...},
+        "running": [...], "outlook": {...},
         "cells": [{"cell", "label", "counts", "preemptions", "reasons"}]}``; ``planned``
         counts all trials of a cell, of replicates those
         that planned looks have granted, and the other states add up to it. ``preemptions`` are the nodes
         that the last attempts of trials have lost, ``trial_s`` the time that ended trials took together,
-        ``hours`` what all held in theirs, by Ray's names, and ``budget_hours`` its limits.
+        ``hours`` is `Study.budget_hours` of all.
         ``running`` has the name, cell, stage, step and curves (``[step, value]``) of each running trial,
         ``outlook`` the seconds that are left and which stages are awaited by how many trials.
     """
@@ -150,8 +150,7 @@ def read_status(study: Study, store: ArtifactStore) -> dict[str, Any]:
         "counts": total,
         "preemptions": sum(row["preemptions"] for row in rows),
         "trial_s": trial_s,
-        "hours": study.resources.hours(trial_s + running_s),
-        "budget_hours": study.budget.hours,
+        "hours": study.budget_hours(trial_s + running_s),
         "running": trials,
         "outlook": (document or {}).get("outlook", {}),
         "cells": rows,

@@ -208,9 +208,8 @@ class TrialQueue:
         if self._deadline_s is not None and self._clock() >= self._deadline_s:
             self.stop(f"the budget of {self._study.budget.wall_clock:g} s wall clock is spent")
         self._meter()
-        hours = self._study.resources.hours(self._trial_s)
-        for kind, limit in self._study.budget.hours.items():
-            if hours[kind] >= limit:
+        for kind, (held, limit) in self._study.budget_hours(self._trial_s).items():
+            if held >= limit:
                 self.stop(f"the budget of {limit:g} {kind}-hours is spent")
         requested = self._driver.poll()
         if requested is not None:

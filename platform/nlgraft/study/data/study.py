@@ -81,10 +81,6 @@ class Resources(Part):
         """Resources of so many workers, by Ray's names."""
         return {"CPU": float(number * self.cpus_per_worker), "GPU": number * self.gpus_per_worker}
 
-    def hours(self, trial_s: float) -> dict[str, float]:
-        """Hours of what trials hold in so much time, by Ray's names."""
-        return {kind: amount * trial_s / 3600 for kind, amount in self.per_trial.items()}
-
     @property
     def caps(self) -> dict[str, float]:
         """Most that all trials of the study hold at once, by Ray's names; a name left out has no limit."""
@@ -370,12 +366,6 @@ class Budget(Part):
     max_failed_fraction: float = Field(default=1.0, ge=0, le=1)
     """Stop when more than this share of the trials ended so far has failed."""
 
-    @property
-    def hours(self) -> dict[str, float]:
-        """Limits of hours by Ray's names; a name left out has none."""
-        limits = {"CPU": self.cpu_hours, "GPU": self.gpu_hours}
-        return {kind: limit for kind, limit in limits.items() if limit is not None}
-
 
 class Storage(Part):
     """Store of artifacts and records."""
@@ -530,6 +520,14 @@ class Study(Part):
         following = (seed % _SEED_LIMIT for seed in itertools.count(max(self.seeds) + 1))
         further = (seed for seed in following if seed not in self.seeds)
         return (*self.seeds, *itertools.islice(further, max(0, self.looks[-1] - len(self.seeds))))
+
+    def budget_hours(self, trial_s: float) -> dict[str, tuple[float, float]]:
+        """What trials hold in so much time, in hours, and its limit, of resources that the budget limits."""
+        limits = {"CPU": self.budget.cpu_hours, "GPU": self.budget.gpu_hours}
+        held = self.resources.per_trial
+        return {
+            kind: (trial_s * held[kind] / 3600, limit) for kind, limit in limits.items() if limit is not None
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Turn the study into JSON values, defaults included."""
