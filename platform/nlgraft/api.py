@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -367,6 +368,25 @@ def status(study: Study) -> dict[str, Any]:
     from nlgraft.execution.status import read_status
 
     return read_status(study, open_store(study))
+
+
+def write_live_page(study: Study, out: Path, document: Mapping[str, Any] | None = None) -> None:
+    """Write a page that shows how far a study is; while a driver runs it, browsers load it again.
+
+    Args:
+        study: The study.
+        out: An HTML file, replaced whole.
+        document: What `status` returned; None asks it.
+    """
+    from nlgraft.analysis.rendering.live import live_page
+
+    document = status(study) if document is None else document
+    began_s = time.monotonic()
+    result = places.read_result(study, open_store(study))
+    refresh_s = 2 + 5 * (time.monotonic() - began_s) if document["is_running"] else None
+    written = out.with_name(f".{out.name}.{os.getpid()}")
+    written.write_text(live_page(document, result, refresh_s), encoding="utf-8")
+    written.replace(out)  # a browser may be reading the page
 
 
 def verify(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import get_args
 
 import pytest
@@ -16,6 +17,7 @@ from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import FusionConfig, MergeName, TransformerConfig
 from nlgraft.nn.pooling import POOLINGS, EncoderShape, build_pooling
+from tests.tensors import differing
 from tests.tiny_models import (
     HIDDEN,
     SIZES,
@@ -109,8 +111,7 @@ def test_all_but_the_branches_begins_as_in_the_plain_model(side, merge):
         begun(config_of_embeddings),
     ]
     for model in models:
-        state = model.state_dict()
-        assert all(torch.equal(tensor, state[name]) for name, tensor in plain.items())
+        assert not differing(plain, model) & plain.keys()
         keys = [branch.attention.key_value.weight for branch in branches_of(model)]
         assert len({key.sum().item() for key in keys}) == len(keys) > 0
 
@@ -307,7 +308,7 @@ def test_frozen_context_is_frozen():
     assert not context.encoder.training
     assert not any(module.training for module in context.encoder.modules())
     assert context.training
-    before = {name: p.clone() for name, p in context.encoder.state_dict().items()}
+    before = deepcopy(context.encoder.state_dict())
     tokens = batch_of(examples(model)).contexts["prlm"]
     assert torch.equal(context.layers(tokens), context.layers(tokens))
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.1)
@@ -315,7 +316,7 @@ def test_frozen_context_is_frozen():
         logits_of(model, batch_of(examples(model))).square().mean().backward()
         optimizer.step()
     assert all(p.grad is None for p in context.encoder.parameters())
-    assert all(torch.equal(p, before[name]) for name, p in context.encoder.state_dict().items())
+    assert not differing(context.encoder, before)
 
 
 def test_frozen_dropout_is_a_choice():
@@ -327,14 +328,21 @@ def test_frozen_dropout_is_a_choice():
     assert not any(p.requires_grad for p in context.encoder.parameters())
 
 
-@pytest.mark.parametrize("kind", ["bert", "electra", "distilbert", "gpt2", "xlm_roberta", "mbart"])
+@pytest.mark.parametrize(
+    "kind", ["bert", "electra", "distilbert", "gpt2", "xlm_roberta", "mbart", "marian", "pegasus"]
+)
 def test_finetuned_context_trains_the_layers_it_uses(kind):
-    """Invariant F21: the second-to-last state trains every layer but the last."""
-    config = ContextConfig(encoder=checkpoint(kind), is_frozen=False)
-    context = Context(config, HuggingFaceEncoder(hugging_face(kind)))
+    """Invariant F21: the second-to-last state trains every layer but the last; sinusoids stay as they are."""
+    config = fused(kind=kind).config
+    tuned = config.contexts["prlm"].model_copy(update={"is_frozen": False, "lr_multiplier": 0.1})
+    model = build(Case(config.model_copy(update={"contexts": {"prlm": tuned}}), {"prlm": kind}))
+    assert model.lr_multipliers() == {"contexts.prlm.encoder.": 0.1}
+    context = model.contexts["prlm"]
     trained = {name for name, p in context.encoder.named_parameters() if p.requires_grad}
     layers = {part for name in trained for part in ("0", "1", "2") if f".{part}." in name}
     assert layers == {"0", "1"}
+    fixed = [name for name, p in context.encoder.named_parameters() if not p.requires_grad]
+    assert any("embed_positions" in name for name in fixed) == (kind in ("marian", "pegasus"))
     context.train()(Tokens.from_lists([[9, 10, 11]])).states.square().sum().backward()
     assert {name for name, p in context.encoder.named_parameters() if p.grad is not None} == trained
 

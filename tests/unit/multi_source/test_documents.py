@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 import sentencepiece
-import tokenizers
 import torch
 
 from nlgraft.evaluation.artifact import read_lines, write_lines
@@ -22,7 +21,8 @@ from nlgraft.text.corpora import read_corpus
 from nlgraft.text.corpus_config import EOS
 from nlgraft.training.models import read_model
 from tests.contract.toys.multi_source import ARMS
-from tests.tiny_checkpoints import LINES, bert, bert_tokenizer
+from tests.tiny_causal_lms import release
+from tests.tiny_checkpoints import LINES
 from tests.tiny_models import tiny_translator
 from tests.unit.stages.runs import made
 from trainables.multi_source import Config, stage_graph
@@ -45,11 +45,8 @@ def released_mbart(directory, lines):
 
 
 def released_bert(directory, lines):
-    bert_tokenizer(directory, lines)
-    bert(tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json")).get_vocab()).save_pretrained(
-        directory
-    )
-    return {"objective": "masked_tokens", "checkpoint": {"directory": str(directory)}}
+    release(directory / "bert", "bert", lines)
+    return {"objective": "masked_tokens", "checkpoint": {"directory": str(directory / "bert")}}
 
 
 def configured(**settings):

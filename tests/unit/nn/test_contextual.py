@@ -46,28 +46,9 @@ def test_states_are_transformers_own(kind, tmp_path):
         )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_family_can_be_finetuned(kind):
-    """What is trained gets a gradient, for which several workers wait; sinusoids stay as they are."""
-    config = ContextConfig(encoder=HuggingFaceEncoderConfig(is_causal=kind == "gpt2"), is_frozen=False)
-    context = Context(config, HuggingFaceEncoder(hugging_face(kind), is_causal=kind == "gpt2"))
-    tokens = Tokens.from_lists(ROWS)
-    context(tokens).states[tokens.valid].square().sum().backward()
-    trained = {name: parameter for name, parameter in context.named_parameters() if parameter.requires_grad}
-    assert len(trained) > 10
-    assert [name for name, parameter in trained.items() if parameter.grad is None] == []
-    fixed = [name for name, parameter in context.named_parameters() if not parameter.requires_grad]
-    assert any("embed_positions" in name for name in fixed) == (kind in ("marian", "pegasus"))
-
-
 def test_a_model_that_sees_the_future_is_not_causal():
     with pytest.raises(ContractError, match="BertModel sees tokens to the right"):
         HuggingFaceEncoder(hugging_face("bert"), is_causal=True)
-
-
-def test_no_pooler_is_left():
-    encoder = HuggingFaceEncoder(hugging_face("bert"))
-    assert not [name for name, _ in encoder.named_parameters() if "pooler" in name]
 
 
 @pytest.mark.parametrize(

@@ -209,7 +209,7 @@ def test_domain_b_is_built_from_what_a_has():
     assert any(LEXEMES[part].parts for w in lexicon.built["noun"][1] for part in LEXEMES[w].parts)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_most_of_what_only_b_says_has_known_parts(seed, monkeypatch):
     """In running text: built words that a never says, against roots that a never says."""
     monkeypatch.setattr("nlgraft.text.conlang.tasks.SEED", seed)
