@@ -45,10 +45,12 @@ def load_cell(study: Study, cell: Cell, store: ArtifactStore, busy: set[str], gr
     seeds = study.look_seeds[: max(granted, len(study.seeds))]
     if study.search is None:
         return CellResult(cell, _replicates(study, cell, {}, store, busy, seeds))
+    # A study whose number of trials was lowered leaves proposals behind.
     proposals = [p for p in load_proposals(study, cell, store) if p.number < study.search.trials]
     search = tuple(_search_trial(cell, proposal) for proposal in proposals)
     ended = sum(proposal.has_ended for proposal in proposals)
     best = best_proposal(study.objective, proposals)
+    # Replicates are of the best of all trials, which is not known before the last one ends.
     if ended < study.search.trials:
         state, reason = "planned", f"{ended} of {study.search.trials} search trials have ended"
     elif best is None:
@@ -211,6 +213,7 @@ def with_early_learning(cells: Sequence[CellResult]) -> tuple[CellResult, ...]:
     }
     if not curves:
         return tuple(cells)
+    # Areas are over the steps that all curves have; a mean over unlike steps would compare unlike parts.
     first = max(curve[0, 0] for curve in curves.values())
     last = min(curve[-1, 0] for curve in curves.values())
     early: dict[tuple[str, int], dict[str, float]] = {}
