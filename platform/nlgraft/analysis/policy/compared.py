@@ -235,7 +235,7 @@ class ComparedResults(Results):
     def _declared(self, question: Question) -> Comparison:
         """Answer a question by this study alone, with Holm's correction if it belongs to a family."""
         comparison = self._compared(question)
-        # The family may ask the same from the other side: figures are this question's, the correction is shared.
+        # The family may ask the same from the other side: the correction is shared, figures are not.
         if question.key in self._adjusted:
             adjusted = self._adjusted[question.key]
             return replace(
