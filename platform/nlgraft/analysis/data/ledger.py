@@ -47,7 +47,8 @@ class Segments:
 
     num: int
     digest: str
-    sketch: str
+    # The digest tells sets apart; a ledger may hold more or fewer hashes of the same segments.
+    sketch: str = field(compare=False)
 
     @classmethod
     def of(cls, segments: Sequence[str]) -> Segments:
