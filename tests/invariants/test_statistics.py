@@ -23,9 +23,8 @@ from nlgraft.analysis.estimates.resampling import (
     p_value,
     spread,
 )
-from nlgraft.analysis.policy.departures import Design
 from nlgraft.analysis.policy.rules import p_of_looks
-from nlgraft.analysis.policy.validity import estimate_validity
+from nlgraft.analysis.policy.validity import Design, estimate_validity
 
 SEGMENTS, SAMPLES = 100, 200
 

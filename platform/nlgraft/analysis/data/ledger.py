@@ -47,8 +47,7 @@ class Segments:
 
     num: int
     digest: str
-    # Older ledgers have shorter ones of the same segments.
-    sketch: str = field(compare=False)
+    sketch: str
 
     @classmethod
     def of(cls, segments: Sequence[str]) -> Segments:
@@ -223,7 +222,7 @@ class Entry:
     """An analysis that was shown.
 
     Attributes:
-        version: Of the rules it was made by; entries of version 1 count as declarations, and no more.
+        version: Of the rules it was made by; those of version 1 count as the first declaration, and no more.
         time: When, UTC, ISO 8601.
         study: Name of the study.
         variant: Its name with overrides.
@@ -355,19 +354,14 @@ def open_ledger(store: ArtifactStore) -> Journal[Entry]:
     return store.journal("ledger", Entry)
 
 
-def history(store: ArtifactStore, segments: Segments, legacy: Segments | None = None) -> History:
-    """Read the entries on segments that overlap with these.
-
-    Args:
-        store: The store.
-        segments: The segments.
-        legacy: The same as entries of version 1 describe them.
-    """
+def history(store: ArtifactStore, segments: Segments) -> History:
+    """Read the entries on segments that overlap with these, and those of version 1, on whatever segments."""
     pages = open_ledger(store).read()
     entries = {
         number: entry
         for number, entry in pages.documents.items()
-        if entry.segments.overlaps(segments) or (legacy is not None and entry.segments.overlaps(legacy))
+        # Version 1 described segments otherwise, so that none of its can be told from these.
+        if entry.version < VERSION or entry.segments.overlaps(segments)
     }
     return History(entries, pages.last, pages.problems, pages.documents)
 

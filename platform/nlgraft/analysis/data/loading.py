@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -250,22 +249,9 @@ def _curve(trial: TrialResult) -> Array | None:
     return np.array(sorted(values.items()), dtype=float) if len(values) > 1 else None
 
 
-@dataclass(frozen=True)
-class ScoredLines:
-    """A set of lines.
-
-    Attributes:
-        segments: The lines as the ledger describes them.
-        legacy: The same as entries of version 1 describe them.
-    """
-
-    segments: Segments
-    legacy: Segments
-
-
-def scored_lines_of(
+def scored_segments(
     trials: Sequence[TrialResult], splits: Sequence[str], data: Mapping[str, Any]
-) -> ScoredLines:
+) -> Segments:
     """Describe the lines that trials were scored on.
 
     Args:
@@ -275,23 +261,10 @@ def scored_lines_of(
     """
     for split in splits:
         for trial in trials:
-            if (texts := _scored_texts(trial, split)) is not None:
-                sources, references, legacy = texts
-                lines = scored_lines(sources, references)
-                return ScoredLines(Segments.of(lines), Segments.of(legacy or _settings(splits[-1], data)))
-    return ScoredLines(segments_of([], splits[-1], data), Segments.of(_settings(splits[-1], data)))
-
-
-def _scored_texts(trial: TrialResult, split: str) -> tuple[list[str], list[str], list[str]] | None:
-    """Read sources, references and the lines of version 1, which are those of stored references alone."""
-    streams = {role: trial.read_stream(split, role) or [] for role in ("source 0", "target", "label")}
-    sources, target, labels = streams.values()
-    scored = (trial.read_texts(split) or ([], []))[1]
-    references = target or labels or scored or sources
-    is_paired = len(sources) == len(scored)
-    legacy = ["\t".join(pair) for pair in zip(sources, scored, strict=True)] if is_paired else scored
-    return (sources, references, legacy) if references else None
-
-
-def _settings(split: str, data: Mapping[str, Any]) -> list[str]:
-    return [f"{split} {json.dumps(data, sort_keys=True, ensure_ascii=False)}"]
+            sources, target, labels = (
+                trial.read_stream(split, role) or [] for role in ("source 0", "target", "label")
+            )
+            references = target or labels or (trial.read_texts(split) or ([], []))[1] or sources
+            if references:
+                return Segments.of(scored_lines(sources, references))
+    return segments_of([], splits[-1], data)

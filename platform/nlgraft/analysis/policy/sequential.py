@@ -54,7 +54,7 @@ class SequentialResults(RecordedResults):
         """
         granted: dict[str, int] = {}
         for question in self._seed_questions:
-            answer = self.judged(self._answer(question))
+            answer = self._judged(question)
             if answer.standing != "open" or answer.open_because or not answer.later_levels:
                 continue
             following = min(answer.later_levels)
