@@ -35,6 +35,13 @@ def learn_pieces(path: Path, lines, size: int = 120, **options) -> list[str]:
     return [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
 
 
+def write_mbart(directory: Path, lines) -> int:
+    """Write an mBART of cc25's format, with three languages and a mask; gives its number of pieces."""
+    size = len(learn_pieces(directory / SPM, lines))
+    tiny_translator("mbart", vocab_size=size + 5, max_position_embeddings=256).save_pretrained(directory)
+    return size
+
+
 def write_multilingual(directory: Path, family: str, lines) -> None:
     """Write a model of a family with languages and its tokenizer; M2M-100's ids are in another order."""
     import transformers
