@@ -22,3 +22,8 @@ def ties(model) -> set[frozenset[str]]:
     for name, tensor in model.named_parameters(remove_duplicate=False):
         groups.setdefault(id(tensor), set()).add(name)
     return {frozenset(names) for names in groups.values() if len(names) > 1}
+
+
+def assert_near(first, second, atol: float = 1e-9) -> None:
+    """Compare tensors up to rounding; the default is that of sums in double precision."""
+    torch.testing.assert_close(first, second, rtol=0, atol=atol)

@@ -17,7 +17,7 @@ from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import FusionConfig, MergeName, TransformerConfig
 from nlgraft.nn.pooling import POOLINGS, EncoderShape, build_pooling
-from tests.tensors import differing
+from tests.tensors import assert_near, differing
 from tests.tiny_models import (
     HIDDEN,
     SIZES,
@@ -33,7 +33,6 @@ from tests.tiny_models import (
     logits_of,
 )
 
-EXACT = {"rtol": 0, "atol": 1e-9}
 SITES = ["self", "self_norm", "ffn", "ffn_norm"]
 SIDES = ["source", "target", "both"]
 
@@ -68,7 +67,7 @@ def test_branches_with_zero_initial_weights_begin_as_the_plain_model(site, side,
     plain = Seq2Seq(TransformerConfig(**SIZES, norm=norm), VOCAB, VOCAB).double().eval()
     batch = batch_of(examples(model))
     logits = logits_of(model, batch)
-    torch.testing.assert_close(logits, logits_of(plain, batch), **EXACT)
+    assert_near(logits, logits_of(plain, batch))
     logits.square().sum().backward()
     for branch in branches_of(model):
         last = branch.attention.output if site == "self" else branch.ffn.outer
@@ -89,7 +88,7 @@ def test_a_gate_closed_on_the_branch_gives_the_plain_model(norm, site, side):
             torch.nn.init.zeros_(parameter)
         if name.endswith("merge.gate.bias"):
             torch.nn.init.constant_(parameter, 50.0)
-    torch.testing.assert_close(logits_of(model, batch), logits_of(plain, batch), rtol=0, atol=1e-6)
+    assert_near(logits_of(model, batch), logits_of(plain, batch), 1e-6)
 
 
 @pytest.mark.parametrize("merge", get_args(MergeName))
@@ -126,7 +125,7 @@ def test_own_embeddings_have_the_parameters_of_an_encoder_of_their_width():
     assert learned(pretrained) == learned(control)
     widen = control.contexts["prlm"].widen.weight
     # drawn in fp32
-    torch.testing.assert_close(widen.T @ widen, torch.eye(16, dtype=torch.float64), rtol=0, atol=1e-6)
+    assert_near(widen.T @ widen, torch.eye(16, dtype=torch.float64), 1e-6)
     same = control.config.contexts["prlm"].model_copy(update={"encoder": OwnEmbeddingsConfig(width=16)})
     narrow = OwnEmbeddings(same, 16)
     source = Memory(torch.randn(2, 3, 16), torch.ones(2, 3, dtype=torch.bool), False, False)
@@ -148,15 +147,15 @@ def test_merges_by_hand():
     assert torch.equal(merge("sum")(base, [flow]), base + flow)
     gate = merge("gate")
     torch.nn.init.zeros_(gate.gate.weight)
-    torch.testing.assert_close(gate(base, [flow]), average, **EXACT)
+    assert_near(gate(base, [flow]), average)
     torch.nn.init.constant_(gate.gate.bias, 50)
-    torch.testing.assert_close(gate(base, [flow]), base, **EXACT)
+    assert_near(gate(base, [flow]), base)
     assert torch.equal(merge("dropnet").eval()(base, [flow]), average)
     mean = (base + flow + other) / 3
-    torch.testing.assert_close(merge("average", 2)(base, [flow, other]), mean, **EXACT)
+    assert_near(merge("average", 2)(base, [flow, other]), mean)
     gate = merge("gate", 2)
     torch.nn.init.zeros_(gate.gate.weight)
-    torch.testing.assert_close(gate(base, [flow, other]), mean, **EXACT)
+    assert_near(gate(base, [flow, other]), mean)
 
 
 def test_every_strategy_has_an_entry():
@@ -168,7 +167,7 @@ def test_gate_is_per_channel():
     base, flow = torch.randn(2, 2, 5, 4, dtype=torch.float64)
     gate = merge("gate")
     share = torch.sigmoid(torch.cat([base, flow], -1) @ gate.gate.weight.T + gate.gate.bias)
-    torch.testing.assert_close(gate(base, [flow]), share * base + (1 - share) * flow, **EXACT)
+    assert_near(gate(base, [flow]), share * base + (1 - share) * flow)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +211,7 @@ def test_context_tokens_have_no_order(side):
     order = torch.randperm(layers.shape[2])
     tokens = batch.contexts["prlm"]
     batch.contexts["prlm"] = Tokens(tokens.ids[:, order], tokens.valid[:, order], layers[:, :, order])
-    torch.testing.assert_close(logits_of(model, batch), expected, **EXACT)
+    assert_near(logits_of(model, batch), expected)
 
 
 def test_contexts_of_several_widths_work_together():
@@ -240,7 +239,7 @@ def test_dynamic_weights_belong_to_their_sentence():
         layers = torch.randn(3, 2, 5, 6, dtype=torch.float64)
         valid = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
         weights = pooling.weights(layers, valid)
-        torch.testing.assert_close(weights.sum(1), torch.ones(2, dtype=torch.float64), **EXACT)
+        assert_near(weights.sum(1), torch.ones(2, dtype=torch.float64))
         changed = layers.clone()
         changed[:, 0] += 1
         assert torch.equal(pooling(changed, valid)[1], pooling(layers, valid)[1])
@@ -249,7 +248,7 @@ def test_dynamic_weights_belong_to_their_sentence():
         assert torch.equal(pooling.weights(padded, valid), weights)
         torch.nn.init.zeros_(pooling.weigh.weight)
         pooling.weigh.bias.data = torch.tensor([-100.0, 100.0, -100.0], dtype=torch.float64)
-        torch.testing.assert_close(pooling(layers, valid), layers[1], **EXACT)
+        assert_near(pooling(layers, valid), layers[1])
 
 
 def test_branch_parameters_by_site():
@@ -286,7 +285,7 @@ def test_sites_by_hand(site):
             expected = norm_2(u + layer.ffn(u) + branch.ffn(v))
         else:
             expected = norm_2(u + layer.ffn(u)) + branch.ffn_residual.output_norm(v + branch.ffn(v))
-    torch.testing.assert_close(layer(Memory.of(h, tokens), [context]), expected, **EXACT)
+    assert_near(layer(Memory.of(h, tokens), [context]), expected)
 
 
 def test_target_side_reads_the_source_only():

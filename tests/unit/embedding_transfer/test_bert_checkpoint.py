@@ -25,7 +25,7 @@ from nlgraft.training.masked_lm_training import read_masked_lm
 from nlgraft.training.models import read_model
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
-from tests.tensors import differing
+from tests.tensors import assert_near, differing
 from tests.unit.embedding_transfer.bert_configs import CORPUS, SPECIAL, configured, corpus, graph_of, run
 
 # --- tokenizer ------------------------------------------------------------------------------------------
@@ -136,10 +136,10 @@ def test_a_renumbered_checkpoint_predicts_the_same(bert, at, their_ids, dev_line
         states, logits = masked(MaskedBatch(source, torch.zeros_like(source.ids)))
         assert torch.equal(both.encode([source]).bank[0].states, states)
     states, expected_states = states[source.valid], expected.hidden_states[-1][source.valid]
-    torch.testing.assert_close(states, expected_states, rtol=0, atol=1e-5)
+    assert_near(states, expected_states, 1e-5)
     logits = logits.reshape(*source.ids.shape, -1)[source.valid]
     expected_logits = expected.logits[..., ids][source.valid]
-    torch.testing.assert_close(logits, expected_logits, rtol=0, atol=1e-5)
+    assert_near(logits, expected_logits, 1e-5)
     weights = both.state_dict()
     for name, tensor in weights.items():
         if name.startswith(("encoder.", "source_")):
@@ -242,7 +242,7 @@ def test_a_real_checkpoint_reads_captions(tmp_path, minilm, captions):
             ids[source.ids], attention_mask=source.valid.long()
         )
     expected = expected.last_hidden_state[source.valid]
-    torch.testing.assert_close(states[source.valid], expected, rtol=0, atol=1e-5)
+    assert_near(states[source.valid], expected, 1e-5)
 
 
 def test_without_a_head_distillation_teaches_alone(store, bert, tmp_path):

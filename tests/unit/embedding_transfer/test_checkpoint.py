@@ -21,30 +21,19 @@ from nlgraft.stages.run.released_stages import SPM_FILE, renumbered, their_rows
 from nlgraft.text.tokenizers import SentencePiece
 from nlgraft.training.models import read_model
 from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
+from tests.released_translators import write_mbart
 from tests.tensors import differing
 from tests.tiny_checkpoints import edit
-from tests.tiny_models import tiny_translator
 from tests.unit.embedding_transfer.bert_configs import CORPUS, GENERATOR, TRAIN, corpus
 from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import Config, stage_graph
-
-NUM_LANGUAGES = 3
 
 
 @pytest.fixture(scope="module")
 def mbart(tmp_path_factory):
     """A directory as released ones are: 120 pieces, three languages, a mask."""
     directory = tmp_path_factory.mktemp("mbart")
-    lines = corpus("train").text()
-    with (directory / SPM_FILE).open("wb") as file:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(lines), model_writer=file, vocab_size=120, minloglevel=2
-        )
-    num_pieces = sentencepiece.SentencePieceProcessor(model_file=str(directory / SPM_FILE)).get_piece_size()
-    model = tiny_translator(
-        "mbart", vocab_size=num_pieces + 1 + NUM_LANGUAGES + 1, max_position_embeddings=256
-    )
-    model.save_pretrained(directory)
+    write_mbart(directory, corpus("train").text())
     return directory
 
 

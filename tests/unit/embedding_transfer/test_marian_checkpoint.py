@@ -16,7 +16,7 @@ from nlgraft.text.tokenizers import UNK, SentencePiece
 from nlgraft.training.models import read_model
 from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
 from tests.released_translators import copy_of, write_marian
-from tests.tensors import differing
+from tests.tensors import assert_near, differing
 from tests.tiny_checkpoints import edit, quiet
 from tests.unit.embedding_transfer.bert_configs import CORPUS, GENERATOR, TRAIN, corpus
 from tests.unit.stages.runs import finish
@@ -79,7 +79,7 @@ def test_it_says_the_same_as_in_transformers(store, opus):
         their = reference(**settings, decoder_input_ids=rows[target.ids]).logits[target.valid][:, rows]
         logits = model.logits(model(Batch([source], target, target.ids)))[target.valid]
     distinct = [i for i in range(len(rows)) if rows[i] not in rows[:i]]
-    torch.testing.assert_close(logits[:, distinct], their[:, distinct], rtol=0, atol=1e-4)
+    assert_near(logits[:, distinct], their[:, distinct], 1e-4)
     silent = [i for i in range(len(rows)) if i not in distinct]
     assert {2, 4} < {*silent}  # the begin is the padding, the mask and a piece without an id unknown
     assert float(logits[:, silent].max()) < -1e3

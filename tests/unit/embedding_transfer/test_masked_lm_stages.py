@@ -43,20 +43,18 @@ SMALL = {
 
 def run(store, method, **changes):
     config = Config(**(SMALL | {"transfer": {"method": method}} | changes))
-    graph = stage_graph(config, seed=1, splits=SPLITS)
-    return graph, finish(store, graph, config)[0]
+    return finish(store, stage_graph(config, seed=1, splits=SPLITS), config, METRICS)
 
 
 @pytest.mark.parametrize("method", ["pretrain_finetune", "random_init", "focus", "patt_eg"])
 def test_arms_run_to_their_scores(store, method):
-    graph, record = run(store, method)
-    assert set(record.metrics) <= set(METRICS)
+    record, at = run(store, method)
     names = {f"dev/{name}{step}" for name in ("loss", "mlm_loss_per_char") for step in ("", ".step_0")}
     assert names | {"test/mlm_loss_per_char", "test/loss", "dev/mlm_chars"} <= set(record.metrics)
     assert record.metrics["dev/mlm_unknown"] == 0.0
     assert record.metrics.get("generator/parameters") == (6 * 16 if method == "patt_eg" else None)
     assert record.metrics.get("transfer/drawn", 0) == 0 or method in ("random_init", "focus")
-    segments = load_file(store.fetch(graph.find("continued")) / "segments-dev.safetensors")
+    segments = load_file(at("continued") / "segments-dev.safetensors")
     nats, characters = segments["mlm_loss_per_char.step_0"].sum(0)
     assert nats / characters == pytest.approx(record.metrics["dev/mlm_loss_per_char.step_0"])
     assert characters == record.metrics["dev/mlm_chars"]
@@ -67,7 +65,7 @@ def test_arms_run_to_their_scores(store, method):
 
 def test_arms_are_asked_about_the_same_characters(store):
     requested = {
-        name: run(store, "pretrain_finetune" if name == "old" else "random_init", **changes)[1].metrics
+        name: run(store, "pretrain_finetune" if name == "old" else "random_init", **changes)[0].metrics
         for name, changes in {
             "old": {},
             "wordpiece": {},
@@ -85,8 +83,8 @@ def test_an_untrained_generator_is_the_average_bit_for_bit(store):
     still = SMALL["generator"] | {"max_steps": 1, "peak_lr": 1e-30}
     weights = []
     for method, changes in (("avg_eg", {}), ("patt_eg", {"generator": still})):
-        graph, _ = run(store, method, **changes)
-        weights.append(read_masked_lm(store.fetch(graph.find("transfer"))))
+        _, at = run(store, method, **changes)
+        weights.append(read_masked_lm(at("transfer")))
     assert not differing(*weights)
 
 
@@ -110,7 +108,7 @@ def test_a_real_checkpoint_goes_through_a_trial(store, minilm, multi30k):
         },
         "downstream": {"train": {**TRAIN, "max_steps": 2, "batch_tokens": 64, "peak_lr": 1e-4}},
     }
-    by_method = {method: run(store, method, **changes)[1].metrics for method in ("random_init", "avg_eg")}
+    by_method = {method: run(store, method, **changes)[0].metrics for method in ("random_init", "avg_eg")}
     for metrics in by_method.values():
         # a head that has learned nothing costs 2.9 nats per character
         assert metrics["upstream/dev_mlm_loss_per_char"] < 2.0

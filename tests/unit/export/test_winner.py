@@ -24,6 +24,7 @@ from nlgraft.study.public import Study
 from nlgraft.text.corpora import read_corpus
 from tests.commands import nlgraft as invoke
 from tests.servers import first_answer, free_port
+from tests.tensors import assert_near
 
 
 def said_by_trial(study: Study, cell: str, seed: int) -> tuple[list[list[str]], list[str]]:
@@ -186,7 +187,7 @@ def test_a_causal_language_model_is_taken_with_its_tokenizer(tmp_path):
     assert ids.tolist() == [learned.encode("ein Haus").ids]
     with torch.no_grad():
         logits = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "m").eval()(ids).logits
-        torch.testing.assert_close(logits, trained(ids).logits, rtol=0, atol=0)
+        assert_near(logits, trained(ids).logits, 0)
 
 
 def test_mlflow_serves_the_winner(study, tmp_path, monkeypatch):

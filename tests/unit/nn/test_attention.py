@@ -11,8 +11,7 @@ from nlgraft.basics.errors import ContractError
 from nlgraft.nn.attention import Attention, Memory, concatenate, split
 from nlgraft.nn.batch import Tokens, truncate_middle
 from nlgraft.nn.embedding import LearnedPositions, SinusoidalPositions, sinusoids
-
-EXACT = {"rtol": 0, "atol": 1e-12}
+from tests.tensors import assert_near
 
 
 def identity_attention(dim=2, heads=1):
@@ -36,7 +35,7 @@ def test_one_head_by_hand():
     memory = memory_of([[[1.0, 0.0], [0.0, 1.0]]])
     query = torch.tensor([[[math.sqrt(2) * math.log(3), 0.0]]], dtype=torch.float64)
     result = attention(query, [attention.project(memory)])
-    torch.testing.assert_close(result[0, 0], torch.tensor([0.75, 0.25], dtype=torch.float64), **EXACT)
+    assert_near(result[0, 0], torch.tensor([0.75, 0.25], dtype=torch.float64), 1e-12)
 
 
 def test_separated_is_the_mean_over_present_memories():
@@ -58,7 +57,7 @@ def test_open_slot_can_always_be_attended_to():
     assert memory.mask.tolist() == [[[[False, False, False, True]]]]
     result = attention(torch.randn(1, 2, 4, dtype=torch.float64), [memory])
     expected = attention.output(attention.open_slot[4:])
-    torch.testing.assert_close(result, expected.expand(1, 2, 4), **EXACT)
+    assert_near(result, expected.expand(1, 2, 4), 1e-12)
 
 
 def test_banks_are_put_together_and_taken_apart():

@@ -16,6 +16,7 @@ from nlgraft.nn.language_models import UniLM
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.nn.pooling import EncoderShape, LayerStates, build_pooling
+from tests.tensors import assert_near
 from tests.tiny_models import HIDDEN, VOCAB, family_config, hugging_face
 
 KINDS = ["bert", "electra", "distilbert", "gpt2", "xlm_roberta", "mbart", "marian", "pegasus"]
@@ -100,7 +101,7 @@ def test_an_index_out_of_range_is_refused():
 def test_a_memory_norm_normalises():
     context = Context(ContextConfig(encoder=LM, has_memory_norm=True))
     states = context(Tokens.from_lists(ROWS)).states
-    torch.testing.assert_close(states.mean(-1), torch.zeros(2, 4), rtol=0, atol=1e-5)
+    assert_near(states.mean(-1), torch.zeros(2, 4), 1e-5)
 
 
 def test_encoders_and_vocabularies_must_fit():

@@ -10,7 +10,7 @@ from nlgraft.basics.errors import ContractError
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.conversion.encoders import encoder_from_hugging_face, read_encoder_config
 from nlgraft.nn.model import Seq2Seq
-from tests.tensors import differing
+from tests.tensors import assert_near, differing
 from tests.tiny_checkpoints import edit
 from tests.tiny_models import tiny_bert
 
@@ -38,11 +38,11 @@ def test_states_and_predictions_are_theirs(settings):
     tokens = Tokens.from_lists(LINES)
     states = states_of(read.model, tokens)
     expected = their_states(bert.bert, tokens)
-    torch.testing.assert_close(states[tokens.valid], expected[tokens.valid], rtol=0, atol=1e-5)
+    assert_near(states[tokens.valid], expected[tokens.valid], 1e-5)
     with torch.no_grad():
         logits = read.model.logits(read.head(states))
         their_logits = bert(input_ids=tokens.ids, attention_mask=tokens.valid.long()).logits
-    torch.testing.assert_close(logits[tokens.valid], their_logits[tokens.valid], rtol=0, atol=1e-5)
+    assert_near(logits[tokens.valid], their_logits[tokens.valid], 1e-5)
 
 
 def test_settings_are_read():
@@ -69,7 +69,7 @@ def test_files_with_and_without_head(kind, tmp_path):
     assert ("cls.seq_relationship" in message) == (kind == "BertForPreTraining")
     tokens = Tokens.from_lists(LINES)
     expected = their_states(source.bert, tokens)[tokens.valid]
-    torch.testing.assert_close(states_of(read.model, tokens)[tokens.valid], expected, rtol=0, atol=1e-5)
+    assert_near(states_of(read.model, tokens)[tokens.valid], expected, 1e-5)
     assert not differing(read.model, again.model)
 
 

@@ -13,6 +13,7 @@ from nlgraft.nn.frozen_states import FrozenStates, state_means, write_frozen_sta
 from nlgraft.nn.language_models import BiLM
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.training.models import read_model, write_model
+from tests.tensors import assert_near
 from tests.tiny_models import family_config
 
 LM = BiLMConfig(vocab_size=20, d_model=8, num_layers=2, num_heads=2, ffn_dim=12)
@@ -36,7 +37,7 @@ def test_long_inputs_keep_head_and_tail(tmp_path):
     cut = torch.tensor([[12, 13, 16, 3]])
     live = model.contexts["prlm"](type(tokens)(cut, torch.ones_like(cut, dtype=torch.bool)))
     stored = model.contexts["prlm"](tokens)
-    torch.testing.assert_close(stored.states, live.states, rtol=0, atol=1e-6)
+    assert_near(stored.states, live.states, 1e-6)
 
 
 def test_a_corpus_of_empty_sentences(tmp_path):
@@ -62,7 +63,7 @@ def test_centred_states_have_no_mean(tmp_path):
     assert abs(stored.mean(0)).max() > 0.1
     assert abs(stored - means.numpy()).mean(0).max() > 0.1
     assert abs((stored - means.numpy()).mean(0)).max() < 1e-6
-    torch.testing.assert_close(means, state_means(embedding, SENTENCES, batch_tokens=100), rtol=0, atol=1e-6)
+    assert_near(means, state_means(embedding, SENTENCES, batch_tokens=100), 1e-6)
     with pytest.raises(ContractError, match="a text without tokens"):
         state_means(embedding, [[], []])
 
@@ -81,7 +82,7 @@ def test_a_centred_model_is_the_same_stored_live_and_read_again(tmp_path):
             return model(Batch([source], target, target.ids))
 
     assert not torch.allclose(output(model, live), output(plain, live))
-    torch.testing.assert_close(output(model, stored), output(model, live), rtol=0, atol=1e-6)
+    assert_near(output(model, stored), output(model, live), 1e-6)
     write_model(model, tmp_path)
     assert torch.equal(output(read_model(tmp_path).eval(), live), output(model, live))
 

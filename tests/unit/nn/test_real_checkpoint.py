@@ -8,6 +8,7 @@ import transformers
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.context_config import HuggingFaceEncoderConfig
 from nlgraft.nn.hugging_face import HuggingFaceEncoder
+from tests.tensors import assert_near
 
 
 def test_hidden_states_are_transformers_own(minilm, captions):
@@ -23,4 +24,4 @@ def test_hidden_states_are_transformers_own(minilm, captions):
             assert len(expected) == len(states.layers) == 7
             for layer, reference in zip(states.layers, expected, strict=True):
                 real = layer[index, : alone.shape[1]]
-                torch.testing.assert_close(real, reference[0], rtol=0, atol=1e-5)
+                assert_near(real, reference[0], 1e-5)
