@@ -3,7 +3,7 @@
 ``python -m tests.gpu_trials DEVICE FAULT SYSTEM/ARM ...`` prints a JSON object for each arm: the metrics of
 either device, and what became of the stages on the GPU. Trainings are broken off after a first checkpoint
 there and taken up again. DEVICE is ``simgpu:0``, or a device of torch. FAULT is empty, or one of `FAULTS`,
-which plants a mistake that a GPU would show.
+which plants a mistake that a GPU would show. In place of arms, ``doctor`` prints what `nlgraft doctor` finds.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import torch
 
 from nlgraft.nn.batch import Tokens
 from nlgraft.pipeline.stage import NullReporter
+from nlgraft.runs import doctor
 from nlgraft.runs.device_trials import trial_in, without_dropout
 from nlgraft.study.reading.system_import import load_system
 from nlgraft.training import loop
@@ -65,6 +68,13 @@ def main() -> None:
     is_simulated = device == simulated_gpu.DEVICE
     if is_simulated:
         simulated_gpu.register()
+    if arms == ["doctor"]:
+        if fault:
+            setattr(*FAULTS[fault])
+        with simulated_gpu.simulated():
+            checks = [doctor.check_devices, partial(doctor.check_system, "trainables.lm_augmentation")]
+            print(json.dumps([asdict(doctor.run_check("", check)) for check in checks]))
+        return
     loop.CHECKPOINT_EVERY_STEPS = 1
     for path, _, arm in (name.partition("/") for name in arms):
         system = load_system(path)

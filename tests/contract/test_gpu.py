@@ -69,3 +69,14 @@ def test_a_mistake_that_a_gpu_would_show_is_found(fault: str) -> None:
     finished = trials(simulated_gpu.DEVICE, fault, *FEW)
     assert finished.returncode != 0
     assert "tensors on simgpu:0 and on cpu" in finished.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["", "tokens are not moved"])
+def test_doctor_says_if_a_gpu_computes_what_the_cpu_does(fault: str) -> None:
+    finished = trials(simulated_gpu.DEVICE, fault, "doctor")
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    devices, system = json.loads(finished.stdout.splitlines()[-1])
+    assert (devices["state"], devices["figures"]["accelerators"]) == ("ok", 1)
+    assert system["state"] == ("wrong" if fault else "ok")
+    assert ("tensors on simgpu:0 and on cpu" in system["what"]) == bool(fault)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 from uuid import uuid4
 
-from nlgraft.basics.errors import NlgraftError
+from nlgraft.basics.errors import StoreError
 from nlgraft.basics.shipped import system_names
 from nlgraft.basics.wording import count, size, without_credentials
 from nlgraft.execution.cluster import (
@@ -32,7 +32,7 @@ from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import one_line
 from nlgraft.study.data.study import Resources
-from nlgraft.tracking.uri import check_uri
+from nlgraft.study.reading.place_rules import uri_fault
 
 State = Literal["ok", "warn", "wrong"]
 
@@ -102,9 +102,7 @@ def run_check(name: str, check: Callable[[], Check]) -> Check:
     try:
         return replace(check(), name=name)
     except Exception as error:  # whatever a driver, a network or a file system raises
-        return Check(
-            "wrong", one_line(error), "" if isinstance(error, NlgraftError) else _REPORT_IT, name=name
-        )
+        return Check("wrong", one_line(error), "" if isinstance(error, StoreError) else _REPORT_IT, name=name)
 
 
 def check_versions() -> Check:
@@ -184,7 +182,9 @@ def _graded(value: float, least: Sequence[float], what: str, remedy: str, figure
 
 def check_tracking(uri: str) -> Check:
     """Ask MLflow for an experiment; no database is created."""
-    parts = urlsplit(check_uri(uri))
+    if fault := uri_fault(uri):
+        return Check("wrong", fault)
+    parts = urlsplit(uri)
     if parts.scheme == "sqlite":
         return Check("ok", "a SQLite file")
     public, port = without_credentials(uri), parts.port or {"http": 80, "https": 443}.get(parts.scheme)
