@@ -13,6 +13,7 @@ from nlgraft.stages.config_parts import (
     MaskedLMConfig,
     SystemConfig,
     UpstreamSeed,
+    unmeasured,
 )
 from nlgraft.text.corpus_config import LabelledConfig, TextConfig, requires
 from nlgraft.training.train_config import TrainConfig
@@ -134,8 +135,5 @@ class Config(SystemConfig):
         for name in ("upstream", "intermediate"):
             phase = getattr(self, name)
             train = getattr(phase, "train", phase)
-            if train is not None and train.best_metric not in ("dev/loss", "dev/mlm_loss_per_char"):
-                yield (
-                    f"{name}: best_metric is {train.best_metric!r}; measured are dev/loss and "
-                    "dev/mlm_loss_per_char"
-                )
+            if train is not None:
+                yield from unmeasured(train, "dev/loss", "dev/mlm_loss_per_char", where=f"{name}: ")

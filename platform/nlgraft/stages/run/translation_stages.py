@@ -36,6 +36,7 @@ from nlgraft.stages.metrics import metric_name
 from nlgraft.stages.run.text_stages import encode_lines, open_tokenizer, text_of
 from nlgraft.stages.seq2seq_graph import (
     EXTRACT,
+    LAST_SENTENCE,
     LEARNED_SCORE,
     SCORE,
     TRANSLATE,
@@ -156,6 +157,19 @@ def calibration(
         [[str(identity) for identity in ids] for ids in side] for side in (best, tokenizer.encode(references))
     )
     return evaluate_calibration(hypotheses, confidences, right)
+
+
+def keep_last_sentence(context: StageContext) -> None:
+    """Keep the part of each translation after its last separator."""
+    settings, inputs = LAST_SENTENCE.read(context)
+    lines = read_lines(inputs.translation / HYPOTHESES_FILE)
+    kept = [last_sentence(line, settings.separator) for line in lines]
+    write_lines(context.directory / HYPOTHESES_FILE, kept)
+
+
+def last_sentence(line: str, separator: str) -> str:
+    """Return the text after the last separator, or the whole line if there is none."""
+    return line.rpartition(separator)[2].strip()
 
 
 def extract(context: StageContext) -> None:
