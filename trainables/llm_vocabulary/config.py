@@ -13,7 +13,6 @@ from nlgraft.basics.strict_config import Condition, ReadWhen, StrictConfig
 from nlgraft.nn.model_config import LlamaConfig
 from nlgraft.stages.config_parts import (
     PretrainedConfig,
-    SystemConfig,
     UpstreamSeed,
     VectorsConfig,
     unmeasured,
@@ -89,7 +88,7 @@ class CausalLMConfig(ModelConfig):
             )
 
 
-class PackedTrainConfig(TrainConfig, SystemConfig):
+class PackedTrainConfig(TrainConfig):
     """One training on packed text: batches of whole lines, put end to end and cut into sequences."""
 
     ONE_OF: ClassVar[tuple[tuple[str, ...], ...]] = (
@@ -104,6 +103,7 @@ class PackedTrainConfig(TrainConfig, SystemConfig):
     """Tokens of a batch, ends of lines included: a coarser vocabulary reads more text in as many steps."""
 
     def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
         yield from unmeasured(self, "dev/loss", "dev/bits_per_byte", where="")
 
 
@@ -149,7 +149,7 @@ class VocabularyConfig(StrictConfig):
     """The model that knows new tokens, for the method omp; null: none."""
 
 
-class LoraConfig(SystemConfig):
+class LoraConfig(StrictConfig):
     """Low-rank adapters beside all linear maps of the body (Hu et al. 2022); needs the extra ``peft``."""
 
     rank: int = Field(default=8, ge=1)
@@ -162,7 +162,7 @@ class LoraConfig(SystemConfig):
             yield "peft is not installed: pip install 'nlgraft[peft]', or set lora to null"
 
 
-class TrainingConfig(SystemConfig):
+class TrainingConfig(StrictConfig):
     """Training of the model with its new vocabulary on downstream text."""
 
     train: PackedTrainConfig = PackedTrainConfig()
@@ -190,7 +190,7 @@ class TrainingConfig(SystemConfig):
 _NEW: Condition = {"vocabulary.change": WITH_NEW_ROWS}
 
 
-class Config(SystemConfig):
+class Config(StrictConfig):
     """A trial: pretrained model, changed vocabulary, further training, scores in bits per byte."""
 
     READ_WHEN: ClassVar[ReadWhen] = {

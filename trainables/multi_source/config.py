@@ -21,7 +21,6 @@ from nlgraft.stages.config_parts import (
     DevLossTrainConfig,
     PhaseConfig,
     ScoreConfig,
-    SystemConfig,
     UpstreamSeed,
     defaulting,
 )
@@ -49,7 +48,7 @@ _CARRIED: tuple[Condition, ...] = tuple(
 """Where such a model is initialised from a finetuned or pretrained one."""
 
 
-class DataConfig(SystemConfig):
+class DataConfig(StrictConfig):
     """Examples with several sources and a target, and monolingual text for the pretraining."""
 
     task: CorpusConfig
@@ -156,7 +155,7 @@ class MultiSourceConfig(PhaseConfig):
     """If true, only those parameters are trained and the rest is frozen (Table 7: fine encoder only)."""
 
 
-class Config(SystemConfig):
+class Config(StrictConfig):
     """A trial: pretrain, finetune on single sources, finetune on all sources, test."""
 
     READ_WHEN: ClassVar[ReadWhen] = {

@@ -11,7 +11,6 @@ from nlgraft.basics.strict_config import GIVEN, Condition, ReadWhen, StrictConfi
 from nlgraft.stages.config_parts import (
     ClassificationConfig,
     MaskedLMConfig,
-    SystemConfig,
     UpstreamSeed,
     unmeasured,
 )
@@ -100,7 +99,7 @@ _TRAINED: tuple[Condition, ...] = (_UPSTREAM, {"intermediate": (GIVEN,)})
 """Conditions under which some stage trains a masked language model."""
 
 
-class Config(SystemConfig):
+class Config(StrictConfig):
     """A trial: pretrained encoder, new vocabulary, further masked-LM training if wanted, classification."""
 
     READ_WHEN: ClassVar[ReadWhen] = {

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, JsonValue, model_validator
+from pydantic import BeforeValidator, Field, JsonValue
 
 from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.evaluation.metric_config import BleuTokenizer, RougeTokenizer, TextMetric
@@ -44,27 +44,13 @@ def _merged(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[st
     return {**defaults, **settings, **inner}
 
 
-class SystemConfig(StrictConfig):
-    """Base of the systems' configs and parts: all contradictions between settings are reported together."""
-
-    @model_validator(mode="after")
-    def _agrees_with_itself(self) -> Self:
-        if problems := list(self._problems()):
-            raise ValueError("; ".join(problems))
-        return self
-
-    def _problems(self) -> Iterator[str]:
-        """Yield each contradiction in one sentence that names the settings and what to do."""
-        yield from ()
-
-
 def unmeasured(train: TrainConfig, *measured: str, where: str = "train.") -> Iterator[str]:
     """Yield what is wrong with a ``best_metric``: if it is never measured, the last weights are selected."""
     if train.best_metric not in measured:
         yield f"{where}best_metric is {train.best_metric!r}; measured: {', '.join(measured)}"
 
 
-class PhaseConfig(SystemConfig):
+class PhaseConfig(StrictConfig):
     """One training of the whole model."""
 
     train: SmoothedTrainConfig = SmoothedTrainConfig()
@@ -81,10 +67,11 @@ class PhaseConfig(SystemConfig):
                 yield f"{problem} (dev/greedy_bleu needs num_bleu_sentences above 0)"
 
 
-class DevLossTrainConfig(SmoothedTrainConfig, SystemConfig):
+class DevLossTrainConfig(SmoothedTrainConfig):
     """One training of the whole model that measures the dev loss alone."""
 
     def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
         yield from unmeasured(self, "dev/loss", where="")
 
 
@@ -92,7 +79,7 @@ UPSTREAM_SEED = 1
 """Seed of pretrained models that all trials share: initialisation, order, dropout."""
 
 
-class UpstreamSeed(SystemConfig):
+class UpstreamSeed(StrictConfig):
     """Which trials share a pretrained model."""
 
     is_per_seed: bool = False
@@ -129,7 +116,7 @@ class ClassifierTrainConfig(TrainConfig):
     """Dev metric by which the best evaluation is chosen, for the result and for ``patience``."""
 
 
-class ClassificationConfig(SystemConfig):
+class ClassificationConfig(StrictConfig):
     """A sequence classifier and its training."""
 
     classifier: ClassifierConfig = ClassifierConfig()
@@ -170,7 +157,7 @@ class LearnedMetricConfig(StrictConfig):
     """Raise it when the metric's code changes: scores are kept by import path and version."""
 
 
-class ScoreConfig(SystemConfig):
+class ScoreConfig(StrictConfig):
     """Evaluation of the output."""
 
     metrics: tuple[TextMetric, ...] = Field(default=("bleu", "chrf", "ter"), min_length=1)
@@ -201,7 +188,7 @@ class ScoreConfig(SystemConfig):
                 )
 
 
-class PretrainedConfig(SystemConfig):
+class PretrainedConfig(StrictConfig):
     """A language model of transformers: a checkpoint, or one that is trained from scratch."""
 
     checkpoint: InputPathOrName | None = None
