@@ -32,7 +32,7 @@ from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.transformers_lms import quiet_transformers
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.stages.run.text_stages import open_tokenizer, text_of
+from nlgraft.stages.run.text_stages import open_tokenizer
 from nlgraft.stages.seq2seq_graph import TranslateSettings
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words
@@ -94,7 +94,7 @@ def _translation(source: ExportSource, fetched: Mapping[str, Path], out: Path) -
     write_model(model, out / NATIVE / MODEL)
     folders = {stream: out / NATIVE / folder for stream, folder in description.tokenizers.items()}
     role = settings.streams[settings.view.sources[0].stream]
-    lines = text_of(read_corpus(fetched[CORPUS_READ] / settings.split), [role])[:_NUM_COMPARED]
+    lines = read_corpus(fetched[CORPUS_READ] / settings.split).text(role)[:_NUM_COMPARED]
 
     form = partial(_write_seq2seq, model, settings, folders, lines)
     forms = {"transformers": _try_transformers(form, out)}
@@ -123,7 +123,7 @@ def _classification(source: ExportSource, fetched: Mapping[str, Path], out: Path
     [folder] = source.description.tokenizers.values()
     limit = source.description.max_tokens
     assert limit is not None, "every classifier has one"
-    lines = text_of(read_corpus(fetched[CORPUS_READ] / "dev"), [TEXT])[:_NUM_COMPARED]
+    lines = read_corpus(fetched[CORPUS_READ] / "dev").text(TEXT)[:_NUM_COMPARED]
 
     form = partial(_write_transformers_classifier, model, labels, out / NATIVE / folder, limit, lines)
     return {"transformers": _try_transformers(form, out), "ctranslate2": _NO_CTRANSLATE2}

@@ -161,14 +161,24 @@ class Corpus:
         named |= {"target": self.target, "label": self.labels, "document": self.documents}
         return {role: lines for role, lines in named.items() if lines is not None}
 
-    def text(self) -> list[str]:
-        """Return the lines of all sources, then those of the target, as a shared tokenizer trains on them."""
-        return [line for side in [*self.sources, self.target or []] for line in side]
+    def sides(self) -> dict[str, list[str]]:
+        """Name the text by role: sources and target, but no labels or document ids."""
+        return {role: lines for role, lines in self.streams().items() if role not in ("label", "document")}
+
+    def text(self, *roles: str) -> list[str]:
+        """List the lines of some roles, one role after the other; without roles those of all sides.
+
+        Raises:
+            DataError: The corpus lacks a role.
+        """
+        streams = self.streams()
+        if missing := [role for role in roles if role not in streams]:
+            raise DataError(f"no text of {', '.join(missing)}; the corpus has: {', '.join(streams)}")
+        return [line for role in roles or self.sides() for line in streams[role]]
 
     def lengths(self) -> list[list[int]]:
-        """Count the characters of each example's sources and target: a list for each side."""
-        sides = [*self.sources, *([] if self.target is None else [self.target])]
-        return [[len(line) for line in side] for side in sides]
+        """Measure the lines of every side in characters, [sides, N]."""
+        return [[len(line) for line in side] for side in self.sides().values()]
 
     @staticmethod
     def from_streams(streams: Mapping[str, list[str]], selected: Selected | None = None) -> Corpus:
@@ -341,7 +351,7 @@ def corpus_report(corpora: Mapping[str, Corpus]) -> dict[str, SplitReport]:
     seen_sources = {tuple(row) for row in zip(*train.sources, strict=True)} if train else set()
     reports = {}
     for split, corpus in corpora.items():
-        sides = {role: lines for role, lines in corpus.streams().items() if role not in ("label", "document")}
+        sides = corpus.sides()
         is_train = split == "train"
         reports[split] = SplitReport(
             num_examples=len(corpus),
@@ -362,8 +372,7 @@ def report_json(reports: Mapping[str, SplitReport]) -> dict[str, Any]:
 
 
 def _examples(corpus: Corpus) -> Iterable[tuple[str, ...]]:
-    sides = [lines for role, lines in corpus.streams().items() if role not in ("label", "document")]
-    return zip(*sides, strict=True)
+    return zip(*corpus.sides().values(), strict=True)
 
 
 def write_corpus(corpus: Corpus, directory: Path) -> None:

@@ -162,9 +162,8 @@ def separator_problems(corpora: Mapping[str, Corpus], separator: str | None) -> 
     if separator is None:
         return
     for split, corpus in corpora.items():
-        for role, lines in corpus.streams().items():
-            number = sum(separator in line for line in lines) if role not in ("label", "document") else 0
-            if number:
+        for role, lines in corpus.sides().items():
+            if number := sum(separator in line for line in lines):
                 yield (
                     f"{split}: {number} of {len(lines)} lines of {role} have {separator!r}, which stands "
                     "between joined lines here: the text cannot be told from it; replace it in the files"

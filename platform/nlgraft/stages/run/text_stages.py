@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.scores import evaluate_text
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.shared_kinds import CORPUS, ENCODED, TOKENIZER
@@ -93,21 +92,9 @@ def learn_tokenizer(context: StageContext) -> None:
     lines: list[str] = []
     for _, directory in sorted(inputs.corpora.items()):
         corpus = read_corpus(directory / "train")
-        lines += corpus.text() if settings.roles is None else text_of(corpus, settings.roles)
+        lines += corpus.text(*settings.roles or ())
     path = context.directory / TOKENIZER_FILE
     train_sentencepiece(lines, settings.tokenizer, path, seed=0, symbols=settings.symbols)
-
-
-def text_of(corpus: Corpus, roles: Sequence[str]) -> list[str]:
-    """List the lines of some roles, one role after the other.
-
-    Raises:
-        DataError: The corpus lacks a role.
-    """
-    streams = corpus.streams()
-    if missing := [role for role in roles if role not in streams]:
-        raise DataError(f"no text of {', '.join(missing)}; the corpus has: {', '.join(streams)}")
-    return [line for role in roles for line in streams[role]]
 
 
 def tokenizer_path(directory: Path) -> Path:
@@ -147,7 +134,7 @@ def encode(context: StageContext) -> None:
         corpus = read_corpus(inputs.corpus / split)
         streams = {}
         for stream, role in settings.streams.items():
-            lines = text_of(corpus, [role])
+            lines = corpus.text(role)
             tokenizer = tokenizers[stream]
             streams[stream], report[f"{split}/{stream}"] = _encoded(lines, tokenizer, settings.max_tokens)
             if (split, role) == ("dev", "target"):
