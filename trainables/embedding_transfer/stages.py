@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.run.exchange_stages import write_plans
 from nlgraft.stages.run.seq2seq_stages import masked_spans, table_sizes, training_task
 from nlgraft.stages.run.text_stages import read_encoded
+from nlgraft.text.files import read_json, write_json
 from nlgraft.text.tokenizers import EOS
 from nlgraft.training.loop import train
 from nlgraft.training.masked_lm_training import read_masked_lm
@@ -163,12 +163,12 @@ def write_generators(model: GeneratorModel, directory: Path) -> None:
         assert isinstance(generator, EmbeddingGenerator)
         width = model.body.table(table).shape[1]
         described[table] = {"kind": generator.kind, "d_model": width, "scale": generator.scale}
-    (directory / GENERATOR_DESCRIPTION).write_text(json.dumps(described, indent=1) + "\n", "utf-8")
+    write_json(directory / GENERATOR_DESCRIPTION, described)
 
 
 def read_generators(directory: Path) -> dict[str, EmbeddingGenerator]:
     """Read generators by table; a table shared by both sides is filed under the decoder."""
-    described = json.loads((directory / GENERATOR_DESCRIPTION).read_text("utf-8"))
+    described = read_json(directory / GENERATOR_DESCRIPTION)
     generators = {table: EmbeddingGenerator(**settings) for table, settings in described.items()}
     holder = nn.Module()
     holder.generators = nn.ModuleDict(generators)
