@@ -344,7 +344,7 @@ def catch_up(context: StageContext) -> None:
     """Find when the new vocabulary's bits per byte were as low as the best with the old one."""
     _, inputs = CATCH_UP.read(context)
     reference = read_metrics(inputs.reference)["dev/bits_per_byte"]["value"]
-    curves = json.loads((inputs.trained / CURVES_FILE).read_text("utf-8"))["dev/bits_per_byte"]
+    curves = read_json(inputs.trained / CURVES_FILE)["dev/bits_per_byte"]
     train_s = read_metrics(inputs.trained)["train_s"]["value"]
     reached = [step for step, value, _ in curves if value <= reference]
     last_step = curves[-1][0]

@@ -53,7 +53,8 @@ def check_labels(corpora: Mapping[str, Corpus], *, is_redrawn: bool = False) -> 
             lacks. The message has a line for each problem.
     """
     labels = {split: corpus.labels for split, corpus in corpora.items() if corpus.labels is not None}
-    problems = [problem for split, split_labels in labels.items() for problem in _blank(split, split_labels)]
+    remedy = "give each one, or remove the example from all files"
+    problems = [line for split in labels for line in blank_examples(split, labels[split], "no label", remedy)]
     if is_redrawn:
         labels = {"train": [label for split_labels in labels.values() for label in split_labels]}
     if train := labels.get("train"):
@@ -65,14 +66,13 @@ def check_labels(corpora: Mapping[str, Corpus], *, is_redrawn: bool = False) -> 
         raise DataError("\n".join(problems))
 
 
-def _blank(split: str, labels: Sequence[str]) -> Iterator[str]:
-    blank = [str(number) for number, label in enumerate(labels, start=1) if not label.strip()]
+def blank_examples(split: str, lines: Sequence[str], problem: str, remedy: str) -> Iterator[str]:
+    """Say how many examples of a split are blank in a role, and which come first."""
+    blank = [str(number) for number, line in enumerate(lines, start=1) if not line.strip()]
     if blank:
         more = ", ..." if len(blank) > _NUM_SHOWN else ""
-        yield (
-            f"{split}: {len(blank)} of {len(labels)} examples have no label (example "
-            f"{', '.join(blank[:_NUM_SHOWN])}{more}); give each one, or remove the example from all files"
-        )
+        named = f"{', '.join(blank[:_NUM_SHOWN])}{more}"
+        yield f"{split}: {len(blank)} of {len(lines)} examples have {problem} (example {named}); {remedy}"
 
 
 def _useless_labels(labels: Sequence[str]) -> Iterator[str]:

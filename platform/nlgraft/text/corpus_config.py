@@ -541,13 +541,18 @@ def digest(config: CorpusConfig) -> dict[str, Any]:
         elif isinstance(files, TextFiles):
             content[split] = {role: file_digest(path) for role, path in files.streams().items()}
         else:
-            content[split] = {"test_set": files, "md5": _test_set_md5(files)}
+            content[split] = {"test_set": files, "md5": list(sacrebleu_dataset(files).md5 or [])}
     return content
 
 
-def _test_set_md5(name: str) -> list[str]:
+def sacrebleu_dataset(name: str) -> Any:
+    """Look up a test set of sacreBLEU.
+
+    Raises:
+        DataError: There is none of this name.
+    """
     from sacrebleu.dataset import DATASETS  # takes 0.2 s to import
 
     if name not in DATASETS:
         raise DataError(f"{name}: sacreBLEU knows no such test set; `sacrebleu --list` names them")
-    return list(DATASETS[name].md5 or [])
+    return DATASETS[name]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,7 +19,7 @@ from nlgraft.text.conlang.tasks import perfect_translations
 from nlgraft.text.corpora import Corpus, corpus_report, load_corpus, read_corpus, report_json, write_corpus
 from nlgraft.text.corpus_checks import round_trip_warning
 from nlgraft.text.corpus_config import ConlangConfig, CorpusConfig
-from nlgraft.text.files import write_json
+from nlgraft.text.files import read_json, write_json
 from nlgraft.text.tokenizers import SentencePiece, Tokenizer, train_sentencepiece
 from nlgraft.text.word_tokenizers import ContextTokenizer, WordPiece
 from nlgraft.training.train_config import TrainConfig
@@ -176,4 +175,4 @@ def read_encoded(directory: Path, split: str) -> Encoded:
 
 def vocab_sizes(encoded: Path) -> dict[str, int]:
     """Read the size of the vocabulary of each encoded stream."""
-    return json.loads((encoded / REPORT_FILE).read_text("utf-8"))["vocab_sizes"]
+    return read_json(encoded / REPORT_FILE)["vocab_sizes"]
