@@ -44,12 +44,6 @@ def test_two_seeds_and_segments():
     assert comparison.notes == ()
 
 
-def test_the_difference_is_the_difference_of_the_means():
-    a = {1: trial([1, 2]), 2: trial([3, 4])}
-    b = {1: trial([0, 0]), 2: trial([1, 0])}
-    assert compare(a, b).difference == pytest.approx((1.5 + 3.5) / 2 - (0 + 0.5) / 2)
-
-
 def test_the_test_of_the_study_gives_p_and_nothing_else():
     a, b = {1: noise(1, 1.0), 2: noise(2, 1.0)}, {1: noise(3), 2: noise(4)}
     bootstrapped, exchanged = (

@@ -47,7 +47,8 @@ class Segments:
 
     num: int
     digest: str
-    sketch: str
+    # The digest tells sets apart; a ledger may hold more or fewer hashes of the same segments.
+    sketch: str = field(compare=False)
 
     @classmethod
     def of(cls, segments: Sequence[str]) -> Segments:
@@ -66,8 +67,10 @@ class Segments:
         It is estimated below the hash up to which both sketches are whole, so that a small part of a large
         set is found: 200 of 5,000 segments have some 20 hashes there, all of them the larger set's as well.
         """
+        # Sketches of equal sets are equal, but very small sets would share too few hashes below.
         if self.digest == other.digest:
             return True
+        # A sketch holds the smallest hashes only: beyond its end nothing is known of a line.
         ends = [max(part._hashes) for part in (self, other) if 0 < len(part._hashes) < part.num]
         first, second = (
             {key for key in part._hashes if not ends or key <= min(ends)} for part in (self, other)
@@ -304,7 +307,9 @@ def training_of(study: Study, cell: Cell) -> Training:
         stage.name: [
             stage.num_steps,
             stage.size.tokens_per_step,
+            # Sizes within a factor of two are alike: arms add a few parameters.
             (stage.size.num_parameters or 0).bit_length(),
+            # A pretraining per seed has other noise than one that all seeds share.
             *([] if stage.seed == _ANY_SEED else ["once for all seeds"]),
         ]
         for stage in trained
@@ -370,6 +375,7 @@ def record(store: ArtifactStore, entry: Entry, past: History) -> None:
     """Write an analysis to the ledger, before it is shown; one that says nothing new is not written again."""
     if any(replace(past_entry, time=entry.time) == entry for past_entry in past.entries.values()):
         return
+    # The number is taken by writing it, so that drivers agree on an order without a lock.
     journal, number = open_ledger(store), past.last + 1
     while not journal.append(number, entry):  # another driver may have taken the number
         number = journal.read().last + 1

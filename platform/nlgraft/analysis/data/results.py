@@ -96,6 +96,7 @@ class Results:
     @classmethod
     def read(cls, study: Study, store: ArtifactStore) -> Self:
         """Read what the store holds of a study; trials that have not ended are planned or running."""
+        # Asked once: a lease per stage would be a request for each trial.
         busy = store.leases.busy()
         granted = read_granted(study, store)
         cell_results = with_early_learning(

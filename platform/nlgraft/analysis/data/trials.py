@@ -66,6 +66,7 @@ def by_document(rows: Array, documents: Sequence[str] | None) -> Array:
     """
     if documents is None or len(documents) != len(rows):
         return rows
+    # Sorted names give the same order in every trial, whatever the order of lines.
     names, index = np.unique(np.array(documents), return_inverse=True)
     summed = np.zeros((len(names), rows.shape[1]))
     np.add.at(summed, index, rows)
@@ -180,6 +181,7 @@ class CellResult:
         No interval over seeds includes the variance that they cause. Empty below two finished replicates.
         """
         finished = [trial.seeded for trial in self.finished]
+        # With one seed everything is trained once, which says nothing.
         if len(finished) < 2:
             return {}
         return {

@@ -156,6 +156,7 @@ class Comparer:
             differences[:] = differences[0]
         empty = replace(empty, difference=float(differences.mean()))
         reason = _why_unpaired(rows)
+        # Before the resamples: nothing can be drawn from constants, and their difference is certain.
         if empty.difference != empty.null and _are_constant(rows):
             low = high = _known(empty.difference)
             notes.append("identical for every seed")

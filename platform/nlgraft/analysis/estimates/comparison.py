@@ -160,6 +160,7 @@ class Comparison:
         """
         if self.open_because or self.basis == "exploratory" or self.difference is None:
             return None
+        # Without noise to predict from, the next look is the only advice.
         first = min(self.later_levels, default=None)
         if not self.looks or self.estimate is None:
             return first - self.num_seeds if first is not None and first > self.num_seeds else None
@@ -202,6 +203,7 @@ class Comparison:
         """
         if self.ci is None or self.num_seeds < _FEW or self.open_because or self.is_exact:
             return None
+        # Two one-sided tests at half of alpha support a margin as wide as the farther end.
         farthest = max(map(abs, self.ci))
         if farthest == 0:
             return 0.0
@@ -263,6 +265,7 @@ class Comparison:
             is_up: True if more is better.
             is_corrected: If true, Holm-adjusted p-values decide.
         """
+        # Seeds beside the looks are shown, but decide nothing.
         if not (self.looks or self.is_exact):
             return "open"
         if self.difference is not None and self.is_significant(alpha, is_corrected=is_corrected):

@@ -87,6 +87,7 @@ def expected_best(result: Results, cell: CellResult) -> ExpectedBest | None:
     ]
     if len(scores) < _FEW:
         return None
+    # Leaving failed trials out would make a search that fails often look cheap.
     values = np.array(scores + [min(scores)] * (len(ended) - len(scores)))
     seed_variance = _seed_variance(result, objective.metric)
     steps = [last for trial in ended if (last := _last_step(trial)) is not None]

@@ -163,6 +163,7 @@ def _shares(
     total = sum(importances.values())
     if importance is None or total <= 0:
         return {}, {}
+    # A fixed seed: a report that is made again shows the same figures.
     rng = np.random.default_rng(_RANDOM_SEED)
     values = np.array([value for _, value in tried])
     shuffled = [

@@ -235,6 +235,7 @@ class ComparedResults(Results):
     def _declared(self, question: Question) -> Comparison:
         """Answer a question by this study alone, with Holm's correction if it belongs to a family."""
         comparison = self._compared(question)
+        # The family may ask the same from the other side: the correction is shared, figures are not.
         if question.key in self._adjusted:
             adjusted = self._adjusted[question.key]
             return replace(
@@ -311,6 +312,7 @@ class ComparedResults(Results):
         """
         settings = self.study.analysis
         largest = max((len(family) for family in self._families), default=0)
+        # With too few resamples Holm could never reach alpha in a large family.
         return max(settings.samples, math.ceil(_SAMPLES_AT_LEVEL * largest / settings.alpha))
 
     @cached_property

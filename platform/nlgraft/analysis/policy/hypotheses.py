@@ -116,6 +116,7 @@ def compare_systems(
     segments = Segments.of(scored_lines([], references))
     past = History({}) if store is None else history(store, segments)
     past_rules = Rules(past.entries.values())
+    # The system with the fewest files sets the first look, which all pairs can then take.
     num_seeds = max(_FEWEST_SEEDS, min(len(system.lines) for system in read))
     own_plan = Plan(seeds=tuple(range(1, 4 * num_seeds + 1)), looks=(num_seeds, 2 * num_seeds, 4 * num_seeds))
     comparer = Comparer(samples=_SAMPLES, alpha=ALPHA)

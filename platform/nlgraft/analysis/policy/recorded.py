@@ -122,6 +122,7 @@ class RecordedResults(ComparedResults):
             return None
         if (metric, kinds) not in self._fresh_priors:
             entries = self._past_of(metric).whole.values()
+            # A variant of this study shares its trials, so that its noise would be counted twice.
             others = [entry for entry in entries if entry.study != self.study.name]
             judged = dict.fromkeys(self._keys.values(), self.own_plan.seeds)
             prior = prior_from(others, metric, kinds, judged)
@@ -221,6 +222,7 @@ class RecordedResults(ComparedResults):
         entry = answered(entry, past.entries.values())
         try:
             record(self.store, entry, past)
+        # A store that is read only can still be reported on; the report says that it was not entered.
         except (OSError, StoreError) as error:
             return Analysis(entry, past, str(error))
         return Analysis(entry, past)
@@ -235,6 +237,7 @@ class RecordedResults(ComparedResults):
             by_segments.setdefault(segments, []).extend(
                 self._ledger_question(question, name) for question in questions
             )
+        # A study whose families are empty enters its main lines as well, since their scores are shown.
         on_main = by_segments.setdefault(self._segments_of(main), [])
         on_main += [self._ledger_effect(effect, f"{EFFECTS}{main}") for effect in super().effects()]
         on_main += self._shown_beside(on_main)
@@ -329,6 +332,7 @@ class RecordedResults(ComparedResults):
         for cell in self.cells if scores else ():
             values = {seed: score.value for seed, score in cell.measured(main).items()}
             config = self._configs[cell.cell.label]
+            # The same settings come first: their scores are the likeliest to be the same question.
             alike = sorted(scores, key=lambda seen: seen[2] != config)
             # One score may tie by chance, between cells of unlike settings.
             same = (

@@ -208,6 +208,7 @@ class Rules:
 
     def add(self, entry: Entry) -> None:
         """Take the next entry into account."""
+        # What declared nothing and showed nothing can have led to no question.
         if not entry.has_shown:
             return
         self._levels = []
@@ -227,6 +228,7 @@ class Rules:
                 self.declarations[index].take(question)
             if question.signature is not None:
                 self._signatures.setdefault(question.metric, question.signature)
+        # Cells of one study are seen together, so that arms keep the seeds of their baseline.
         plan = self.plan([entry.baseline], entry.plan)
         for cell in entry.cells:
             self.seen.setdefault(cell, plan)
@@ -273,6 +275,7 @@ class Rules:
         rest = max(ALPHA, self.declarations[0].entry.alpha) - first
         passed_on = 0.0
         for index, declaration in enumerate(self.declarations):
+            # 1 / (k (k + 1)) sums to one: however many declarations follow, something is left for each.
             budget = passed_on + (rest / (index * (index + 1)) if index else first)
             self._levels.append(min(budget, declaration.entry.alpha))
             passed_on = budget if declaration.is_decided(self._levels[-1]) else 0.0

@@ -81,6 +81,7 @@ class SequentialResults(RecordedResults):
         for look, following in itertools.pairwise(self.run_looks):
             view = self._up_to(granted)
             due = {cell.cell.label for cell in view.cells if granted[cell.cell.label] == look}
+            # A crashed seed may be run again: no cell is stopped on seeds that are not all there.
             due -= {cell.cell.label for cell in view.cells if cell.state != "finished"}
             chances = view._chances()
             reasons |= {label: _why_settled(label, chances) for label in due}
