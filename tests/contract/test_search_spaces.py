@@ -41,7 +41,7 @@ def _read(path: Path, *overrides: str) -> Study:
 
 @pytest.fixture(scope="module", autouse=True)
 def _each_file_and_text_once() -> Iterator[None]:
-    """A study is parsed once for all its scales; of constructed text the beginning is made, for all studies."""
+    """A study is parsed once for its scales; of constructed text the beginning is made, for all studies."""
     generate = kind_checks.generate
 
     @functools.cache
