@@ -13,7 +13,6 @@ from nlgraft.stages.config_parts import (
     MaskedLMConfig,
     PhaseConfig,
     ScoreConfig,
-    SystemConfig,
     UpstreamPhaseConfig,
     VectorsConfig,
     defaulting,
@@ -128,8 +127,6 @@ CUT_EDGES = {"decoder": 0.2, "encoder": 0.05}
 """Probability of a cut that splits off a single character, in targets and in sources (authors' code)."""
 NEW_MASK_RATE = 0.5
 """Share of the generated tokens that are masked and predicted; the others are input (authors' code)."""
-MASK_RATES = {"denoising": 0.35, "masked_tokens": 0.15}
-"""Share of masked tokens (Liu et al. 2020, mBART; Devlin et al. 2019)."""
 
 
 class DataConfig(StrictConfig):
@@ -312,7 +309,7 @@ class TransferConfig(StrictConfig):
     independent_encoder has a first phase of its own instead."""
 
 
-class Config(SystemConfig):
+class Config(StrictConfig):
     """A trial: pretrain on domain A, exchange the vocabulary, finetune and test on domain B."""
 
     READ_WHEN: ClassVar[ReadWhen] = READ_WHEN

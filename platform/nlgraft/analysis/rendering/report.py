@@ -152,7 +152,7 @@ def _metrics_beside(result: RecordedResults) -> dict[str, Any]:
 
 def html_table(table: typesetting.Table, caption: str) -> str:
     """Render one table as HTML, without a page around it."""
-    macros: Any = _template("table.html.j2").module
+    macros: Any = template("table.html.j2").module
     return macros.show(table, caption)
 
 
@@ -176,7 +176,8 @@ def comparison_frame(result: RecordedResults) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=titles, dtype=object)
 
 
-def _template(name: str) -> jinja2.Template:
+def template(name: str) -> jinja2.Template:
+    """Load a template of this folder; HTML is escaped, of Markdown what is put in is made inert."""
     import jinja2  # which Python's callers need not pay for
 
     is_html = name.endswith(".html.j2")
@@ -194,7 +195,7 @@ def _template(name: str) -> jinja2.Template:
 
 
 def _markdown(result: RecordedResults) -> str:
-    return _template("report.md.j2").render(describe(result))
+    return template("report.md.j2").render(describe(result))
 
 
 def _html(result: RecordedResults) -> str:
@@ -208,7 +209,7 @@ def _html(result: RecordedResults) -> str:
     facts["num_series"] = drawing.NUM_SERIES
     facts["examples"] = examples_of(result, _MOST_CELLS_WITH_TEXT)
     facts["num_examples"] = _NUM_EXAMPLES
-    return _template("report.html.j2").render(facts)
+    return template("report.html.j2").render(facts)
 
 
 def _comparison_csv(result: RecordedResults) -> str:
