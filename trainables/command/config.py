@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Literal
 
+from annotated_types import Ge, Le
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
 from nlgraft.basics.errors import ContractError, nearest
@@ -68,9 +69,11 @@ class SettingConfig(StrictConfig):
     @property
     def annotation(self) -> Any:
         """The type of the setting's values, for pydantic."""
-        bounds = {"ge": self.min, "le": self.max}
-        given = {name: bound for name, bound in bounds.items() if bound is not None}
-        kind: Any = Literal[self.choices] if self.choices else Annotated[_TYPES[self.type], Field(**given)]
+        kind: Any = Literal[self.choices] if self.choices else _TYPES[self.type]
+        if self.min is not None:
+            kind = Annotated[kind, Ge(self.min)]
+        if self.max is not None:
+            kind = Annotated[kind, Le(self.max)]
         return kind | None if self.default is None else kind
 
     def problem(self, name: str) -> str | None:

@@ -65,9 +65,9 @@ def _command(
     num_bytes = sum((root / file).stat().st_size for file in files_of(config.data.directory, stage.code))
     if num_bytes > _MOST_BYTES:
         raise DataError(
-            f"{config.data.directory}: stages.{name} would copy {num_bytes // 10**6} MB for every run, and at "
-            f"most {_MOST_BYTES // 10**6} are allowed; give data under data.files, which are read where they "
-            "are, and in code the patterns of the script's own files"
+            f"{config.data.directory}: stages.{name} would copy {num_bytes // 10**6} MB for every run, and "
+            f"at most {_MOST_BYTES // 10**6} are allowed; give data under data.files, which are read in "
+            "place, and in code the patterns of the script's own files"
         )
     named = {file: path for file, path in config.data.files.items() if f"data.{file}" in stage.placeholders}
     settings = CommandSettings(

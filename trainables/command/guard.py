@@ -31,7 +31,9 @@ def main(patience_s: float, command: list[str]) -> int:
         return 127
 
     def end_when_closed() -> None:
-        sys.stdin.buffer.read()
+        # Not sys.stdin: Python could not end while a thread reads it.
+        while os.read(0, 1):
+            pass
         _signal_all(process.pid, mark, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             process.wait(patience_s)

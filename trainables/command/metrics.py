@@ -10,7 +10,7 @@ METRICS = {
         unit="s",
         split=None,
         is_time=True,
-        description="Time of the trial's commands, each when it was run.",
+        description="Time of the commands that write metrics.",
     ),
 }
 """Metrics by name; `Config.declared_by` adds those of a study."""

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,14 +27,15 @@ from nlgraft.evaluation.artifact import write_segments
 from nlgraft.pipeline.execute import CURVES, METRICS, Curve
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.stage import StageContext, TrialStopped
-from nlgraft.text.files import expand, write_json
+from nlgraft.text.files import expand, read_json, write_json
 from trainables.command import guard
 from trainables.command.config import ITEM, PLACEHOLDER, split_of
 from trainables.command.graph import COMMAND, SELECT, CommandSettings, digest, files_of
 
-LOG = "log.txt"
-KEPT, WRITTEN = "kept", "metrics"
-"""Folders of a command's artifact: the files of ``keep``, and those of ``metrics``."""
+LOG, SECONDS = "log.txt", "seconds.json"
+WRITTEN, KEPT = "metrics", "kept.tar"
+"""Of a command's artifact: folder of its files of metrics; archive of those that it keeps, of any kind, which
+nlgraft packs and unpacks and never reads."""
 _POLL_S, _PATIENCE_S = 0.2, 15.0
 """How often a command is looked at; the time that it gets to end after a signal."""
 _TAIL_LINES, _TAIL_BYTES = 30, 8000
@@ -60,21 +62,31 @@ def run(context: StageContext) -> None:
             "a command runs on one worker: give it resources.cpus_per_worker or gpus_per_worker, and start "
             "several processes there by torchrun --standalone --nproc-per-node"
         )
-    work = context.directory / "work"
+    work, needs = context.directory / "work", context.directory / "needs"
     _copy(context.locations["directory"], context.locations["patterns"], work, settings.code)
     texts = {name: str(value) for name, value in settings.values.items()}
     texts |= {f"data.{name}": str(expand(path)) for name, path in context.locations["data"].items()}
-    texts |= {f"needs.{name}": str(path.absolute() / KEPT) for name, path in inputs.needs.items()}
+    for name, directory in inputs.needs.items():
+        if (directory / KEPT).exists():
+            with tarfile.open(directory / KEPT) as archive:
+                archive.extractall(needs / name, filter="data")
+            texts[f"needs.{name}"] = str((needs / name).absolute())
     texts |= {"seed": str(context.seed)}
     environment = {name: _filled(text, texts) for name, text in settings.environment.items()}
     started = time.perf_counter()
     curves = _execute(context, work, _words(settings, texts), environment)
-    write_json(context.directory / METRICS, {"command_s": {"value": time.perf_counter() - started}})
+    write_json(context.directory / SECONDS, {"command_s": time.perf_counter() - started})
     write_json(context.directory / CURVES, curves)
     read_scores(work, settings.metrics)
-    for folder, patterns in ((KEPT, settings.keep), (WRITTEN, settings.metrics)):
-        _keep(work, patterns, context.directory / folder)
-    shutil.rmtree(work)
+    for name in settings.metrics:
+        (context.directory / WRITTEN / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(work / name, context.directory / WRITTEN / name)
+    if settings.keep:
+        with tarfile.open(context.directory / KEPT, "w", dereference=True) as archive:
+            for name in _matching(work, settings.keep):
+                archive.add(work / name, name)
+    for scratch in (work, needs):
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _copy(directory: str, patterns: Sequence[str], work: Path, planned: str) -> None:
@@ -276,16 +288,17 @@ def _read_items(name: str, text: str, items: dict[str, dict[str, float]]) -> Non
             raise CommandFailed(f"{where}: value {value!r} is not a number") from error
 
 
-def _keep(work: Path, patterns: Sequence[str], folder: Path) -> None:
+def _matching(work: Path, patterns: Sequence[str]) -> list[str]:
+    """List the files that a command wrote, or read, by patterns of which each matches one."""
     names = [path.relative_to(work).as_posix() for path in _files(work)]
+    matching: dict[str, None] = {}
     for pattern in patterns:
-        matching = [name for name in names if fnmatch(name, pattern)]
-        if not matching:
+        found = [name for name in names if fnmatch(name, pattern)]
+        if not found:
             there = ", ".join(names[:_NUM_NAMED])
             raise CommandFailed(f"keep: no file matches {pattern!r}; its directory holds {there}")
-        for name in matching:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(work / name, folder / name)
+        matching |= dict.fromkeys(found)
+    return list(matching)
 
 
 def _files(directory: Path) -> list[Path]:
@@ -300,12 +313,14 @@ def select(context: StageContext) -> None:
         FloatingPointError: A metric is NaN or infinite.
     """
     settings, inputs = SELECT.read(context)
-    found = Scores()
+    found, seconds = Scores(), 0.0
     for stage, files in settings.files:
-        scores = read_scores(inputs.writing[stage] / WRITTEN, files)
+        directory = inputs.writing[stage]
+        seconds += read_json(directory / SECONDS)["command_s"]
+        scores = read_scores(directory / WRITTEN, files)
         found.values |= scores.values
         found.items |= scores.items
-    metrics: dict[str, dict[str, Any]] = {}
+    metrics: dict[str, dict[str, Any]] = {"command_s": {"value": seconds}}
     for name, key in settings.keys.items():
         split, rest = split_of(name), name.partition("/")[2]
         is_per_item = rest.startswith(ITEM)
