@@ -1,4 +1,4 @@
-"""Scripts of seconds: the shell toy that comes with nlgraft, alone and behind a stage that prepares its items."""
+"""The shell toy that comes with nlgraft, alone and behind a stage that prepares its items."""
 
 from __future__ import annotations
 
