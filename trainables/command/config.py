@@ -53,9 +53,9 @@ class SettingConfig(StrictConfig):
     """Type of its values."""
     default: Value | None
     """Value where a study sets none; null: the script's own, the setting is left out of the command."""
-    unit: str = ""
+    unit: str | None = None
     """Unit of the value."""
-    description: str = ""
+    description: str | None = None
     """What it does."""
     min: float | None = None
     """Lowest number allowed."""
@@ -97,7 +97,7 @@ class MetricConfig(StrictConfig):
     """Which way is better."""
     unit: str = "points"
     """Unit of the value."""
-    description: str = ""
+    description: str | None = None
     """What is measured."""
     key: str | None = None
     """Its name in the script's file; null: the same."""
@@ -254,7 +254,7 @@ def _with_settings(declared: str) -> type[Config]:
     settings = TypeAdapter(dict[str, SettingConfig]).validate_json(declared)
     fields: dict[str, Any] = {}
     for name, setting in settings.items():
-        text = f"{setting.description} ({setting.unit})" if setting.unit else setting.description
+        text = " ".join(filter(None, (setting.description, setting.unit and f"Unit: {setting.unit}.")))
         fields[name] = (setting.annotation, Field(default=setting.default, description=text))
     with warnings.catch_warnings():
         # A setting called copy or json hides a method of pydantic that nothing calls here.
@@ -279,5 +279,5 @@ def _metric(name: str, metric: MetricConfig) -> Metric:
         direction=metric.direction,
         unit=metric.unit,
         split=split_of(name),
-        description=metric.description,
+        description=metric.description or "",
     )

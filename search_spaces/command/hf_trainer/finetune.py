@@ -3,7 +3,6 @@
 import csv
 import json
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 from transformers import (
@@ -69,7 +68,10 @@ with open(ours.data, newline="") as file:
     rows = list(csv.DictReader(file))
 if ours.model:
     tokenizer = AutoTokenizer.from_pretrained(ours.model)
-    encode = lambda texts: tokenizer(texts, padding="max_length", truncation=True, max_length=LENGTH)
+
+    def encode(texts):
+        return tokenizer(texts, padding="max_length", truncation=True, max_length=LENGTH)
+
     model = AutoModelForSequenceClassification.from_pretrained(ours.model, num_labels=len(LABELS))
 else:
     encode = Letters()

@@ -234,7 +234,7 @@ def test_a_search_trial_has_no_metric_of_the_test_set(code: Path, store: Artifac
 def test_words_are_filled_in_without_a_shell(code: Path, store: ArtifactStore) -> None:
     (code / "run.py").write_text(SCRIPT + "import os; print(os.environ['WHO'], os.environ.get('NAME'))\n")
     changes = {
-        "base.stages.train.command": "python run.py 'x={{$HOME}} {name}' {settings} --b={name} y={seed} --a={{}}",
+        "base.stages.train.command": "python run.py 'x={{$HOME}} {name}' {settings} b={name} y={seed} a={{}}",
         "base.stages.train.environment": {"WHO": "seed {seed}", "NAME": "{name}"},
         "base.stages.train.setting": "--{name}={value}",
         "base.declare.name.default": "two words; $(exit)",
@@ -243,7 +243,7 @@ def test_words_are_filled_in_without_a_shell(code: Path, store: ArtifactStore) -
     ran(graph, store)
     called, environment = (store.fetch(graph.find("train")) / LOG).read_text().splitlines()
     name = "two words; $(exit)"
-    assert called == f"called with x={{$HOME}} {name} --lr=0.5 --optimizer=adam --b={name} y=1 --a={{}}"
+    assert called == f"called with x={{$HOME}} {name} --lr=0.5 --optimizer=adam b={name} y=1 a={{}}"
     assert environment == f"seed 1 {name}"
 
 
