@@ -22,8 +22,6 @@ from nlgraft.text.files import InputPath
 
 PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 """A name in braces; doubled braces stand for themselves."""
-RESULTS = "results"
-"""Name of the stage that selects the metrics, which no stage of a study may have."""
 ITEM = "item."
 """Begins the name of a metric, behind its split, that has a value for each item."""
 Value = int | float | str | bool
@@ -76,17 +74,14 @@ class SettingConfig(StrictConfig):
             kind = Annotated[kind, Le(self.max)]
         return kind | None if self.default is None else kind
 
-    def problem(self, name: str) -> str | None:
-        """Explain why the declaration contradicts itself; None if it does not."""
-        kinds = (int, float) if self.type == "float" else (_TYPES[self.type],)
-        if wrong := [choice for choice in self.choices if type(choice) not in kinds]:
-            return f"declare.{name}.choices: {wrong[0]!r} is not of type {self.type}"
-        if (self.min is not None or self.max is not None) and self.type not in ("int", "float"):
-            return f"declare.{name}: min and max are for numbers, not for type {self.type}"
+    def problem(self) -> str | None:
+        """Explain why its own default is refused; None if it is not."""
         try:
             TypeAdapter[Any](self.annotation).validate_json(canonical_json(self.default), strict=True)
         except ValidationError as error:
-            return f"declare.{name}.default: {self.default!r} is not allowed: {error.errors()[0]['msg']}"
+            return error.errors()[0]["msg"].lower()
+        except TypeError:
+            return f"min and max are for numbers, not for type {self.type}"
         return None
 
 
@@ -101,6 +96,13 @@ class MetricConfig(StrictConfig):
     """What is measured."""
     key: str | None = None
     """Its name in the script's file; null: the same."""
+
+    def of(self, name: str) -> Metric:
+        """Describe the metric of this name, which begins with its split if it has one."""
+        split: Any = name.partition("/")[0] if "/" in name else None
+        return Metric(
+            direction=self.direction, unit=self.unit, split=split, description=self.description or ""
+        )
 
 
 class StageConfig(StrictConfig):
@@ -127,15 +129,10 @@ class StageConfig(StrictConfig):
     """Longest time that it may run: seconds, or ``2h30m``; null: no limit."""
 
     @property
-    def texts(self) -> tuple[str, ...]:
-        """All texts with placeholders."""
-        return (self.command, *self.environment.values())
-
-    @property
     def placeholders(self) -> set[str]:
         """Names in braces."""
-        found = (match[1] for text in self.texts for match in PLACEHOLDER.finditer(text))
-        return {name for name in found if name is not None}
+        text = "\n".join((self.command, *self.environment.values()))
+        return {match[1] for match in PLACEHOLDER.finditer(text)} - {None}
 
 
 class Settings(StrictConfig):
@@ -164,20 +161,17 @@ class Config(SystemConfig):
     @classmethod
     def declared_by(cls, base: Any) -> tuple[type[Config], dict[str, Metric]]:
         """Return the config class and the metrics of a study, as far as its ``base`` can be read."""
-        declared, metrics = (_readable(part, base) for part in ("declare", "metrics"))
-        config_type = cls
-        if declared is not None:
-            plain = {name: setting.model_dump(mode="json") for name, setting in declared.items()}
-            config_type = _with_settings(canonical_json(plain))
-        return config_type, {name: _metric(name, metric) for name, metric in (metrics or {}).items()}
+        declared, metrics = _read("declare", base), _read("metrics", base)
+        is_usable = declared is not None and not any(setting.problem() for setting in declared.values())
+        config_type = _with_settings(canonical_json(base.get("declare", {}))) if is_usable else cls
+        return config_type, {name: metric.of(name) for name, metric in (metrics or {}).items()}
 
     def read_by(self, stage: StageConfig) -> dict[str, Value]:
         """Return the values of the settings that a command reads, without those that have no value."""
         values = self.settings.model_dump(mode="json")
-        everywhere = set().union(*(other.placeholders for other in self.stages.values()))
-        names = stage.placeholders & values.keys()
-        if "settings" in stage.placeholders:
-            names |= values.keys() - everywhere
+        names = {*stage.placeholders}
+        if "settings" in names:
+            names |= values.keys() - set().union(*(other.placeholders for other in self.stages.values()))
         return {
             name: values[name]
             for name, setting in self.declare.items()
@@ -188,64 +182,43 @@ class Config(SystemConfig):
 
     def _problems(self) -> Iterator[str]:
         declared = list(self.declare)
-        reserved = [f"declare.{name}" for name in _RESERVED if name in self.declare]
-        reserved += [f"stages.{RESULTS}"] * (RESULTS in self.stages)
-        reserved += [f"metrics.{name}" for name in self.metrics if name.startswith(ITEM)]
-        yield from (f"{name}: the name is taken; give another" for name in reserved)
         for name, setting in self.declare.items():
-            if problem := setting.problem(name):
-                yield problem
+            if name in _RESERVED:
+                yield f"declare.{name}: the name is taken; give another"
+            if problem := setting.problem():
+                yield f"declare.{name}.default: {setting.default!r} is refused: {problem}"
             for other in setting.when.keys() - {*declared}:
                 yield f"declare.{name}.when: there is no setting {other!r}. {nearest(other, declared)}"
         before: list[str] = []
         for name, stage in self.stages.items():
             for other in {*stage.needs} - {*before}:
                 yield f"stages.{name}.needs: no stage {other!r} before it. {nearest(other, before)}"
-            yield from self._placeholder_problems(name, stage)
+            allowed = [*declared, *_RESERVED, *(f"data.{file}" for file in self.data.files)]
+            allowed += [f"needs.{other}" for other in stage.needs]
+            for placeholder in sorted(stage.placeholders - {*allowed}):
+                hint = f"{nearest(placeholder, allowed)}; braces of the command itself are doubled: {{{{ }}}}"
+                yield f"stages.{name}: {{{placeholder}}} stands for nothing. {hint}"
+            if not stage.metrics and not any(name in other.needs for other in self.stages.values()):
+                yield f"stages.{name} writes no metrics, and no stage needs it"
+            try:
+                shlex.split(stage.command)
+            except ValueError as error:
+                yield f"stages.{name}.command: {error}"
             before.append(name)
         used = set().union(*(stage.placeholders for stage in self.stages.values()))
         if "seed" not in used:
             yield "no command of stages has {seed}, so all replicates would be one run: give it to the script"
-        if unread := {*declared} - used if "settings" not in used else set():
-            names = ", ".join(sorted(unread))
-            yield f"no command of stages reads {names}: write {{NAME}} or {{settings}} there"
-        needed = {other for stage in self.stages.values() for other in stage.needs}
-        for name in self.stages.keys() - needed:
-            if not self.stages[name].metrics:
-                yield f"stages.{name} writes no metrics, and no stage needs it"
-        files = [file for stage in self.stages.values() for file in stage.metrics]
-        per_item = [name for name in self.metrics if name.partition("/")[2].startswith(ITEM)]
-        if per_item and not any(file.endswith(".csv") for file in files):
-            yield f"{per_item[0]} has a value for each item, and no stage has a .csv file in its metrics"
-
-    def _placeholder_problems(self, name: str, stage: StageConfig) -> Iterator[str]:
-        needed = [f"needs.{other}" for other in stage.needs if other in self.stages]
-        data = [f"data.{file}" for file in self.data.files]
-        allowed = [*self.declare, "seed", "settings", *data, *needed]
-        for placeholder in sorted(stage.placeholders - {*allowed}):
-            yield (
-                f"stages.{name}: {{{placeholder}}} stands for nothing. {nearest(placeholder, allowed)}; "
-                "braces of the command itself are doubled: {{ }}"
-            )
-        for place in sorted(stage.placeholders & {*needed}):
-            if not self.stages[place.removeprefix("needs.")].keep:
-                yield f"stages.{name}: {{{place}}} is a stage that keeps nothing; give it keep"
-        try:
-            shlex.split(stage.command)
-        except ValueError as error:
-            yield f"stages.{name}.command: {error}"
+        if "settings" not in used and (unread := sorted({*declared} - used)):
+            yield f"no command of stages reads {', '.join(unread)}: write {{NAME}} or {{settings}} there"
 
 
-def _readable(part: str, base: Any) -> Any:
+def _read(part: str, base: Any) -> Any:
     """Read a part of ``base``; None if it is refused, which is reported with the config."""
-    values = base.get(part, {}) if isinstance(base, Mapping) else {}
     adapter = TypeAdapter[Any](Config.model_fields[part].annotation)
     try:
-        read = adapter.validate_json(canonical_json(values), strict=True)
-    except (ValidationError, ContractError):
+        return adapter.validate_json(canonical_json(base.get(part, {})), strict=True)
+    except (AttributeError, ValidationError, ContractError):
         return None
-    is_usable = part != "declare" or not any(setting.problem(name) for name, setting in read.items())
-    return read if is_usable else None
 
 
 @lru_cache(maxsize=64)
@@ -267,17 +240,3 @@ def _with_settings(declared: str) -> type[Config]:
         if setting.when
     }
     return config_type
-
-
-def split_of(metric: str) -> Literal["dev", "test"] | None:
-    """Return the split that a metric is computed on, by its name."""
-    return "dev" if metric.startswith("dev/") else "test" if metric.startswith("test/") else None
-
-
-def _metric(name: str, metric: MetricConfig) -> Metric:
-    return Metric(
-        direction=metric.direction,
-        unit=metric.unit,
-        split=split_of(name),
-        description=metric.description or "",
-    )

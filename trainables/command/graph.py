@@ -18,13 +18,11 @@ from nlgraft.basics.errors import DataError
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
-from nlgraft.text.files import expand, file_digest, unreadable
-from trainables.command.config import RESULTS, Config, StageConfig, Value, split_of
+from nlgraft.text.files import expand, file_digest
+from trainables.command.config import Config, StageConfig, Value
 
 _LEFT_OUT = ("__pycache__", "node_modules", "mlruns", "nlgraft_store", "wandb")
 _STUDY = re.compile(rb"^system: *[\"']?trainables\.command\b", re.M)
-_MOST_BYTES = 500_000_000
-"""Most that is copied for every run of a command."""
 
 
 def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
@@ -39,18 +37,23 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
         The graph; its result holds the metrics.
 
     Raises:
-        DataError: The directory or a file is missing, or the directory is too large to be copied.
+        DataError: The directory or a file is missing.
     """
     keys = {name: metric.key or name for name, metric in config.metrics.items()}
-    selected = {name: key for name, key in keys.items() if split_of(name) in (None, *splits)}
-    reported = {key: name for name, key in keys.items() if split_of(name) != "test"}
+    tested = {name for name in keys if name.startswith("test/")}
+    reported = {key: name for name, key in keys.items() if name not in tested}
     stages: dict[str, Stage] = {}
     for name, stage in config.stages.items():
         stages[name] = _command(config, name, stage, stages, reported, seed)
-    writing = {name: stages[name] for name, stage in config.stages.items() if stage.metrics}
-    files = tuple((name, config.stages[name].metrics) for name in writing)
-    settings = ResultSettings(keys=selected, files=files)
-    return StageGraph(SELECT.stage(RESULTS, settings, ResultInputs(writing=writing)))
+    writing = {name: stage for name, stage in config.stages.items() if stage.metrics}
+    settings = ResultSettings(
+        # Search trials never see a test set, whatever the script writes.
+        keys={name: key for name, key in keys.items() if "test" in splits or name not in tested},
+        files=tuple((name, stage.metrics) for name, stage in writing.items()),
+    )
+    inputs = ResultInputs(writing={name: stages[name] for name in writing})
+    # A dot, which no name of a study's own stages has.
+    return StageGraph(SELECT.stage("command.results", settings, inputs))
 
 
 def _command(
@@ -61,19 +64,13 @@ def _command(
     reported: Mapping[str, str],
     seed: int,
 ) -> Stage:
-    root = expand(config.data.directory)
-    num_bytes = sum((root / file).stat().st_size for file in files_of(config.data.directory, stage.code))
-    if num_bytes > _MOST_BYTES:
-        raise DataError(
-            f"{config.data.directory}: stages.{name} would copy {num_bytes // 10**6} MB for every run, and "
-            f"at most {_MOST_BYTES // 10**6} are allowed; give data under data.files, which are read in "
-            "place, and in code the patterns of the script's own files"
-        )
     named = {file: path for file, path in config.data.files.items() if f"data.{file}" in stage.placeholders}
+    values = config.read_by(stage)
     settings = CommandSettings(
         command=stage.command,
         setting=stage.setting,
-        values=config.read_by(stage),
+        values=values,
+        listed=tuple(name for name in values if name not in stage.placeholders),
         environment=stage.environment,
         metrics=stage.metrics,
         keep=stage.keep,
@@ -110,30 +107,23 @@ def digest(path: str, patterns: Sequence[str] = ("*",)) -> str:
 def files_of(path: str, patterns: Sequence[str]) -> list[str]:
     """List the files of a directory that match a pattern, by their paths in it, as digested and copied.
 
+    What nobody wrote for the script is left out: hidden and compiled files, caches, studies of this system.
+
     Raises:
-        DataError: It is missing or unreadable, or no file matches.
+        DataError: No file matches.
     """
     root, names = expand(path), list[str]()
-    for folder, folders, files in os.walk(root, onerror=_refuse, followlinks=True):
-        folders[:] = sorted(each for each in folders if not each.startswith(".") and each not in _LEFT_OUT)
-        for file in (Path(folder, name) for name in sorted(files)):
+    for folder, folders, files in os.walk(root, followlinks=True):
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in _LEFT_OUT]
+        for file in (Path(folder, name) for name in files):
             name = file.relative_to(root).as_posix()
-            if any(fnmatch(name, pattern) for pattern in patterns) and not _is_left_out(file):
+            is_study = file.suffix in (".yaml", ".yml") and _STUDY.search(file.read_bytes())
+            is_made = file.name.startswith(".") or file.suffix == ".pyc"
+            if not is_study and not is_made and any(fnmatch(name, pattern) for pattern in patterns):
                 names.append(name)
     if not names:
         raise DataError(f"{path}: has no file that matches {', '.join(patterns)}")
-    return names
-
-
-def _refuse(error: OSError) -> None:
-    raise DataError(unreadable(str(error.filename), error)) from error
-
-
-def _is_left_out(file: Path) -> bool:
-    """Leave out what nobody wrote for the script: hidden and compiled files, and studies of this system."""
-    if file.name.startswith(".") or file.suffix in (".pyc", ".pyo"):
-        return True
-    return file.suffix in (".yaml", ".yml") and _STUDY.search(file.read_bytes()) is not None
+    return sorted(names)
 
 
 # Settings and inputs of the stages that only this system has. No torch.
@@ -145,6 +135,8 @@ class CommandSettings(Settings):
     command: str
     setting: str
     values: dict[str, Value]
+    listed: tuple[str, ...]
+    """Settings that the command does not name, which ``{settings}`` stands for."""
     environment: dict[str, str]
     metrics: tuple[str, ...]
     keep: tuple[str, ...]

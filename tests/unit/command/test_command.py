@@ -118,10 +118,11 @@ def with_script(code: Path, script: str, **train: Any) -> Study:
             "search.space.settings.momentum.high",
             "got 2",
         ),
-        ({"base.declare.lr.default": 7}, "base", "declare.lr.default: 7.*less than or equal to 1"),
+        ({"base.declare.lr.default": 7}, "base", "declare.lr.default: 7 is refused: .*equal to 1"),
         ({"base.declare.lr.typ": "int"}, "base.declare.lr.typ", "Did you mean 'type'"),
         ({"base.declare.momentum.when": {"optimiser": ["sgd"]}}, "base", "no setting 'optimiser'.*optimizer"),
-        ({"base.declare.optimizer.choices": [1]}, "base", "choices: 1 is not of type text"),
+        ({"base.declare.optimizer.choices": ["sgd"]}, "base", "optimizer.default: 'adam' is refused"),
+        ({"base.declare.name": {"type": "text", "default": "a", "min": 1}}, "base", "min and max are for"),
         ({"base.declare.seed": {"type": "int", "default": 1}}, "base", "declare.seed: the name is taken"),
         ({"base.stages.train.command": "run {lrr} {seed}"}, "base", "{lrr} stands for.*mean 'lr'"),
         ({"base.stages.train.command": "run {settings}"}, "base", "no command of stages has {seed}"),
@@ -129,7 +130,6 @@ def with_script(code: Path, script: str, **train: Any) -> Study:
         ({"base.stages.train.command": "run '{settings} {seed}"}, "base", "No closing quotation"),
         ({"base.stages.train.needs": ["prepare"]}, "base", "no stage 'prepare' before it"),
         ({"base.stages.other": {"command": "true {seed}"}}, "base", "stages.other writes no metrics"),
-        ({"base.stages.train.metrics": ["out.jsonl"]}, "base", r"test/item.hit has a value for.*\.csv"),
         ({"base.stages.train.metrics": ["out.txt"]}, "base.stages.train.metrics", "json|jsonl|csv"),
         ({"base.stages.train.limit": "soon"}, "base.stages.train.limit", "not a duration"),
         ({"objective.metric": "dev/los"}, "objective.metric", "no metric 'dev/los'. Did you mean 'dev/loss'"),
@@ -251,11 +251,11 @@ def test_words_are_filled_in_without_a_shell(code: Path, store: ArtifactStore) -
     ("script", "words"),
     [
         ("echo working; echo 'lr too high' >&2; exit 3", "ended with status 3; it wrote last: lr too high"),
-        ("kill -9 $$", "was ended by SIGKILL, perhaps for lack of memory; it wrote nothing"),
-        ("exit 0", "wrote no out.json, which metrics names. Allowed: run.py"),
-        ("echo '{' > out.json", "out.json: not JSON .*write one JSON object"),
-        ("echo '[1]' > out.json", r"out.json: '\[1\]' is no object"),
-        ("echo '{\"dev/los\": 1}' > out.json", "no JSON file has 'dev/loss'. Did you mean 'dev/los'"),
+        ("kill -9 $$", "ended with status 137 .SIGKILL, perhaps for lack of memory.; it wrote nothing"),
+        ("exit 0", r"wrote no out.json. Allowed: run.py, run.sh"),
+        ("echo '{' > out.json", "out.json: not JSON.*; write a JSON object, such as"),
+        ("echo '[1]' > out.json", r"out.json: \[1\]; write a JSON object"),
+        ("echo '{\"dev/los\": 1}' > out.json", "nobody wrote 'dev/loss'. Did you mean 'dev/los'"),
         ("echo '{\"dev/loss\": NaN}' > out.json", "FloatingPointError: metric dev/loss is nan"),
         ("echo '{\"dev/loss\": \"low\"}' > out.json", "dev/loss is 'low', not a number"),
     ],
@@ -274,9 +274,12 @@ def test_a_failure_says_what_is_wrong_and_is_tried_again(
     ("content", "words"),
     [
         ("item,value\\na,1\\n", "items.csv, line 1: no column metric; write item,metric,value"),
-        ("item,metric,value\\na,test/item.hit,yes\\n", "items.csv, line 2: value 'yes' is not a number"),
-        ("item,metric,value\\na,test/item.hit,1\\na,test/item.hit,0\\n", "line 3: item 'a' has a value"),
-        ("item,metric,value\\na,hit,1\\n", "no CSV file has 'test/item.hit'. Allowed: hit"),
+        ("item,metric,value\\na,test/item.hit,yes\\n", "items.csv, line 2: 'yes' is not a number"),
+        (
+            "item,metric,value\\na,test/item.hit,1\\na,test/item.hit,0\\n",
+            "line 3: a second value of .* item 'a'",
+        ),
+        ("item,metric,value\\na,hit,1\\n", "nobody wrote 'test/item.hit'. Allowed: step, dev/loss, hit"),
         ("item,metric,value\\na,test/item.hit,nan\\n", "metric test/item.hit is nan"),
     ],
 )
@@ -369,6 +372,24 @@ def test_a_limit_and_an_end_take_all_processes_with_them(
         ran(graph_of(study), store)
     assert pids_in(pids)
     until(lambda: not any(is_alive(pid) for pid in pids_in(pids)))
+
+
+def test_ctrl_c_ends_the_command_of_a_trial(code: Path) -> None:
+    pids = code.parent / "pids"
+    with_script(code, TREE.format(pids=pids, end="wait"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nlgraft", "trial", "study.json", "--cell", "lr=0.5", "--seed", "1"],
+        cwd=code.parent,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    until(lambda: len(pids_in(pids)) == 3)
+    process.send_signal(signal.SIGINT)
+    _, shown = process.communicate()
+    assert process.returncode != 0
+    assert "Traceback" not in shown
+    assert [pid for pid in pids_in(pids) if is_alive(pid)] == []
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
