@@ -316,32 +316,20 @@ def _study_and_store(study: str | None, storage: str | None) -> tuple[Study | No
     return named_study, ArtifactStore.open(place or Storage().path)
 
 
-def validity(
-    study: Study,
-    num_simulations: int = 1000,
-    *,
-    collapse: float = 0.1,
-    pretraining: float = 1.0,
-    tries: int = 3,
-) -> Validity:
-    """Estimate by simulation how often a study errs and what it finds, as declared and otherwise.
+def validity(study: Study, num_simulations: int = 1000) -> Validity:
+    """Estimate by simulation how often a study that is run as declared errs, and what it finds.
 
     Args:
         study: The study.
         num_simulations: Number of simulated studies of each kind.
-        collapse: Share of seeds that end at a trivial score, where seeds collapse.
-        pretraining: Noise of a pretraining that all seeds share, as a variance in units of the seeds'.
-        tries: Reports of somebody who adds seeds or tries overrides until something is significant.
 
     Raises:
         NlgraftError: The study has no comparison, or one seed.
     """
-    from nlgraft.analysis.policy.departures import Departure
     from nlgraft.analysis.policy.validity import design_of, estimate_validity
 
-    departure = Departure(collapse, pretraining, tries)
     try:
-        return estimate_validity(design_of(load(study).alone()), num_simulations, departure)
+        return estimate_validity(design_of(load(study).alone()), num_simulations)
     except ValueError as error:
         raise NlgraftError(f"{study.name}: {error}") from error
 

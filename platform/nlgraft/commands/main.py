@@ -108,38 +108,13 @@ def plan(study: Study, tracking_uri: str | None, is_json: bool) -> None:
 @main.command("validity")
 @with_study("STUDY.yaml")
 @click.option("--simulations", default=1000, show_default=True, type=click.IntRange(min=100))
-@click.option(
-    "--collapse",
-    default=0.1,
-    show_default=True,
-    type=click.FloatRange(0, 1, max_open=True),
-    help="Share of seeds that end at a trivial score, where seeds collapse.",
-)
-@click.option(
-    "--pretraining",
-    default=1.0,
-    show_default=True,
-    type=click.FloatRange(min=0),
-    help="Noise of one pretraining for all seeds: variance, in units of the variance between seeds.",
-)
-@click.option(
-    "--tries",
-    default=3,
-    show_default=True,
-    type=click.IntRange(2, 20),
-    help="Reports, where seeds are added or overrides tried until one is significant.",
-)
 @has_json
-def validity(study: Study, simulations: int, is_json: bool, **settings: Any) -> None:
-    """Simulate how often this design errs and what it finds.
-
-    As declared, and if seeds collapse, share one pretraining, or cells, seeds and variants are added after
-    looking.
-    """
+def validity(study: Study, simulations: int, is_json: bool) -> None:
+    """Simulate how often this design errs and what it finds, run as declared."""
     from nlgraft import api
     from nlgraft.commands.terminal import validity_table
 
-    simulated = api.validity(study, simulations, **settings)
+    simulated = api.validity(study, simulations)
     if is_json:
         print_json({"study": study.variant, **simulated.to_json()})
     else:
