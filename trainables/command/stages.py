@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import logging
 import math
 import os
 import shlex
@@ -30,6 +31,8 @@ from nlgraft.text.files import expand, read_json, write_json
 from trainables.command import guard
 from trainables.command.config import ITEM, PLACEHOLDER
 from trainables.command.graph import COMMAND, SELECT, CommandSettings, digest, files_of
+
+logger = logging.getLogger(__name__)
 
 LOG, SECONDS = "log.txt", "seconds.json"
 WRITTEN, KEPT = "metrics", "kept.tar"
@@ -146,19 +149,22 @@ def _execute(
             if (reason := context.should_stop()) is not None:
                 raise TrialStopped(reason)
             if limit_s is not None and time.monotonic() - started > limit_s:
-                raise CommandFailed(f"took longer than its limit of {duration(limit_s)}{_tail(log)}")
+                raise _failure(f"took longer than its limit of {duration(limit_s)}", log)
     if process.returncode:
         hint = " (SIGKILL, perhaps for lack of memory)" * (process.returncode == _OUT_OF_MEMORY)
-        raise CommandFailed(f"ended with status {process.returncode}{hint}{_tail(log)}")
+        raise _failure(f"ended with status {process.returncode}{hint}", log)
     progress.report()
     return progress.curves
 
 
-def _tail(log: Path) -> str:
-    """The last line of a log, for messages of one line, and below that the last lines."""
+def _failure(what: str, log: Path) -> CommandFailed:
+    """Make an error of a command: the last line of its log in its first line, and below the last lines."""
     text = log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace").rstrip()
     lines = text.splitlines()[-_TAIL_LINES:]
-    return "\n".join([f"; it wrote last: {lines[-1].strip()}", *lines]) if lines else "; it wrote nothing"
+    last = f"wrote last: {lines[-1].strip()}" if lines else "wrote nothing"
+    # For the worker's log and `nlgraft trial`; records of trials have it in the traceback.
+    logger.warning("\n".join(lines))
+    return CommandFailed("\n".join([f"{what}; it {last}", *lines]))
 
 
 class _Progress:
