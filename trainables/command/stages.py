@@ -173,14 +173,14 @@ class _Progress:
     def __init__(self, context: StageContext, work: Path, files: Sequence[str]) -> None:
         self.curves: dict[str, Curve] = {}
         self._context = context
-        self._num_read = {work / name: 0 for name in files if name.endswith(".jsonl")}
+        self._lengths = {work / name: 0 for name in files if name.endswith(".jsonl")}
 
     def report(self) -> None:
-        for path, num_read in self._num_read.items():
+        for path, num_lines in self._lengths.items():
             # The last line may be half written.
             lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-            self._num_read[path] = len(lines)
-            for line in lines[num_read:]:
+            self._lengths[path] = len(lines)
+            for line in lines[num_lines:]:
                 self._report_line(line)
 
     def _report_line(self, line: bytes) -> None:
