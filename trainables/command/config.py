@@ -15,7 +15,6 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, create_mod
 from nlgraft.basics.errors import ContractError, nearest
 from nlgraft.basics.strict_config import ReadWhen, StrictConfig
 from nlgraft.pipeline.fingerprint import canonical_json
-from nlgraft.stages.config_parts import SystemConfig
 from nlgraft.study.data.part import Duration
 from nlgraft.study.data.system import Metric
 from nlgraft.text.files import InputPath
@@ -74,15 +73,13 @@ class SettingConfig(StrictConfig):
             kind = Annotated[kind, Le(self.max)]
         return kind | None if self.default is None else kind
 
-    def problem(self) -> str | None:
-        """Explain why its own default is refused; None if it is not."""
+    def _problems(self) -> Iterator[str]:
         try:
             TypeAdapter[Any](self.annotation).validate_json(canonical_json(self.default), strict=True)
         except ValidationError as error:
-            return error.errors()[0]["msg"].lower()
+            yield f"default: {self.default!r} is refused: {error.errors()[0]['msg'].lower()}"
         except TypeError:
-            return f"min and max are for numbers, not for type {self.type}"
-        return None
+            yield f"min and max are for numbers, not for type {self.type}"
 
 
 class MetricConfig(StrictConfig):
@@ -141,7 +138,7 @@ class Settings(StrictConfig):
     model_config = ConfigDict(extra="allow")
 
 
-class Config(SystemConfig):
+class Config(StrictConfig):
     """A trial: one or several commands, each run when what it reads has changed."""
 
     READ_WHEN: ClassVar[ReadWhen] = {}
@@ -162,8 +159,7 @@ class Config(SystemConfig):
     def declared_by(cls, base: Any) -> tuple[type[Config], dict[str, Metric]]:
         """Return the config class and the metrics of a study, as far as its ``base`` can be read."""
         declared, metrics = _read("declare", base), _read("metrics", base)
-        is_usable = declared is not None and not any(setting.problem() for setting in declared.values())
-        config_type = _with_settings(canonical_json(base.get("declare", {}))) if is_usable else cls
+        config_type = cls if declared is None else _with_settings(canonical_json(base.get("declare", {})))
         return config_type, {name: metric.of(name) for name, metric in (metrics or {}).items()}
 
     def read_by(self, stage: StageConfig) -> dict[str, Value]:
@@ -185,8 +181,6 @@ class Config(SystemConfig):
         for name, setting in self.declare.items():
             if name in _RESERVED:
                 yield f"declare.{name}: the name is taken; give another"
-            if problem := setting.problem():
-                yield f"declare.{name}.default: {setting.default!r} is refused: {problem}"
             for other in setting.when.keys() - {*declared}:
                 yield f"declare.{name}.when: there is no setting {other!r}. {nearest(other, declared)}"
         before: list[str] = []
