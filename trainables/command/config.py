@@ -54,9 +54,9 @@ class SettingConfig(StrictConfig):
     """Unit of the value."""
     description: str | None = None
     """What it does."""
-    min: float | None = None
+    min: int | float | None = None
     """Lowest number allowed."""
-    max: float | None = None
+    max: int | float | None = None
     """Highest number allowed."""
     choices: tuple[Value, ...] = ()
     """Values allowed; none: all of the type."""
