@@ -27,7 +27,7 @@ from nlgraft.analysis.rendering.journals import ledger_document
 from nlgraft.analysis.rendering.paper_tables import latex_tables
 from nlgraft.analysis.rendering.search_tables import which_setting
 from nlgraft.basics.errors import NlgraftError, nearest
-from nlgraft.basics.wording import inert_markdown, without_credentials
+from nlgraft.basics.wording import hours_of_budget, inert_markdown, without_credentials
 
 if TYPE_CHECKING:
     import jinja2
@@ -241,6 +241,10 @@ def _environment(result: RecordedResults) -> list[tuple[str, str]]:
     if facts.ended_at is not None:
         ended = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(facts.ended_at))
         rows.append(("last trial ended", ended))
+    records = [trial.record for trial in result.trials if trial.record is not None]
+    trial_s = sum(record.ended_at - record.started_at for record in records)
+    if hours := result.study.budget_hours(trial_s):
+        rows.append(("budget", hours_of_budget(hours)))
     rows += [("hosts", ", ".join(facts.hosts))] if facts.hosts else []
     rows += [("code", ", ".join(facts.commits))] if facts.commits else []
     return rows + [(package, ", ".join(versions)) for package, versions in facts.versions.items()]

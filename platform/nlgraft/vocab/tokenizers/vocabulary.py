@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from operator import eq
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,14 +106,23 @@ class Vocabulary:
         ``tok`` is canonical and normalised. Of several candidates the one with most equal boundary marks is
         taken; a byte token matches a token of one byte when no normal token does.
         """
-        ranks = []
+        best: tuple[int, int, int] | None = None
         for identity in self._by_core.get(tok.core, []):
-            candidate = self.token(identity)
-            marks, own_marks = (candidate.starts_word, candidate.ends_word), (tok.starts_word, tok.ends_word)
-            if all(map(are_compatible, own_marks, marks)):
-                num_equal = sum(map(eq, own_marks, marks))
-                ranks.append((num_equal + (candidate.kind is tok.kind), sum(map(bool, marks)), -identity))
-        return -max(ranks)[2] if ranks else None
+            candidate = self.tokens[identity]
+            assert candidate is not None
+            if not are_compatible(tok.starts_word, candidate.starts_word):
+                continue
+            if not are_compatible(tok.ends_word, candidate.ends_word):
+                continue
+            num_equal = (tok.starts_word == candidate.starts_word) + (tok.ends_word == candidate.ends_word)
+            rank = (
+                num_equal + (candidate.kind is tok.kind),
+                bool(candidate.starts_word) + bool(candidate.ends_word),
+                -identity,
+            )
+            if best is None or rank > best:
+                best = rank
+        return None if best is None else -best[2]
 
     def boundary_variants(self, tok: Tok) -> list[int]:
         """List the ids of tokens with the same text but another form of word boundary, ascending."""
