@@ -30,6 +30,9 @@ _TIMES = ("_s", "_ms", "per_s")
 CHOSEN = ("prlms.",)
 """Mappings of which an arm uses some entries."""
 
+DECLARATIONS = ("declare", "metrics", "stages")
+"""Parts of `trainables.command` in which a study says what it has, of no effect alone: tests/unit/command."""
+
 _SAMPLES: dict[type, tuple[Any, ...]] = {
     bool: (True, False),
     int: (1, 2, 3),
@@ -38,8 +41,13 @@ _SAMPLES: dict[type, tuple[Any, ...]] = {
 }
 
 
+def of_arm(system: System, values: Mapping[str, Any]) -> System:
+    """Return a system with the settings and metrics that the config of an arm declares, as a study's may."""
+    return system.of_study(values.get("data"), values)
+
+
 def config_of(system: System, values: Mapping[str, Any]) -> BaseModel:
-    return system.config_type.model_validate_json(json.dumps(values))
+    return of_arm(system, values).config_type.model_validate_json(json.dumps(values))
 
 
 def graph_of(system: System, config: BaseModel) -> StageGraph:
@@ -143,6 +151,8 @@ def leaves(model: BaseModel, parent: str = "") -> Iterator[tuple[str, Any, Any]]
     for name, info in type(model).model_fields.items():
         value = getattr(model, name)
         path = f"{parent}{name}"
+        if path in DECLARATIONS:
+            continue
         if isinstance(value, BaseModel):
             yield from leaves(value, f"{path}.")
             if type(None) in get_args(info.annotation):

@@ -58,7 +58,7 @@ def test_an_encoder_decoder_with_a_finetuned_prlm_is_equal_on_both() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", SYSTEMS)
+@pytest.mark.parametrize("path", sorted({*SYSTEMS} - {"trainables.command"}))  # its scripts choose a device
 def test_every_arm_is_equal_on_both(path: str) -> None:
     assert_equal_on_both([f"{path}/{arm}" for arm in arms_of(path)])
 

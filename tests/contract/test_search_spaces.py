@@ -25,7 +25,8 @@ from nlgraft.study.reading.system_import import load_system
 from nlgraft.text.corpus_config import ConlangConfig
 
 ROOT = Path(__file__).parents[2]
-FILES = sorted(ROOT.glob("search_spaces/*/*.yaml"))
+SCRIPTS = sorted(ROOT.glob("search_spaces/command/*.yaml"))
+FILES = sorted({*ROOT.glob("search_spaces/*/*.yaml")} - {*SCRIPTS})
 NUM_LINES = 3000
 """Lines of constructed text on which a study is planned: they have all characters and nearly all words."""
 DATA = Path(os.environ.get("NLGRAFT_DATA", ROOT.parent / "shared" / "data"))
@@ -103,6 +104,13 @@ def test_a_shipped_study_plans_at_tiny(path: Path) -> None:
     assert document["problems"] == []
     assert document["trials"] >= document["cells"]
     assert 0 < document["stages"]["distinct"] < document["stages"]["planned"], "nothing is shared"
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_a_shipped_study_of_a_script_is_planned_without_a_problem(path: Path) -> None:
+    plan = _read(path).plan(capacity={"CPU": 2.0, "GPU": 0.0})
+    assert plan.problems == []
+    assert len(plan.trials) >= 4
 
 
 def test_verdicts_know_which_data_a_paper_used() -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from nlgraft.basics.errors import NlgraftError
+from nlgraft.basics.errors import DataError, NlgraftError
 from nlgraft.evaluation.artifact import read_lines, read_segments
 from nlgraft.export.exported import ExportedModel
 from nlgraft.export.model_directory import write_directory
@@ -31,6 +31,7 @@ from tests.contract.effects import (
     config_of,
     graph_of,
     leaves,
+    of_arm,
     others_of,
 )
 from tests.contract.toy_arms import ROOT, SYSTEMS, arms_of, toys_of
@@ -39,6 +40,7 @@ from tests.contract.transformers_loads import (
     assert_loads,
     assert_translates_alike,
 )
+from trainables.command.graph import SELECT
 
 MODULES = ("__init__.py", "config.py", "metrics.py", "graph.py", "README.md")
 """Files that every system has."""
@@ -185,13 +187,13 @@ def distinct_arms(system: System) -> dict[str, BaseModel]:
 
     Those with most stages come first.
     """
-    declared = getattr(system.config_type, "READ_WHEN", {})
     arms: dict[Any, tuple[str, BaseModel]] = {}
     for arm, values in arms_of(system.path).items():
-        config = config_of(system, values)
+        config, declared = config_of(system, values), of_arm(system, values)
         whole = config.model_dump(mode="json")
         stages = frozenset(stage.name for stage in graph_of(system, config).stages)
-        arms.setdefault((stages, *(system.is_read(knob, whole) for knob in declared)), (arm, config))
+        conditional = getattr(declared.config_type, "READ_WHEN", {})
+        arms.setdefault((stages, *(declared.is_read(knob, whole) for knob in conditional)), (arm, config))
     return dict(arms[key] for key in sorted(arms, key=lambda key: -len(key[0])))
 
 
@@ -208,7 +210,7 @@ def test_a_knob_has_an_effect_or_is_refused_where_it_is_said_to_be_read(path: st
             plain = paths.get(whole, knob)
             plain = value if plain is paths.MISSING else plain  # it may be left out at its default
             others = [o for o in others_of(annotation, plain) if (type(o), o) != (type(plain), plain)]
-            if not system.is_read(knob, whole):
+            if not of_arm(system, values).is_read(knob, whole):
                 others = [other for other in others if is_accepted(system, changed(values, knob, other))]
                 effects.setdefault(knob, set()).add("idle" if others else "refused")
                 for number, other in enumerate(others):
@@ -245,8 +247,9 @@ def written() -> dict[str, dict[str, set[str]]]:
 def test_an_arm_runs_and_declares_its_metrics(
     path: str, arm: str, store: ArtifactStore, written: dict[str, dict[str, set[str]]]
 ) -> None:
-    system = load_system(path)
-    config = config_of(system, arms_of(path)[arm])
+    values = arms_of(path)[arm]
+    system = of_arm(load_system(path), values)
+    config = config_of(system, values)
     record = run_trial(
         graph_of(system, config),
         store,
@@ -285,6 +288,10 @@ def test_an_exported_arm_answers_as_its_trial_did(
     graph = graph_of(load_system(path), config_of(load_system(path), arms_of(path)[arm]))
     if not store.has(graph.result):
         pytest.skip("the arm did not run here: select this file as a whole, with --dist loadfile")
+    if graph.result.run == SELECT.run:
+        with pytest.raises(DataError, match="no model to take away"):
+            write_directory(graph, store, tmp_path)
+        return
     _, forms = write_directory(graph, store, tmp_path)
     model = ExportedModel(tmp_path)
     is_loaded = "loads this directory" in forms["transformers"]

@@ -219,7 +219,7 @@ def test_a_difference_in_what_is_trained_once_is_refused(
         )
 
     system = replace(load_system("sweep_toy"), build=trained_once)
-    monkeypatch.setattr("nlgraft.study.reading.resolving.load_system", lambda _: system)
+    monkeypatch.setattr("nlgraft.study.reading.resolving.system_of", lambda _: system)
     monkeypatch.setattr(Run, "sweep", sweep_here)
     study = Study.from_dict(toy_document)
     with pytest.raises(StudyError, match="upstream is trained once for all seeds and differs"):

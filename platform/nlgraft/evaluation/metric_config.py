@@ -67,6 +67,7 @@ SCORED: Mapping[str, Scored] = {
         "BLEU points", "BLEU of whole documents, the sentences of each joined to one line (d-BLEU)."
     ),
     "learned": _more("points", "Mean over segments of a learned metric of score.learned."),
+    "item": _more("points", "Mean over items of what a script wrote of each."),
     "loss": _less("nats per token", "Cross-entropy per token."),
     "bits_per_byte": _less(
         "bits per byte",

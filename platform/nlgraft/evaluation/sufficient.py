@@ -204,6 +204,7 @@ STATISTIC_METRICS: Mapping[str, StatisticMetric] = {
     "meteor": StatisticMetric(_percentage, meteor_rows),
     "doc_bleu": StatisticMetric(_bleu),
     "learned": StatisticMetric(_mean),
+    "item": StatisticMetric(_mean),
     "loss": StatisticMetric(_mean),
     "bits_per_byte": StatisticMetric(_bits),
     "mlm_loss_per_char": StatisticMetric(_mean),

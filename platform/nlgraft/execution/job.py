@@ -26,7 +26,7 @@ from nlgraft.execution.cluster import use_token_if_present
 from nlgraft.pipeline.manifest import git
 from nlgraft.study.data.study import Study
 from nlgraft.study.planning.selection import study_key
-from nlgraft.study.reading.system_import import load_system
+from nlgraft.study.reading.system_import import system_of
 
 RUNTIME_ENV_FILE = "runtime_env.yaml"
 _LONGEST_NAME = 255
@@ -116,7 +116,7 @@ def _packed(request: JobRequest) -> tuple[str, JobPackage, dict[str, Any]]:
 
 def _named_in(study: Study, directory: Path) -> Iterator[str]:
     """Yield what lies in a directory of the files, systems and metrics that a study names."""
-    document, schema = study.to_dict(), load_system(study.system).config_type.model_json_schema()
+    document, schema = study.to_dict(), system_of(study).config_type.model_json_schema()
     # Words that a setting allows name no files.
     settings = [part for part in _parts(schema) if isinstance(part, Mapping)]
     choices = {word for part in settings for word in (*part.get("enum", ()), part.get("const"))}

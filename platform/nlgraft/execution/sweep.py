@@ -36,7 +36,7 @@ from nlgraft.pipeline.trial import one_line
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.plan import SweepTrial
 from nlgraft.study.data.study import Study, TrialScheduler
-from nlgraft.study.reading.system_import import load_system
+from nlgraft.study.reading.system_import import system_of
 
 
 @dataclass(frozen=True)
@@ -246,7 +246,7 @@ class _TuneSweep:
         spec = self._trial_scheduler
         if spec is None:
             return None
-        metric = load_system(self._study.system).metrics[self._judged_metric(spec)]
+        metric = system_of(self._study).metrics[self._judged_metric(spec)]
         mode = "max" if metric.direction == "maximize" else "min"
         return CooperativeScheduler(
             lambda trial: self._search_cell(trial.trial_id),

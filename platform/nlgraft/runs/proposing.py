@@ -29,7 +29,7 @@ from nlgraft.study.public import Study
 from nlgraft.study.reading import documents
 from nlgraft.study.reading.reader import read_study
 from nlgraft.study.reading.resolving import nested_config, resolve_cell
-from nlgraft.study.reading.system_import import load_system
+from nlgraft.study.reading.system_import import system_of
 
 PROPOSAL = "proposal"
 """Name of the factor whose baseline is the kept config."""
@@ -408,7 +408,7 @@ class Attempt:
             overrides=tuple(entered.texts),
             against="baseline" if entered.against == BASELINE else str(entered.against),
             metric=self._metric,
-            unit=load_system(self._study.system).metrics[self._metric].unit,
+            unit=system_of(self._study).metrics[self._metric].unit,
             level=entered.level,
             p=outcome.p,
             first=first_gain(proposal) if decided is not None or verdict is None else verdict.gain,

@@ -22,7 +22,7 @@ from nlgraft.study.data.system import REPLICATE_SPLITS, SEARCH_SPLITS
 from nlgraft.study.planning.planner import check_cells
 from nlgraft.study.planning.selection import read_granted
 from nlgraft.study.public import Study
-from nlgraft.study.reading.system_import import load_system
+from nlgraft.study.reading.system_import import system_of
 
 if TYPE_CHECKING:
     from nlgraft.analysis.study_result import StudyResult
@@ -234,7 +234,7 @@ class Run:
 
         check_local_fit(self.study.resources, self._address)
         self._notify(f"opening MLflow at {without_credentials(self._uri)}")
-        is_read = load_system(self.study.system).is_read
+        is_read = system_of(self.study).is_read
         tracker.start_study(self.study, self.study.fingerprint, self._cells, self.store.is_writable, is_read)
         track = tracking_observer(tracker, self.store)
 

@@ -18,7 +18,7 @@ from nlgraft.runs import run as places
 from nlgraft.study.data.design import Cell
 from nlgraft.study.planning.selection import study_key
 from nlgraft.study.public import Study
-from nlgraft.study.reading.system_import import load_system
+from nlgraft.study.reading.system_import import system_of
 from nlgraft.tracking.mlflow_tracker import layout_of, prepare_mlflow
 
 
@@ -121,7 +121,7 @@ def _check_tracking(
     from nlgraft.tracking.check import check_runs  # loads mlflow
 
     experiment = places.experiment_name(study)
-    is_read = load_system(study.system).is_read
+    is_read = system_of(study).is_read
     layout = layout_of(study, experiment, study.fingerprint, cells, is_read)
     parents = [layout.study_key, *map(layout.cell_key, cells)]
     entries = [layout.trial_end(trial, record) for trial, record in planned.ended]

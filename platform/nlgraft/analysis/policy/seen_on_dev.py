@@ -10,7 +10,7 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Study
 from nlgraft.study.planning.selection import cell_digest, cell_key
-from nlgraft.study.reading.system_import import load_system
+from nlgraft.study.reading.system_import import system_of
 
 
 def enter_seen(pair: Study, variant: str, gain: Gain, store: ArtifactStore) -> None:
@@ -28,7 +28,7 @@ def enter_seen(pair: Study, variant: str, gain: Gain, store: ArtifactStore) -> N
         return
     kept, proposal = cells(pair)
     objective = pair.objective
-    metrics = load_system(pair.system).metrics
+    metrics = system_of(pair).metrics
     scored = [name for name, metric in metrics.items() if name.startswith("dev/") and not metric.is_time]
     keys = {cell.label: cell_digest(pair, cell) for cell in (kept, proposal)}
     question = LedgerQuestion(

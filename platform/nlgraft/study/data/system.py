@@ -85,17 +85,22 @@ class System:
         return graph
 
     def of_study(self, data: Any, base: Any) -> System:
-        """Declare the metrics that a study adds to those of its system.
+        """Declare the metrics that a study adds to those of its system, and its settings.
 
         Args:
             data: The study's ``data``, which may have further test sets: their metrics, and means over all.
-            base: The study's ``base``, which may name learned metrics (``score.learned``).
+            base: The study's ``base``, which may name learned metrics (``score.learned``), or declare
+                settings and metrics where the config class has ``declared_by(base)``, which returns both.
         """
-        metrics = {**self.metrics, **learned_metrics(base)}
+        config_type, declared = self.config_type, {}
+        if (declared_by := getattr(config_type, "declared_by", None)) is not None:
+            config_type, declared = declared_by(base)
+        metrics = {**self.metrics, **declared, **early_metrics(declared), **learned_metrics(base)}
         tests = further_tests(data)
         if tests:
             metrics |= further_metrics(metrics, tests)
-        return self if metrics == self.metrics else replace(self, metrics=metrics)
+        is_same = metrics == self.metrics and config_type is self.config_type
+        return self if is_same else replace(self, config_type=config_type, metrics=metrics)
 
     def conditions(self, path: str) -> tuple[Condition, ...]:
         """Return the conditions one of which must hold for a setting to have an effect; none: always.

@@ -16,7 +16,7 @@ from nlgraft.study.data.study import Overrides, Study
 from nlgraft.study.data.system import REPLICATE_SPLITS
 from nlgraft.study.reading.draft import Draft
 from nlgraft.study.reading.resolving import Resolver, nested_config
-from nlgraft.study.reading.system_import import load_system
+from nlgraft.study.reading.system_import import system_of
 
 
 def idle_problems(study: Study) -> Iterator[Problem]:
@@ -44,7 +44,7 @@ class _Twins:
     def __init__(self, study: Study) -> None:
         self._study = study
         self._axes = axes_of(study)
-        self._system = load_system(study.system)
+        self._system = system_of(study)
         self._resolver = Resolver(self._system, study.base, study.data, directory=study.directory)
 
     def problems(self) -> Iterator[Problem]:

@@ -21,7 +21,7 @@ from nlgraft.study.data.plan import SweepTrial
 from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import REPLICATE_SPLITS, System, parts_of
 from nlgraft.study.reading.draft import Fault, Parts, faults_of, take_out
-from nlgraft.study.reading.system_import import load_system
+from nlgraft.study.reading.system_import import system_of
 from nlgraft.text.files import looking_below
 
 _MAX_REPAIRS = 5
@@ -153,7 +153,7 @@ def resolve_config(
         StudyError: The system refuses the values; problems carry their paths in the study file.
     """
     directory = study.directory if has_absolute_paths else None
-    resolver = Resolver(load_system(study.system), study.base, study.data, directory=directory)
+    resolver = Resolver(system_of(study), study.base, study.data, directory=directory)
     with looking_below(study.mirror):
         config, problems = resolver.resolve(cell, params or {})
     if config is None:
@@ -199,7 +199,7 @@ class ResolvedCell:
 def resolve_cell(study: Study, cell: Cell, params: Mapping[str, Any] | None = None) -> ResolvedCell:
     """Build the config of a cell, to make trials of; arguments and errors as in `resolve_config`."""
     config = resolve_config(study, cell, params)
-    return ResolvedCell(cell, dict(params or {}), config, load_system(study.system), study.mirror)
+    return ResolvedCell(cell, dict(params or {}), config, system_of(study), study.mirror)
 
 
 # Rules over several settings that pydantic does not reach, since one of these settings is refused.

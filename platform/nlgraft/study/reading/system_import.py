@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from nlgraft.basics.errors import Problem, StudyError, nearest
 from nlgraft.basics.shipped import system_names
+from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import Metric, System, early_metrics
 from nlgraft.study.reading.knobs import path_problem
 
@@ -42,6 +43,15 @@ def load_system(path: str) -> System:
     except ImportError as error:
         raise StudyError([Problem("system", f"{path} cannot be imported: {error}")]) from error
     return _check_contract(path, module)
+
+
+def system_of(study: Study) -> System:
+    """Import the system of a study, with the settings and metrics that the study declares.
+
+    Raises:
+        StudyError: As `load_system`.
+    """
+    return load_system(study.system).of_study(study.data, study.base)
 
 
 def _check_contract(path: str, module: ModuleType) -> System:

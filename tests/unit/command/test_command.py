@@ -1,0 +1,409 @@
+"""A script as a system: what its study may say, what makes another trial, and how its processes end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nlgraft.basics.errors import StudyError, TrialFailed
+from nlgraft.evaluation.artifact import read_segments
+from nlgraft.pipeline.stage import NullReporter, StageGraph
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial import TrialRecord, run_trial
+from nlgraft.study.data import paths
+from nlgraft.study.data.design import cells
+from nlgraft.study.public import Study
+from nlgraft.study.reading.resolving import resolve_cell
+from tests.commands import write_study
+from tests.processes import patient
+from trainables.command import guard
+from trainables.command.stages import LOG
+
+SCRIPT = """\
+import json, sys
+values = dict(argument.removeprefix("--").split("=", 1) for argument in sys.argv[1:])
+print("called with", *sys.argv[1:])
+with open("out.jsonl", "w") as file:
+    for step in (1, 2):
+        print(json.dumps({"step": step, "dev/loss": float(values["lr"]) / step}), file=file)
+with open("items.csv", "w") as file:
+    print("item,metric,value", "b,test/item.hit,1", "a,test/item.hit,0", sep="\\n", file=file)
+"""
+COMMAND = "python run.py {settings} --seed={seed}"
+DOCUMENT: dict[str, Any] = {
+    "name": "scripts",
+    "system": "trainables.command",
+    "data": {"directory": "code"},
+    "base": {
+        "declare": {
+            "lr": {"type": "float", "default": 0.5, "min": 0, "max": 1, "unit": "per step"},
+            "optimizer": {"type": "text", "default": "adam", "choices": ["adam", "sgd"]},
+            "momentum": {"type": "float", "default": 0.9, "min": 0, "max": 1, "when": {"optimizer": ["sgd"]}},
+            "name": {"type": "text", "default": None},
+        },
+        "stages": {
+            "train": {
+                "command": "python run.py {settings} --seed={seed}",
+                "metrics": ["out.jsonl", "items.csv"],
+            }
+        },
+        "metrics": {
+            "dev/loss": {"direction": "minimize", "unit": "nats"},
+            "test/item.hit": {"direction": "maximize", "unit": "share"},
+        },
+    },
+    "factors": {"lr": {"target": "settings.lr", "levels": [0.5, 0.25], "baseline": 0.5}},
+    "objective": {"metric": "dev/loss", "direction": "minimize"},
+    "seeds": [1, 2],
+}
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "run.py").write_text(SCRIPT)
+    return tmp_path / "code"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ArtifactStore:
+    return ArtifactStore.open(str(tmp_path / "store"))
+
+
+def study_of(code: Path, changes: Mapping[str, Any] | None = None) -> Study:
+    document = json.loads(json.dumps(DOCUMENT))
+    for path, value in (changes or {}).items():
+        paths.put(document, path, value)
+    return Study.from_yaml(write_study(code.parent / "study.json", document))
+
+
+def graph_of(study: Study, cell: int = 0, seed: int = 1) -> StageGraph:
+    return resolve_cell(study, cells(study)[cell]).graph(seed)
+
+
+def ran(graph: StageGraph, store: ArtifactStore, reporter: Any = None) -> TrialRecord:
+    return run_trial(graph, store, reporter=reporter or NullReporter(), config={}, is_waiting=True)
+
+
+def with_script(code: Path, script: str, **train: Any) -> Study:
+    (code / "run.sh").write_text(script)
+    declare = {"lr": {"type": "float", "default": 0.5}}
+    command = {"base.stages.train.command": "sh run.sh {lr} {seed}", "base.declare": declare}
+    return study_of(code, command | {f"base.{name}": value for name, value in train.items()})
+
+
+# --- what a study may say ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "place", "words"),
+    [
+        ({"base.settings": {"lrr": 1}}, "base.settings.lrr", "unknown key.*Did you mean 'lr'"),
+        ({"base.settings": {"momentum": 2}}, "base.settings.momentum", "float >= 0, <= 1.*got 2"),
+        ({"base.settings": {"momentum": "x"}}, "base.settings.momentum", "expected float"),
+        ({"base.settings": {"optimizer": "adm"}}, "base.settings.optimizer", "Did you mean 'adam'"),
+        ({"factors.lr.target": "settings.rl"}, "factors.lr.target", "no 'settings.rl'. Did you mean"),
+        ({"factors.lr.levels": [0.5, 3]}, r"factors.lr.levels\[1\]", "got 3"),
+        (
+            {"search": {"trials": 2, "space": {"settings.momentum": {"type": "float", "low": 0, "high": 2}}}},
+            "search.space.settings.momentum.high",
+            "got 2",
+        ),
+        ({"base.declare.lr.default": 7}, "base.declare.lr", "default: 7 is refused: .*equal to 1"),
+        ({"base.declare.lr.typ": "int"}, "base.declare.lr.typ", "Did you mean 'type'"),
+        ({"base.declare.momentum.when": {"optimiser": ["sgd"]}}, "base", "no setting 'optimiser'.*optimizer"),
+        ({"base.declare.optimizer.choices": ["sgd"]}, "base.declare.optimizer", "default: 'adam' is refused"),
+        ({"base.declare.name.min": 1, "base.declare.name.default": "a"}, "base.declare.name", "min and max"),
+        ({"base.declare.seed": {"type": "int", "default": 1}}, "base", "declare.seed: the name is taken"),
+        ({"base.stages.train.command": "run {lrr} {seed}"}, "base", "{lrr} stands for.*mean 'lr'"),
+        ({"base.stages.train.command": "run {settings}"}, "base", "no command of stages has {seed}"),
+        ({"base.stages.train.command": "run {lr} {seed}"}, "base", "no command of stages reads momentum"),
+        ({"base.stages.train.command": "run '{settings} {seed}"}, "base", "No closing quotation"),
+        ({"base.stages.train.needs": ["prepare"]}, "base", "no stage 'prepare' before it"),
+        ({"base.stages.other": {"command": "true {seed}"}}, "base", "stages.other writes no metrics"),
+        ({"base.stages.train.metrics": ["out.txt"]}, "base.stages.train.metrics", "json|jsonl|csv"),
+        ({"base.stages.train.limit": "soon"}, "base.stages.train.limit", "not a duration"),
+        ({"objective.metric": "dev/los"}, "objective.metric", "no metric 'dev/los'. Did you mean 'dev/loss'"),
+        ({"objective.direction": "maximize"}, "objective.direction", "a metric to minimize"),
+        ({"objective.metric": "test/item.hit"}, "objective.metric", "test set"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_with_its_place_and_what_is_allowed(
+    code: Path, changes: dict[str, Any], place: str, words: str
+) -> None:
+    with pytest.raises(StudyError, match=rf"(?s)\n  {place}.*: .*{words}"):
+        study_of(code, changes)
+
+
+def test_settings_are_known_as_those_of_other_systems_are(code: Path) -> None:
+    study = study_of(code, {"base.settings": {"optimizer": "sgd"}})
+    resolved = resolve_cell(study, cells(study)[1])
+    assert resolved.document["settings"] == {"lr": 0.25, "optimizer": "sgd", "momentum": 0.9, "name": None}
+    assert resolved.system.metrics["dev/loss"].unit == "nats"
+    assert "dev/loss.auc" in resolved.system.metrics
+    with pytest.raises(StudyError, match=r"settings.momentum has no effect unless"):
+        study_of(code, {"factors.m": {"target": "settings.momentum", "levels": [0.9, 0.5], "baseline": 0.9}})
+
+
+# --- what makes another trial -----------------------------------------------------------------------------
+
+
+def test_editing_the_script_makes_another_trial_and_what_nobody_wrote_does_not(code: Path) -> None:
+    before = graph_of(study_of(code)).fingerprint
+    for name in (".git/config", "__pycache__/run.pyc", ".cache", "nlgraft_store/a.json"):
+        (code / name).parent.mkdir(exist_ok=True)
+        (code / name).write_text("other")
+    (code / "study.yaml").write_text("name: scripts\nsystem: trainables.command\n")
+    assert graph_of(study_of(code)).fingerprint == before
+    (code / "run.py").write_text(SCRIPT + "# edited\n")
+    edited = graph_of(study_of(code)).fingerprint
+    assert edited != before
+    (code / "notes.txt").write_text("new")
+    assert graph_of(study_of(code)).fingerprint != edited
+    assert graph_of(study_of(code, {"base.stages.train.code": ["run.*"]})).fingerprint == (
+        graph_of(
+            study_of(code, {"base.stages.train.code": ["run.*"], "base.stages.train.limit": "5m"})
+        ).fingerprint
+    )
+
+
+def test_a_file_of_data_counts_by_its_content_and_only_where_it_is_named(code: Path) -> None:
+    (code.parent / "text").mkdir()
+    (code.parent / "text" / "a.txt").write_text("one")
+    changes = {"data.files": {"text": "text"}}
+    named = changes | {"base.stages.train.command": f"{COMMAND} --text={{data.text}}"}
+    before = [graph_of(study_of(code, each)).fingerprint for each in (changes, named)]
+    (code.parent / "text" / "a.txt").write_text("two")
+    after = [graph_of(study_of(code, each)).fingerprint for each in (changes, named)]
+    assert (before[0] == after[0], before[1] == after[1]) == (True, False)
+
+
+def test_a_needed_stage_runs_once_for_all_cells_and_seeds_that_agree_in_what_it_reads(
+    code: Path, store: ArtifactStore
+) -> None:
+    runs = code.parent / "runs"
+    prepare = {"command": f"sh -c 'echo prepared >> {runs}; mkdir d; echo 1 > d/x.pt'", "keep": ["d/*"]}
+    train = {
+        "command": f"{COMMAND} --from={{needs.prepare}}/d/x.pt",
+        "needs": ["prepare"],
+        "metrics": ["out.jsonl", "items.csv"],
+    }
+    study = study_of(code, {"base.stages": {"prepare": prepare, "train": train}})
+    graphs = [graph_of(study, cell, seed) for cell in (0, 1) for seed in (1, 2)]
+    assert len({graph.fingerprint for graph in graphs}) == 4
+    records = [ran(graph, store) for graph in graphs]
+    assert {record.state for record in records} == {"finished"}
+    assert runs.read_text().splitlines() == ["prepared"]
+
+
+# --- what a trial computes --------------------------------------------------------------------------------
+
+
+def test_metrics_curves_items_and_log_are_kept(code: Path, store: ArtifactStore) -> None:
+    graph = graph_of(study_of(code, {"base.settings": {"optimizer": "sgd"}}), 1, seed=7)
+    record = ran(graph, store)
+    assert record.metrics.pop("command_s") > 0
+    assert record.metrics == {"dev/loss": 0.125, "test/item.hit": 0.5}
+    assert [point[:2] for point in record.curves["dev/loss"]] == [[1, 0.25], [2, 0.125]]
+    assert record.signatures["test/item.hit"].startswith("items:2|")
+    rows = read_segments(store.fetch(graph.result), "test")["item.hit"]
+    assert rows.tolist() == [[0, 1], [1, 1]]  # by the name of the item, whatever the order in the file
+    log = (store.fetch(graph.find("train")) / LOG).read_text()
+    assert log == "called with --lr=0.25 --momentum=0.9 --optimizer=sgd --seed=7\n"
+    assert not (code / "out.jsonl").exists()
+
+
+def test_a_search_trial_has_no_metric_of_the_test_set(code: Path, store: ArtifactStore) -> None:
+    study = study_of(code)
+    searched = resolve_cell(study, cells(study)[0]).graph(1, ("dev",))
+    assert ran(searched, store).metrics.keys() == {"dev/loss", "command_s"}
+    replicate = graph_of(study)
+    assert replicate.find("train") == searched.find("train")
+    assert ran(replicate, store).metrics.keys() == {"dev/loss", "test/item.hit", "command_s"}
+
+
+def test_words_are_filled_in_without_a_shell(code: Path, store: ArtifactStore) -> None:
+    (code / "run.py").write_text(SCRIPT + "import os; print(os.environ['WHO'], os.environ.get('NAME'))\n")
+    changes = {
+        "base.stages.train.command": "python run.py 'x={{$HOME}} {name}' {settings} b={name} y={seed} a={{}}",
+        "base.stages.train.environment": {"WHO": "seed {seed}", "NAME": "{name}"},
+        "base.stages.train.setting": "--{name}={value}",
+        "base.declare.name.default": "two words; $(exit)",
+    }
+    graph = graph_of(study_of(code, {**changes, "factors": {}}))
+    ran(graph, store)
+    called, environment = (store.fetch(graph.find("train")) / LOG).read_text().splitlines()
+    name = "two words; $(exit)"
+    assert called == f"called with x={{$HOME}} {name} --lr=0.5 --optimizer=adam b={name} y=1 a={{}}"
+    assert environment == f"seed 1 {name}"
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo working; echo 'lr too high' >&2; exit 3", "ended with status 3; it wrote last: lr too high"),
+        ("kill -9 $$", "ended with status 137 .SIGKILL, perhaps for lack of memory.; it wrote nothing"),
+        ("exit 0", r"wrote no out.json. Allowed: run.py, run.sh"),
+        ("echo '{' > out.json", "out.json: not JSON.*; write a JSON object, such as"),
+        ("echo '[1]' > out.json", r"out.json: \[1\]; write a JSON object"),
+        ("echo '{\"dev/los\": 1}' > out.json", "nobody wrote 'dev/loss'. Did you mean 'dev/los'"),
+        ("echo '{\"dev/loss\": NaN}' > out.json", "FloatingPointError: metric dev/loss is nan"),
+        ("echo '{\"dev/loss\": \"low\"}' > out.json", "dev/loss is 'low', not a number"),
+    ],
+)  # fmt: skip
+def test_a_failure_says_what_is_wrong_and_is_tried_again(
+    code: Path, store: ArtifactStore, script: str, words: str
+) -> None:
+    declared = {"dev/loss": {"direction": "minimize"}}
+    graph = graph_of(with_script(code, script, **{"stages.train.metrics": ["out.json"], "metrics": declared}))
+    for _ in range(2):
+        with pytest.raises(TrialFailed, match=words):
+            ran(graph, store)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("item,value\\na,1\\n", "items.csv, line 1: no column metric; write item,metric,value"),
+        ("item,metric,value\\na,test/item.hit,yes\\n", "items.csv, line 2: 'yes' is not a number"),
+        (
+            "item,metric,value\\na,test/item.hit,1\\na,test/item.hit,0\\n",
+            "line 3: a second value of .* item 'a'",
+        ),
+        ("item,metric,value\\na,hit,1\\n", "nobody wrote 'test/item.hit'. Allowed: step, dev/loss, hit"),
+        ("item,metric,value\\na,test/item.hit,nan\\n", "metric test/item.hit is nan"),
+    ],
+)
+def test_a_table_of_items_is_checked(code: Path, store: ArtifactStore, content: str, words: str) -> None:
+    script = f"echo '{{\"step\": 1, \"dev/loss\": 1}}' > out.jsonl; printf '{content}' > items.csv"
+    with pytest.raises(TrialFailed, match=words):
+        ran(graph_of(with_script(code, script)), store)
+
+
+def test_a_script_that_changed_after_planning_does_not_run_under_the_old_name(
+    code: Path, store: ArtifactStore
+) -> None:
+    graph = graph_of(study_of(code))
+    (code / "run.py").write_text(SCRIPT + "# edited meanwhile\n")
+    with pytest.raises(TrialFailed, match="changed since the study was planned"):
+        ran(graph, store)
+
+
+# --- how processes end ------------------------------------------------------------------------------------
+
+TREE = """\
+echo $$ >> {pids}
+setsid sh -c 'echo $$ >> {pids}; trap "" TERM; while :; do sleep 0.1; done' &
+sh -c 'echo $$ >> {pids}; while :; do sleep 0.1; done' &
+echo '{{"step": 1, "dev/loss": 1}}' > out.jsonl
+{end}
+"""
+"""Three processes: the script, one in a session of its own that ignores SIGTERM, and a child."""
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def until(is_met: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + patient(60)
+    while not is_met():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def pids_in(path: Path) -> list[int]:
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+class StopsOnceThree:
+    """Asks to stop when the script has its three processes."""
+
+    def __init__(self, pids: Path) -> None:
+        self.pids = pids
+        self.steps: list[int] = []
+
+    def report(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
+        self.steps.append(step)
+
+    def should_stop(self) -> str | None:
+        return "no better than others" if self.steps and len(pids_in(self.pids)) > 2 else None
+
+
+@pytest.fixture
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainables.command.stages._PATIENCE_S", 0.5)
+
+
+@pytest.mark.usefixtures("short_patience")
+def test_a_trial_that_is_stopped_early_ends_all_its_processes(code: Path, store: ArtifactStore) -> None:
+    pids = code.parent / "pids"
+    study = with_script(code, TREE.format(pids=pids, end="wait"))
+    reporter = StopsOnceThree(pids)
+    record = ran(graph_of(study), store, reporter)
+    assert (record.state, record.reason, reporter.steps) == ("stopped", "no better than others", [1])
+    assert record.metrics == {"dev/loss": 1.0}
+    assert [pid for pid in pids_in(pids) if is_alive(pid)] == []
+
+
+@pytest.mark.usefixtures("short_patience")
+@pytest.mark.parametrize(
+    ("end", "limit", "words"),
+    [("wait", "2s", "took longer than its limit of 2 s"), ("sleep 1; exit 4", "5m", "ended with status 4")],
+)
+def test_a_limit_and_an_end_take_all_processes_with_them(
+    code: Path, store: ArtifactStore, end: str, limit: str, words: str
+) -> None:
+    pids = code.parent / "pids"
+    study = with_script(code, TREE.format(pids=pids, end=end), **{"stages.train.limit": limit})
+    with pytest.raises(TrialFailed, match=words):
+        ran(graph_of(study), store)
+    assert pids_in(pids)
+    until(lambda: not any(is_alive(pid) for pid in pids_in(pids)))
+
+
+def test_ctrl_c_ends_the_command_of_a_trial(code: Path) -> None:
+    pids = code.parent / "pids"
+    with_script(code, TREE.format(pids=pids, end="wait"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nlgraft", "trial", "study.json", "--cell", "lr=0.5", "--seed", "1"],
+        cwd=code.parent,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    until(lambda: len(pids_in(pids)) == 3)
+    process.send_signal(signal.SIGINT)
+    _, shown = process.communicate()
+    assert process.returncode != 0
+    assert "Traceback" not in shown
+    assert [pid for pid in pids_in(pids) if is_alive(pid)] == []
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_whoever_waits_for_a_command_takes_it_along(tmp_path: Path, signum: signal.Signals) -> None:
+    """A signal that ends the waiting process at once, as an actor of Ray is ended."""
+    pids = tmp_path / "pids"
+    (tmp_path / "tree.sh").write_text(TREE.format(pids=pids, end="wait"))
+    code = (
+        "import subprocess, sys\n"
+        f"command = [sys.executable, '-I', {guard.__file__!r}, '0.5', 'sh', 'tree.sh']\n"
+        "subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True).wait()\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    until(lambda: len(pids_in(pids)) == 3)
+    os.kill(process.pid, signum)
+    process.wait()
+    until(lambda: not any(is_alive(pid) for pid in pids_in(pids)))

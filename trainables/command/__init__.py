@@ -1,0 +1,12 @@
+"""Any script as a system: a command line, files of metrics, and settings that the study declares."""
+
+from __future__ import annotations
+
+from trainables.command.config import Config
+from trainables.command.graph import stage_graph
+from trainables.command.metrics import METRICS
+
+DESCRIPTION = "Run any script: a command line whose settings and metrics the study declares"
+PAPER = "The script's own"
+
+__all__ = ["DESCRIPTION", "METRICS", "PAPER", "Config", "stage_graph"]

@@ -1,0 +1,236 @@
+"""Settings of a script. Without torch, since reading a study imports this module."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import warnings
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge, Le
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, create_model
+
+from nlgraft.basics.errors import ContractError, nearest
+from nlgraft.basics.strict_config import ReadWhen, StrictConfig
+from nlgraft.pipeline.fingerprint import canonical_json
+from nlgraft.study.data.part import Duration
+from nlgraft.study.data.system import Metric
+from nlgraft.text.files import InputPath
+
+PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
+"""A name in braces; doubled braces stand for themselves."""
+ITEM = "item."
+"""Begins the name of a metric, behind its split, that has a value for each item."""
+Value = int | float | str | bool
+_TYPES: Mapping[str, type] = {"int": int, "float": float, "text": str, "bool": bool}
+_RESERVED = ("seed", "settings")
+_SettingName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
+_StageName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")]
+_MetricName = Annotated[str, Field(pattern=r"^((dev|test)/)?[A-Za-z][A-Za-z0-9_.-]*$")]
+_ScoreFile = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*\.(json|jsonl|csv)$")]
+
+
+class DataConfig(StrictConfig):
+    """The script and what it reads."""
+
+    directory: InputPath
+    """Directory of the script. Its files are digested, and copied for each run of a command, which starts in
+    the copy; without version control, caches, results of nlgraft and studies of this system."""
+    files: dict[str, InputPath] = Field(default={})
+    """Files and directories that are read where they are, by name: ``{data.NAME}`` in a command is the path.
+    Their content is digested, too."""
+
+
+class SettingConfig(StrictConfig):
+    """A setting of the script."""
+
+    type: Literal["int", "float", "text", "bool"]
+    """Type of its values."""
+    default: Value | None
+    """Value where a study sets none; null: the script's own, the setting is left out of the command."""
+    unit: str | None = None
+    """Unit of the value."""
+    description: str | None = None
+    """What it does."""
+    min: int | float | None = None
+    """Lowest number allowed."""
+    max: int | float | None = None
+    """Highest number allowed."""
+    choices: tuple[Value, ...] = ()
+    """Values allowed; none: all of the type."""
+    when: dict[str, tuple[Value, ...]] = Field(default={})
+    """Other settings and the values they must have for this one to be read; it is left out otherwise."""
+
+    @property
+    def annotation(self) -> Any:
+        """The type of the setting's values, for pydantic."""
+        kind: Any = Literal[self.choices] if self.choices else _TYPES[self.type]
+        if self.min is not None:
+            kind = Annotated[kind, Ge(self.min)]
+        if self.max is not None:
+            kind = Annotated[kind, Le(self.max)]
+        return kind | None if self.default is None else kind
+
+    def _problems(self) -> Iterator[str]:
+        try:
+            TypeAdapter[Any](self.annotation).validate_json(canonical_json(self.default), strict=True)
+        except ValidationError as error:
+            yield f"default: {self.default!r} is refused: {error.errors()[0]['msg'].lower()}"
+        except TypeError:
+            yield f"min and max are for numbers, not for type {self.type}"
+
+
+class MetricConfig(StrictConfig):
+    """A metric that the script writes."""
+
+    direction: Literal["maximize", "minimize"]
+    """Which way is better."""
+    unit: str = "points"
+    """Unit of the value."""
+    description: str | None = None
+    """What is measured."""
+    key: str | None = None
+    """Its name in the script's file; null: the same."""
+
+    def of(self, name: str) -> Metric:
+        """Describe the metric of this name, which begins with its split if it has one."""
+        split: Any = name.partition("/")[0] if "/" in name else None
+        return Metric(
+            direction=self.direction, unit=self.unit, split=split, description=self.description or ""
+        )
+
+
+class StageConfig(StrictConfig):
+    """One command of a trial."""
+
+    command: str = Field(min_length=1)
+    """Command line, split into words as a shell does, and run without one. In braces: a setting's name,
+    ``seed``, ``data.NAME``, ``needs.STAGE`` (directory of what that stage kept); ``{settings}`` stands for
+    all settings that no command names."""
+    setting: str = "--{name}={value}"
+    """How ``{settings}`` writes one of them; white space separates words."""
+    needs: tuple[str, ...] = ()
+    """Stages that come before."""
+    code: tuple[str, ...] = ("*",)
+    """Patterns of the files of ``data.directory`` that it reads; ``*`` stands for any text, slashes too."""
+    environment: dict[str, str] = Field(default={})
+    """Variables added to the environment; placeholders as in the command."""
+    metrics: tuple[_ScoreFile, ...] = ()
+    """Files of metrics that it writes: ``.json`` with one object, ``.jsonl`` with one object a line, reported
+    as they come if they have a ``step``, ``.csv`` with the columns item, metric and value."""
+    keep: tuple[str, ...] = ()
+    """Patterns of the files that it writes and that are kept, for later stages and for you."""
+    limit: Duration | None = None
+    """Longest time that it may run: seconds, or ``2h30m``; null: no limit."""
+
+    @property
+    def placeholders(self) -> set[str]:
+        """Names in braces."""
+        text = "\n".join((self.command, *self.environment.values()))
+        return {match[1] for match in PLACEHOLDER.finditer(text)} - {None}
+
+
+class Settings(StrictConfig):
+    """Values of the settings that a study declares; any, where its declarations cannot be read."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Config(StrictConfig):
+    """A trial: one or several commands, each run when what it reads has changed."""
+
+    READ_WHEN: ClassVar[ReadWhen] = {}
+
+    data: DataConfig
+    """The script and what it reads."""
+    declare: dict[_SettingName, SettingConfig] = Field(default={})
+    """Settings of the script, by name."""
+    settings: Settings = Settings()
+    """Their values; a study varies ``settings.NAME``."""
+    metrics: dict[_MetricName, MetricConfig] = Field(min_length=1)
+    """Metrics by name. ``dev/`` or ``test/`` before it is the split; ``item.`` behind that means a value for
+    each item, from a CSV file."""
+    stages: dict[_StageName, StageConfig] = Field(min_length=1)
+    """Commands by name, each behind those that it needs."""
+
+    @classmethod
+    def declared_by(cls, base: Any) -> tuple[type[Config], dict[str, Metric]]:
+        """Return the config class and the metrics of a study, as far as its ``base`` can be read."""
+        declared, metrics = _read("declare", base), _read("metrics", base)
+        config_type = cls if declared is None else _with_settings(canonical_json(base.get("declare", {})))
+        return config_type, {name: metric.of(name) for name, metric in (metrics or {}).items()}
+
+    def read_by(self, stage: StageConfig) -> dict[str, Value]:
+        """Return the values of the settings that a command reads, without those that have no value."""
+        values = self.settings.model_dump(mode="json")
+        names = {*stage.placeholders}
+        if "settings" in names:
+            names |= values.keys() - set().union(*(other.placeholders for other in self.stages.values()))
+        return {
+            name: values[name]
+            for name, setting in self.declare.items()
+            if name in names
+            and values[name] is not None
+            and all(values[other] in allowed for other, allowed in setting.when.items())
+        }
+
+    def _problems(self) -> Iterator[str]:
+        declared = list(self.declare)
+        for name, setting in self.declare.items():
+            if name in _RESERVED:
+                yield f"declare.{name}: the name is taken; give another"
+            for other in setting.when.keys() - {*declared}:
+                yield f"declare.{name}.when: there is no setting {other!r}. {nearest(other, declared)}"
+        before: list[str] = []
+        for name, stage in self.stages.items():
+            for other in {*stage.needs} - {*before}:
+                yield f"stages.{name}.needs: no stage {other!r} before it. {nearest(other, before)}"
+            allowed = [*declared, *_RESERVED, *(f"data.{file}" for file in self.data.files)]
+            allowed += [f"needs.{other}" for other in stage.needs]
+            for placeholder in sorted(stage.placeholders - {*allowed}):
+                hint = f"{nearest(placeholder, allowed)}; braces of the command itself are doubled: {{{{ }}}}"
+                yield f"stages.{name}: {{{placeholder}}} stands for nothing. {hint}"
+            if not stage.metrics and not any(name in other.needs for other in self.stages.values()):
+                yield f"stages.{name} writes no metrics, and no stage needs it"
+            try:
+                shlex.split(stage.command)
+            except ValueError as error:
+                yield f"stages.{name}.command: {error}"
+            before.append(name)
+        used = set().union(*(stage.placeholders for stage in self.stages.values()))
+        if "seed" not in used:
+            yield "no command of stages has {seed}, so all replicates would be one run: give it to the script"
+        if "settings" not in used and (unread := sorted({*declared} - used)):
+            yield f"no command of stages reads {', '.join(unread)}: write {{NAME}} or {{settings}} there"
+
+
+def _read(part: str, base: Any) -> Any:
+    """Read a part of ``base``; None if it is refused, which is reported with the config."""
+    adapter = TypeAdapter[Any](Config.model_fields[part].annotation)
+    try:
+        return adapter.validate_json(canonical_json(base.get(part, {})), strict=True)
+    except (AttributeError, ValidationError, ContractError):
+        return None
+
+
+@lru_cache(maxsize=64)
+def _with_settings(declared: str) -> type[Config]:
+    """Make the config class of a study that declares these settings; the same ones give the same class."""
+    settings = TypeAdapter(dict[str, SettingConfig]).validate_json(declared)
+    fields: dict[str, Any] = {}
+    for name, setting in settings.items():
+        text = " ".join(filter(None, (setting.description, setting.unit and f"Unit: {setting.unit}.")))
+        fields[name] = (setting.annotation, Field(default=setting.default, description=text))
+    with warnings.catch_warnings():
+        # A setting called copy or json hides a method of pydantic that nothing calls here.
+        warnings.simplefilter("ignore", UserWarning)
+        part = create_model("Settings", __base__=StrictConfig, **fields)
+    config_type = create_model("Config", __base__=Config, settings=(part, part()))
+    config_type.READ_WHEN = {
+        f"settings.{name}": ({f"settings.{other}": values for other, values in setting.when.items()},)
+        for name, setting in settings.items()
+        if setting.when
+    }
+    return config_type

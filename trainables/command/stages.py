@@ -1,0 +1,304 @@
+"""Running a command and reading the files of metrics that it writes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import math
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nlgraft.basics.errors import NlgraftError, nearest
+from nlgraft.basics.wording import duration
+from nlgraft.evaluation.artifact import write_segments
+from nlgraft.pipeline.execute import CURVES, METRICS, Curve
+from nlgraft.pipeline.fingerprint import fingerprint
+from nlgraft.pipeline.integrity import remove_tree
+from nlgraft.pipeline.stage import StageContext, TrialStopped
+from nlgraft.text.files import expand, read_json, write_json
+from trainables.command import guard
+from trainables.command.config import ITEM, PLACEHOLDER
+from trainables.command.graph import COMMAND, SELECT, CommandSettings, digest, files_of
+
+logger = logging.getLogger(__name__)
+
+LOG, SECONDS = "log.txt", "seconds.json"
+WRITTEN, KEPT = "metrics", "kept.tar"
+"""Of a command's artifact: folder of its files of metrics; archive of those that it keeps, of any kind, which
+nlgraft packs and unpacks and never reads."""
+_POLL_S, _PATIENCE_S = 0.2, 15.0
+"""How often a command is looked at; the time that it gets to end after a signal."""
+_TAIL_LINES, _TAIL_BYTES = 30, 8000
+_COLUMNS = ("item", "metric", "value")
+_OUT_OF_MEMORY = 128 + 9
+
+
+class CommandFailed(NlgraftError):
+    """A command ended with an error, or did not write what it should."""
+
+
+def run(context: StageContext) -> None:
+    """Run a command in a copy of the script's directory; keep its log, its metrics and what it should keep.
+
+    Raises:
+        CommandFailed: The script's files changed since the study was planned, or the command ended with an
+            error or took too long, or a file of metrics or of ``keep`` is missing or malformed.
+        TrialStopped: The reporter asked to stop.
+    """
+    settings, inputs = COMMAND.read(context)
+    if context.world_size > 1:
+        raise CommandFailed(
+            "a command runs on one worker: give it resources.cpus_per_worker or gpus_per_worker, and start "
+            "several processes there by torchrun --standalone --nproc-per-node"
+        )
+    work, needs = context.directory / "work", context.directory / "needs"
+    _copy(context.locations["directory"], context.locations["patterns"], work, settings.code)
+    texts = {name: str(value) for name, value in settings.values.items()}
+    texts |= {f"data.{name}": str(expand(path)) for name, path in context.locations["data"].items()}
+    texts |= {f"needs.{name}": str((needs / name).absolute()) for name in inputs.needs}
+    texts["seed"] = str(context.seed)
+    for name, directory in inputs.needs.items():
+        if (directory / KEPT).exists():
+            with tarfile.open(directory / KEPT) as archive:
+                archive.extractall(needs / name, filter="data")
+    started = time.perf_counter()
+    write_json(context.directory / CURVES, _execute(context, settings, work, texts))
+    write_json(context.directory / SECONDS, {"command_s": time.perf_counter() - started})
+    read_scores(work, settings.metrics)
+    for name in settings.metrics:
+        (context.directory / WRITTEN / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(work / name, context.directory / WRITTEN / name)
+    if settings.keep:
+        with tarfile.open(context.directory / KEPT, "w", dereference=True) as archive:
+            for name in _matching(work, settings.keep):
+                archive.add(work / name, name)
+    remove_tree(work)
+    remove_tree(needs)
+
+
+def _copy(directory: str, patterns: Sequence[str], work: Path, planned: str) -> None:
+    for name in files_of(directory, patterns):
+        (work / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(expand(str(Path(directory, name))), work / name)
+    if digest(str(work), patterns) != planned:
+        raise CommandFailed(f"{directory}: changed since the study was planned; run the study again")
+
+
+def _words(settings: CommandSettings, texts: Mapping[str, str]) -> list[str]:
+    """Fill in a command; words with a setting that has no value are left out."""
+    words: list[str | None] = []
+    for word in shlex.split(settings.command):
+        if word != "{settings}":
+            words.append(_filled(word, texts))
+            continue
+        for name in settings.listed:
+            parts = settings.setting.split()
+            words += [part.replace("{name}", name).replace("{value}", texts[name]) for part in parts]
+    return [word for word in words if word is not None]
+
+
+def _filled(text: str, texts: Mapping[str, str]) -> str | None:
+    """Put in what names in braces stand for; None if one of them has no value."""
+    if any(match[1] not in (None, *texts) for match in PLACEHOLDER.finditer(text)):
+        return None
+    return PLACEHOLDER.sub(lambda match: match[0][0] if match[1] is None else texts[match[1]], text)
+
+
+def _execute(
+    context: StageContext, settings: CommandSettings, work: Path, texts: Mapping[str, str]
+) -> dict[str, Curve]:
+    """Run a command to its end and report its progress; return its learning curves."""
+    # Python of the environment that runs nlgraft, and a log that shows what is written at once.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    environment = {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1"}
+    for name, text in settings.environment.items():
+        if (value := _filled(text, texts)) is not None:
+            environment[name] = value
+    command = [sys.executable, "-I", guard.__file__, str(_PATIENCE_S), *_words(settings, texts)]
+    progress, started = _Progress(context, work, settings.metrics), time.monotonic()
+    limit_s, log = context.locations["limit_s"], context.directory / LOG
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(
+            command,
+            cwd=work,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ) as process,
+    ):
+        # Leaving this block closes the pipe and waits: the guard then ends the command, as it does if this
+        # process is killed.
+        while process.poll() is None:
+            time.sleep(_POLL_S)
+            progress.report()
+            if (reason := context.should_stop()) is not None:
+                raise TrialStopped(reason)
+            if limit_s is not None and time.monotonic() - started > limit_s:
+                raise _failure(f"took longer than its limit of {duration(limit_s)}", log)
+    if process.returncode:
+        hint = " (SIGKILL, perhaps for lack of memory)" * (process.returncode == _OUT_OF_MEMORY)
+        raise _failure(f"ended with status {process.returncode}{hint}", log)
+    progress.report()
+    return progress.curves
+
+
+def _failure(what: str, log: Path) -> CommandFailed:
+    """Make an error of a command: the last line of its log in its first line, and below the last lines."""
+    text = log.read_bytes()[-_TAIL_BYTES:].decode(errors="replace").rstrip()
+    lines = text.splitlines()[-_TAIL_LINES:]
+    last = f"wrote last: {lines[-1].strip()}" if lines else "wrote nothing"
+    # For the worker's log and `nlgraft trial`; records of trials have it in the traceback.
+    logger.warning("\n".join(lines))
+    return CommandFailed("\n".join([f"{what}; it {last}", *lines]))
+
+
+class _Progress:
+    """Reports what a command adds to its files of JSON lines."""
+
+    def __init__(self, context: StageContext, work: Path, files: Sequence[str]) -> None:
+        self.curves: dict[str, Curve] = {}
+        self._context = context
+        self._lengths = {work / name: 0 for name in files if name.endswith(".jsonl")}
+
+    def report(self) -> None:
+        for path, num_lines in self._lengths.items():
+            # The last line may be half written.
+            lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+            self._lengths[path] = len(lines)
+            for line in lines[num_lines:]:
+                self._report_line(line)
+
+    def _report_line(self, line: bytes) -> None:
+        try:
+            document = json.loads(line)
+        except ValueError:
+            return  # told when the command has ended
+        fields = document if isinstance(document, dict) else {}
+        reported: Mapping[str, str] = self._context.locations["reported"]
+        values = {name: fields[key] for key, name in reported.items() if _is_finite(fields.get(key))}
+        if type(fields.get("step")) is int and values:
+            for name, value in values.items():
+                point = [fields["step"], value, int(time.time() * 1000)]
+                self.curves.setdefault(name, []).append(point)
+            self._context.report(fields["step"], values)
+
+
+def _is_finite(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+# Files of metrics.
+
+
+def read_scores(directory: Path, files: Sequence[str]) -> dict[str, Any]:
+    """Read files of metrics: the last value by name, and values by item for a name in a CSV file.
+
+    Raises:
+        CommandFailed: One is missing or malformed.
+    """
+    scores: dict[str, Any] = {}
+    for name in files:
+        try:
+            text = (directory / name).read_text("utf-8")
+        except FileNotFoundError as error:
+            raise CommandFailed(f"wrote no {name}. {nearest(name, _names(directory))}") from error
+        except UnicodeDecodeError as error:
+            raise CommandFailed(f"{name}: not UTF-8 ({error.reason})") from error
+        if name.endswith(".csv"):
+            scores |= _read_items(name, text)
+        elif name.endswith(".json"):
+            scores |= _object(name, text)
+        else:
+            for number, line in enumerate(text.splitlines(), 1):
+                scores |= _object(f"{name}, line {number}", line)
+    return scores
+
+
+def _object(where: str, text: str) -> dict[str, Any]:
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        document = f"not JSON: {error}"
+    if not isinstance(document, dict):
+        example = '{"step": 100, "dev/loss": 2.31}'
+        raise CommandFailed(f"{where}: {str(document)[:80]}; write a JSON object, such as {example}")
+    return document
+
+
+def _read_items(name: str, text: str) -> dict[str, dict[str, float]]:
+    items: dict[str, dict[str, float]] = {}
+    rows = csv.DictReader(text.splitlines())
+    if missing := {*_COLUMNS} - {*(rows.fieldnames or ())}:
+        raise CommandFailed(f"{name}, line 1: no column {', '.join(missing)}; write {','.join(_COLUMNS)}")
+    for row in rows:
+        item, metric, value = (row[column] for column in _COLUMNS)
+        values = items.setdefault(metric, {})
+        if item in values:
+            raise CommandFailed(f"{name}, line {rows.line_num}: a second value of {metric} for item {item!r}")
+        try:
+            values[item] = float(value)
+        except (TypeError, ValueError) as error:
+            raise CommandFailed(f"{name}, line {rows.line_num}: {value!r} is not a number") from error
+    return items
+
+
+def _names(directory: Path) -> list[str]:
+    paths = sorted(path for path in directory.rglob("*") if path.is_file())
+    return [path.relative_to(directory).as_posix() for path in paths]
+
+
+def _matching(work: Path, patterns: Sequence[str]) -> list[str]:
+    """List files by patterns, of which each must match one."""
+    names = _names(work)
+    for pattern in patterns:
+        if not any(fnmatch(name, pattern) for name in names):
+            raise CommandFailed(f"wrote no file that keep has. {nearest(pattern, names)}")
+    return [name for name in names if any(fnmatch(name, pattern) for pattern in patterns)]
+
+
+def select(context: StageContext) -> None:
+    """Select the metrics that the study declares, of the splits that the trial is scored on.
+
+    Raises:
+        CommandFailed: No command wrote a metric, or it is no number.
+        FloatingPointError: A metric is NaN or infinite.
+    """
+    settings, inputs = SELECT.read(context)
+    scores: dict[str, Any] = {}
+    seconds = 0.0
+    for stage, files in settings.files:
+        scores |= read_scores(inputs.writing[stage] / WRITTEN, files)
+        seconds += read_json(inputs.writing[stage] / SECONDS)["command_s"]
+    metrics: dict[str, dict[str, Any]] = {"command_s": {"value": seconds}}
+    for name, key in settings.keys.items():
+        if key not in scores:
+            raise CommandFailed(f"metric {name}: nobody wrote {key!r}. {nearest(key, list(scores))}")
+        value, signature = scores[key], None
+        split, _, rest = name.partition("/")
+        if rest.startswith(ITEM) and isinstance(value, dict):
+            by_item = dict(sorted(value.items()))
+            write_segments(context.directory, split, {rest: np.array([[v, 1] for v in by_item.values()])})
+            # Trials can be paired item by item where they have the same ones.
+            signature = f"items:{len(by_item)}|ids:{fingerprint(list(by_item))[:8]}"
+            value = float(np.mean([*by_item.values()]))
+        if type(value) not in (int, float):
+            raise CommandFailed(f"metric {name}: {key} is {str(value)[:60]!r}, not a number")
+        if not math.isfinite(value):
+            raise FloatingPointError(f"metric {name} is {value}")
+        metrics[name] = {"value": value, "signature": signature}
+    write_json(context.directory / METRICS, metrics)
