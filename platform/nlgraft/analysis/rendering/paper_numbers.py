@@ -45,7 +45,7 @@ class Numbers(dict[str, str]):
         super().__init__({key: escape_latex(text) for key, text in keyed.items()})
 
     def macro(self, key: str) -> str:
-        r"""Return the macro that shows a number; its name begins with the study's, so that a paper may hold several.
+        r"""Return the macro of a number; the study's name is in it, so that a paper may hold several.
 
         Raises:
             KeyError: There is no such number.

@@ -7,6 +7,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,10 +74,6 @@ def write_report(result: RecordedResults, out: Path, formats: Sequence[str]) -> 
     return [out / name for name in texts]
 
 
-def _markdown(result: RecordedResults) -> str:
-    return _template("report.md.j2").render(_facts(result))
-
-
 def _html(result: RecordedResults) -> str:
     from nlgraft.analysis.rendering import drawing, figures  # load matplotlib, which takes .3 s
 
@@ -127,7 +124,7 @@ def _facts(result: RecordedResults) -> dict[str, Any]:
         "method": prose.method(result),
         "signatures": tables.signatures(result),
         "corpora": corpora(result.study.data),
-        "data": json.dumps(result.study.data, indent=2, ensure_ascii=False),
+        "data": _json(result.study.data),
         "counts": Counter(trial.state for trial in result.trials),
         "environment": _environment(result),
     }
@@ -203,17 +200,13 @@ def comparison_frame(result: RecordedResults) -> pd.DataFrame:
 
 
 _FORMATS: dict[str, tuple[str, Callable[[RecordedResults], str]]] = {
-    "md": ("report.md", _markdown),
+    "md": ("report.md", lambda result: _template("report.md.j2").render(_facts(result))),
     "html": ("report.html", _html),
     "latex": ("report.tex", lambda result: latex_tables(result, sections(result))),
     "csv": ("comparison.csv", lambda result: _csv(comparison_frame(result))),
-    "json": (
-        "result.json",
-        lambda result: (
-            json.dumps(result_document(result), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-        ),
-    ),
+    "json": ("result.json", lambda result: _json(result_document(result), allow_nan=False) + "\n"),
 }
+_json = partial(json.dumps, indent=2, ensure_ascii=False)
 
 
 def result_document(result: RecordedResults) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def sections(result: RecordedResults, max_lines: float = MANY_LINES) -> list[Sec
         max_lines: Lines of output up to which they are scored again with other tokenizers.
     """
     main, study = result.main_metric, result.study
-    effects = gains = None
+    compared, effects, gains = tables.comparison_table(result, main), None, None
     if main in result.metrics:
         effects, gains = tables.effects_table(result, main), tables.gains_table(result, main)
     coverage, over = tables.covered(result), study.analysis.gains_over
@@ -61,12 +61,7 @@ def sections(result: RecordedResults, max_lines: float = MANY_LINES) -> list[Sec
             caption="",
         ),
         # A paper has its own, with dev beside test.
-        Section(
-            "comparison",
-            f"{main} against the baseline",
-            tables.comparison_table(result, main),
-            figures="forest",
-        ),
+        Section("comparison", f"{main} against the baseline", compared, figures="forest"),
         Section("effects", f"Effects on {main}", effects, caption=coverage),
         Section("gains", f"Gains over {over} on {main}", gains, caption=coverage, figures="gains"),
         Section("claims", "Published claims", tables.claims_table(result), caption=""),
@@ -121,18 +116,12 @@ def _metric_sections(result: RecordedResults) -> list[Section]:
         for title, names in by_split.items()
         if names
     ]
-    differences = [
-        Section(
-            name,
-            f"{name} against the baseline",
-            tables.comparison_table(result, name),
-            depth=3,
-            is_folded=True,
-        )
-        for name in tables.compared_metrics(result)
-    ]
+    differences = {name: tables.comparison_table(result, name) for name in tables.compared_metrics(result)}
     return [
         Section("metrics", "All metrics", text="Mean ± standard deviation over seeds."),
         *means,
-        *differences,
+        *(
+            Section(name, f"{name} against the baseline", table, depth=3, is_folded=True)
+            for name, table in differences.items()
+        ),
     ]

@@ -181,18 +181,12 @@ def numbers_of_seeds(result: ComparedResults) -> str:
 
 def signatures(result: ComparedResults) -> dict[str, list[str]]:
     """List by metric the signatures with which it was scored."""
-    by_metric = {
-        name: sorted(
-            {
-                trial.signature
-                for cell in result.cells
-                for trial in cell.measured(name).values()
-                if trial.signature
-            }
-        )
-        for name in result.metrics
-    }
-    return {name: texts for name, texts in by_metric.items() if texts}
+    signed: dict[str, list[str]] = {}
+    for name in result.metrics:
+        scores = [trial for cell in result.cells for trial in cell.measured(name).values()]
+        if distinct := {trial.signature for trial in scores if trial.signature}:
+            signed[name] = sorted(distinct)
+    return signed
 
 
 def _scope(comparison: Comparison) -> str:
@@ -397,13 +391,12 @@ def sensitivity_table(result: ComparedResults, max_lines: float = MANY_LINES) ->
     decimals = column_decimals(result, result.main_metric)
     for span in sensitivity.without_seeds:
         low, high = (number(end, decimals, is_signed=True) for end in (span.low, span.high))
-        sign = (
-            "same sign" if span.has_one_sign else "no difference" if span.low == span.high else "sign changes"
-        )
+        sign = "same sign" if span.has_one_sign else "sign changes"
+        if span.low == span.high:
+            sign = "no difference"
         standing = result.standing(result.compare(span.label))
-        rows.append(
-            _sensitivity_row(span.label, standing, "seeds", sign, f"{low} to {high} without one seed")
-        )
+        otherwise = f"{low} to {high} without one seed"
+        rows.append(_sensitivity_row(span.label, standing, "seeds", sign, otherwise))
     if not rows:
         return None
     order = [cell.cell.label for cell in result.cells]

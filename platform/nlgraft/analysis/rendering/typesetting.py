@@ -113,7 +113,7 @@ class Table:
 
 
 def make_table(rows: Iterable[Row], num_text: int = 1, notes: Sequence[str] = ()) -> Table:
-    """Build a table from rows; columns are in the order of their first row, and what a row lacks is a dash."""
+    """Build a table from rows; columns are in the order of their first entry, what a row lacks is a dash."""
     rows = list(rows)
     header = tuple(dict.fromkeys(chain.from_iterable(rows)))
     entries = ([row.get(title, NOTHING) for title in header] for row in rows)
