@@ -64,7 +64,7 @@ def sections(result: RecordedResults, max_lines: float = MANY_LINES) -> list[Sec
         Section("comparison", f"{main} against the baseline", compared, figures="forest"),
         Section("effects", f"Effects on {main}", effects, caption=coverage),
         Section("gains", f"Gains over {over} on {main}", gains, caption=coverage, figures="gains"),
-        Section("claims", "Published claims", tables.claims_table(result), caption=""),
+        Section("claims", "Claims", tables.claims_table(result), caption=""),
         Section("lengths", "Sequence lengths", tables.length_table(result)),
         Section("curves", "Learning curves: means over seeds, from minimum to maximum", figures="curves"),
         *_metric_sections(result),
