@@ -65,12 +65,12 @@ def _statistics(result: RecordedResults) -> list[str]:
 def checklist(result: RecordedResults, cost: Cost, sizes: Sizes) -> str:
     """Answer the items of ARR's responsible-NLP checklist that a study can answer, as Markdown."""
     names = [name for name in _PARAMETERS if name in result.metrics]
-    parameters = to_markdown(metrics_table(result, names)) if names else "The system does not report them."
+    parameters = to_markdown(metrics_table(result, names)) if names else "Parameters: not reported."
     items = {
         "B1. Creators of artifacts": [f"{result.system.paper} BibTeX: references.bib."],
         "B6. Sizes of train, dev and test": [_sizes(sizes)],
         "C1. Parameters, computing, hardware": [
-            f"Parameters:\n\n{parameters}",
+            parameters,
             *_hours(result, cost),
             _hardware(result),
             "Energy and emissions: not measured.",

@@ -72,10 +72,13 @@ def sections(result: RecordedResults, max_lines: float = MANY_LINES) -> list[Sec
             "sensitivity",
             "Sensitivity of the verdicts",
             tables.sensitivity_table(result, max_lines),
-            caption="Other choices of the analysis.",
+            caption="Each verdict under other choices of the analysis.",
         ),
         Section(
-            "stability", f"Stability of the training ({main})", tables.stability_table(result), caption=""
+            "stability",
+            f"Stability of the training ({main})",
+            tables.stability_table(result),
+            caption="Seeds that were lost or diverged.",
         ),
         Section("looks", "Planned looks", tables.looks_table(result), caption=""),
         Section("search", "Search", search_tables.search_table(result), caption=""),
@@ -101,19 +104,19 @@ def sections(result: RecordedResults, max_lines: float = MANY_LINES) -> list[Sec
 def _metric_sections(result: RecordedResults) -> list[Section]:
     """List the sections of the metrics beside the main one: the means by split, then the differences."""
     caption = f"Mean ± standard deviation of {tables.seeds(result)}."
-    by_split: dict[str, list[str]] = {"Test": [], "Dev": [], "Without a split": []}
+    by_split: dict[str, list[str]] = {"on test": [], "on dev": [], "without a split": []}
     for name, metric in result.metrics.items():
-        by_split[(metric.split or "without a split").capitalize()].append(name)
+        by_split[f"on {metric.split}" if metric.split else "without a split"].append(name)
     means = [
         Section(
-            f"metrics-{title.lower().replace(' ', '-')}",
-            f"All metrics ({title.lower()})",
+            f"metrics-{split.removeprefix('on ').replace(' ', '-')}",
+            f"Metrics {split}",
             tables.metrics_table(result, names),
             caption=caption,
             depth=3,
-            is_folded=title != "Test",
+            is_folded=split != "on test",
         )
-        for title, names in by_split.items()
+        for split, names in by_split.items()
         if names
     ]
     differences = {name: tables.comparison_table(result, name) for name in tables.compared_metrics(result)}
