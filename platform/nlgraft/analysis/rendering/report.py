@@ -177,7 +177,7 @@ def _typeset(result: RecordedResults, section: Section, table: typesetting.Table
 
 def _csv(frame: pd.DataFrame) -> str:
     # Not by `frame.map`, which would turn whole numbers beside gaps into floats.
-    rows = [map(typesetting.inert, row) for row in frame.itertuples(index=False)]
+    rows = [list(map(typesetting.inert, row)) for row in frame.itertuples(index=False)]
     return type(frame)(rows, columns=frame.columns, dtype=object).to_csv(index=False, lineterminator="\n")
 
 
