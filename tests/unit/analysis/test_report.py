@@ -18,7 +18,7 @@ from nlgraft.basics.errors import NlgraftError
 from nlgraft.study.data.design import cells
 from nlgraft.tracking.layout import StudyLayout
 
-VOID = {"meta", "br", "link", "img", "line"}
+VOID = {"meta", "br", "link", "img", "line", "wbr"}
 
 
 class Page(HTMLParser):

@@ -133,6 +133,7 @@ class Drawing:
         text = re.sub(r'xlink:href="#([^"]+)"', rf'href="#{prefix}-\1"', text)
         for name, color in colors().items():
             text = text.replace(color, f"var(--{name})")
+        # The page's own font; Matplotlib's is on no reader's machine.
         text = re.sub(r"font: ([\d.]+)px [^;\"]+", r"font: \1px var(--sans)", text)
         label = html.escape(self.title)
         opening = rf'<svg xmlns="http://www.w3.org/2000/svg" viewBox="\1" role="img" aria-label="{label}">'

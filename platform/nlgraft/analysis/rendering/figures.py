@@ -99,10 +99,11 @@ def forest_plot(result: ComparedResults, style: Style = PAGE) -> list[Drawing]:
             color = colors()[result.standing(comparison)]
             middle = comparison.difference
             line = ":" if comparison.scope == "segments" else "-"
+            # Without an interval the point stands alone.
             ends = comparison.ci or (middle, middle)
             axes.plot(ends, [row, row], line, color=color, linewidth=2.4, solid_capstyle="round")
             axes.plot([middle], [row], marker="o", markersize=6, color=color)
-            axes.text(0, row - 0.6 / num_lines, name, transform=axes.get_yaxis_transform(), va="bottom")
+            axes.text(0, row - 0.45 / num_lines, name, transform=axes.get_yaxis_transform(), va="bottom")
         axes.axvline(0, color=soft, linewidth=1)
         band = ""
         if (margin := result.margin(main)) is not None:
@@ -233,10 +234,12 @@ def _draw_bands(
         levels: Levels along the axis, of gains; none for steps.
     """
     with style.canvas((style.width, 3.0) if levels else style.panel) as (figure, axes):
+        # A stage that all cells share belongs to none of them, so its curve has no cell's colour.
         is_shared = len(bands[0].labels) == len(series) > 1
         for band in bands:
             index = series.index(band.labels[0])
             color = colors()["ink"] if is_shared else series_color(index)
+            # From the ninth cell on colours come again, with other dashes.
             dashes = _DASHES[index // NUM_SERIES % len(_DASHES)]
             marker = "o" if levels or len(band.steps) == 1 else None
             if band.num_seeds > 1:

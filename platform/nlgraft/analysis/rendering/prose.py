@@ -68,6 +68,7 @@ def headline(result: ComparedResults) -> str:
     measured = [comparison for comparison in compared if comparison.difference is not None]
     if not measured:
         return f"No cell can be compared with the baseline on {main} yet."
+    # In the order in which a reader wants them: what is decided comes first.
     by_kind: dict[str, list[str]] = {kind: [] for kind in _STANDINGS}
     for comparison in measured:
         if comparison.p is None or comparison.family[0] or not result.is_corrected:

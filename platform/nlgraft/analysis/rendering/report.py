@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -187,16 +188,12 @@ def comparison_frame(result: RecordedResults) -> pd.DataFrame:
 
     factors = list(result.baseline.cell.levels)
     rows: list[list[Any]] = []
-    for cell in result.cells:
-        levels = [cell.cell.levels[factor] for factor in factors]
-        for name in result.metrics:
-            values = [rounded(cell.mean(name)), rounded(cell.std(name)), len(cell.measured(name))]
-            compared: dict[str, Any] = {}
-            if cell is not result.baseline:
-                compared = result.compare(cell.cell, metric=name).to_json()
-                compared["ci_low"], compared["ci_high"] = compared["ci"] or (None, None)
-            row = [cell.cell.label, *levels, cell.state, name, *values]
-            rows.append([*row, *(compared.get(key) for key in _COMPARED)])
+    for cell, name in product(result.cells, result.metrics):
+        compared = {} if cell is result.baseline else result.compare(cell.cell, metric=name).to_json()
+        compared["ci_low"], compared["ci_high"] = compared.get("ci") or (None, None)
+        row = [cell.cell.label, *(cell.cell.levels[factor] for factor in factors), cell.state, name]
+        row += [rounded(cell.mean(name)), rounded(cell.std(name)), len(cell.measured(name))]
+        rows.append([*row, *map(compared.get, _COMPARED)])
     titles = ["cell", *factors, "state", "metric", "mean", "std", "n", *_COMPARED]
     return pd.DataFrame(rows, columns=titles, dtype=object)
 

@@ -88,6 +88,7 @@ def expected_best_table(result: ComparedResults) -> Table | None:
                 mean, *ends = (float(values[budget - 1]) for values in (curve.mean, curve.low, curve.high))
                 band = interval((ends[0], ends[1]), decimals, is_signed=False)
                 row[f"best of {budget}"] = f"{number(mean, decimals)}{NO_BREAK}{band}"
+            # Cells whose searches ended early have no value for the larger budgets.
             if curve.on_new_seeds is not None and budget <= len(curve.on_new_seeds):
                 again[f"best of {budget}"] = number(float(curve.on_new_seeds[budget - 1]), decimals)
         rows += [row] if curve.on_new_seeds is None else [row, again]

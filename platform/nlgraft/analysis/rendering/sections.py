@@ -107,6 +107,7 @@ def _metric_sections(result: RecordedResults) -> list[Section]:
     by_split: dict[str, list[str]] = {"on test": [], "on dev": [], "without a split": []}
     for name, metric in result.metrics.items():
         by_split[f"on {metric.split}" if metric.split else "without a split"].append(name)
+    # On a page only the means on test are open: who looks for the others knows what for.
     means = [
         Section(
             f"metrics-{split.removeprefix('on ').replace(' ', '-')}",

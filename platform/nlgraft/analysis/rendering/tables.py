@@ -305,6 +305,7 @@ def compared_metrics(result: ComparedResults) -> list[str]:
 def length_table(result: ComparedResults) -> Table | None:
     """Tabulate sequence lengths, on test if there are any, with their changes against the baseline."""
     lengths = {name: metric for name, metric in result.metrics.items() if is_length(name)}
+    # Of the two splits one is enough: their lengths hardly differ.
     shown = {name: metric for name, metric in lengths.items() if metric.split == "test"} or lengths
     rows = []
     for cell in result.cells:
@@ -402,6 +403,7 @@ def sensitivity_table(result: ComparedResults, max_lines: float = MANY_LINES) ->
     order = [cell.cell.label for cell in result.cells]
     alternatives = {row.choice: ", ".join(row.others) for row in sensitivity.rows}
     notes = [f"{choice}: {names}." for choice, names in alternatives.items()]
+    # They come choice by choice, and are read cell by cell.
     rows.sort(key=lambda row: order.index(str(row["cell"])))
     return make_table(rows, num_text=5, notes=[*notes, *sensitivity.missing])
 
@@ -413,6 +415,7 @@ def _sensitivity_row(label: str, standing: Standing, choice: str, stands: str, o
 
 def trials_table(result: ComparedResults) -> Table:
     """Tabulate every trial with its state, main metric, time and the cache decisions of its stages."""
+    # Often one and the same metric.
     shown = dict.fromkeys([result.main_metric, result.study.objective.metric])
     return make_table((_trial_row(trial, shown) for trial in result.trials), num_text=5)
 
@@ -455,6 +458,7 @@ def cell_entry(cell: CellResult) -> Entry:
 def _comparison_row(result: ComparedResults, comparison: Comparison, decimals: int) -> Row:
     kind = result.standing(comparison)
     star = f"{NO_BREAK}*" if kind in ("better", "worse") else ""
+    # One seed: what looks like a result says nothing of another training.
     dagger = "†" if comparison.scope == "segments" else ""
     hint = f"variation over {comparison.scope}; over segments alone: p = {probability(comparison.p_segments)}"
     p = probability(comparison.p) + dagger + ("" if result.is_corrected else star)

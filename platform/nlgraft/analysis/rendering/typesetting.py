@@ -143,6 +143,7 @@ def number(value: float | None, decimals: int, *, is_signed: bool = False) -> st
     if value is None:
         return NOTHING
     text = f"{value:{'+' if is_signed else ''},.{decimals}f}"
+    # What rounds to zero has no sign: "−0.0" would claim a direction.
     if not any(digit in text for digit in "123456789"):
         return f"{0:.{decimals}f}"
     return text.replace("-", _MINUS)
