@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from benchmarks.simulated_store import SimulatedStore, StudyFile
 from nlgraft.analysis.data.ledger import Segments
-from nlgraft.analysis.policy.simulated_store import SimulatedStore, StudyFile
 
 RANDOM_SEED = 20261127
 SPREAD = 0.3
@@ -43,7 +43,7 @@ def store_after(rng: np.random.Generator, num_studies: int, noise: float = SPREA
     for number in range(num_studies):
         file = declare(store, f"earlier{number}", 4, noise)
         store.report(file, range(3), segments=Segments.of([f"{number} {line}" for line in range(9)]))
-    store.verdicts.clear()
+    store.verdicts["ledger"].clear()
     return store
 
 
@@ -101,7 +101,7 @@ def found(
         give_effect(store, file, effect)
         for place, look in enumerate(LOOKS):
             store.report(file, range(look))
-            hits[place] += store.has_found("ledger", file.questions[-1])
+            hits[place] += file.questions[-1] in store.verdicts["ledger"]
         errors += store.has_erred("ledger")
     return list(hits / num), errors / num
 

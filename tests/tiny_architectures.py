@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
 import transformers
 from transformers import (
     BertConfig,
@@ -147,13 +148,20 @@ MORE_MODELS = {
     ),
 }
 """Architectures that hide their tables elsewhere, or compute positions from a padding id that must stay."""
+EVERY = MODELS | MORE_MODELS
 
 
-def ties(model):
-    groups = {}
-    for name, tensor in model.named_parameters(remove_duplicate=False):
-        groups.setdefault(id(tensor), set()).add(name)
-    return {frozenset(names) for names in groups.values() if len(names) > 1}
+def noisy(name):
+    """A model of an architecture whose every weight and bias matters, as it is after a reload."""
+    torch.manual_seed(0)
+    model = EVERY[name]().eval()
+    if isinstance(model, BertModel):
+        model = BertModel(bert_config()).eval()  # what was built without its pooler is loaded with one
+    with torch.no_grad():
+        for part, tensor in model.state_dict(keep_vars=True).items():
+            if tensor.requires_grad or part == "final_logits_bias":
+                tensor.add_(0.1 * torch.randn_like(tensor))
+    return model
 
 
 def size_of(model, side):

@@ -21,13 +21,13 @@ def _llama(ids):
     return transformers.LlamaForCausalLM(config)
 
 
-def release(directory, kind):
-    """Write a checkpoint with its tokenizer."""
+def release(directory, kind, lines=LINES, seed=3):
+    """Write a checkpoint with its tokenizer, learned from lines."""
     directory.mkdir()
     write, build = KINDS.get(kind, (gpt2_tokenizer, _llama))
-    write(directory, LINES)
+    write(directory, lines)
     with torch.random.fork_rng():
-        torch.manual_seed(3)
+        torch.manual_seed(seed)
         build(load_vocabulary(directory).ids_by_surface).save_pretrained(directory)
     return directory
 

@@ -227,16 +227,13 @@ def quiet(action, *arguments, **options):
         return action(*arguments, **options)
 
 
+def edit(path: Path, **changes) -> None:
+    """Change fields of a JSON file."""
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | changes), "utf-8")
+
+
 def load(directory: Path):
     """Open a checkpoint and its tokenizer as its users do."""
     config = transformers.AutoConfig.from_pretrained(directory)
     model = getattr(transformers, config.architectures[0]).from_pretrained(directory)
     return model.eval(), quiet(transformers.AutoTokenizer.from_pretrained, directory)
-
-
-def ties(model):
-    """Name the parameters that are one tensor."""
-    groups = {}
-    for name, tensor in model.named_parameters(remove_duplicate=False):
-        groups.setdefault(tensor.data_ptr(), set()).add(name)
-    return {frozenset(names) for names in groups.values() if len(names) > 1}

@@ -83,10 +83,10 @@ def letters(directory: Path) -> Words:
     return write_words(directory, [*SPECIALS, ".", "'", *LETTERS, *(f"##{x}" for x in LETTERS)])
 
 
-def masked_lm(size: int, kind: str = "bert", seed: int = 0) -> MaskedLM:
+def masked_lm(size: int, kind: str = "bert", seed: int = 0, pad_id: int = 0) -> MaskedLM:
     """A model with random weights and biases, in evaluation mode."""
     torch.manual_seed(seed)
-    sizes = {"vocab_size": size, "pad_token_id": 0}
+    sizes = {"vocab_size": size, "pad_token_id": pad_id}
     if kind == "ours":
         config = TransformerConfig(
             preset="tiny", d_model=WIDTH, ffn_dim=32, num_heads=2, num_decoder_layers=1, has_output_bias=True

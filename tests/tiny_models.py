@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -74,10 +74,6 @@ class Case:
 
     config: TransformerConfig
     kinds: dict[str, str]
-
-    def with_settings(self, **settings) -> Case:
-        """The same with other settings."""
-        return replace(self, config=TransformerConfig(**{**self.config.model_dump(), **settings}))
 
 
 TWO_SOURCES = {"num_sources": 2}

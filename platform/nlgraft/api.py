@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -315,32 +316,20 @@ def _study_and_store(study: str | None, storage: str | None) -> tuple[Study | No
     return named_study, ArtifactStore.open(place or Storage().path)
 
 
-def validity(
-    study: Study,
-    num_simulations: int = 1000,
-    *,
-    collapse: float = 0.1,
-    pretraining: float = 1.0,
-    tries: int = 3,
-) -> Validity:
-    """Estimate by simulation how often a study errs and what it finds, as declared and otherwise.
+def validity(study: Study, num_simulations: int = 1000) -> Validity:
+    """Estimate by simulation how often a study that is run as declared errs, and what it finds.
 
     Args:
         study: The study.
         num_simulations: Number of simulated studies of each kind.
-        collapse: Share of seeds that end at a trivial score, where seeds collapse.
-        pretraining: Noise of a pretraining that all seeds share, as a variance in units of the seeds'.
-        tries: Reports of somebody who adds seeds or tries overrides until something is significant.
 
     Raises:
         NlgraftError: The study has no comparison, or one seed.
     """
-    from nlgraft.analysis.policy.departures import Departure
     from nlgraft.analysis.policy.validity import design_of, estimate_validity
 
-    departure = Departure(collapse, pretraining, tries)
     try:
-        return estimate_validity(design_of(load(study).alone()), num_simulations, departure)
+        return estimate_validity(design_of(load(study).alone()), num_simulations)
     except ValueError as error:
         raise NlgraftError(f"{study.name}: {error}") from error
 
@@ -379,6 +368,25 @@ def status(study: Study) -> dict[str, Any]:
     from nlgraft.execution.status import read_status
 
     return read_status(study, open_store(study))
+
+
+def write_live_page(study: Study, out: Path, document: Mapping[str, Any] | None = None) -> None:
+    """Write a page that shows how far a study is; while a driver runs it, browsers load it again.
+
+    Args:
+        study: The study.
+        out: An HTML file, replaced whole.
+        document: What `status` returned; None asks it.
+    """
+    from nlgraft.analysis.rendering.live import live_page
+
+    document = status(study) if document is None else document
+    began_s = time.monotonic()
+    result = places.read_result(study, open_store(study))
+    refresh_s = 2 + 5 * (time.monotonic() - began_s) if document["is_running"] else None
+    written = out.with_name(f".{out.name}.{os.getpid()}")
+    written.write_text(live_page(document, result, refresh_s), encoding="utf-8")
+    written.replace(out)  # a browser may be reading the page
 
 
 def verify(

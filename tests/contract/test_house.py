@@ -19,6 +19,7 @@ from ruamel.yaml import YAML
 import nlgraft
 from nlgraft.analysis.policy.claims import Verdict
 from nlgraft.execution.cluster import HEAD_RESOURCE
+from tests.contract.toy_arms import SYSTEMS
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {"PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}", "PATH": "/usr/bin:/bin"}
@@ -56,32 +57,29 @@ def test_the_public_names_are_what_is_said() -> None:
         _ = nlgraft.nothing_like_it
 
 
-def test_reading_a_study_imports_nothing_heavy() -> None:
-    statements = [
-        "from nlgraft.study.public import Study",
-        "import nlgraft.commands.main",
-        "from nlgraft.study.reading.system_import import load_system;"
-        " load_system('trainables.embedding_transfer')",
-        "from nlgraft.commands.main import main;"
-        " main(['validate', 'search_spaces/embedding_transfer/demo.yaml'],"
-        " standalone_mode=False)",
-    ]
-    heavy = ["ray", "torch", "mlflow", "optuna", "matplotlib", "pandas", "scipy", "transformers"]
-    check = f"print('HEAVY', [name for name in {heavy} if name in sys.modules])"
-    code = "\n".join(["import sys", *(f"{statement}; {check}" for statement in statements)])
-    command = [sys.executable, "-c", code]
-    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=ENVIRONMENT, check=True)
-    heavy_after = [line for line in ran.stdout.splitlines() if line.startswith("HEAVY")]
-    assert heavy_after == ["HEAVY []"] * len(statements)
+HEAVY = ("ray", "torch", "mlflow", "optuna", "matplotlib", "pandas", "scipy", "transformers", "pyarrow")
+NUMERIC = ("numpy", "sacrebleu", "sentencepiece")
+DEMO = "'search_spaces/embedding_transfer/demo.yaml'"
+PARTS = [f"{path}.{name}" for path in SYSTEMS for name in ("config", "metrics", "graph")]
+STEPS: list[tuple[str, tuple[str, ...]]] = [
+    # 0.25 s of CPU on an idle machine; the margin is for one that is not.
+    ("import time, nlgraft.study.public; assert time.process_time() < 1.5", HEAVY + NUMERIC),
+    # The sources of classes, which hold the descriptions of settings, would take a third of `validate`.
+    ("import inspect; read, inspect.findsource = inspect.findsource, sys.exit", ()),
+    (f"nlgraft.study.public.Study.from_yaml({DEMO}); inspect.findsource = read", HEAVY + NUMERIC),
+    (f"import nlgraft.commands.main, {', '.join(PARTS)}", HEAVY),
+    (f"nlgraft.commands.main.main(['validate', {DEMO}], standalone_mode=False)", HEAVY),
+    ("import nlgraft.execution.sweep, nlgraft.execution.trainable", ("torch", "sklearn")),
+]
+"""What a process does in turn, and the packages that it has not imported by then."""
 
 
-def test_a_sweep_of_single_workers_imports_no_torch_in_its_driver() -> None:
-    code = (
-        "import sys, nlgraft.execution.sweep, nlgraft.execution.trainable; "
-        "assert not {'torch', 'sklearn'} & set(sys.modules)"
-    )
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}"}
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, check=True)
+def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
+    code = ["import sys"]
+    for step, packages in STEPS:
+        code += [step, f"assert not {{*{packages}}} & {{*sys.modules}}, {step!r}"]
+    environment = {**os.environ, **ENVIRONMENT}
+    subprocess.run([sys.executable, "-c", "\n".join(code)], cwd=ROOT, env=environment, check=True)
 
 
 def test_every_system_has_its_readme_and_is_listed() -> None:

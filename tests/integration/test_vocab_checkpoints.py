@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 
+from tests.tensors import ties
 from tests.tiny_checkpoints import (
     KINDS,
     LINES,
@@ -22,7 +23,6 @@ from tests.tiny_checkpoints import (
     quiet,
     run,
     t5,
-    ties,
     train_spm,
     unigram_tokenizer,
 )

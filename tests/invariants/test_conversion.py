@@ -13,6 +13,7 @@ from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
 from nlgraft.training.weights import carry_over
+from tests.tensors import assert_near, differing
 from tests.tiny_models import MBART_STYLE, SIZES, VOCAB, tiny_translator
 
 CASES = {
@@ -78,8 +79,11 @@ def their_logits(reference, batch):
 
 
 @torch.no_grad()
-def our_logits(model, batch):
-    return model.logits(model(batch))
+def assert_alike(model, reference, batch, atol=1e-5):
+    """Compare logits of real tokens."""
+    valid = batch.target_input.valid
+    logits, expected = model.logits(model(batch))[valid], their_logits(reference, batch)[valid]
+    assert_near(logits, expected, atol)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -88,12 +92,9 @@ def test_logits_equal_those_of_transformers(name):
     reference = reference_of(name)
     model, _ = from_hugging_face(reference)
     batch = random_batch(reference)
-    valid = batch.target_input.valid
-    expected = their_logits(reference, batch)[valid]
-    assert expected.std() > 0.5
-    torch.testing.assert_close(our_logits(model, batch)[valid], expected, rtol=0, atol=1e-5)
-    alone = random_batch(reference, count=1, seed=3)
-    torch.testing.assert_close(our_logits(model, alone), their_logits(reference, alone), rtol=0, atol=1e-5)
+    assert their_logits(reference, batch).std() > 0.5
+    assert_alike(model, reference, batch)
+    assert_alike(model, reference, random_batch(reference, count=1, seed=3))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -111,13 +112,7 @@ def test_round_trip_is_equal_to_the_bit(name, tmp_path):
     batch = random_batch(reference)
     assert torch.equal(their_logits(reference, batch), their_logits(again, batch))
     twice, _ = from_hugging_face(again)
-    assert_equal(model, twice)
-
-
-def assert_equal(model, other):
-    before, after = model.state_dict(), other.state_dict()
-    assert before.keys() == after.keys()
-    assert [name for name in before if not torch.equal(before[name], after[name])] == []
+    assert not differing(model, twice)
 
 
 @torch.no_grad()
@@ -188,10 +183,7 @@ def test_models_trained_on_generate_the_same(name, tmp_path):
         assert len({tuple(ids) for ids in expected}) > 20
         assert max(len(ids) for ids in expected) < LIMIT
         assert our_output(model, batch, config) == expected
-    valid = batch.target_input.valid
-    torch.testing.assert_close(
-        our_logits(model, batch)[valid], their_logits(exported, batch)[valid], rtol=0, atol=1e-4
-    )
+    assert_alike(model, exported, batch, atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -224,15 +216,13 @@ def test_models_trained_here_can_be_loaded_by_transformers(settings, tmp_path):
     assert len(notes) == (is_marian and layout != "marian")
     exported = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     batch = random_batch(exported, count=8)
-    valid = batch.target_input.valid
-    expected = their_logits(exported, batch)[valid]
-    torch.testing.assert_close(our_logits(model, batch)[valid], expected, rtol=0, atol=1e-5)
+    assert_alike(model, exported, batch)
     assert our_output(model, batch, config) == their_output(exported, batch)
     again, _ = from_hugging_face(tmp_path)
     assert again.config == model.config.model_copy(
         update={"position_layout": layout if has_sinusoids else "halves"}
     )
-    assert_equal(model, again)
+    assert not differing(model, again)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -244,7 +234,7 @@ def test_half_precision_checkpoints_load_in_fp32(dtype, tmp_path):
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
     assert torch.equal(model.source_embedding.table.weight, reference.model.shared.weight.float())
     from_object, _ = from_hugging_face(reference)
-    assert_equal(model, from_object)
+    assert not differing(model, from_object)
 
 
 def test_sharded_checkpoints(tmp_path):
@@ -254,10 +244,7 @@ def test_sharded_checkpoints(tmp_path):
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
     model, _ = from_hugging_face(tmp_path)
     batch = random_batch(reference)
-    valid = batch.target_input.valid
-    torch.testing.assert_close(
-        our_logits(model, batch)[valid], their_logits(reference, batch)[valid], rtol=0, atol=1e-5
-    )
+    assert_alike(model, reference, batch)
 
 
 def test_multi_source_models_begin_as_mbart():
@@ -274,7 +261,4 @@ def test_multi_source_models_begin_as_mbart():
     ).eval()
     carry_over(without, plain.state_dict())
     batch = random_batch(reference)
-    valid = batch.target_input.valid
-    torch.testing.assert_close(
-        our_logits(without, batch)[valid], their_logits(reference, batch)[valid], rtol=0, atol=1e-5
-    )
+    assert_alike(without, reference, batch)

@@ -27,18 +27,12 @@ def make_model(end_bias=-0.5):
     return model
 
 
-def found(search, config):
+def searched(**settings):
     """Hypotheses, and the number of sentences encoded at once."""
     model, sizes = make_model(), []
     model.encoder[0].register_forward_pre_hook(lambda _, args: sizes.append(len(args[0].states)))
-    return search(model, config), sizes
-
-
-def searched(**settings):
-    return found(
-        lambda model, config: translate(model, Inputs([Ragged.of(SOURCES)]), config).hypotheses,
-        GenerationConfig(**settings),
-    )
+    translated = translate(model, Inputs([Ragged.of(SOURCES)]), GenerationConfig(**settings))
+    return translated.hypotheses, sizes
 
 
 BEAM = {

@@ -11,9 +11,8 @@ from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.stages.run.exchange_stages import exchange_tables
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.methods.interface import PlanChoices
-from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
-from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, Kind
-from nlgraft.vocab.tokenizers.vocabulary import make_vocabulary
+from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE
+from tests.tiny_vocabularies import greedy_vocabulary
 
 SURFACES = [
     "<pad>",
@@ -25,12 +24,6 @@ SURFACES = [
     *(f"s{i}" for i in range(15)),
 ]
 SIZE = len(SURFACES)
-
-
-def vocabulary(surfaces):
-    kinds = [Kind.SPECIAL if surface.startswith("<") else Kind.NORMAL for surface in surfaces]
-    ids = {surface: i for i, surface in enumerate(surfaces)}
-    return make_vocabulary(surfaces, kinds, SENTENCEPIECE, GreedySegmenter(ids, SENTENCEPIECE))
 
 
 def reversed_ids(tokens):
@@ -50,7 +43,8 @@ def test_reversed_vocabulary(method, tying, sides):
     body = Seq2Seq(config, SIZE, SIZE).eval()
     with torch.no_grad():
         body.output_projection.bias.normal_()
-    plan = build_plan(vocabulary(SURFACES), vocabulary(SURFACES[::-1]), method, PlanChoices(seed=1))
+    old, new = (greedy_vocabulary(order, SENTENCEPIECE, SURFACES[:4]) for order in (SURFACES, SURFACES[::-1]))
+    plan = build_plan(old, new, method, PlanChoices(seed=1))
     assert set(plan.counts()) == {"copy", "special"}
     changed = ("encoder", "decoder") if sides == "both" else (sides,)
     model = exchange_tables(body, dict.fromkeys(changed, plan)).eval()

@@ -9,17 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
-from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, SUBWORD_NMT, WORDPIECE, Kind, Tok
-from nlgraft.vocab.tokenizers.vocabulary import make_vocabulary
+from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, SUBWORD_NMT, WORDPIECE, Tok
+from tests.tiny_vocabularies import greedy_vocabulary
 from trainables.embedding_transfer.config import SegmentationRates
 from trainables.embedding_transfer.generator_data import Perturber
 from trainables.embedding_transfer.generator_training import NO_WORD, distillation_loss
-
-
-def vocabulary(surfaces, marking):
-    ids = {surface: i for i, surface in enumerate(surfaces)}
-    return make_vocabulary(surfaces, [Kind.NORMAL] * len(surfaces), marking, GreedySegmenter(ids, marking))
 
 
 def surfaces_of(perturbed, vocab):
@@ -35,7 +29,7 @@ def generator(*place):
 
 def test_merging_never_crosses_a_word():
     """Invariant V18: [ima, ##gine, the] can become [imagine, the] and nothing else."""
-    vocab = vocabulary(["ima", "##gine", "the"], WORDPIECE)
+    vocab = greedy_vocabulary(["ima", "##gine", "the"])
     perturber = Perturber(vocab, SegmentationRates(split=0, merge=0.5))
     seen = {tuple(surfaces_of(perturber.perturb([0, 1, 2], generator(i)), vocab)) for i in range(200)}
     assert seen == {("ima", "##gine", "the"), ("imagine", "the")}
@@ -43,7 +37,7 @@ def test_merging_never_crosses_a_word():
 
 def test_rates_of_splitting():
     """V19: seven characters, cut .2, nothing known: P(split)=1-.8^6, 2.2 pieces; .4 of it overall."""
-    vocab = vocabulary(["abcdefg"], WORDPIECE)
+    vocab = greedy_vocabulary(["abcdefg"])
     always = Perturber(vocab, SegmentationRates(split=1, cut=0.2, cut_edge=0.2, merge=0))
     source = generator(19)
     counts = np.array([len(always.perturb([0], source).tokens) for _ in range(30_000)])
@@ -56,14 +50,14 @@ def test_rates_of_splitting():
 
 def test_cuts_at_the_edge_are_rarer():
     """Source side: a cut that leaves one character has its own probability."""
-    vocab = vocabulary(["abcdefg"], WORDPIECE)
+    vocab = greedy_vocabulary(["abcdefg"])
     perturber = Perturber(vocab, SegmentationRates(split=1, cut=1, cut_edge=0, merge=0))
     assert surfaces_of(perturber.perturb([0], generator(0)), vocab) == ["ab", "##cd", "##efg"]
 
 
 def test_rates_of_merging():
     """Invariant V20: three pieces, p=.5: unchanged, abc, ab and bc a quarter each."""
-    vocab = vocabulary(["a", "##b", "##c"], WORDPIECE)
+    vocab = greedy_vocabulary(["a", "##b", "##c"])
     perturber = Perturber(vocab, SegmentationRates(split=0, merge=0.5))
     source = generator(20)
     drawn = [tuple(surfaces_of(perturber.perturb([0, 1, 2], source), vocab)) for _ in range(20_000)]
@@ -75,7 +69,7 @@ def test_rates_of_merging():
 
 def test_a_cut_that_makes_a_known_token_is_refused():
     """Invariant V21: the left piece must be new; the last piece may exist and then keeps its own row."""
-    vocab = vocabulary(["abcdefg", "abc", "##fg"], WORDPIECE)
+    vocab = greedy_vocabulary(["abcdefg", "abc", "##fg"])
     perturber = Perturber(vocab, SegmentationRates(split=1, cut=0.5, cut_edge=0.5, merge=0))
     all_pieces = [perturber.perturb([0], generator(i)).tokens for i in range(300)]
     firsts = {tokens[0] for tokens in all_pieces if len(tokens) > 1}
@@ -92,7 +86,7 @@ def test_the_text_never_changes(marking):
     for _ in range(60):
         core = "".join(rng.choices("abcdéß", k=rng.randint(1, 9))).encode()
         toks |= {Tok(core, rng.random() < 0.5, rng.random() < 0.5)}
-    vocab = vocabulary(sorted({marking.surface(tok) for tok in toks}), marking)
+    vocab = greedy_vocabulary(sorted({marking.surface(tok) for tok in toks}), marking)
     perturber = Perturber(vocab, SegmentationRates(min_split_chars=3))
     num_changed = 0
     for index in range(400):
@@ -112,7 +106,7 @@ def test_the_text_never_changes(marking):
 
 def test_draws_depend_on_seed_epoch_and_sentence_alone():
     """Invariant V23: any order and any number of workers give the same sentences."""
-    vocab = vocabulary(["abcdefgh", "##ijk", "##lmnopqrst"], WORDPIECE)
+    vocab = greedy_vocabulary(["abcdefgh", "##ijk", "##lmnopqrst"])
     perturber = Perturber(vocab, SegmentationRates())
     serial = [perturber.perturb([0, 1, 2], generator(7, 0, index)) for index in range(64)]
     eight = [None] * 64
@@ -169,11 +163,8 @@ def test_distillation_treats_sentences_alone():
 
 def test_what_is_not_marked_is_a_word_where_inner_pieces_are():
     """BERT's punctuation does not mark a preceding space, yet it is never merged with its neighbours."""
-    surfaces = ["[UNK]", "ta", "##ta", ","]
-    kinds = [Kind.SPECIAL, *[Kind.NORMAL] * 3]
-    ids = {surface: i for i, surface in enumerate(surfaces) if i}
-    vocab = make_vocabulary(
-        surfaces, kinds, WORDPIECE, GreedySegmenter(ids, WORDPIECE), is_isolated=lambda text: text == ","
+    vocab = greedy_vocabulary(
+        ["[UNK]", "ta", "##ta", ","], specials=["[UNK]"], is_isolated=lambda text: text == ","
     )
     perturber = Perturber(vocab, SegmentationRates(split=0, merge=1))
     assert perturber.words([1, 2, 3, 0, 1, 3]) == [0, 0, 1, 2, 3, 4]

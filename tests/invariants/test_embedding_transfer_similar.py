@@ -9,21 +9,14 @@ import pytest
 
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.methods.similar import SimilarTokens
-from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
 from nlgraft.vocab.tokenizers.tokenizer_json import read_tokenizer_json
-from nlgraft.vocab.tokenizers.tokens import BYTE_LEVEL, SENTENCEPIECE, SUBWORD_NMT, WORDPIECE, Kind, Tok
-from nlgraft.vocab.tokenizers.vocabulary import make_vocabulary
+from nlgraft.vocab.tokenizers.tokens import BYTE_LEVEL, SENTENCEPIECE, SUBWORD_NMT, WORDPIECE, Tok
+from tests.tiny_vocabularies import greedy_vocabulary
 
 PAPER = [
     *("work", "writ", "sing", "worker", "writer", "singer", "error", "##ers", "motor"),
     *("##cycle", "##e", "##r", "motorcyclist", "motorcycles"),
 ]
-
-
-def vocabulary(surfaces, marking, normalise=str):
-    ids = {surface: i for i, surface in enumerate(surfaces)}
-    kinds = [Kind.NORMAL] * len(surfaces)
-    return make_vocabulary(surfaces, kinds, marking, GreedySegmenter(ids, marking), normalise=normalise)
 
 
 def members(surface, old, **options):
@@ -33,40 +26,42 @@ def members(surface, old, **options):
 
 def test_suffix_finds_its_words_but_not_a_word_that_only_begins_so():
     """Invariant V8: `##er`."""
-    old = vocabulary(PAPER, WORDPIECE)
+    old = greedy_vocabulary(PAPER, WORDPIECE)
     expected = [("##e", 0), ("##r", 1), ("worker", 4), ("writer", 4), ("singer", 4), ("##ers", 3)]
     assert members("##er", old) == expected
 
 
 def test_word_finds_its_parts_and_its_plural():
     """Invariant V9: `motorcycle`; `motorcyclist` does not contain it."""
-    old = vocabulary(PAPER, WORDPIECE)
+    old = greedy_vocabulary(PAPER, WORDPIECE)
     assert members("motorcycle", old) == [("motor", 0), ("##cycle", 1), ("motorcycles", 3)]
 
 
 def test_cap_keeps_all_subwords_then_lowest_ids():
     """Invariant V10: two subwords and twelve hyperwords under a cap of ten."""
     hyperwords = [f"abc{letter}" for letter in "zyxwvutsrqpo"]
-    old = vocabulary(["ab", "##c", *hyperwords], WORDPIECE)
+    old = greedy_vocabulary(["ab", "##c", *hyperwords], WORDPIECE)
     expected = [("ab", 0), ("##c", 1), *((word, 3) for word in hyperwords[:8])]
     assert members("abc", old) == expected
+    assert members("abc", old, cap=1) == expected[:2]
+    assert len(members("abc", old, cap=None)) == 14
 
 
 def test_relations_of_subwords_come_from_their_place():
     """Invariant V11: `motor@@ cycle` are first and last piece (string tests on marks say infix)."""
-    old = vocabulary(["motor@@", "cycle"], SUBWORD_NMT)
+    old = greedy_vocabulary(["motor@@", "cycle"], SUBWORD_NMT)
     assert members("motorcycle", old) == [("motor@@", 0), ("cycle", 1)]
 
 
 def test_digits_survive_segmentation():
     """Invariant V12: `##110` is spelled by pieces of 110."""
-    old = vocabulary(["##11", "##0", "##1"], WORDPIECE)
+    old = greedy_vocabulary(["##11", "##0", "##1"], WORDPIECE)
     assert members("##110", old) == [("##11", 0), ("##0", 1)]
 
 
 def test_an_unknown_token_has_no_similar_tokens():
     """Invariant V13, first half: what cannot be spelled contributes nothing."""
-    old = vocabulary(["a", "##b"], WORDPIECE)
+    old = greedy_vocabulary(["a", "##b"], WORDPIECE)
     assert members("qqq", old) == []
 
 
@@ -80,7 +75,7 @@ def test_the_unknown_token_is_no_similar_token(kind):
     old = read_tokenizer_json({"model": settings}, specials={"unk_token": "[UNK]"})
     word = Tok(b"qqq", starts_word=True, ends_word=True)
     assert [*map(SimilarTokens(old).of, [word, Tok(b"q", False)])] == [[], []]
-    plan = build_plan(old, vocabulary(["qqq"], WORDPIECE), "avg")
+    plan = build_plan(old, greedy_vocabulary(["qqq"], WORDPIECE), "avg")
     assert plan.describe(0) == "qqq: noise (no similar token and no known character)"
     assert np.isfinite(plan.apply(np.eye(3, dtype=np.float32))).all()
 
@@ -117,7 +112,7 @@ def test_similar_tokens_equal_brute_force(marking, seed):
         toks = [Tok(w.encode(), rng.choice([True, False]), rng.choice([True, False])) for w in sorted(words)]
         surfaces = sorted({marking.surface(tok) for tok in toks} | {marking.surface(Tok(b"", True))} - {""})
         rng.shuffle(surfaces)
-        old = vocabulary(surfaces, marking)
+        old = greedy_vocabulary(surfaces, marking)
         queries = [marking.canonical(surface) for surface in surfaces[:6]] + toks[:6] + [Tok(b"", True)]
         expected = [brute_force(tok, old) for tok in queries]
         index = SimilarTokens(old, cap=None)
@@ -126,18 +121,18 @@ def test_similar_tokens_equal_brute_force(marking, seed):
 
 def test_same_text_is_found_across_tokenizers():
     """Invariant V15: `Ġthe` is `▁the`; `Ã©` is `é` in bytes; half a character is harmless."""
-    old = vocabulary(["▁the", "é", "the"], SENTENCEPIECE)
+    old = greedy_vocabulary(["▁the", "é", "the"], SENTENCEPIECE)
     assert old.find(BYTE_LEVEL.canonical("Ġthe")) == 0
     assert old.find(BYTE_LEVEL.canonical("the")) == 2
     assert old.find(BYTE_LEVEL.canonical("Ã©")) == 1
     half = BYTE_LEVEL.canonical("Ã")
     assert old.find(half) is None
     assert len(SimilarTokens(old, cap=None).of(half)) == 1
-    assert SimilarTokens(vocabulary(["e"], SENTENCEPIECE)).of(half) == []
+    assert SimilarTokens(greedy_vocabulary(["e"], SENTENCEPIECE)).of(half) == []
 
 
 def test_the_old_tokenizers_normalisation_applies():
     """Invariant V16: an uncased old tokenizer reaches `motor` from `Motor`."""
-    old = vocabulary(["motor", "##cycle"], WORDPIECE, normalise=str.lower)
+    old = greedy_vocabulary(["motor", "##cycle"], WORDPIECE, normalise=str.lower)
     assert old.find(old.normalised(WORDPIECE.canonical("Motor"))) == 0
     assert members("MotorCycle", old) == [("motor", 0), ("##cycle", 1)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import get_args
 
 import pytest
@@ -16,6 +17,7 @@ from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import FusionConfig, MergeName, TransformerConfig
 from nlgraft.nn.pooling import POOLINGS, EncoderShape, build_pooling
+from tests.tensors import assert_near, differing
 from tests.tiny_models import (
     HIDDEN,
     SIZES,
@@ -31,7 +33,6 @@ from tests.tiny_models import (
     logits_of,
 )
 
-EXACT = {"rtol": 0, "atol": 1e-9}
 SITES = ["self", "self_norm", "ffn", "ffn_norm"]
 SIDES = ["source", "target", "both"]
 
@@ -66,7 +67,7 @@ def test_branches_with_zero_initial_weights_begin_as_the_plain_model(site, side,
     plain = Seq2Seq(TransformerConfig(**SIZES, norm=norm), VOCAB, VOCAB).double().eval()
     batch = batch_of(examples(model))
     logits = logits_of(model, batch)
-    torch.testing.assert_close(logits, logits_of(plain, batch), **EXACT)
+    assert_near(logits, logits_of(plain, batch))
     logits.square().sum().backward()
     for branch in branches_of(model):
         last = branch.attention.output if site == "self" else branch.ffn.outer
@@ -87,7 +88,7 @@ def test_a_gate_closed_on_the_branch_gives_the_plain_model(norm, site, side):
             torch.nn.init.zeros_(parameter)
         if name.endswith("merge.gate.bias"):
             torch.nn.init.constant_(parameter, 50.0)
-    torch.testing.assert_close(logits_of(model, batch), logits_of(plain, batch), rtol=0, atol=1e-6)
+    assert_near(logits_of(model, batch), logits_of(plain, batch), 1e-6)
 
 
 @pytest.mark.parametrize("merge", get_args(MergeName))
@@ -109,8 +110,7 @@ def test_all_but_the_branches_begins_as_in_the_plain_model(side, merge):
         begun(config_of_embeddings),
     ]
     for model in models:
-        state = model.state_dict()
-        assert all(torch.equal(tensor, state[name]) for name, tensor in plain.items())
+        assert not differing(plain, model) & plain.keys()
         keys = [branch.attention.key_value.weight for branch in branches_of(model)]
         assert len({key.sum().item() for key in keys}) == len(keys) > 0
 
@@ -125,7 +125,7 @@ def test_own_embeddings_have_the_parameters_of_an_encoder_of_their_width():
     assert learned(pretrained) == learned(control)
     widen = control.contexts["prlm"].widen.weight
     # drawn in fp32
-    torch.testing.assert_close(widen.T @ widen, torch.eye(16, dtype=torch.float64), rtol=0, atol=1e-6)
+    assert_near(widen.T @ widen, torch.eye(16, dtype=torch.float64), 1e-6)
     same = control.config.contexts["prlm"].model_copy(update={"encoder": OwnEmbeddingsConfig(width=16)})
     narrow = OwnEmbeddings(same, 16)
     source = Memory(torch.randn(2, 3, 16), torch.ones(2, 3, dtype=torch.bool), False, False)
@@ -147,15 +147,15 @@ def test_merges_by_hand():
     assert torch.equal(merge("sum")(base, [flow]), base + flow)
     gate = merge("gate")
     torch.nn.init.zeros_(gate.gate.weight)
-    torch.testing.assert_close(gate(base, [flow]), average, **EXACT)
+    assert_near(gate(base, [flow]), average)
     torch.nn.init.constant_(gate.gate.bias, 50)
-    torch.testing.assert_close(gate(base, [flow]), base, **EXACT)
+    assert_near(gate(base, [flow]), base)
     assert torch.equal(merge("dropnet").eval()(base, [flow]), average)
     mean = (base + flow + other) / 3
-    torch.testing.assert_close(merge("average", 2)(base, [flow, other]), mean, **EXACT)
+    assert_near(merge("average", 2)(base, [flow, other]), mean)
     gate = merge("gate", 2)
     torch.nn.init.zeros_(gate.gate.weight)
-    torch.testing.assert_close(gate(base, [flow, other]), mean, **EXACT)
+    assert_near(gate(base, [flow, other]), mean)
 
 
 def test_every_strategy_has_an_entry():
@@ -167,7 +167,7 @@ def test_gate_is_per_channel():
     base, flow = torch.randn(2, 2, 5, 4, dtype=torch.float64)
     gate = merge("gate")
     share = torch.sigmoid(torch.cat([base, flow], -1) @ gate.gate.weight.T + gate.gate.bias)
-    torch.testing.assert_close(gate(base, [flow]), share * base + (1 - share) * flow, **EXACT)
+    assert_near(gate(base, [flow]), share * base + (1 - share) * flow)
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_context_tokens_have_no_order(side):
     order = torch.randperm(layers.shape[2])
     tokens = batch.contexts["prlm"]
     batch.contexts["prlm"] = Tokens(tokens.ids[:, order], tokens.valid[:, order], layers[:, :, order])
-    torch.testing.assert_close(logits_of(model, batch), expected, **EXACT)
+    assert_near(logits_of(model, batch), expected)
 
 
 def test_contexts_of_several_widths_work_together():
@@ -239,7 +239,7 @@ def test_dynamic_weights_belong_to_their_sentence():
         layers = torch.randn(3, 2, 5, 6, dtype=torch.float64)
         valid = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
         weights = pooling.weights(layers, valid)
-        torch.testing.assert_close(weights.sum(1), torch.ones(2, dtype=torch.float64), **EXACT)
+        assert_near(weights.sum(1), torch.ones(2, dtype=torch.float64))
         changed = layers.clone()
         changed[:, 0] += 1
         assert torch.equal(pooling(changed, valid)[1], pooling(layers, valid)[1])
@@ -248,7 +248,7 @@ def test_dynamic_weights_belong_to_their_sentence():
         assert torch.equal(pooling.weights(padded, valid), weights)
         torch.nn.init.zeros_(pooling.weigh.weight)
         pooling.weigh.bias.data = torch.tensor([-100.0, 100.0, -100.0], dtype=torch.float64)
-        torch.testing.assert_close(pooling(layers, valid), layers[1], **EXACT)
+        assert_near(pooling(layers, valid), layers[1])
 
 
 def test_branch_parameters_by_site():
@@ -285,7 +285,7 @@ def test_sites_by_hand(site):
             expected = norm_2(u + layer.ffn(u) + branch.ffn(v))
         else:
             expected = norm_2(u + layer.ffn(u)) + branch.ffn_residual.output_norm(v + branch.ffn(v))
-    torch.testing.assert_close(layer(Memory.of(h, tokens), [context]), expected, **EXACT)
+    assert_near(layer(Memory.of(h, tokens), [context]), expected)
 
 
 def test_target_side_reads_the_source_only():
@@ -307,7 +307,7 @@ def test_frozen_context_is_frozen():
     assert not context.encoder.training
     assert not any(module.training for module in context.encoder.modules())
     assert context.training
-    before = {name: p.clone() for name, p in context.encoder.state_dict().items()}
+    before = deepcopy(context.encoder.state_dict())
     tokens = batch_of(examples(model)).contexts["prlm"]
     assert torch.equal(context.layers(tokens), context.layers(tokens))
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.1)
@@ -315,7 +315,7 @@ def test_frozen_context_is_frozen():
         logits_of(model, batch_of(examples(model))).square().mean().backward()
         optimizer.step()
     assert all(p.grad is None for p in context.encoder.parameters())
-    assert all(torch.equal(p, before[name]) for name, p in context.encoder.state_dict().items())
+    assert not differing(context.encoder, before)
 
 
 def test_frozen_dropout_is_a_choice():
@@ -327,14 +327,21 @@ def test_frozen_dropout_is_a_choice():
     assert not any(p.requires_grad for p in context.encoder.parameters())
 
 
-@pytest.mark.parametrize("kind", ["bert", "electra", "distilbert", "gpt2", "xlm_roberta", "mbart"])
+@pytest.mark.parametrize(
+    "kind", ["bert", "electra", "distilbert", "gpt2", "xlm_roberta", "mbart", "marian", "pegasus"]
+)
 def test_finetuned_context_trains_the_layers_it_uses(kind):
-    """Invariant F21: the second-to-last state trains every layer but the last."""
-    config = ContextConfig(encoder=checkpoint(kind), is_frozen=False)
-    context = Context(config, HuggingFaceEncoder(hugging_face(kind)))
+    """Invariant F21: the second-to-last state trains every layer but the last; sinusoids stay as they are."""
+    config = fused(kind=kind).config
+    tuned = config.contexts["prlm"].model_copy(update={"is_frozen": False, "lr_multiplier": 0.1})
+    model = build(Case(config.model_copy(update={"contexts": {"prlm": tuned}}), {"prlm": kind}))
+    assert model.lr_multipliers() == {"contexts.prlm.encoder.": 0.1}
+    context = model.contexts["prlm"]
     trained = {name for name, p in context.encoder.named_parameters() if p.requires_grad}
     layers = {part for name in trained for part in ("0", "1", "2") if f".{part}." in name}
     assert layers == {"0", "1"}
+    fixed = [name for name, p in context.encoder.named_parameters() if not p.requires_grad]
+    assert any("embed_positions" in name for name in fixed) == (kind in ("marian", "pegasus"))
     context.train()(Tokens.from_lists([[9, 10, 11]])).states.square().sum().backward()
     assert {name for name, p in context.encoder.named_parameters() if p.grad is not None} == trained
 

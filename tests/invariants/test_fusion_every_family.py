@@ -8,9 +8,8 @@ import torch
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model_config import GenerationConfig
+from tests.tensors import assert_near
 from tests.tiny_models import CASES, batch_of, build, examples, logits_of
-
-EXACT = {"rtol": 0, "atol": 1e-9}
 
 every_family = pytest.mark.parametrize("family", list(CASES))
 
@@ -45,7 +44,7 @@ def test_each_sentence_alone_equals_the_batch(family, view):
     together = logits_of(model, precomputed(model, batch) if view == "frozen_states" else batch)
     for index, row in enumerate(rows):
         alone = logits_of(model, batch_of([row]))[0]
-        torch.testing.assert_close(together[index, : len(row.target)], alone, **EXACT)
+        assert_near(together[index, : len(row.target)], alone)
 
 
 @every_family
@@ -57,7 +56,7 @@ def test_logits_do_not_see_the_future(family):
     before = logits_of(model, batch)
     batch.target_input.ids[:, 2:] = 9
     after = logits_of(model, batch)
-    torch.testing.assert_close(after[:, :2], before[:, :2], **EXACT)
+    assert_near(after[:, :2], before[:, :2])
     assert not torch.allclose(after[:, 2:], before[:, 2:])
 
 
@@ -78,7 +77,7 @@ def test_cached_equals_uncached_under_random_reorders(family):
         whole = [
             type(rows[i])(rows[i].sources, prefix, rows[i].contexts) for i in alive for prefix in prefixes[i]
         ]
-        torch.testing.assert_close(logits, logits_of(model, batch_of(whole))[:, -1], **EXACT)
+        assert_near(logits, logits_of(model, batch_of(whole))[:, -1])
         parents = torch.randint(beam, (len(alive), beam), generator=draw)
         state.reorder(parents)
         for place, i in enumerate(alive):
@@ -135,7 +134,7 @@ def test_absent_context_or_source_is_never_nan(family):
     logits[batch.target_input.valid].square().sum().backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
     together = logits_of(model, batch_of(rows))
-    torch.testing.assert_close(logits[1, : len(rows[1].target)], together[1, : len(rows[1].target)], **EXACT)
+    assert_near(logits[1, : len(rows[1].target)], together[1, : len(rows[1].target)])
 
 
 @every_family

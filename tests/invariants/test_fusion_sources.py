@@ -12,6 +12,7 @@ from nlgraft.nn.layers import FineEncoder, FineLayer
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import NORM_EPS, TransformerConfig
 from nlgraft.training.weights import carry_over
+from tests.tensors import assert_near
 from tests.tiny_models import SIZES, VOCAB, Case, Example, batch_of, build, examples, family_config, logits_of
 from trainables.multi_source.graph import NEW
 
@@ -61,7 +62,7 @@ def test_one_source_without_extras_is_the_plain_model(cross_attention):
     plain = build(Case(TransformerConfig(**SIZES), {}))
     plain.load_state_dict(model.state_dict())
     batch = batch_of(examples(model, num_sources=1))
-    torch.testing.assert_close(logits_of(model, batch), logits_of(plain, batch), **EXACT)
+    assert_near(logits_of(model, batch), logits_of(plain, batch))
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -77,7 +78,7 @@ def test_one_source_with_a_fine_encoder_attends_to_nothing(norm):
     [x] = layer.attend_self([coarse])
     middle = x.states if norm == "pre" else layer.cross_residual.output_norm(x.states)
     expected = layer.ffn_residual.leave(middle, layer.ffn(layer.ffn_residual.enter(middle)))
-    torch.testing.assert_close(fine.states, expected, **EXACT)
+    assert_near(fine.states, expected)
 
 
 @pytest.mark.parametrize("cross_attention", ["joint", "separated"])
@@ -87,9 +88,7 @@ def test_two_identical_sources_are_one(cross_attention, encoding):
     model = make(**PLAIN, cross_attention=cross_attention, encoding=encoding)
     single = examples(model, num_sources=1)
     double = [Example(row.sources * 2, row.target, {}) for row in single]
-    torch.testing.assert_close(
-        logits_of(model, batch_of(double)), logits_of(model, batch_of(single)), **EXACT
-    )
+    assert_near(logits_of(model, batch_of(double)), logits_of(model, batch_of(single)))
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -103,7 +102,7 @@ def test_own_encoders_with_equal_weights_are_one_encoder_per_source(norm):
         encoder.load_state_dict(model.encoder.state_dict())
     for final in model.further_norms:
         final.load_state_dict(model.encoder_norm.state_dict())
-    torch.testing.assert_close(logits_of(model, batch), logits_of(separate, batch), **EXACT)
+    assert_near(logits_of(model, batch), logits_of(separate, batch))
 
 
 def test_serial_attention_is_one_sublayer_after_the_other():
@@ -120,7 +119,7 @@ def test_serial_attention_is_one_sublayer_after_the_other():
     for (attention, connection), memory in zip(attentions, bank, strict=True):
         middle = middle + attention(connection.enter(middle), [attention.project(memory)])
     expected = middle + layer.ffn(layer.ffn_residual.enter(middle))
-    torch.testing.assert_close(layer(x, layer.project(bank, [])), expected, **EXACT)
+    assert_near(layer(x, layer.project(bank, [])), expected)
     assert not torch.allclose(layer(x, layer.project(bank[::-1], [])), expected)
 
 
@@ -132,9 +131,9 @@ def test_an_absent_second_source_has_no_serial_sublayer(norm):
     alone = [Example(row.sources[:1], row.target, {}) for row in rows]
     absent = [Example([row.sources[0], []], row.target, {}) for row in rows]
     expected = logits_of(model, batch_of(alone))
-    torch.testing.assert_close(logits_of(model, batch_of(absent)), expected, **EXACT)
+    assert_near(logits_of(model, batch_of(absent)), expected)
     mixed = logits_of(model, batch_of([rows[0], *absent[1:]]))
-    torch.testing.assert_close(mixed[1:], expected[1:], **EXACT)
+    assert_near(mixed[1:], expected[1:])
     assert not torch.allclose(mixed[0], expected[0])
 
 
@@ -153,7 +152,7 @@ def test_an_absent_first_source_has_no_serial_sublayer(norm):
     middle = connection.leave(middle, attention(connection.enter(middle), [attention.project(second)]))
     expected = layer.ffn_residual.leave(middle, layer.ffn(layer.ffn_residual.enter(middle)))
     actual = layer(x, layer.project([absent, second], []))
-    torch.testing.assert_close(actual, expected, **EXACT)
+    assert_near(actual, expected)
 
 
 @pytest.mark.parametrize("segments", ["none", "halves", "interleaved", "learned"])
@@ -198,8 +197,8 @@ def test_an_absent_source_counts_for_nothing(is_eager, monkeypatch):
     ids = torch.full((3, 4), 9)
     with_room.sources[1] = Tokens(ids, torch.zeros_like(ids, dtype=torch.bool))
     expected = logits_of(model, batch_of(rows))
-    torch.testing.assert_close(logits_of(model, with_room), expected, **EXACT)
-    torch.testing.assert_close(logits_of(model, batch_of(absent)), expected, **EXACT)
+    assert_near(logits_of(model, with_room), expected)
+    assert_near(logits_of(model, batch_of(absent)), expected)
     nothing = batch_of([Example([[], []], row.target, {}) for row in rows])
     nothing.sources[:] = [with_room.sources[1]] * 2
     assert logits_of(model, nothing).isfinite().all()
@@ -247,7 +246,7 @@ def test_a_fine_encoder_with_zero_initial_weights_begins_as_its_norms(norm, fine
     valid = torch.ones(2, 5, dtype=torch.bool)
     coarse = [Memory(source_states, valid, False, False) for source_states in states]
     for before, after in zip(coarse, model(coarse), strict=True):
-        torch.testing.assert_close(after.states, normed(before.states, num_norms), **EXACT)
+        assert_near(after.states, normed(before.states, num_norms))
         assert torch.allclose(after.states, before.states, atol=0.1) == (num_norms == 0)
 
 
@@ -274,7 +273,7 @@ def test_what_a_carried_model_says_before_its_first_step(norm, fine_norm, num_no
 
     with monkeypatch.context() as patched:
         patched.setattr(plain.fine_encoder, "forward", norms)
-        torch.testing.assert_close(after, logits_of(plain, batch), **EXACT)
+        assert_near(after, logits_of(plain, batch))
 
 
 @pytest.mark.parametrize("cross_memory", ["same_layer", "coarse"])
@@ -325,10 +324,10 @@ def test_segments_by_hand():
     assert halves[0].tolist() == [0.0] * 8 + [1.0] * 8
     interleaved = make(segments="interleaved").source_input.segments
     angle = torch.tensor(1000.0, dtype=torch.float64)
-    torch.testing.assert_close(interleaved[0, 0].double(), angle.sin(), rtol=0, atol=1e-7)
-    torch.testing.assert_close(interleaved[1, 1].double(), (2 * angle).cos(), rtol=0, atol=1e-7)
+    assert_near(interleaved[0, 0].double(), angle.sin(), 1e-7)
+    assert_near(interleaved[1, 1].double(), (2 * angle).cos(), 1e-7)
     frequency = 10000 ** (-2 / 16)
-    torch.testing.assert_close(interleaved[0, 2].double(), (angle * frequency).sin(), rtol=0, atol=1e-7)
+    assert_near(interleaved[0, 2].double(), (angle * frequency).sin(), 1e-7)
 
 
 def test_too_many_sources_are_refused():

@@ -15,6 +15,7 @@ from nlgraft.training.masked_text import MaskedScoringData, Masker, choose
 from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.surgery.exchange import exchange_vocabulary
+from tests.tensors import assert_near
 from tests.tiny_masked_lms import KINDS, LINES, SPECIALS, Words, letters, masked_lm, pieces, write_words
 
 
@@ -37,10 +38,10 @@ def test_the_head_runs_at_masked_positions_only(tokenizer, kind):
     states, logits = body(batch)
     whole = body(everywhere)[1].reshape(*batch.labels.shape, -1)
     assert len(logits) == int(batch.num_targets.sum()) < batch.labels.numel()
-    torch.testing.assert_close(logits, whole[batch.labels != NOT_PREDICTED], rtol=0, atol=1e-6)
+    assert_near(logits, whole[batch.labels != NOT_PREDICTED], 1e-6)
     if kind != "ours":
         expected = body.model(input_ids=batch.tokens.ids, attention_mask=batch.tokens.valid.long())
-        torch.testing.assert_close(whole, expected.logits, rtol=0, atol=1e-6)
+        assert_near(whole, expected.logits, 1e-6)
     assert states.shape[:2] == batch.labels.shape
     assert body(batch.without_labels())[1].numel() == 0
 

@@ -13,30 +13,28 @@ import pytest
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.methods.interface import PlanChoices
 from nlgraft.vocab.methods.partitions import Partitions, Spelling, partitions_of
-from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
 from nlgraft.vocab.tokenizers.tokens import (
     BYTE_LEVEL,
     END_OF_WORD,
     SENTENCEPIECE,
     SUBWORD_NMT,
     WORDPIECE,
-    Kind,
 )
-from nlgraft.vocab.tokenizers.vocabulary import make_vocabulary
 from nlgraft.vocab.transfer_plan import Provenance
+from tests.tiny_vocabularies import greedy_vocabulary
 
 PUNCTUATION = "-.',"
-EIGHT, FOUR, HAPPINESS = "ab cde abc de abcd a bcde e", "bat es b ates", "happiness"
+EIGHT, FOUR = "ab cde abc de abcd a bcde e", "bat es b ates"
 
 
-def vocabulary(surfaces, marking=SENTENCEPIECE, normalise=str):
-    def is_isolated(character):
-        return marking is WORDPIECE and character in PUNCTUATION
-
-    kinds = [Kind.SPECIAL if s.startswith("[") else Kind.NORMAL for s in surfaces]
-    ids = {s: i for i, s in enumerate(surfaces) if kinds[i] is Kind.NORMAL}
-    segmenter = GreedySegmenter(ids, marking, is_isolated)
-    return make_vocabulary(surfaces, kinds, marking, segmenter, is_isolated=is_isolated, normalise=normalise)
+def vocabulary(surfaces, marking=SENTENCEPIECE, **options):
+    return greedy_vocabulary(
+        surfaces,
+        marking,
+        [surface for surface in surfaces if surface.startswith("[")],
+        is_isolated=lambda character: marking is WORDPIECE and character in PUNCTUATION,
+        **options,
+    )
 
 
 def weights(token, old, method="vipi", marking=SENTENCEPIECE, old_marking=None, **choices):

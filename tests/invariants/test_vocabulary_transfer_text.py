@@ -21,8 +21,9 @@ from nlgraft.training.masked_lm_training import read_masked_lm
 from nlgraft.vocab.tokenizers.encoding import self_information
 from nlgraft.vocab.transfer_plan import TransferPlan
 from tests.contract.toys.vocabulary_transfer import ARMS
+from tests.tensors import differing
 from tests.tiny_masked_lms import letters, masked_lm
-from tests.unit.stages.runs import artifact, made, run
+from tests.unit.stages.runs import finish, made, run
 from trainables.vocabulary_transfer import Config, stage_graph
 from trainables.vocabulary_transfer.config import EXCHANGING, Method, SplitConfig
 from trainables.vocabulary_transfer.stages import stratified
@@ -147,25 +148,18 @@ def test_nothing_that_is_scored_is_read_without_labels(store, tmp_path):
 
 def test_two_vocabularies_and_what_an_exchange_keeps(store):
     """V55: 150 old rows become 160 new ones, the body stays; measures compare the two vocabularies."""
-    record = run(store, graph("vipi"))
-    assert record.state == "finished", record.reason
-    before, after = (
-        read_masked_lm(artifact(store, graph("vipi"), name)) for name in ("upstream", "transfer")
-    )
-    plan = TransferPlan.load(artifact(store, graph("vipi"), "transfer_plan") / "plan-encoder")
+    record, at = finish(store, graph("vipi"))
+    before, after = (read_masked_lm(at(name)) for name in ("upstream", "transfer"))
+    plan = TransferPlan.load(at("transfer_plan") / "plan-encoder")
     assert (len(before.input_table), len(after.input_table)) == (len(plan.old_surfaces), len(plan))
-    weights = after.state_dict()
-    for name, tensor in before.state_dict().items():
-        if name not in before.vocabulary_tensors:
-            assert torch.equal(tensor, weights[name]), name
-    lines = read_corpus(artifact(store, graph("vipi"), "downstream_corpus") / "test").sources[0]
-    encoded = {
-        name: encode_words(artifact(store, graph("vipi"), name) / TOKENIZER_FILE, lines).ids.values
-        for name in ("upstream_tokenizer", "downstream_tokenizer")
-    }
-    ratio = len(encoded["downstream_tokenizer"]) / len(encoded["upstream_tokenizer"])
-    assert record.metrics["compression/tokens"] == pytest.approx(ratio)
-    corpora = [read_corpus(artifact(store, graph("vipi"), "downstream_corpus") / s) for s in ("train", "dev")]
+    assert differing(before, after) <= before.vocabulary_tensors
+    lines = read_corpus(at("downstream_corpus") / "test").sources[0]
+    new, old = (
+        encode_words(at(f"{name}_tokenizer") / TOKENIZER_FILE, lines).ids.values
+        for name in ("downstream", "upstream")
+    )
+    assert record.metrics["compression/tokens"] == pytest.approx(len(new) / len(old))
+    corpora = [read_corpus(at("downstream_corpus") / split) for split in ("train", "dev")]
     words = {word for corpus in corpora for line in corpus.sources[0] for word in line.split()}
     assert len(words) <= record.metrics["text/unique_words"]
     cut = run(store, graph("vipi", max_tokens=5))
@@ -177,9 +171,8 @@ def test_two_vocabularies_and_what_an_exchange_keeps(store):
 
 def test_padding_changes_no_class(store):
     """Invariant V51."""
-    run(store, graph("vipi", ("dev",)))
-    paths = (artifact(store, graph("vipi", ("dev",)), name) for name in ("classifier", "transfer"))
-    model, _ = read_classifier(*paths)
+    _, at = finish(store, graph("vipi", ("dev",)))
+    model, _ = read_classifier(at("classifier"), at("transfer"))
     short, long = [2, 9, 11, 3], [2, 9, 10, 11, 12, 13, 14, 3]
     with torch.inference_mode():
         alone = model(Tokens.from_lists([short], 0))
@@ -199,18 +192,14 @@ def test_a_released_encoder_begins_as_it_is_or_afresh(kind, store, tmp_path):
         "masked_lm": {"checkpoint": str(tmp_path), "downstream_tokenizer": {"vocab_size": 160}},
         "upstream": None,
     }
-    graphs = {}
+    artifacts = {}
     for method in ("vipi", "from_scratch"):
         config = Config.model_validate_json(json.dumps({**arm, "transfer": {"method": method}}))
-        made = stage_graph(config, seed=3, splits=("dev",))
-        assert run(store, made).state == "finished"
-        graphs[method] = made
-    taken = read_masked_lm(artifact(store, graphs["vipi"], "released")).state_dict()
-    assert all(torch.equal(tensor, taken[name]) for name, tensor in released.state_dict().items())
-    fresh = read_masked_lm(artifact(store, graphs["from_scratch"], "fresh"))
-    assert len(fresh.input_table) == len(
-        read_masked_lm(artifact(store, graphs["vipi"], "transfer")).input_table
-    )
+        artifacts[method] = finish(store, stage_graph(config, seed=3, splits=("dev",)))[1]
+    taken = read_masked_lm(artifacts["vipi"]("released")).state_dict()
+    assert not differing(released, taken)
+    fresh = read_masked_lm(artifacts["from_scratch"]("fresh"))
+    assert len(fresh.input_table) == len(read_masked_lm(artifacts["vipi"]("transfer")).input_table)
     same = [
         name
         for name, tensor in fresh.state_dict().items()

@@ -128,8 +128,6 @@ CUT_EDGES = {"decoder": 0.2, "encoder": 0.05}
 """Probability of a cut that splits off a single character, in targets and in sources (authors' code)."""
 NEW_MASK_RATE = 0.5
 """Share of the generated tokens that are masked and predicted; the others are input (authors' code)."""
-MASK_RATES = {"denoising": 0.35, "masked_tokens": 0.15}
-"""Share of masked tokens (Liu et al. 2020, mBART; Devlin et al. 2019)."""
 
 
 class DataConfig(StrictConfig):

@@ -7,8 +7,8 @@ same encoded text, and only ``att_eg`` and ``patt_eg`` depend on the generator's
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -20,10 +20,7 @@ from nlgraft.stages import masked_lm_graph as masked_pieces
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import MASK_TOKEN, MaskedSpansConfig, PhaseConfig
 from nlgraft.stages.masked_lm_graph import (
-    BERT2BERT,
-    TRAIN_MASKED,
-    Bert2BertInputs,
-    Bert2BertSettings,
+    MaskedText,
     TrainMaskedSettings,
 )
 from nlgraft.stages.released_graph import MarianSide, Released, language_view, released
@@ -31,22 +28,21 @@ from nlgraft.stages.seq2seq_graph import DecodingSettings, EncodedText, TrainInp
 from nlgraft.stages.shared_kinds import (
     EXCHANGE,
     PLAN,
+    SIDE,
     VECTORS,
     ExchangeInputs,
     PlanInputs,
     PlanSettings,
     TrainingSettings,
-    TrainLanguageModelInputs,
     VectorInputs,
     VectorSettings,
 )
 from nlgraft.stages.stage_kind import Inputs, NoSettings, StageKind, T
 from nlgraft.text.corpus_config import EOS
-from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig, SmoothedTrainConfig, View
+from nlgraft.training.train_config import MaskingConfig, SmoothedTrainConfig, View
 from trainables.embedding_transfer.config import (
     CUT_EDGES,
     KEPT_METHODS,
-    MASK_RATES,
     NEW_MASK_RATE,
     PRETRAINED_VOCABULARIES,
     PRODUCERS,
@@ -125,179 +121,6 @@ GENERATED_PLAN = StageKind(f"{_STAGES}:plan_by_generator", PlanSettings, Generat
 NEW_LAYERS = StageKind(f"{_STAGES}:attach_embeddings", NewLayersSettings, TrainInputs, is_distributed=True)
 
 
-# Exchange of a vocabulary: encoder-decoders and masked language models share these stages.
-
-
-@dataclass(frozen=True, kw_only=True)
-class VocabularyExchange:
-    """An exchange of the vocabulary on one or both sides.
-
-    Attributes:
-        config: Of the trial.
-        seed: Of the trial.
-        model: The pretrained model.
-        old: Its tokenizer of each exchanged side.
-        new: The new tokenizer of each exchanged side.
-        old_text: Upstream text in the old vocabularies.
-        new_text: Downstream text in the new ones.
-        streams: Stream of upstream text that each side reads, exchanged or not.
-        learner: Model in which generators are trained, if not ``model``: the masked language model from which
-            it was initialised.
-        masking: What a masked language model predicts; None for encoder-decoders.
-        masked_spans: Masked spans in the sources of a denoising model.
-        view: What is put around the lines of a model that reads their language; None for others.
-    """
-
-    config: Config
-    seed: int
-    model: Stage
-    old: Mapping[str, Stage]
-    new: Mapping[str, Stage]
-    old_text: Stage
-    new_text: Stage
-    streams: Mapping[str, str]
-    learner: Stage | None = None
-    masking: MaskingConfig | None = None
-    masked_spans: MaskedSpansConfig | None = None
-    view: View | None = None
-
-    @property
-    def _upstream_seed(self) -> int:
-        return self.config.upstream.seed_of(self.seed)
-
-    @cached_property
-    def generator(self) -> Stage:
-        """The generators; they do not depend on the new vocabularies, so cells that vary these share them."""
-        config, transfer = self.config.generator, self.config.transfer
-        is_masked = self.masking is not None
-        # a masked language model has one sequence and one table, whoever gets the generated rows
-        tokenizers = {"encoder": next(iter(self.old.values()))} if is_masked else self.old
-        rates = {"encoder": config.encoder_rates, "decoder": config.decoder_rates}
-        settings = GeneratorSettings(
-            kind=TRAINED_METHODS[transfer.method],
-            rates={
-                side: SegmentationRates(**rates[side].model_dump(), cut_edge=CUT_EDGES[side])
-                for side in tokenizers
-            },
-            train=config.train_config(self._pretraining),
-            cap=transfer.cap,
-            scale=config.scale,
-            distillation_lambda=config.distillation_lambda,
-            num_dev_sentences=config.num_dev_sentences,
-            masked_spans=self.masked_spans,
-            masking=self.masking,
-            new_mask_rate=NEW_MASK_RATE if is_masked else None,
-            view=self.view,
-        )
-        inputs = GeneratorInputs(
-            model=self.learner or self.model, encoded=self.old_text, tokenizers=tokenizers
-        )
-        seed = self.seed if config.is_per_seed else self._upstream_seed
-        return GENERATOR.stage("generator", settings, inputs, seed=seed)
-
-    @property
-    def _pretraining(self) -> SmoothedTrainConfig:
-        """Settings of the pretraining; the loss of a masked language model has no label smoothing."""
-        train = self.config.upstream.train
-        return train if self.config.masked_lm is None else train.model_copy(update={"label_smoothing": 0.0})
-
-    def vectors(self, age: str) -> Stage | None:
-        """Vectors of the new tokens from downstream text, or of the old ones from upstream text."""
-        kind, ages = VECTOR_METHODS.get(self.config.transfer.method, ("skipgram", ()))
-        if age not in ages:
-            return None
-        is_new = age == "new"
-        tokenizers = self.new if is_new else self.old
-        streams = {side: STREAMS[side] if is_new else self.streams[side] for side in tokenizers}
-        return VECTORS.stage(
-            f"{'downstream' if is_new else 'upstream'}_{kind}_vectors",
-            VectorSettings(kind=kind, vectors=self.config.vectors, streams=streams),
-            VectorInputs(
-                encoded=self.new_text if is_new else self.old_text,
-                tokenizers=tokenizers,
-                model=self.model,
-            ),
-            # vectors of upstream text are shared by the same trials as the pretrained model
-            seed=self.seed if is_new else self._upstream_seed,
-        )
-
-    @cached_property
-    def plans(self) -> Stage:
-        """Where each new row comes from."""
-        transfer = self.config.transfer
-        settings = PlanSettings(
-            method=PRODUCERS.get(transfer.method, transfer.method),
-            cap=transfer.cap if transfer.method in SIMILAR_METHODS else None,
-        )
-        inputs = PlanInputs(
-            model=self.model,
-            old=self.old,
-            new=self.new,
-            new_vectors=self.vectors("new"),
-            old_vectors=self.vectors("old"),
-        )
-        if transfer.method in TRAINED_METHODS:
-            generated = GeneratedPlanInputs(**vars(inputs), generator=self.generator)
-            return GENERATED_PLAN.stage("transfer_plan", settings, generated, seed=self.seed)
-        return PLAN.stage("transfer_plan", settings, inputs, seed=self.seed)
-
-    @cached_property
-    def transfer(self) -> Stage:
-        """The model with the new vocabularies."""
-        inputs = ExchangeInputs(model=self.model, plans=self.plans)
-        return EXCHANGE.stage("transfer", NoSettings(), inputs)
-
-
-# The stages of a trial whose model is a masked language model.
-#
-# corpora -> vocabularies -> encoded text -> upstream training -> exchange -> continued training -> scores.
-
-
-def masked_lm_graph(config: Config, *, seed: int, splits: Sequence[str]) -> StageGraph:
-    """Build the stage graph of a trial from a config with a ``masked_lm`` part."""
-    model, transfer, limit = config.masked_lm, config.transfer, config.data.max_tokens
-    assert model is not None
-    corpora = {name: pieces.corpus(name, getattr(config.data, name)) for name in ("upstream", "downstream")}
-    old = masked_pieces.upstream_tokenizer(model, corpora["upstream"])
-    dropout = model.upstream_dropout
-    old_text = masked_pieces.masked_text(
-        "upstream", corpora["upstream"], old, max_tokens=limit, dropout=dropout
-    )
-    upstream = masked_pieces.pretrained_masked_lm(
-        model, config.upstream.train, old_text, max_tokens=limit, seed=config.upstream.seed_of(seed)
-    )
-    is_exchanged = transfer.method != "pretrain_finetune"
-    new = old
-    if is_exchanged:
-        tokenizer = model.downstream_tokenizer
-        new = masked_pieces.word_tokenizer("downstream", tokenizer, corpora["downstream"])
-        dropout = tokenizer.dropout
-    new_text = masked_pieces.masked_text(
-        "downstream", corpora["downstream"], new, max_tokens=limit, dropout=dropout
-    )
-    exchange = VocabularyExchange(
-        config=config,
-        seed=seed,
-        model=upstream,
-        old={"encoder": old},
-        new={"encoder": new},
-        old_text=old_text.encoded,
-        new_text=new_text.encoded,
-        streams={"encoder": STREAMS["encoder"]},
-        masking=model.masking,
-    )
-    settings = TrainMaskedSettings(
-        train=config.downstream.train,
-        masking=model.masking,
-        scoring=model.scoring,
-        new_rows_first_steps=transfer.new_rows_first_steps if is_exchanged else 0,
-        report_steps=REPORT_STEPS,
-    )
-    start = exchange.transfer if is_exchanged else upstream
-    continued = masked_pieces.continued_masked_lm("continued", start, new_text, settings, seed=seed)
-    return StageGraph(masked_pieces.masked_scores(continued, new_text, model, splits))
-
-
 READ_AS: dict[str, Reader] = {"translation": "marian", "denoising": "mbart", "masked_tokens": "bert"}
 """Kind of released checkpoint of each objective, unless languages are named."""
 SOURCE_SEPARATOR = " | "
@@ -320,29 +143,213 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     Raises:
         DataError: A corpus or a checkpoint is missing.
     """
-    if config.masked_lm is not None:
-        return masked_lm_graph(config, seed=seed, splits=splits)
-    return StageGraph(_Builder(config, seed).scores(splits))
+    trial = _TranslationTrial if config.masked_lm is None else _MaskedLMTrial
+    return StageGraph(trial(config, seed).scores(splits))
 
 
-class _Builder:
-    """Makes the stages of one trial, each once."""
+class _Trial(ABC):
+    """Makes the stages of one trial, each once: here the exchange, which both kinds of model have."""
+
+    sides: tuple[str, ...] = (SIDE,)
+    masking: MaskingConfig | None = None
+    """What generators predict in masked lines; None: they predict the targets of an encoder-decoder."""
+    masked_spans: MaskedSpansConfig | None = None
+    """Masked spans in the sources of a denoising model."""
 
     def __init__(self, config: Config, seed: int) -> None:
-        self.config = config
-        self.seed = seed
+        self.config, self.seed = config, seed
         self.method = config.transfer.method
         self.upstream_seed = config.upstream.seed_of(seed)
-        self.is_masked = config.upstream.objective == "masked_tokens"
-        self.is_text = config.upstream.objective != "translation"
-        self.is_pretrained = self.method not in UNTRAINED_METHODS
         self.is_exchanged = self.method not in KEPT_METHODS
-        sides = config.transfer.sides
+
+    @abstractmethod
+    def scores(self, splits: Sequence[str]) -> Stage:
+        """The last stage: all scores of the trial."""
+
+    @cached_property
+    def language_view(self) -> View | None:
+        """What is put around lines that name their language; None: they do not."""
+        return None
+
+    @cached_property
+    def upstream(self) -> Stage:
+        """The pretrained model."""
+        raise NotImplementedError
+
+    @cached_property
+    def upstream_text(self) -> EncodedText | MaskedText:
+        raise NotImplementedError
+
+    @cached_property
+    def downstream_text(self) -> EncodedText | MaskedText:
+        raise NotImplementedError
+
+    @cached_property
+    def old(self) -> dict[str, Stage]:
+        """The vocabularies of the pretrained model, by stream."""
+        raise NotImplementedError
+
+    @cached_property
+    def new(self) -> dict[str, Stage]:
+        """The vocabularies of the finetuned model."""
+        raise NotImplementedError
+
+    @property
+    def learner(self) -> Stage:
+        """The model in which generators are trained."""
+        return self.upstream
+
+    def _by_side(self, tokenizers: Mapping[str, Stage]) -> dict[str, Stage]:
+        return {side: tokenizers[STREAMS[side]] for side in self.sides}
+
+    @property
+    def generator(self) -> Stage:
+        """The generators; they do not depend on the new vocabularies, so cells that vary these share them."""
+        config, transfer, pretraining = (
+            self.config.generator,
+            self.config.transfer,
+            self.config.upstream.train,
+        )
+        if self.config.masked_lm is not None:  # its loss has no label smoothing
+            pretraining = pretraining.model_copy(update={"label_smoothing": 0.0})
+        # a masked language model has one sequence and one table, whoever gets the generated rows
+        tokenizers = self._by_side(self.old) if self.masking is None else {SIDE: self.old[SOURCE]}
+        rates = {"encoder": config.encoder_rates, "decoder": config.decoder_rates}
+        settings = GeneratorSettings(
+            kind=TRAINED_METHODS[transfer.method],
+            rates={
+                side: SegmentationRates(**rates[side].model_dump(), cut_edge=CUT_EDGES[side])
+                for side in tokenizers
+            },
+            train=config.train_config(pretraining),
+            cap=transfer.cap,
+            scale=config.scale,
+            distillation_lambda=config.distillation_lambda,
+            num_dev_sentences=config.num_dev_sentences,
+            masked_spans=self.masked_spans,
+            masking=self.masking,
+            new_mask_rate=None if self.masking is None else NEW_MASK_RATE,
+            view=self.language_view,
+        )
+        inputs = GeneratorInputs(
+            model=self.learner, encoded=self.upstream_text.encoded, tokenizers=tokenizers
+        )
+        seed = self.seed if config.is_per_seed else self.upstream_seed
+        return GENERATOR.stage("generator", settings, inputs, seed=seed)
+
+    def _vectors(self, age: str) -> Stage | None:
+        """Vectors of the new tokens from downstream text, or of the old ones from upstream text."""
+        kind, ages = VECTOR_METHODS.get(self.method, ("skipgram", ()))
+        if age not in ages:
+            return None
+        name, text, tokenizers, seed = "downstream", self.downstream_text, self.new, self.seed
+        streams = {side: STREAMS[side] for side in self.sides}
+        if age == "old":
+            # shared by the same trials as the pretrained model
+            name, text, tokenizers, seed = "upstream", self.upstream_text, self.old, self.upstream_seed
+            if self.masking is not None:
+                streams = dict.fromkeys(self.sides, SOURCE)
+        return VECTORS.stage(
+            f"{name}_{kind}_vectors",
+            VectorSettings(kind=kind, vectors=self.config.vectors, streams=streams),
+            VectorInputs(encoded=text.encoded, tokenizers=self._by_side(tokenizers), model=self.upstream),
+            seed=seed,
+        )
+
+    @property
+    def transfer(self) -> Stage:
+        """The model with the new vocabularies."""
+        method = self.method
+        settings = PlanSettings(
+            method=PRODUCERS.get(method, method),
+            cap=self.config.transfer.cap if method in SIMILAR_METHODS else None,
+        )
+        inputs = PlanInputs(
+            model=self.upstream,
+            old=self._by_side(self.old),
+            new=self._by_side(self.new),
+            new_vectors=self._vectors("new"),
+            old_vectors=self._vectors("old"),
+        )
+        kind: StageKind[PlanSettings, Any] = PLAN
+        if method in TRAINED_METHODS:
+            kind, inputs = GENERATED_PLAN, GeneratedPlanInputs(**vars(inputs), generator=self.generator)
+        plans = kind.stage("transfer_plan", settings, inputs, seed=self.seed)
+        return EXCHANGE.stage("transfer", NoSettings(), ExchangeInputs(model=self.upstream, plans=plans))
+
+
+class _MaskedLMTrial(_Trial):
+    """A trial whose model is a masked language model."""
+
+    def __init__(self, config: Config, seed: int) -> None:
+        super().__init__(config, seed)
+        assert config.masked_lm is not None
+        self.model, self.limit = config.masked_lm, config.data.max_tokens
+        self.masking = self.model.masking
+
+    @cached_property
+    def upstream_text(self) -> MaskedText:
+        corpus = pieces.corpus("upstream", self.config.data.upstream)
+        old, dropout = masked_pieces.upstream_tokenizer(self.model, corpus), self.model.upstream_dropout
+        return masked_pieces.masked_text("upstream", corpus, old, max_tokens=self.limit, dropout=dropout)
+
+    @cached_property
+    def downstream_text(self) -> MaskedText:
+        corpus = pieces.corpus("downstream", self.config.data.downstream)
+        tokenizer, dropout = self.upstream_text.tokenizer, self.model.upstream_dropout
+        if self.is_exchanged:
+            config = self.model.downstream_tokenizer
+            tokenizer = masked_pieces.word_tokenizer("downstream", config, corpus)
+            dropout = config.dropout
+        return masked_pieces.masked_text(
+            "downstream", corpus, tokenizer, max_tokens=self.limit, dropout=dropout
+        )
+
+    @cached_property
+    def old(self) -> dict[str, Stage]:
+        return {SOURCE: self.upstream_text.tokenizer}
+
+    @cached_property
+    def new(self) -> dict[str, Stage]:
+        return {SOURCE: self.downstream_text.tokenizer}
+
+    @cached_property
+    def upstream(self) -> Stage:
+        return masked_pieces.pretrained_masked_lm(
+            self.model,
+            self.config.upstream.train,
+            self.upstream_text,
+            max_tokens=self.limit,
+            seed=self.upstream_seed,
+        )
+
+    def scores(self, splits: Sequence[str]) -> Stage:
+        """Continue the training on downstream text; score the result."""
+        settings = TrainMaskedSettings(
+            train=self.config.downstream.train,
+            masking=self.model.masking,
+            scoring=self.model.scoring,
+            new_rows_first_steps=self.config.transfer.new_rows_first_steps if self.is_exchanged else 0,
+            report_steps=REPORT_STEPS,
+        )
+        start = self.transfer if self.is_exchanged else self.upstream
+        continued = masked_pieces.continued_masked_lm(
+            "continued", start, self.downstream_text, settings, seed=self.seed
+        )
+        return masked_pieces.masked_scores(continued, self.downstream_text, self.model, splits)
+
+
+class _TranslationTrial(_Trial):
+    """A trial whose model is an encoder-decoder."""
+
+    def __init__(self, config: Config, seed: int) -> None:
+        super().__init__(config, seed)
+        objective, sides = config.upstream.objective, config.transfer.sides
+        self.is_text = objective != "translation"
+        self.is_pretrained = self.method not in UNTRAINED_METHODS
         self.sides = ("encoder", "decoder") if sides == "both" else (sides,)
-        rate = MASK_RATES.get(config.upstream.objective, 0.0)
-        self.masked_spans = None if self.is_masked or not self.is_text else MaskedSpansConfig(rate=rate)
-        # single tokens, as in Devlin et al. (2019)
-        self.masking = MaskingConfig(unit="token", rate=rate) if self.is_masked else None
+        self.masked_spans = MaskedSpansConfig() if objective == "denoising" else None
+        self.masking = masked_pieces.TOKEN_MASKING if objective == "masked_tokens" else None
 
     # --- text -------------------------------------------------------------------------------------------
 
@@ -390,13 +397,17 @@ class _Builder:
         """Token of each language, and its id, behind the mask's in all vocabularies."""
         return {f"<{name}>": EOS + 2 + place for place, name in enumerate(dict.fromkeys(self.languages))}
 
+    @cached_property
+    def language_view(self) -> View | None:
+        if not self.languages:
+            return None
+        source, target = (self.language_tokens[f"<{name}>"] for name in self.languages)
+        return language_view({SOURCE: source}, target, self.released.language_place)
+
     @property
     def view(self) -> View:
         """What is put around lines."""
-        if not self.languages:
-            return View()
-        source, target = (self.language_tokens[f"<{name}>"] for name in self.languages)
-        return language_view({SOURCE: source}, target, self.released.language_place)
+        return self.language_view or View()
 
     @cached_property
     def old(self) -> dict[str, Stage]:
@@ -413,7 +424,7 @@ class _Builder:
 
     def encoded(self, domain: str, tokenizers: Mapping[str, Stage]) -> EncodedText:
         is_text = domain == "upstream" and self.is_text
-        if is_text and self.is_masked:
+        if is_text and self.masking is not None:
             tokenizers = {SOURCE: tokenizers[SOURCE]}
         return pieces.encode(
             domain,
@@ -446,10 +457,14 @@ class _Builder:
     @cached_property
     def upstream(self) -> Stage:
         phase = self.config.upstream
-        if self.is_masked:
-            settings = Bert2BertSettings(model=None if phase.checkpoint else self.config.model.transformer())
-            inputs = Bert2BertInputs(masked_lm=self.masked_lm)
-            return BERT2BERT.stage("upstream", settings, inputs, seed=self.upstream_seed)
+        if self.masking is not None:
+            return masked_pieces.bert2bert(
+                phase.train,
+                self.config.model.transformer(),
+                self.upstream_text,
+                seed=self.upstream_seed,
+                released=self.released if phase.checkpoint else None,
+            )
         if phase.checkpoint is not None:
             named = tuple(dict.fromkeys(self.languages))
             start = self.released.start_id(self.languages[-1]) if named else phase.start_id
@@ -462,25 +477,10 @@ class _Builder:
         )
         return pieces.train("upstream", self.upstream_text, settings, seed=self.upstream_seed)
 
-    @cached_property
-    def masked_lm(self) -> Stage:
-        """The masked language model that initialises encoder and decoder of the pretrained model."""
-        name, phase = "upstream_masked_lm", self.config.upstream
-        if phase.checkpoint is not None:
-            return self.released.masked_lm(name, self.old[TARGET])
-        assert self.masking is not None
-        settings = TrainMaskedSettings(
-            train=phase.train,
-            label_smoothing=phase.train.label_smoothing,
-            smoothing_kind=phase.train.smoothing_kind,
-            masking=self.masking,
-            scoring=MaskedScoringConfig(unit="token", rate=self.masking.rate),
-            encoder=self.config.model.transformer(),
-            metric_prefix="upstream",
-        )
-        text = self.upstream_text
-        inputs = TrainLanguageModelInputs(encoded=text.stage, corpus=text.corpus, tokenizer=self.old[SOURCE])
-        return TRAIN_MASKED.stage(name, settings, inputs, seed=self.upstream_seed)
+    @property
+    def learner(self) -> Stage:
+        """The pretrained model, or the masked language model with which both of its sides begin."""
+        return self.upstream.inputs.get("masked_lm", self.upstream)
 
     @cached_property
     def released(self) -> Released:
@@ -489,25 +489,6 @@ class _Builder:
         assert upstream.checkpoint is not None
         read_as = "multilingual" if upstream.languages else READ_AS[upstream.objective]
         return released(upstream.checkpoint, upstream.revision, read_as=read_as, max_tokens=max_tokens)
-
-    @property
-    def exchange(self) -> VocabularyExchange:
-        """The exchange of the vocabulary on the exchanged sides."""
-        streams: dict[str, str] = {"encoder": SOURCE, "decoder": SOURCE if self.is_masked else TARGET}
-        return VocabularyExchange(
-            config=self.config,
-            seed=self.seed,
-            model=self.upstream,
-            learner=self.masked_lm if self.is_masked else None,
-            old={side: self.old[STREAMS[side]] for side in self.sides},
-            new={side: self.new[STREAMS[side]] for side in self.sides},
-            old_text=self.upstream_text.stage,
-            new_text=self.downstream_text.stage,
-            streams=streams,
-            masking=self.masking,
-            masked_spans=self.masked_spans,
-            view=self.view if self.languages else None,
-        )
 
     @cached_property
     def independent(self) -> Stage:
@@ -530,13 +511,13 @@ class _Builder:
             return None
         if not self.is_exchanged:
             return self.upstream
-        return self.independent if self.method == "independent_encoder" else self.exchange.transfer
+        return self.independent if self.method == "independent_encoder" else self.transfer
 
     @cached_property
     def finetuned(self) -> Stage:
         upstream, transfer = self.config.upstream, self.config.transfer
         has_new_rows = self.is_exchanged and self.method != "independent_encoder"
-        is_sized_by_checkpoint = self.is_masked and upstream.checkpoint is not None
+        is_sized_by_checkpoint = self.masking is not None and upstream.checkpoint is not None
         architecture = None
         if not self.is_pretrained and is_sized_by_checkpoint:
             architecture = self.released.architecture("checkpoint_architecture")

@@ -31,8 +31,6 @@ from nlgraft.training.train_config import SmoothedTrainConfig
 
 MAX_FOREIGN = 4
 """Maximum number of sources in an adversarial test; METRICS has an entry for each replaced source."""
-MASK_RATES = {"denoising": 0.35, "masked_tokens": 0.15}
-"""Share of masked tokens (Liu et al. 2020, mBART; Devlin et al. 2019)."""
 _MULTI_SOURCE: Condition = {"multi_source": (GIVEN,)}
 _FINE = "sources.fine_encoder"
 _NEW = {

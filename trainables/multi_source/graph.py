@@ -14,13 +14,7 @@ from nlgraft.nn.checkpoint_files import LanguagePlace
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.config_parts import MASK_TOKEN, MaskedSpansConfig, PhaseConfig
-from nlgraft.stages.masked_lm_graph import (
-    BERT2BERT,
-    TRAIN_MASKED,
-    Bert2BertInputs,
-    Bert2BertSettings,
-    TrainMaskedSettings,
-)
+from nlgraft.stages.masked_lm_graph import bert2bert
 from nlgraft.stages.released_graph import MBART_EOS, Released, language_view, released
 from nlgraft.stages.seq2seq_graph import (
     SCORE,
@@ -32,18 +26,16 @@ from nlgraft.stages.seq2seq_graph import (
     TrainSettings,
     learned_scores,
 )
-from nlgraft.stages.shared_kinds import CorpusInputs, EncodeSettings, TrainLanguageModelInputs
+from nlgraft.stages.shared_kinds import CorpusInputs, EncodeSettings
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
 from nlgraft.text.corpus_config import Split
 from nlgraft.training.train_config import (
     LearnedParameters,
-    MaskedScoringConfig,
-    MaskingConfig,
     ParameterGroup,
     Side,
     View,
 )
-from trainables.multi_source.config import MASK_RATES, Config, MultiSourceConfig, UpstreamConfig
+from trainables.multi_source.config import Config, MultiSourceConfig
 
 SEPARATOR = "<sep>"
 """Between two sentences of a document on one line."""
@@ -165,7 +157,13 @@ class _Trial:
         if config is None:
             return None
         if config.objective == "masked_tokens":
-            return self._bert2bert(config)
+            return bert2bert(
+                config.train,
+                self.config.model.transformer(),
+                self._languages,
+                seed=config.seed_of(self.seed),
+                released=self.released if config.checkpoint else None,
+            )
         if config.checkpoint is not None:
             named, languages = config.checkpoint.language_ids or {}, self.config.language_tokens
             checkpoint_languages: dict[str, int | str] = {name: named.get(name, name) for name in languages}
@@ -174,13 +172,12 @@ class _Trial:
             ids += (MBART_EOS,) * len(self.symbols)
             start = self.released.start_id(checkpoint_languages[self.config.languages[-1]])
             return self.released.encoder_decoder("upstream", self.tokenizer, start, ids)
-        spans = MaskedSpansConfig(rate=MASK_RATES[config.objective])
         side = Side(stream=TEXT)
         settings = TrainSettings(
             train=config.train,
             model=self.config.model.transformer(),
             view=View(sources=(side,), target=side, language=LANGUAGE),
-            masked_spans=spans,
+            masked_spans=MaskedSpansConfig(),
             metric_prefix="upstream",
         )
         return pieces.train("upstream", self._languages, settings, seed=config.seed_of(self.seed))
@@ -196,28 +193,6 @@ class _Trial:
         stage = LANGUAGES.stage("text_encoded", settings, inputs)
         read = EncodeSettings(streams={TEXT: TEXT}, max_tokens=limit)
         return EncodedText(stage, {TEXT: self.tokenizer}, read, stage)
-
-    def _bert2bert(self, config: UpstreamConfig) -> Stage:
-        settings = Bert2BertSettings(model=None if config.checkpoint else self.config.model.transformer())
-        inputs = Bert2BertInputs(masked_lm=self._masked_lm(config))
-        return BERT2BERT.stage("upstream", settings, inputs, seed=config.seed_of(self.seed))
-
-    def _masked_lm(self, config: UpstreamConfig) -> Stage:
-        if config.checkpoint is not None:
-            return self.released.masked_lm("upstream_masked_lm", self.tokenizer)
-        rate = MASK_RATES[config.objective]
-        settings = TrainMaskedSettings(
-            train=config.train,
-            label_smoothing=config.train.label_smoothing,
-            smoothing_kind=config.train.smoothing_kind,
-            masking=MaskingConfig(unit="token", rate=rate),
-            scoring=MaskedScoringConfig(unit="token", rate=rate),
-            encoder=self.config.model.transformer(),
-            metric_prefix="upstream",
-        )
-        text = self._languages.stage
-        inputs = TrainLanguageModelInputs(encoded=text, corpus=text, tokenizer=self.tokenizer)
-        return TRAIN_MASKED.stage("upstream_masked_lm", settings, inputs, seed=config.seed_of(self.seed))
 
     @cached_property
     def single_source(self) -> Stage | None:

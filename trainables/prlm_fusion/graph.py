@@ -149,7 +149,7 @@ def _text(config: Config, corpus: Stage, prlms: Mapping[str, Prlm], *, is_direct
     if is_direct or not config.fusion.is_stored:
         return text
     plain = seq2seq_graph.encode("downstream", corpus, tokenizers, max_tokens=config.data.max_tokens)
-    return replace(text, stage=plain.stage)
+    return replace(text, encoded=plain.encoded)
 
 
 def _states(

@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,38 +108,13 @@ def plan(study: Study, tracking_uri: str | None, is_json: bool) -> None:
 @main.command("validity")
 @with_study("STUDY.yaml")
 @click.option("--simulations", default=1000, show_default=True, type=click.IntRange(min=100))
-@click.option(
-    "--collapse",
-    default=0.1,
-    show_default=True,
-    type=click.FloatRange(0, 1, max_open=True),
-    help="Share of seeds that end at a trivial score, where seeds collapse.",
-)
-@click.option(
-    "--pretraining",
-    default=1.0,
-    show_default=True,
-    type=click.FloatRange(min=0),
-    help="Noise of one pretraining for all seeds: variance, in units of the variance between seeds.",
-)
-@click.option(
-    "--tries",
-    default=3,
-    show_default=True,
-    type=click.IntRange(2, 20),
-    help="Reports, where seeds are added or overrides tried until one is significant.",
-)
 @has_json
-def validity(study: Study, simulations: int, is_json: bool, **settings: Any) -> None:
-    """Simulate how often this design errs and what it finds.
-
-    As declared, and if seeds collapse, share one pretraining, or cells, seeds and variants are added after
-    looking.
-    """
+def validity(study: Study, simulations: int, is_json: bool) -> None:
+    """Simulate how often this design errs and what it finds, run as declared."""
     from nlgraft import api
     from nlgraft.commands.terminal import validity_table
 
-    simulated = api.validity(study, simulations, **settings)
+    simulated = api.validity(study, simulations)
     if is_json:
         print_json({"study": study.variant, **simulated.to_json()})
     else:
@@ -225,27 +201,44 @@ def trial(study: Study, cell: tuple[str, ...], seed: int | None, is_json: bool) 
 @main.command("status")
 @with_study()
 @has_json
-@click.option("--watch", is_flag=True, help="Refresh every two seconds until nothing runs.")
 @has_address("Job server, e.g. http://HEAD:8265: say how its job of the study is.")
-def status(study: Study, is_json: bool, watch: bool, address: str | None) -> None:
+def status(study: Study, is_json: bool, address: str | None) -> None:
     """Count the trials of each cell by state.
 
     STUDY is a file, or the name under which a study was run: `demo@tiny-1f0c6a2e` needs no overrides.
     """
     from nlgraft import api
-    from nlgraft.commands.terminal import status_table, watch_status
+    from nlgraft.commands.terminal import status_table
 
     # First, since a wrong address should not cost the count of all trials.
     job = None if address is None else job_of(study, address)[1]
     if job is not None:
         click.echo(f"{job.job_id}: {job.state}{f', {job.message}' if job.message else ''}", err=True)
-    if watch:
-        watch_status(lambda: api.status(study))
-    elif is_json:
+    if is_json:
         document = api.status(study)
         print_json(document if job is None else document | {"job": asdict(job)})
     else:
         status_table(api.status(study))
+
+
+@main.command("watch")
+@with_study()
+@click.option(
+    "--out",
+    metavar="PAGE.html",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a page, too, that a browser loads again by itself: running trials, cells, dev curves.",
+)
+def watch(study: Study, out: Path | None) -> None:
+    """Show how far a study is, anew every two seconds, until nothing runs.
+
+    It reads the store, so it may be started in another terminal or on another machine, at any time. Test
+    scores are not shown.
+    """
+    from nlgraft import api
+    from nlgraft.commands.terminal import watch_status
+
+    watch_status(lambda: api.status(study), None if out is None else partial(api.write_live_page, study, out))
 
 
 @main.command("report")

@@ -15,7 +15,9 @@ from rich.text import Text
 
 from nlgraft.analysis.rendering import validity_tables
 from nlgraft.analysis.rendering.typesetting import Table as ReportTable
+from nlgraft.basics.pacing import Pacer
 from nlgraft.basics.wording import count, visible
+from nlgraft.commands.progress import step_text
 from nlgraft.study.data.plan import Plan
 
 if TYPE_CHECKING:
@@ -87,10 +89,7 @@ def validity_table(name: str, document: Mapping[str, Any]) -> None:
     """Print the error rates of a simulated design, from the document of ``validity --json``."""
     title = (name, f"{document['simulations']:,} simulated studies")
     _print(_table(title, validity_tables.fact_rows(document)), "")
-    _print(
-        _table(validity_tables.OUTCOME_COLUMNS, validity_tables.outcome_rows(document), widest=_WIDEST), ""
-    )
-    _print(Text(validity_tables.explanation(document)), "", *map(Text, validity_tables.advice(document)))
+    _print(*map(Text, [validity_tables.explanation(document), *document["notes"]]))
 
 
 def _corpus_rows(corpora: Mapping[str, Any]) -> list[tuple[Any, ...]]:
@@ -237,6 +236,9 @@ def _status(document: Mapping[str, Any]) -> Group:
     lines = list(dict.fromkeys(lines))
     if len(lines) > _NUM_REASONS:
         lines[_NUM_REASONS:] = [f"and {len(lines) - _NUM_REASONS} other reasons: see the report"]
+    for trial in document["running"]:
+        stage, step, num_steps = (trial.get(key) for key in ("stage", "step", "num_steps"))
+        lines.append(f"{trial['name']}: {step_text(stage, step, num_steps, {}) if stage else 'starting'}")
     least, most = document["workers"]
     if least < most:
         lines.append(f"each trial has {least} to {most} workers")
@@ -256,13 +258,23 @@ def _counts(document: Mapping[str, Any]) -> Table:
     return _table(["cell", *names], rows, title=str(document["study"]))
 
 
-def watch_status(read: Callable[[], Mapping[str, Any]]) -> None:
-    """Show the status, read anew every two seconds, until no live driver runs the study."""
+def watch_status(
+    read: Callable[[], Mapping[str, Any]], write_page: Callable[[Mapping[str, Any]], None] | None
+) -> None:
+    """Show the status, read anew every two seconds, until no live driver runs the study.
+
+    Args:
+        write_page: Writes a page of the status; of a large study at most a fifth of the time.
+    """
+    pages = Pacer(_WATCH_PAUSE_S, share=0.2)
     # Drawn when the status is read, not in between.
     with Live(console=Console(), auto_refresh=False) as live:
         while True:
             document = read()
             live.update(_status(document), refresh=True)
+            if write_page is not None and (pages.is_due or not document["is_running"]):
+                with pages.turn():
+                    write_page(document)
             if not document["is_running"]:
                 return
             time.sleep(_WATCH_PAUSE_S)

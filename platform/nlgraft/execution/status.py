@@ -1,4 +1,4 @@
-"""The counts of ``nlgraft status``, from the store's records and the running trials of a live driver."""
+"""What ``status`` and ``watch`` show: records of the store, and what a live driver says of its trials."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from nlgraft.basics.errors import StoreError
 from nlgraft.basics.pacing import Pacer
-from nlgraft.execution.events import Event, LookTaken, TrialEnded, TrialStarted
+from nlgraft.execution.events import Event, LookTaken, Outlook, TrialEnded, TrialProgress, TrialStarted
 from nlgraft.execution.planned_trials import planned_trials
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord
@@ -23,14 +23,17 @@ from nlgraft.study.planning.selection import read_granted, record_granted, study
 STATES = ("planned", "waiting", "running", "finished", "stopped", "failed")
 _KIND = "studies"
 _PAUSE_S = 0.5
+_STEP_PAUSE_S = 5.0
+_MAX_POINTS = 200
 
-_RUNNING = TypeAdapter(dict[str, str])
+_RUNNING = TypeAdapter(dict[str, Any])
 
 
 class RunningRecord:
-    """Record of the running trials and their cells, which ``nlgraft status`` reads in another process.
+    """Record of the running trials and how far they are, which ``nlgraft status`` reads in another process.
 
-    It is written at most every half second: a sweep of short trials would write it a hundred times a second.
+    It is written at most every half second, since a sweep of short trials would write it a hundred times a
+    second, and every five seconds where only the steps of trainings have moved.
 
     Args:
         clock: Monotonic seconds.
@@ -43,14 +46,20 @@ class RunningRecord:
         self._store = store
         self._writes = Pacer(_PAUSE_S, clock=clock)
         self._key = study_key(study)
-        self._running: dict[str, str] = {}
+        self._steps = Pacer(_STEP_PAUSE_S, clock=clock)
+        self._running: dict[str, dict[str, Any]] = {}
+        self._outlook: dict[str, Any] = {}
         self._is_written = False
         self.flush()
 
     def observe(self, event: Event) -> None:
         """Update the record by an event of the sweep."""
+        if isinstance(event, TrialProgress | Outlook):
+            self._observe_steps(event)
+            return
         if isinstance(event, TrialStarted):
-            self._running[event.trial.key] = event.trial.cell.key
+            trial = event.trial
+            self._running[trial.key] = {"cell": trial.cell.key, "name": trial.name, "started_at": time.time()}
         elif isinstance(event, TrialEnded) and not event.is_reused:
             self._running.pop(event.trial.key, None)
         elif isinstance(event, LookTaken):
@@ -60,6 +69,20 @@ class RunningRecord:
         self._is_written = False
         self.flush()
 
+    def _observe_steps(self, event: TrialProgress | Outlook) -> None:
+        if isinstance(event, Outlook):
+            self._outlook = {"held_back": dict(event.held_back), "left_s": event.left_s, "at": time.time()}
+        elif (trial := self._running.get(event.trial.key)) is not None:
+            trial |= {"stage": event.stage, "step": event.step, "num_steps": event.num_steps}
+            for name, value in event.metrics.items():
+                points = trial.setdefault("curves", {}).setdefault(name, [])
+                points.append([event.step, value])
+                if len(points) > _MAX_POINTS:
+                    del points[1::2]  # half of them, evenly
+        if self._steps.is_due:
+            self._is_written = False
+            self.flush()
+
     def flush(self) -> None:
         """Write the record if it has changed and the pause is over; called often."""
         if not self._is_written and self._writes.is_due:
@@ -67,30 +90,34 @@ class RunningRecord:
 
     def close(self) -> None:
         """Record that nothing runs any more."""
-        self._running = {}
+        self._running, self._outlook = {}, {}
         self._write()
 
     def _write(self) -> None:
         self._is_written = True
         # Whether the sweep can go on is not for its status to decide.
-        with self._writes.turn(), suppress(StoreError):
-            self._store.records.write(_KIND, self._key, self._running)
+        with self._writes.turn(), self._steps.turn(), suppress(StoreError):
+            self._store.records.write(_KIND, self._key, {"trials": self._running, "outlook": self._outlook})
 
 
 def read_status(study: Study, store: ArtifactStore) -> dict[str, Any]:
     """Count the trials of each cell by state.
 
     Returns:
-        ``{"study", "is_running", "workers", "counts": {...}, "preemptions", "cells": [{"cell", "label",
-        "counts", "preemptions", "reasons"}]}``; ``planned`` counts all trials of a cell, of replicates those
+        ``{"study", "is_running", "workers", "counts": {...}, "preemptions", "trial_s", "running": [...],
+        "outlook": {...}, "cells": [{"cell", "label", "counts", "preemptions", "reasons"}]}``; ``planned``
+        counts all trials of a cell, of replicates those
         that planned looks have granted, and the other states add up to it. ``preemptions`` are the nodes
-        that the last attempts of trials have lost.
+        that the last attempts of trials have lost, ``trial_s`` the time that ended trials took together.
+        ``running`` has the name, cell, stage, step and curves (``[step, value]``) of each running trial,
+        ``outlook`` the seconds that are left and which stages are awaited by how many trials.
     """
     key = study_key(study)
     is_running = store.leases.is_study_locked(key)
     # What a killed driver left says nothing about now.
     document = store.records.read(_KIND, key, _RUNNING) if is_running else None
-    running = Counter((document or {}).values())
+    trials: list[dict[str, Any]] = list((document or {}).get("trials", {}).values())
+    running = Counter(trial["cell"] for trial in trials)
     study_cells = cells(study)
     planned = planned_trials(study, store, study_cells, has_graphs=False)
     records: dict[str, list[TrialRecord]] = defaultdict(list)
@@ -118,6 +145,9 @@ def read_status(study: Study, store: ArtifactStore) -> dict[str, Any]:
         "workers": [study.resources.min_workers, study.resources.max_workers],
         "counts": total,
         "preemptions": sum(row["preemptions"] for row in rows),
+        "trial_s": sum(record.ended_at - record.started_at for ended in records.values() for record in ended),
+        "running": trials,
+        "outlook": (document or {}).get("outlook", {}),
         "cells": rows,
     }
 

@@ -72,13 +72,13 @@ def frozen_states(
     read = _reading(context, side).model_dump()
     # Only what decides the states, so that contexts which pool them differently share the files.
     settings = FrozenStatesSettings(**read, precision=precision)
-    return FROZEN_STATES.stage(name, settings, FrozenStatesInputs(encoded=text.stage, encoder=encoder))
+    return FROZEN_STATES.stage(name, settings, FrozenStatesInputs(encoded=text.encoded, encoder=encoder))
 
 
 def state_means(name: str, text: EncodedText, context: ContextConfig, side: Side, encoder: Stage) -> Stage:
     """Average the states of a frozen context over one stream of the training text, for a centred pooling."""
     # Of the training text alone, since dev and test must not shape the model.
-    inputs = FrozenStatesInputs(encoded=text.stage, encoder=encoder)
+    inputs = FrozenStatesInputs(encoded=text.encoded, encoder=encoder)
     return STATE_MEANS.stage(name, _reading(context, side), inputs)
 
 

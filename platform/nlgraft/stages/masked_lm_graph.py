@@ -9,8 +9,8 @@ from typing import Any
 from nlgraft.nn.model_config import BertConfig, TransformerConfig
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.config_parts import MaskedLMConfig
-from nlgraft.stages.released_graph import CHECKPOINTS, CheckpointSettings, checkpoint_settings
-from nlgraft.stages.seq2seq_graph import TokenizedText
+from nlgraft.stages.released_graph import CHECKPOINTS, CheckpointSettings, Released, checkpoint_settings
+from nlgraft.stages.seq2seq_graph import EncodedText, TokenizedText
 from nlgraft.stages.shared_kinds import (
     EXCHANGE,
     PLAN,
@@ -27,7 +27,13 @@ from nlgraft.stages.shared_kinds import (
 from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
 from nlgraft.text.corpus_config import Split
 from nlgraft.text.tokenizer_config import WordSampling, WordTokenizerConfig
-from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig, SmoothingKind, TrainConfig
+from nlgraft.training.train_config import (
+    MaskedScoringConfig,
+    MaskingConfig,
+    SmoothedTrainConfig,
+    SmoothingKind,
+    TrainConfig,
+)
 
 
 @dataclass(frozen=True)
@@ -148,6 +154,41 @@ def masked_scores(trained: Stage, text: MaskedText, config: MaskedLMConfig, spli
     settings = ScoreMaskedSettings(split="test", scoring=config.scoring)
     inputs = ScoreMaskedInputs(model=trained, encoded=text.encoded, tokenizer=text.tokenizer)
     return SCORE_MASKED.stage("scores", settings, inputs)
+
+
+TOKEN_MASKING = MaskingConfig(unit="token")
+"""Masking of our own encoder: single tokens (Devlin et al. 2019)."""
+
+
+def bert2bert(
+    train: SmoothedTrainConfig,
+    model: TransformerConfig,
+    text: EncodedText,
+    *,
+    seed: int,
+    released: Released | None = None,
+) -> Stage:
+    """Begin both sides of an encoder-decoder with a masked language model (Rothe et al. 2020), ``upstream``.
+
+    That is a released BERT, whose sizes the encoder-decoder gets, or an encoder trained on ``source 0``.
+    """
+    name, tokenizer = "upstream_masked_lm", text.tokenizers["source 0"]
+    if released is None:
+        settings = TrainMaskedSettings(
+            train=train,
+            label_smoothing=train.label_smoothing,
+            smoothing_kind=train.smoothing_kind,
+            masking=TOKEN_MASKING,
+            scoring=MaskedScoringConfig(unit="token"),
+            encoder=model,
+            metric_prefix="upstream",
+        )
+        inputs = TrainLanguageModelInputs(encoded=text.encoded, corpus=text.corpus, tokenizer=tokenizer)
+        masked_lm = TRAIN_MASKED.stage(name, settings, inputs, seed=seed)
+    else:
+        masked_lm = released.masked_lm(name, tokenizer)
+    begun = Bert2BertSettings(model=None if released else model)
+    return BERT2BERT.stage("upstream", begun, Bert2BertInputs(masked_lm=masked_lm), seed=seed)
 
 
 # Masked language models: settings and inputs of the stages of their text, training and scoring.

@@ -151,13 +151,13 @@ class EncodedText:
         corpus: The corpus.
         tokenizers: Tokenizer of each stream.
         settings: Role of the text of each stream, and the longest sequence.
-        stage: The encoded splits.
+        encoded: The encoded splits.
     """
 
     corpus: Stage
     tokenizers: Mapping[str, Stage]
     settings: EncodeSettings
-    stage: Stage
+    encoded: Stage
 
 
 def encode(
@@ -210,7 +210,7 @@ def train_inputs(
     """Name the inputs of a training on encoded text."""
     contexts = contexts or ContextStages()
     return TrainInputs(
-        encoded=text.stage,
+        encoded=text.encoded,
         corpus=text.corpus,
         tokenizers=text.tokenizers,
         start=start,
@@ -275,7 +275,7 @@ def language_model(
         max_tokens=text.settings.max_tokens,
         metric_prefix=name if prefix is None else prefix,
     )
-    inputs = LanguageModelInputs(encoded=text.stage, corpus=text.corpus)
+    inputs = LanguageModelInputs(encoded=text.encoded, corpus=text.corpus)
     return LANGUAGE_MODEL.stage(name, settings, inputs, seed=config.seed_of(seed))
 
 
@@ -284,7 +284,7 @@ def untrained_language_model(
 ) -> Stage:
     """Draw a language model with random weights, the control of a pretrained one, from a trial's ``seed``."""
     settings = UntrainedLanguageModelSettings(model=config.model, stream="source 0")
-    inputs = LanguageModelInputs(encoded=text.stage, corpus=text.corpus)
+    inputs = LanguageModelInputs(encoded=text.encoded, corpus=text.corpus)
     return UNTRAINED_LANGUAGE_MODEL.stage(name, settings, inputs, seed=config.seed_of(seed))
 
 

@@ -32,21 +32,33 @@ def judge(compared, direction="maximize", claim=ORDERING, **more):
     return claims.judge(claim, compared, (2.0, 1.0), direction=direction, **settings)
 
 
-def test_significant_in_the_claimed_direction_is_supported():
-    assert judge(comparison(1.0, 0.01)).verdict == "supported"
-    assert judge(comparison(-1.0, 0.01), "minimize").verdict == "supported"
+NO_WORSE = Claim(better="patt", worse="avg", metric="test/bleu", source="T2", margin=0.5)
+MISSING = Comparison(metric="test/bleu", a="patt", b="avg", notes=("no seed finished in both cells",))
+EXACT = "in the claimed direction, identical for every seed"
 
 
-def test_significant_in_the_other_direction_is_contradicted():
-    assert judge(comparison(-1.0, 0.01)).verdict == "contradicted"
-
-
-def test_an_exact_difference_needs_no_p():
-    answer = judge(comparison(-127e6, None, is_exact=True), "minimize")
-    assert (answer.verdict, answer.explanation) == (
-        "supported", "in the claimed direction, identical for every seed",
-    )  # fmt: skip
-    assert judge(comparison(1.0, None, is_exact=True), "minimize").verdict == "contradicted"
+@pytest.mark.parametrize(
+    ("compared", "direction", "claim", "verdict", "explanation"),
+    [
+        (comparison(1.0, 0.01), "maximize", ORDERING, "supported", "in the claimed direction"),
+        (comparison(-1.0, 0.01), "minimize", ORDERING, "supported", "in the claimed direction"),
+        (comparison(-1.0, 0.01), "maximize", ORDERING, "contradicted", "in the other direction"),
+        (comparison(-127e6, None, is_exact=True), "minimize", ORDERING, "supported", EXACT),
+        (comparison(1.0, None, is_exact=True), "minimize", ORDERING, "contradicted", "identical for every"),
+        (comparison(0.01, 0.9), "maximize", ORDERING, "undecided", "its looks will hardly decide it"),
+        (comparison(5.0, 0.001, (1,)), "maximize", ORDERING, "undecided", "one seed decides nothing"),
+        (MISSING, "maximize", ORDERING, "undecided", "no seed finished in both cells"),
+        (comparison(-0.2, 0.01, null=-0.5), "maximize", NO_WORSE, "supported", "not worse by more than 0.5"),
+        (comparison(-0.7, 0.01, null=-0.5), "maximize", NO_WORSE, "contradicted", "worse by more than 0.5"),
+        (comparison(0.2, 0.01, null=0.5), "minimize", NO_WORSE, "supported", "not worse by more than 0.5"),
+        (comparison(-0.2, 0.2, null=-0.5), "maximize", NO_WORSE, "undecided", "hardly decide it"),
+    ],
+)
+def test_verdicts_and_their_reasons(compared, direction, claim, verdict, explanation):
+    answer = judge(compared, direction, claim)
+    assert answer.verdict == verdict
+    assert explanation in answer.explanation
+    assert answer.seeds_more == (1 if compared.num_seeds == 1 else None)
 
 
 def test_undecided_says_how_many_seeds_more():
@@ -60,37 +72,11 @@ def test_undecided_says_how_many_seeds_more():
     assert replace(compared, standing="better").seeds_needed is None, "the verdict is given"
 
 
-def test_too_small_a_difference_asks_for_segments_and_not_for_seeds():
-    answer = judge(comparison(0.01, 0.9))
-    assert (answer.verdict, answer.seeds_more) == ("undecided", None)
-    assert answer.explanation == "its looks will hardly decide it"
-
-
-def test_one_seed_decides_nothing():
-    answer = judge(comparison(5.0, 0.001, seeds=(1,)))
-    assert (answer.verdict, answer.seeds_more) == ("undecided", 1)
-
-
-def test_a_missing_difference_gives_its_reason():
-    missing = Comparison(metric="test/bleu", a="patt", b="avg", notes=("no seed finished in both cells",))
-    answer = judge(missing)
-    assert (answer.verdict, answer.explanation) == ("undecided", "no seed finished in both cells")
-
-
 def test_without_correction_the_raw_p_decides():
     corrected = comparison(1.0, 0.01)
     uncorrected = Comparison(**{**vars(corrected), "p_holm": None})
     assert judge(uncorrected).verdict == "undecided"
     assert judge(uncorrected, is_corrected=False).verdict == "supported"
-
-
-def test_no_worse_is_an_ordering_from_the_margin_on():
-    claim = Claim(better="patt", worse="avg", metric="test/bleu", source="T2", margin=0.5)
-    assert claim.text == "patt no worse than avg on test/bleu by more than 0.5"
-    assert judge(comparison(-0.2, 0.01, null=-0.5), claim=claim).verdict == "supported"
-    assert judge(comparison(-0.7, 0.01, null=-0.5), claim=claim).verdict == "contradicted"
-    assert judge(comparison(0.2, 0.01, null=0.5), "minimize", claim).verdict == "supported"
-    assert judge(comparison(-0.2, 0.2, null=-0.5), claim=claim).verdict == "undecided"
 
 
 @pytest.mark.parametrize(
@@ -132,4 +118,5 @@ def test_other_data_neither_support_nor_contradict(difference, p, verdict, text)
 def test_json_carries_the_published_figures():
     document = judge(comparison(1.0, 0.01)).to_json()
     assert document["text"] == "patt better than avg on test/bleu"
+    assert NO_WORSE.text == "patt no worse than avg on test/bleu by more than 0.5"
     assert (document["figures"], document["ours"], document["is_comparable"]) == ([37.7, 37.0], [2, 1], True)

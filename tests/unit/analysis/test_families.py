@@ -86,7 +86,7 @@ def family(make_study, scored):
         changed = [
             cell if cell.cell.label in ran
             else replace(cell, trials=tuple(
-                replace(trial, state=state, record=None, _measured={}) for trial in cell.trials
+                replace(trial, state=state, record=None) for trial in cell.trials
             ))
             for cell in analysis.cells
         ]  # fmt: skip

@@ -23,12 +23,6 @@ GAINS = [0.3, 0.9, 0.1, 0.7, 0.4]
 SEED = 20261127
 
 
-def test_without_a_prior_it_is_the_t_test() -> None:
-    estimate = moderated(GAINS)
-    test = stats.ttest_1samp(GAINS, 0.0)
-    assert estimate.p == pytest.approx(test.pvalue)
-
-
 def test_a_prior_counts_as_so_many_further_seeds_of_known_variance() -> None:
     """Variance and degrees of freedom are those of two samples pooled, one of which is the prior."""
     earlier = np.array([-2.0, 1.0, 0.5, 0.5])

@@ -178,7 +178,7 @@ def test_one_changed_score_changes_text_and_figure(result, paper, tmp_path):
     cell = result.cells[2]
     trial = cell.trials[0]
     record = dataclasses.replace(trial.record, metrics={**trial.record.metrics, "test/bleu": 47.11})
-    changed = dataclasses.replace(trial, record=record, segments={}, _measured={})
+    changed = dataclasses.replace(trial, record=record, segments={})
     cells = list(result.cells)
     cells[2] = dataclasses.replace(cell, trials=(changed, *cell.trials[1:]))
     other = StudyResult(result.study, result.system, tuple(cells), result.provenance)

@@ -233,22 +233,6 @@ def test_validity_simulates_with_the_prior_before_the_study_runs(shown, make_stu
     assert not design.is_assumed
 
 
-def test_a_ledger_without_priors_is_read(shown, store, tmp_path):
-    shown("earlier", 1, lr=2e-3)
-    before = shown("study", 2).compare(LABELS[1])
-    for path in (tmp_path / "store" / "ledger").rglob("*.json"):
-        document = json.loads(path.read_bytes())
-        for name in ("trainings", "further_scores"):
-            del document[name]
-        for question in document["asked"]:
-            del question["prior"]
-        path.write_text(json.dumps(document))
-    after = shown("study", 2).compare(LABELS[1])
-    assert before.prior is not None
-    assert after.prior is None, "the question was asked without one"
-    assert shown("next", 3, lr=5e-3).compare(LABELS[1]).prior is not None, "from the study shown again"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("num_studies", [0, 1, 2, 5])
 def test_errors_and_power_after_earlier_studies(num_studies):

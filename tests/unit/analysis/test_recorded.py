@@ -176,27 +176,24 @@ def test_one_arm_at_a_time_pays_for_the_whole_family(shown):
     assert of(full, "avg_eg").p_holm == of(alone(full), "avg_eg").p_holm
 
 
-def test_arms_swapped_in_the_file_are_not_the_first_any_more(shown):
-    shown(factors=UNCLEAR)  # stays open, so it returns nothing
-    result = shown(factors=CLEAR)
-    assert verdicts(alone(result)) == {"arm=patt_eg": "better"}
-    assert of(result).basis == "declared later"
-    assert of(result).p_holm == pytest.approx(10 * of(result).p), "a tenth of .05 is left"
-    assert verdicts(result) == {"arm=patt_eg": "open"}
-
-
-def test_a_decided_family_pays_for_another_arm(shown):
-    shown(factors=CLEAR)
-    result = shown(factors=UNCLEAR)
-    assert of(result, "avg_eg").basis == "declared later"
-    assert of(result, "avg_eg").p_holm == pytest.approx(of(result, "avg_eg").p * 0.05 / (0.04 + 0.005))
-
-
-def test_variants_share_one_budget(shown):
-    shown(factors=UNCLEAR)
-    variant = shown(factors=CLEAR, base={"lr": 1.5e-3})
-    assert of(variant).basis == "declared later"
-    assert verdicts(variant) == {"arm=patt_eg": "open"}
+@pytest.mark.parametrize(
+    ("first", "second", "arm", "level"),
+    [
+        (UNCLEAR, {"factors": CLEAR}, "patt_eg", 0.005),  # stays open, so it returns nothing
+        (CLEAR, {"factors": UNCLEAR}, "avg_eg", 0.04 + 0.005),  # decided, so it passes its level on
+        (UNCLEAR, {"factors": CLEAR, "base": {"lr": 1.5e-3}}, "patt_eg", 0.005),
+        (UNCLEAR, {"factors": CLEAR, "base": {"segments": 60}}, "patt_eg", 0.005),
+    ],
+    ids=["arms swapped in the file", "an arm added", "a variant", "lines added to the test set"],
+)
+def test_what_is_asked_later_has_the_level_that_is_left(shown, first, second, arm, level):
+    shown(factors=first)
+    result = shown(**second)
+    compared = of(result, arm)
+    assert compared.basis == "declared later"
+    assert compared.p_holm == pytest.approx(min(1.0, compared.p * 0.05 / level))
+    assert verdicts(result) == {f"arm={arm}": "open"}
+    assert arm == "avg_eg" or verdicts(alone(result)) == {"arm=patt_eg": "better"}
 
 
 def test_claims_and_correction_cut_afterwards_change_nothing(shown):
@@ -260,11 +257,6 @@ def test_a_ledger_of_an_earlier_version_counts_as_declared(shown, store):
     result = shown(factors=UNCLEAR)
     assert of(result, "avg_eg").basis == "declared later"
     assert "Analysis 2 of these 40 segments" in result.render("md")
-
-
-def test_lines_added_to_the_test_set_make_no_fresh_one(shown):
-    shown(factors=UNCLEAR)
-    assert of(shown(factors=CLEAR, base={"segments": 60})).basis == "declared later"
 
 
 def test_planned_looks_keep_their_p_values(shown):

@@ -211,11 +211,3 @@ def test_stray_lines_in_common_make_no_same_test_set():
     common = [f"Thank you. {number}" for number in range(30)]
     first, second = ([*common, *(f"{name} {number}" for number in range(2_000))] for name in "ab")
     assert not Segments.of(first).overlaps(Segments.of(second))
-
-
-def test_a_ledger_of_short_sketches_is_read():
-    lines = [f"line {number}" for number in range(1_000)]
-    whole = Segments.of(lines)
-    old = replace(whole, digest="of another order", sketch=whole.sketch[: 32 * 12])
-    assert old.overlaps(whole)
-    assert not old.overlaps(Segments.of([f"other {number}" for number in range(1_000)]))

@@ -240,7 +240,7 @@ def test_losses_per_token_of_unlike_vocabularies_decide_nothing_anywhere(per_tok
 def test_a_count_of_tokens_that_is_not_on_record_leaves_a_verdict_open(per_token):
     def change(arm, seed, trial):
         metrics = {name: value for name, value in trial.record.metrics.items() if name != "dev/tokens"}
-        return replace(trial, record=replace(trial.record, metrics=metrics), _measured={})
+        return replace(trial, record=replace(trial.record, metrics=metrics))
 
     partial = with_trials(per_token, lambda arm, *rest: change(arm, *rest) if arm == "patt_eg" else rest[-1])
     compared = partial.compare("arm=patt_eg", metric="dev/loss")
@@ -256,7 +256,6 @@ def test_learning_curves_of_unlike_vocabularies_are_marked(per_token, study_resu
         lambda arm, seed, trial: replace(
             trial,
             record=replace(trial.record, metrics={**trial.record.metrics, "dev/tokens": 20.0}),
-            _measured={},
         ),
     )
     assert "cannot be compared" not in alike.render("html")

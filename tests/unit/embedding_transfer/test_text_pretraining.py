@@ -63,8 +63,9 @@ def run(store, config):
     return finish(store, stage_graph(config, seed=1, splits=("dev",)), config, METRICS)
 
 
-@pytest.mark.parametrize("objective", ["denoising", "masked_tokens"])
-@pytest.mark.parametrize("sides", ["decoder", "encoder", "both"])
+@pytest.mark.parametrize(
+    ("objective", "sides"), [("denoising", "decoder"), ("denoising", "both"), ("masked_tokens", "encoder")]
+)
 def test_a_pretrained_model_of_text_gets_a_new_vocabulary(store, objective, sides):
     tying = "all" if objective == "denoising" else "decoder"
     record, at = run(store, configured(objective, "patt_eg", sides, tying))

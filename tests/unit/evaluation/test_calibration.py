@@ -58,11 +58,6 @@ def test_ece_by_hand():
     assert rows[2, -3:].tolist() == [1, 1, 1]
 
 
-def test_ece_of_a_perfectly_calibrated_model_is_zero():
-    rows = calibration_rows([[0.5, 0.5]], [[True, False]])
-    assert aggregate("ece", rows.sum(0)) == 0
-
-
 def test_evaluation_carries_statistics_and_signature():
     evaluation = evaluate_calibration([["a", "x"]], [[0.8, 0.6]], [["a", "b"]])
     assert evaluation.scores["ece"].value == pytest.approx(100 * (0.2 + 0.6) / 2)

@@ -12,7 +12,6 @@ from nlgraft.evaluation.translation import dev_scores, speed_signature, translat
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
-from nlgraft.nn.modes import count_parameters
 from nlgraft.text.batches import Ragged
 
 SOURCES = Ragged.of([[5, 3], [6, 7, 8, 9, 3], [4, 4, 3], [10, 3], [9, 8, 7, 3], [3], [5, 6, 7, 3]])
@@ -62,11 +61,6 @@ def test_speed_is_labelled_with_beam_batch_and_device():
     """Invariant F35."""
     assert speed_signature(CONFIG, "cuda:0") == "beam:2|batch:3|device:cuda"
     assert re.fullmatch(r"beam:2\|batch:3\|device:cpu\|threads:\d+", speed_signature(CONFIG, "cpu"))
-
-
-def test_parameters_are_counted_once_when_tied(model):
-    everything, trained = count_parameters(model)
-    assert everything == trained == sum(tensor.numel() for tensor in set(model.parameters()))
 
 
 def test_a_source_that_nobody_has_still_packs_to_one_column():

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
 import nlgraft
 from nlgraft.basics.errors import StudyLockedError
-from nlgraft.commands.main import main
 from nlgraft.pipeline.store import MARKER, ArtifactStore
 from nlgraft.runs.housekeeping import StoreContents
 from nlgraft.study.data.design import cells
@@ -22,11 +20,9 @@ from nlgraft.study.data.system import SEARCH_SPLITS
 from nlgraft.study.planning.selection import Proposal, record_granted, save_proposal, search_seed
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_cell
+from tests.commands import json_of
+from tests.commands import nlgraft as invoke
 from tests.unit.export.conftest import DOCUMENT, run_all
-
-
-def invoke(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments])
 
 
 def fingerprints(study: Study) -> set[str]:
@@ -60,9 +56,9 @@ def of(place: Path, levels: list[str]) -> Study:
     return Study.from_dict({**document, "storage": {"path": str(place)}})
 
 
-def test_ls_shows_state_size_and_registration(place: Path) -> None:
+def test_ls_shows_state_size_and_registration(place):
     nlgraft.register(of(place, ["first", "both"]))
-    rows = json.loads(invoke("ls", "--storage", place, "--json").stdout)
+    rows = json_of("ls", "--storage", place, "--json")
     assert [(row["study"], row["state"], row["is_registered"]) for row in rows] == [
         ("both", "2 finished", True),
         ("second", "2 finished", False),
@@ -79,62 +75,53 @@ def test_ls_shows_state_size_and_registration(place: Path) -> None:
     assert "no study was run on" in invoke("ls", "--storage", place / "empty").stderr
 
 
-def test_rm_shows_first_and_leaves_what_others_need(place: Path) -> None:
+def test_rm_shows_first_and_leaves_what_others_need(place):
     both, second = of(place, ["first", "both"]), of(place, ["first", "second"])
     expected = nlgraft.load(second).render("csv")
-    shown = invoke("rm", "both", "--storage", place)
-    assert shown.exit_code == 0, shown.stderr
-    assert "--yes removes them" in shown.stderr
+    assert "--yes removes them" in invoke("rm", "both", "--storage", place).stderr
     assert stored(place) == fingerprints(both) | fingerprints(second)
-    assert invoke("rm", "both", "--storage", place, "--yes").exit_code == 0
+    invoke("rm", "both", "--storage", place, "--yes")
     assert stored(place) == fingerprints(second)
     assert nlgraft.load(second).render("csv") == expected
-    assert [row["study"] for row in json.loads(invoke("ls", "--storage", place, "--json").stdout)] == [
-        "second"
-    ]
-    assert invoke("rm", "both", "--storage", place).exit_code == 2
+    assert [row["study"] for row in json_of("ls", "--storage", place, "--json")] == ["second"]
+    invoke("rm", "both", "--storage", place, code=2)
     assert nlgraft.load(second).trials[0].state == "finished"
 
 
-def test_gc_takes_what_nothing_needs_and_asks_for_more_by_name(place: Path) -> None:
+def test_gc_takes_what_nothing_needs_and_asks_for_more_by_name(place):
     both, second = of(place, ["first", "both"]), of(place, ["first", "second"])
     assert "0 entries" in invoke("gc", "--storage", place).stderr
-    wrong = invoke("rm", "bth", "--forget", "--yes", "--storage", place)
-    assert wrong.exit_code == 2
+    wrong = invoke("rm", "bth", "--forget", "--yes", "--storage", place, code=2)
     assert "bth: was not run on" in wrong.stderr
-    assert invoke("rm", "both", "--forget", "--yes", "--storage", place).exit_code == 0
+    invoke("rm", "both", "--forget", "--yes", "--storage", place)
     # Its trials are on record still: they might be somebody's.
     assert "0 entries" in invoke("gc", "--storage", place).stderr
     shown = invoke("gc", "--loose-trials", "--storage", place)
     listed = {line.rpartition("/")[2] for line in shown.stdout.splitlines() if line.startswith("artifacts/")}
     assert listed == fingerprints(both) - fingerprints(second)
     assert stored(place) == fingerprints(both) | fingerprints(second)
-    assert invoke("gc", "--loose-trials", "--storage", place, "--yes").exit_code == 0
+    invoke("gc", "--loose-trials", "--storage", place, "--yes")
     assert stored(place) == fingerprints(second)
     orphan = place / "artifacts" / "trained" / ("0" * 64)
     (orphan / ("1" * 32)).mkdir(parents=True)
     (orphan / ("1" * 32) / "half").write_text("of a writer that was killed")
-    assert invoke("gc", "--storage", place, "--yes").exit_code == 0
+    invoke("gc", "--storage", place, "--yes")
     assert not orphan.exists()
     assert stored(place) == fingerprints(second)
 
 
-def test_gc_removes_nothing_while_something_runs_or_is_unreadable(place: Path) -> None:
+def test_gc_removes_nothing_while_something_runs_or_is_unreadable(place):
     store = ArtifactStore.open(place)
     lease = store.leases.acquire("f" * 64)
     assert lease is not None
-    busy = invoke("gc", "--storage", place, "--yes")
-    assert busy.exit_code == 4
-    assert "try again when nothing runs" in busy.stderr
+    assert "try again when nothing runs" in invoke("gc", "--storage", place, "--yes", code=4).stderr
     lease.release()
     for path in (place / "records" / "definitions").glob("*.json"):
         definition = json.loads(path.read_text())
         if definition["name"] == "both":
             definition["study"]["system"] = "gone.system"
             path.write_text(json.dumps(definition))
-    unreadable = invoke("gc", "--storage", place, "--yes")
-    assert unreadable.exit_code == 1
-    assert "rm NAME --forget" in unreadable.stderr
+    assert "rm NAME --forget" in invoke("gc", "--storage", place, "--yes", code=1).stderr
     assert "cannot be read" in invoke("ls", "--storage", place).stdout
 
 
@@ -143,7 +130,7 @@ def tree(place: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("is_marked", [True, False])
-def test_files_of_others_in_the_directory_of_a_store_stay(place: Path, is_marked: bool) -> None:
+def test_files_of_others_in_the_directory_of_a_store_stay(place, is_marked):
     """Somebody kept models here first. Stores of earlier releases have no marker and are cleaned up still."""
     both = of(place, ["first", "both"])
     kept = stored(place) - (fingerprints(both) - fingerprints(of(place, ["first", "second"])))
@@ -168,29 +155,27 @@ def test_files_of_others_in_the_directory_of_a_store_stay(place: Path, is_marked
     checkpoint.touch()
     ArtifactStore.open(place).remove_abandoned()
     for command in (["rm", "both"], ["gc"], ["gc", "--loose-trials"]):
-        assert invoke(*command, "--storage", place, "--yes").exit_code == 0
+        invoke(*command, "--storage", place, "--yes")
     assert {*other_files} <= tree(place).keys()
     assert not checkpoint.exists()
     assert stored(place) == kept
 
 
-def test_a_directory_that_is_no_store_is_refused(tmp_path: Path) -> None:
+def test_a_directory_that_is_no_store_is_refused(tmp_path):
     state = tmp_path / "checkpoints" / ("e" * 64) / "7" / ("f" * 32) / "state.json"
     state.parent.mkdir(parents=True)
     state.touch()
-    done = invoke("gc", "--storage", tmp_path, "--yes")
-    assert (done.exit_code, MARKER in done.stderr) == (2, True)
+    assert MARKER in invoke("gc", "--storage", tmp_path, "--yes", code=2).stderr
     assert state.exists()
 
 
-def test_nothing_is_removed_beside_a_running_search(place: Path) -> None:
+def test_nothing_is_removed_beside_a_running_search(place):
     """Between two proposals no stage is computed, and what the next one shares is named by nothing yet."""
     invoke("rm", "both", "--forget", "--yes", "--storage", place)
     before = stored(place)
     with ArtifactStore.open(place).leases.lock_study("searching"):
         for command in (["gc", "--loose-trials"], ["rm", "second"]):
-            done = invoke(*command, "--storage", place, "--yes")
-            assert (done.exit_code, "when nothing runs" in done.stderr) == (4, True)
+            assert "when nothing runs" in invoke(*command, "--storage", place, "--yes", code=4).stderr
     assert stored(place) == before
     # One that starts between the look and the removal.
     removal = StoreContents(ArtifactStore.open(place)).leftovers(has_loose_trials=True)
@@ -199,7 +184,7 @@ def test_nothing_is_removed_beside_a_running_search(place: Path) -> None:
     assert stored(place) == before
 
 
-def test_what_an_interrupted_proposal_has_computed_is_needed(place: Path) -> None:
+def test_what_an_interrupted_proposal_has_computed_is_needed(place):
     """A driver that was killed leaves no record of its search trials; the next run goes on with them."""
     space = {"train.peak_lr": {"type": "float", "low": 0.001, "high": 0.002}}
     search = {"trials": 2, "sampler": {"name": "random"}, "space": space}
@@ -212,7 +197,7 @@ def test_what_an_interrupted_proposal_has_computed_is_needed(place: Path) -> Non
     graph = resolve_cell(study, cell, params).graph(seed, SEARCH_SPLITS)
     save_proposal(study, cell, store, Proposal(0, params, seed, graph.fingerprint))
     for name in ("both", "second"):
-        assert invoke("rm", name, "--storage", place, "--yes").exit_code == 0
+        invoke("rm", name, "--storage", place, "--yes")
     needed = {stage.fingerprint for stage in graph.stages}
     assert len(stored(place) & needed) >= 2, "text and tokenizer, which the proposal shares"
     assert stored(place) <= needed
@@ -221,7 +206,7 @@ def test_what_an_interrupted_proposal_has_computed_is_needed(place: Path) -> Non
     assert "6 planned" in invoke("ls", "--storage", place).stdout
 
 
-def test_the_seeds_of_later_looks_belong_to_their_study(place: Path) -> None:
+def test_the_seeds_of_later_looks_belong_to_their_study(place):
     both, store = of(place, ["first", "both"]), ArtifactStore.open(place)
     cell = cells(both)[0]
     record_granted(both, store, {cell.key: 2})
@@ -230,19 +215,17 @@ def test_the_seeds_of_later_looks_belong_to_their_study(place: Path) -> None:
     assert {stage.fingerprint for stage in graph.stages} <= holding.stages.keys()
 
 
-def test_config_prints_what_a_cell_is_trained_with(study: Study) -> None:
+def test_config_prints_what_a_cell_is_trained_with(study):
     done = invoke("config", "small", "--cell", "both", "--storage", study.storage.path, "--json")
     record = next(trial for trial in nlgraft.load(study).cell("both").trials).record
     assert record is not None
     assert json.loads(done.stdout) == record.config
     assert "read: both" in invoke("config", "small", "--cell", "both", "--storage", study.storage.path).stdout
-    assert invoke("config", "small", "--cell", "neither", "--storage", study.storage.path).exit_code == 2
+    invoke("config", "small", "--cell", "neither", "--storage", study.storage.path, code=2)
 
 
-def test_diff_shows_settings_data_and_results(place: Path) -> None:
-    done = invoke("diff", "both", "second", "--storage", place, "--json")
-    assert done.exit_code == 0, done.stderr
-    diff = json.loads(done.stdout)
+def test_diff_shows_settings_data_and_results(place):
+    diff = json_of("diff", "both", "second", "--storage", place, "--json")
     assert ["factors.read.levels", '["first","both"]', '["first","second"]'] in diff["settings"]
     assert diff["data"] == []
     by_name = {name: (before, after) for name, before, after in diff["results"]}
@@ -252,7 +235,7 @@ def test_diff_shows_settings_data_and_results(place: Path) -> None:
         by_name["dev/loss, baseline"] if "dev/loss, baseline" in by_name else by_name["dev/loss, read=first"]
     )
     assert before == after
-    assert invoke("diff", "both", "second", "--storage", place).exit_code == 0
+    invoke("diff", "both", "second", "--storage", place)
 
 
 def write(path: Path, lines: list[str]) -> Path:
@@ -278,14 +261,14 @@ def outputs(tmp_path: Path) -> dict[str, list[Path]]:
     return files
 
 
-def compared(outputs: dict[str, list[Path]], systems: str, seeds: list[int], *options: str | Path) -> Result:
+def compared(outputs: dict[str, list[Path]], systems: str, seeds: list[int], *options: str | Path):
     """Compare some seeds, counted from 1, of some systems."""
     files = [outputs[name][seed - 1] for name in systems for seed in seeds]
     names = [part for name in systems for _ in seeds for part in ("--sys-name", name)]
     return invoke("compare", *files, "--ref", outputs["ref"][0], *names, *options)
 
 
-def test_systems_are_compared_as_cells_are(outputs: dict[str, list[Path]], tmp_path: Path) -> None:
+def test_systems_are_compared_as_cells_are(outputs, tmp_path):
     """Scores are sacreBLEU's own; a doubled error is found, one in a hundred words is not."""
     import sacrebleu
 
@@ -308,9 +291,7 @@ def test_systems_are_compared_as_cells_are(outputs: dict[str, list[Path]], tmp_p
     assert low < means[2] - means[0] < high < 0
 
 
-def test_the_ledger_remembers_what_was_compared(
-    outputs: dict[str, list[Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_ledger_remembers_what_was_compared(outputs, tmp_path, monkeypatch):
     """Twice the files are the next look; files left out, another baseline, no ledger: no verdict."""
     monkeypatch.chdir(tmp_path)
 
@@ -336,7 +317,7 @@ def test_the_ledger_remembers_what_was_compared(
     assert "c against a on bleu" in invoke("ledger").stdout
 
 
-def test_one_file_of_each_system_decides_nothing(outputs: dict[str, list[Path]]) -> None:
+def test_one_file_of_each_system_decides_nothing(outputs):
     done = invoke(
         "compare", outputs["a"][0], outputs["c"][0], "--ref", outputs["ref"][0], "--metric", "ter", "--json"
     )
@@ -347,24 +328,21 @@ def test_one_file_of_each_system_decides_nothing(outputs: dict[str, list[Path]])
     assert "1 seed more" in done.stdout
 
 
-def test_files_that_do_not_fit_are_all_named(outputs: dict[str, list[Path]], tmp_path: Path) -> None:
+def test_files_that_do_not_fit_are_all_named(outputs, tmp_path):
     short = write(tmp_path / "short", ["one line"])
-    done = invoke("compare", outputs["a"][0], short, short, "--ref", outputs["ref"][0])
-    assert done.exit_code == 2
-    assert "short: 1 lines, ref has 150" in done.stderr
-    assert invoke("compare", short, "--ref", short).exit_code == 2
-    assert invoke("compare", short, short, "--ref", short, "--sys-name", "a").exit_code == 2
-    assert invoke("compare", short, outputs["a"][0], "--ref", tmp_path / "none").exit_code == 2
+    refused = invoke("compare", outputs["a"][0], short, short, "--ref", outputs["ref"][0], code=2)
+    assert "short: 1 lines, ref has 150" in refused.stderr
+    invoke("compare", short, "--ref", short, code=2)
+    invoke("compare", short, short, "--ref", short, "--sys-name", "a", code=2)
+    invoke("compare", short, outputs["a"][0], "--ref", tmp_path / "none", code=2)
 
 
-def test_references_without_text_and_systems_without_name_are_refused(tmp_path: Path) -> None:
+def test_references_without_text_and_systems_without_name_are_refused(tmp_path):
     first, other, empty = (write(tmp_path / name, [name] * 2) for name in ("1", "\x1b[31m2", "3"))
     empty.write_text("\n \n")
-    assert "no line has text" in invoke("compare", first, other, "--ref", empty).stderr
-    named = invoke("compare", first, other, "--ref", first, "--sys-name", "a", "--sys-name", " ")
-    assert (named.exit_code, "--sys-name" in named.stderr) == (2, True)
+    assert "no line has text" in invoke("compare", first, other, "--ref", empty, code=2).stderr
+    nameless = invoke("compare", first, other, "--ref", first, "--sys-name", "a", "--sys-name", " ", code=2)
+    assert "--sys-name" in nameless.stderr
     twins = write(tmp_path / "4", ["\x1b[31m2 "] * 2)
-    twice = invoke("compare", first, other, twins, "--ref", first)
-    assert (twice.exit_code, "first files" in twice.stderr) == (2, True)
-    shown = invoke("compare", first, other, "--ref", first)
-    assert (shown.exit_code, "\x1b" in shown.stdout) == (0, False)
+    assert "first files" in invoke("compare", first, other, twins, "--ref", first, code=2).stderr
+    assert "\x1b" not in invoke("compare", first, other, "--ref", first).stdout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import subprocess
@@ -13,11 +12,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from click.testing import CliRunner, Result
 
 import nlgraft
 from nlgraft.basics.errors import DataError, NlgraftError, StudyError
-from nlgraft.commands.main import main
 from nlgraft.evaluation.artifact import read_lines
 from nlgraft.export.exporting import choose
 from nlgraft.export.model_directory import write_directory
@@ -25,11 +22,9 @@ from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.public import Study
 from nlgraft.text.corpora import read_corpus
+from tests.commands import nlgraft as invoke
 from tests.servers import first_answer, free_port
-
-
-def invoke(*arguments: str | Path, text: bytes = b"") -> Result:
-    return CliRunner().invoke(main, [str(argument) for argument in arguments], input=io.BytesIO(text))
+from tests.tensors import assert_near
 
 
 def said_by_trial(study: Study, cell: str, seed: int) -> tuple[list[list[str]], list[str]]:
@@ -48,7 +43,7 @@ def by_hand(study: Study, cell: str) -> dict[int, float]:
     return dict(zip(rows["seed"], rows["dev/loss"], strict=True))
 
 
-def test_the_best_cell_and_its_median_seed_are_chosen(study: Study) -> None:
+def test_the_best_cell_and_its_median_seed_are_chosen(study):
     """The loss is minimised: the cell of the lowest mean, and of its three seeds neither best nor worst."""
     losses = {cell: by_hand(study, cell) for cell in ("first", "both")}
     means = {cell: sum(values.values()) / 3 for cell, values in losses.items()}
@@ -62,7 +57,7 @@ def test_the_best_cell_and_its_median_seed_are_chosen(study: Study) -> None:
     assert choose(nlgraft.load(study), "first", worst).trial.seed == worst
 
 
-def test_what_cannot_be_chosen_is_refused_with_what_can(study: Study, tmp_path: Path) -> None:
+def test_what_cannot_be_chosen_is_refused_with_what_can(study, tmp_path):
     result = nlgraft.load(study)
     with pytest.raises(StudyError, match="both"):
         choose(result, "bohh")
@@ -81,24 +76,22 @@ def test_what_cannot_be_chosen_is_refused_with_what_can(study: Study, tmp_path: 
 
 
 @pytest.mark.parametrize("cell", ["first", "both"])
-def test_the_command_line_translates_as_the_trial_did(study: Study, cell: str, tmp_path: Path) -> None:
+def test_the_command_line_translates_as_the_trial_did(study, cell, tmp_path):
     """Export and translate as a user does; two sources are columns with a tab between them."""
     out = tmp_path / "winner"
     storage = ["--storage", study.storage.path]
     done = invoke("export", "small", "--cell", cell, "--seed", "2", "--out", out, *storage)
-    assert done.exit_code == 0, done.stderr
     assert done.stdout == f"{out}\n"
     assert f"next: nlgraft translate {out} < text" in done.stderr
     columns, expected = said_by_trial(study, cell, 2)
     text = "".join("\t".join(row) + "\n" for row in zip(*columns, strict=True))
     translated = invoke("translate", out, text=text.encode())
-    assert translated.exit_code == 0, translated.stderr
     assert translated.stdout == "".join(f"{line}\n" for line in expected)
     assert nlgraft.load_model(out).translate(*columns) == expected
     assert invoke("translate", out).stdout == ""
 
 
-def test_ctranslate2_reads_the_tokens_of_the_tokenizer(study: Study, tmp_path: Path) -> None:
+def test_ctranslate2_reads_the_tokens_of_the_tokenizer(study, tmp_path):
     """Greedy search by CTranslate2 itself, with nothing but the exported files."""
     ctranslate2 = pytest.importorskip("ctranslate2")
     sentencepiece = pytest.importorskip("sentencepiece")
@@ -116,26 +109,23 @@ def test_ctranslate2_reads_the_tokens_of_the_tokenizer(study: Study, tmp_path: P
     assert [pieces.decode(tokens) for tokens in translated] == expected
 
 
-def test_wrong_input_of_a_model_is_named(study: Study, tmp_path: Path) -> None:
+def test_wrong_input_of_a_model_is_named(study, tmp_path):
     nlgraft.export_model(study, tmp_path / "m", cell="both", seed=1)
-    done = invoke("translate", tmp_path / "m", text=b"a\tb\nonly one\n")
-    assert done.exit_code == 2
-    assert "line 2: 1 columns, the model reads 2" in done.stderr
-    assert invoke("translate", tmp_path / "m", text=b"\xff\tb\n").exit_code == 2
-    refused = invoke("classify", tmp_path / "m", text=b"a\n")
-    assert refused.exit_code == 2
-    assert "use `nlgraft translate`" in refused.stderr
-    assert invoke("translate", tmp_path, text=b"a\n").exit_code == 2
+    refused = invoke("translate", tmp_path / "m", text=b"a\tb\nonly one\n", code=2)
+    assert "line 2: 1 columns, the model reads 2" in refused.stderr
+    invoke("translate", tmp_path / "m", text=b"\xff\tb\n", code=2)
+    assert "use `nlgraft translate`" in invoke("classify", tmp_path / "m", text=b"a\n", code=2).stderr
+    invoke("translate", tmp_path, text=b"a\n", code=2)
 
 
-def test_two_columns_for_one_source_are_translated_and_told(study: Study, tmp_path: Path) -> None:
+def test_two_columns_for_one_source_are_translated_and_told(study, tmp_path):
     nlgraft.export_model(study, tmp_path / "m", cell="first", seed=1)
     done = invoke("translate", tmp_path / "m", text=b"a\na\tb\n")
     assert (done.exit_code, len(done.stdout.splitlines())) == (0, 2)
     assert "line 2: has a tab, but the model reads one source, source 0" in done.stderr
 
 
-def test_the_card_says_what_the_model_is(study: Study, tmp_path: Path) -> None:
+def test_the_card_says_what_the_model_is(study, tmp_path):
     """Every score is that of the record; the interval is about the mean of the seeds."""
     exported = nlgraft.export_model(study, tmp_path / "m")
     card = (tmp_path / "m" / "README.md").read_text("utf-8")
@@ -155,7 +145,7 @@ def test_the_card_says_what_the_model_is(study: Study, tmp_path: Path) -> None:
     assert exported.to_json()["seed"] == exported.choice.trial.seed
 
 
-def test_the_licence_of_a_base_is_that_of_its_card(tmp_path: Path) -> None:
+def test_the_licence_of_a_base_is_that_of_its_card(tmp_path):
     from nlgraft.export.exporting import _bases
 
     (tmp_path / "bert").mkdir()
@@ -164,7 +154,7 @@ def test_the_licence_of_a_base_is_that_of_its_card(tmp_path: Path) -> None:
     assert dict(_bases(config)) == {"bert": "apache-2.0", tmp_path.name: "unknown"}
 
 
-def test_a_causal_language_model_is_taken_with_its_tokenizer(tmp_path: Path) -> None:
+def test_a_causal_language_model_is_taken_with_its_tokenizer(tmp_path):
     """As a system hands it over: a checkpoint of transformers, and the tokenizer that its scores read."""
     import tokenizers
     import torch
@@ -197,10 +187,10 @@ def test_a_causal_language_model_is_taken_with_its_tokenizer(tmp_path: Path) -> 
     assert ids.tolist() == [learned.encode("ein Haus").ids]
     with torch.no_grad():
         logits = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "m").eval()(ids).logits
-        torch.testing.assert_close(logits, trained(ids).logits, rtol=0, atol=0)
+        assert_near(logits, trained(ids).logits, 0)
 
 
-def test_mlflow_serves_the_winner(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlflow_serves_the_winner(study, tmp_path, monkeypatch):
     """Logged to the run of its trial, once; the loaded model answers as the trial did."""
     import mlflow
 
@@ -230,7 +220,7 @@ def test_mlflow_serves_the_winner(study: Study, tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.slow
-def test_a_server_answers_with_the_winner(study: Study, tmp_path: Path) -> None:
+def test_a_server_answers_with_the_winner(study, tmp_path):
     """``mlflow models serve`` of an exported model; one request by HTTP."""
     from nlgraft.tracking.served import save_predictor
 

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import io
 import json
 from dataclasses import replace
 
 import pytest
-import sentencepiece
-import tokenizers
 import torch
 
 from nlgraft.evaluation.artifact import read_lines, write_lines
 from nlgraft.evaluation.scores import evaluate_text
 from nlgraft.pipeline.stage import Stage
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.stages.run.released_stages import SPM_FILE
 from nlgraft.stages.run.text_stages import open_tokenizer
 from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.corpus_config import EOS
 from nlgraft.training.models import read_model
 from tests.contract.toys.multi_source import ARMS
-from tests.tiny_checkpoints import LINES, bert, bert_tokenizer
-from tests.tiny_models import tiny_translator
+from tests.released_translators import write_mbart
+from tests.tiny_causal_lms import release
+from tests.tiny_checkpoints import LINES
 from tests.unit.stages.runs import made
 from trainables.multi_source import Config, stage_graph
 
@@ -33,23 +30,14 @@ DATA = JOINED["data"] | {"max_tokens": 60}
 
 def released_mbart(directory, lines):
     """A directory of cc25's format: pieces, three languages, a mask."""
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_writer=model, vocab_size=120, minloglevel=2
-    )
-    (directory / SPM_FILE).write_bytes(model.getvalue())
-    size = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue()).get_piece_size()
-    tiny_translator("mbart", vocab_size=size + 5, max_position_embeddings=256).save_pretrained(directory)
+    size = write_mbart(directory, lines)
     languages = {"first": size + 1, "target": size + 2}
     return {"checkpoint": {"directory": str(directory), "language_ids": languages}}
 
 
 def released_bert(directory, lines):
-    bert_tokenizer(directory, lines)
-    bert(tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json")).get_vocab()).save_pretrained(
-        directory
-    )
-    return {"objective": "masked_tokens", "checkpoint": {"directory": str(directory)}}
+    release(directory / "bert", "bert", lines)
+    return {"objective": "masked_tokens", "checkpoint": {"directory": str(directory / "bert")}}
 
 
 def configured(**settings):

@@ -15,7 +15,8 @@ from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded
 from nlgraft.training.models import read_model
 from tests.contract.toys.multi_source import ARMS
-from tests.tiny_checkpoints import LINES, bert, bert_tokenizer
+from tests.tensors import differing
+from tests.tiny_causal_lms import release
 from tests.tiny_models import family_config
 from tests.unit.stages.runs import finish
 from trainables.multi_source import Config, stage_graph
@@ -123,7 +124,7 @@ def test_every_transition_is_reported(store):
     assert new == [name for name in new if name.startswith("fine_encoder.")] != []
     before, after = (read_model(at(name)).state_dict() for name in ("single_source", "multi_source"))
     assert set(before) == set(reports["multi_source"]["carried"])
-    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+    assert not differing(before, after) & before.keys()
     tokenizer = open_tokenizer(at("shared_tokenizer"))
     assert [tokenizer.id(piece) for piece in ("<mask>", "<first>", "<target>")] == [4, 5, 6]
     languages = read_encoded(at("text_encoded"), "dev").stream("language")
@@ -133,10 +134,9 @@ def test_every_transition_is_reported(store):
 
 def test_a_released_bert_is_both_sides_of_dual_bert(store, tmp_path):
     """Table 2's DualBERT from a checkpoint: its words keep their rows, languages begin as [CLS]."""
-    bert_tokenizer(tmp_path, LINES)
-    reference = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    bert(reference.get_vocab()).save_pretrained(tmp_path)
-    upstream = {"objective": "masked_tokens", "checkpoint": {"directory": str(tmp_path)}}
+    directory = release(tmp_path / "bert", "bert")
+    reference = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+    upstream = {"objective": "masked_tokens", "checkpoint": {"directory": str(directory)}}
     config = configured(
         data={**TRICE["data"], "max_tokens": 60},
         upstream=upstream,
@@ -150,7 +150,7 @@ def test_a_released_bert_is_both_sides_of_dual_bert(store, tmp_path):
     assert all(config.language_id(name) in (5, 6) for name in config.languages)
     assert all(not {5, 6} & {*ids} for ids in tokenizer.encode(["<first> <target>"])), "text makes none"
     tables = [read_model(at("upstream")).state_dict()[name] for name in TABLES]
-    released = BertForMaskedLM.from_pretrained(tmp_path).bert.embeddings.word_embeddings.weight
+    released = BertForMaskedLM.from_pretrained(directory).bert.embeddings.word_embeddings.weight
     for table in tables:
         assert torch.equal(table[[5, 6]], released[[CLS, CLS]])
         assert torch.equal(table[7:], released[5:])

@@ -8,12 +8,10 @@ import pytest
 import torch
 
 from nlgraft.basics.errors import ContractError
-from nlgraft.nn.attention import Attention, Memory, concatenate, mean_over_present, split
+from nlgraft.nn.attention import Attention, Memory, concatenate, split
 from nlgraft.nn.batch import Tokens, truncate_middle
 from nlgraft.nn.embedding import LearnedPositions, SinusoidalPositions, sinusoids
-from nlgraft.nn.linear import FeedForward, Residual
-
-EXACT = {"rtol": 0, "atol": 1e-12}
+from tests.tensors import assert_near
 
 
 def identity_attention(dim=2, heads=1):
@@ -37,7 +35,7 @@ def test_one_head_by_hand():
     memory = memory_of([[[1.0, 0.0], [0.0, 1.0]]])
     query = torch.tensor([[[math.sqrt(2) * math.log(3), 0.0]]], dtype=torch.float64)
     result = attention(query, [attention.project(memory)])
-    torch.testing.assert_close(result[0, 0], torch.tensor([0.75, 0.25], dtype=torch.float64), **EXACT)
+    assert_near(result[0, 0], torch.tensor([0.75, 0.25], dtype=torch.float64), 1e-12)
 
 
 def test_separated_is_the_mean_over_present_memories():
@@ -52,30 +50,6 @@ def test_separated_is_the_mean_over_present_memories():
     assert result[:, 0].tolist() == [[1.0, 2.5], [1.5, 0.5]]
 
 
-def test_mean_over_present_by_hand():
-    results = [torch.full((2, 1, 1, 1), value) for value in (2.0, 4.0, 9.0)]
-    absent = [None, torch.tensor([[True], [False]]), torch.tensor([[False], [False]])]
-    mean, present = mean_over_present(results, absent)
-    assert mean.flatten().tolist() == [3.0, 2.0]
-    assert present.flatten().tolist() == [True, True]
-    mean, present = mean_over_present(results[1:], absent[1:])
-    assert mean.flatten().tolist() == [4.0, 0.0]
-    assert present.flatten().tolist() == [True, False]
-
-
-def test_hypotheses_share_their_sentence_memory():
-    attention = Attention(8, 2).double()
-    memory = memory_of(
-        torch.randn(3, 5, 8).tolist(), [[True] * 5, [True] * 2 + [False] * 3, [True] * 4 + [False]]
-    )
-    rows = torch.randn(12, 1, 8, dtype=torch.float64)
-    repeated = Memory(
-        memory.states.repeat_interleave(4, 0), memory.valid.repeat_interleave(4, 0), True, False
-    )
-    expected = attention(rows, [attention.project(repeated)])
-    torch.testing.assert_close(attention(rows, [attention.project(memory)]), expected, **EXACT)
-
-
 def test_open_slot_can_always_be_attended_to():
     attention = Attention(4, 2, has_open_slot=True).double()
     nothing = torch.zeros(1, 1, 1, 3, dtype=torch.bool)
@@ -83,7 +57,7 @@ def test_open_slot_can_always_be_attended_to():
     assert memory.mask.tolist() == [[[[False, False, False, True]]]]
     result = attention(torch.randn(1, 2, 4, dtype=torch.float64), [memory])
     expected = attention.output(attention.open_slot[4:])
-    torch.testing.assert_close(result, expected.expand(1, 2, 4), **EXACT)
+    assert_near(result, expected.expand(1, 2, 4), 1e-12)
 
 
 def test_banks_are_put_together_and_taken_apart():
@@ -131,29 +105,6 @@ def test_learned_positions_end_somewhere():
     assert torch.equal(positions(2, 3), positions.table[2:5])
     with pytest.raises(ContractError, match="7 tokens with learned positions for 6"):
         positions(3, 4)
-
-
-def test_residual_skeletons():
-    x, y = torch.randn(2, 1, 3, 8)
-    pre, post = Residual(8, "pre", 0.0), Residual(8, "post", 0.0)
-    norm = torch.nn.functional.layer_norm
-    torch.testing.assert_close(pre.enter(x), norm(x, (8,)))
-    assert torch.equal(pre.leave(x, y), x + y)
-    assert torch.equal(post.enter(x), x)
-    torch.testing.assert_close(post.leave(x, y), norm(x + y, (8,)))
-    assert not list(Residual(8, "pre", 0.0, has_enter=False).parameters())
-    assert not list(Residual(8, "post", 0.0, has_leave=False).parameters())
-    assert not list(Residual(8, "post", 0.0, is_affine=False).parameters())
-
-
-@pytest.mark.parametrize(
-    ("activation", "expected"), [("relu", 0.0), ("gelu", -0.158655), ("silu", -0.268941)]
-)
-def test_feed_forward_by_hand(activation, expected):
-    ffn = FeedForward(1, 1, activation)
-    torch.nn.init.ones_(ffn.inner.weight)
-    torch.nn.init.ones_(ffn.outer.weight)
-    assert float(ffn(torch.tensor([[[-1.0]]])).detach()) == pytest.approx(expected, abs=1e-5)
 
 
 def test_long_inputs_keep_head_and_tail():

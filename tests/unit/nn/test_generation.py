@@ -27,6 +27,10 @@ def make_model(vocab=12, seed=0, sharpness=3.0, end_bias=None):
     return model
 
 
+def search(model, sources=SOURCES, **settings):
+    return beam_search(model, [Tokens.from_lists(sources)], config=GenerationConfig(**settings))
+
+
 def score(model, source, ids):
     """Log-probability of ids + end by one full pass."""
     target = Tokens.from_lists([[2, *ids]])
@@ -101,18 +105,15 @@ def test_the_beam_stays_full_though_every_hypothesis_may_end(seed):
 
 def test_fewer_sequences_than_the_beam_is_wide_are_all_found():
     model = make_model(vocab=5)
-    config = GenerationConfig(beam=5, num_return=5, max_length_ratio=0, max_length_offset=1)
-    for hypotheses in beam_search(model, [Tokens.from_lists(SOURCES)], config=config):
+    for hypotheses in search(model, beam=5, num_return=5, max_length_ratio=0, max_length_offset=1):
         assert sorted(h.ids for h in hypotheses) == [[], [1], [2], [4]]
 
 
 def test_wide_beam_finds_the_best_of_all_sequences():
     """Invariant F33: beam >= V^L equals exhaustive search."""
     model = make_model(vocab=5, sharpness=1.0)
-    config = GenerationConfig(
-        beam=64, max_length_ratio=0, max_length_offset=3, stopping="exact", alpha=1.0, num_return=3
-    )
-    [hypotheses] = beam_search(model, [Tokens.from_lists(SOURCES[:1])], config=config)
+    settings = {"max_length_ratio": 0, "max_length_offset": 3, "stopping": "exact", "alpha": 1.0}
+    [hypotheses] = search(model, SOURCES[:1], beam=64, num_return=3, **settings)
     words = [1, 2, 4]
     ranked = sorted(
         (
@@ -130,8 +131,7 @@ def test_exact_stopping_is_never_worse_than_first():
     model = make_model(seed=38)
     scores = {}
     for stopping in ("first", "exact"):
-        config = GenerationConfig(beam=2, alpha=2.0, max_length_offset=6, stopping=stopping)
-        beams = beam_search(model, [Tokens.from_lists(SOURCES)], config=config)
+        beams = search(model, beam=2, alpha=2.0, max_length_offset=6, stopping=stopping)
         scores[stopping] = [hypotheses[0].score for hypotheses in beams]
     gains = [exact - first for exact, first in zip(scores["exact"], scores["first"], strict=True)]
     assert min(gains) > -1e-9
@@ -152,8 +152,7 @@ def test_no_ngram_comes_twice():
     model = make_model(vocab=6, sharpness=0.1)
     model.output_projection.weight.data[3] = -1.0  # it hardly ever wants to end
     for beam in (1, 4):
-        config = GenerationConfig(beam=beam, no_repeat_ngram=3, max_length_offset=40)
-        for [best] in beam_search(model, [Tokens.from_lists(SOURCES)], config=config):
+        for [best] in search(model, beam=beam, no_repeat_ngram=3, max_length_offset=40):
             trigrams = [tuple(best.ids[i : i + 3]) for i in range(len(best.ids) - 2)]
             assert len(set(trigrams)) == len(trigrams)
             assert math.isfinite(best.score)
@@ -162,8 +161,7 @@ def test_no_ngram_comes_twice():
 @pytest.mark.parametrize("beam", [1, 3])
 def test_when_all_is_blocked_the_hypothesis_ends(beam):
     model = make_model(vocab=6)
-    config = GenerationConfig(beam=beam, no_repeat_ngram=1, min_length=50, max_length_offset=60)
-    for [best] in beam_search(model, [Tokens.from_lists(SOURCES)], config=config):
+    for [best] in search(model, beam=beam, no_repeat_ngram=1, min_length=50, max_length_offset=60):
         assert sorted(best.ids) == [1, 2, 4, 5]
         assert math.isfinite(best.score)
 
@@ -171,8 +169,7 @@ def test_when_all_is_blocked_the_hypothesis_ends(beam):
 @pytest.mark.parametrize("beam", [1, 3])
 def test_length_rules(beam):
     model = make_model()
-    config = GenerationConfig(beam=beam, min_length=4, max_length_ratio=0.5, max_length_offset=4)
-    beams = beam_search(model, [Tokens.from_lists(SOURCES)], config=config)
+    beams = search(model, beam=beam, min_length=4, max_length_ratio=0.5, max_length_offset=4)
     for source, [best] in zip(SOURCES, beams, strict=True):
         assert 4 <= len(best.ids) <= len(source) // 2 + 4
     limits = length_limits([Tokens.from_lists([[5, 3], []])], 1.5, 0)
@@ -184,7 +181,7 @@ def test_length_rules(beam):
 def test_the_model_keeps_its_mode():
     model = make_model().train()
     model.encoder.eval()
-    beam_search(model, [Tokens.from_lists(SOURCES)], config=GenerationConfig(max_length_offset=2))
+    search(model, max_length_offset=2)
     assert model.training
     assert not model.encoder[0].training
 
@@ -193,8 +190,7 @@ def test_a_model_can_be_trained_after_long_decoding():
     """The table of sinusoids grows while no gradient is recorded."""
     model = make_model(vocab=6, sharpness=0.1).requires_grad_()
     source = Tokens.from_lists(SOURCES[:1])
-    config = GenerationConfig(beam=1, min_length=300, max_length_offset=300)
-    [[best]] = beam_search(model, [source], config=config)
+    [[best]] = search(model, SOURCES[:1], beam=1, min_length=300, max_length_offset=300)
     assert len(best.ids) >= 300
     target = Tokens.from_lists([[2, *best.ids]])
     model.logits(model(Batch([source], target, target.ids))).sum().backward()
@@ -202,17 +198,18 @@ def test_a_model_can_be_trained_after_long_decoding():
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_nothing_to_decode(beam):
-    model, config = make_model(), GenerationConfig(beam=beam, max_length_offset=2)
-    assert len(beam_search(model, [Tokens.from_lists([[], []])], config=config)) == 2
-    mixed = beam_search(model, [Tokens.from_lists([[], SOURCES[0]])], config=config)
-    [[alone]] = beam_search(model, [Tokens.from_lists(SOURCES[:1])], config=config)
+    nothing, mixed, [[alone]] = (
+        search(make_model(), sources, beam=beam, max_length_offset=2)
+        for sources in ([[], []], [[], SOURCES[0]], SOURCES[:1])
+    )
+    assert len(nothing) == 2
     assert mixed[1][0].ids == alone.ids
 
 
 def test_decoding_under_autocast():
     model = make_model().float()
     with torch.autocast("cpu", torch.bfloat16):
-        beams = beam_search(model, [Tokens.from_lists(SOURCES)], config=GenerationConfig(beam=3))
+        beams = search(model, beam=3)
     assert all(math.isfinite(best.score) for [best] in beams)
 
 

@@ -8,6 +8,7 @@ import torch
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
+from tests.tensors import assert_near
 
 TINY = {"d_model": 16, "num_encoder_layers": 2, "num_decoder_layers": 2, "num_heads": 4, "ffn_dim": 24}
 
@@ -24,28 +25,6 @@ def make_batch(sources, targets):
 
 SOURCES = [[5, 6, 7, 8, 3], [9, 10, 3], [11, 12, 13, 3]]
 TARGETS = [[2, 5, 6], [2, 7, 8, 9, 10], [2]]
-
-
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_step_by_step_equals_one_pass(norm):
-    model = make_model(norm=norm)
-    batch = make_batch(SOURCES, TARGETS)
-    expected = model.logits(model(batch))
-    state = model.start(model.encode(batch.sources))
-    for step in range(5):
-        logits = model.logits(model.decode_step(state, batch.target_input.ids[:, step]))
-        for row, target in enumerate(TARGETS):
-            if step < len(target):
-                torch.testing.assert_close(logits[row], expected[row, step], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_each_sentence_alone_equals_the_batch(norm):
-    model = make_model(norm=norm)
-    together = model.logits(model(make_batch(SOURCES, TARGETS)))
-    for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
-        alone = model.logits(model(make_batch([source], [target])))[0]
-        torch.testing.assert_close(together[row, : len(target)], alone, rtol=0, atol=1e-12)
 
 
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor:UserWarning")  # torch's, about its own layers
@@ -89,15 +68,7 @@ def test_equals_torch_transformer(norm):
         memory_key_padding_mask=~source.valid,
     )
     logits = model(batch)
-    torch.testing.assert_close(logits[target.valid], expected[target.valid], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("tying", ["none", "decoder", "all"])
-def test_tying_counts_tables(tying):
-    model = make_model(tying=tying)
-    tables = {"none": 3, "decoder": 2, "all": 1}[tying]
-    vocabulary = sum(p.numel() for p in model.parameters() if p.shape == (30, 16))
-    assert vocabulary == tables * 30 * 16
+    assert_near(logits[target.valid], expected[target.valid], 1e-12)
 
 
 def test_padding_row_is_zero_and_gets_no_gradient():
@@ -106,14 +77,3 @@ def test_padding_row_is_zero_and_gets_no_gradient():
     model.logits(model(batch)).sum().backward()
     assert model.source_embedding.table.weight[0].abs().max() == 0
     assert model.source_embedding.table.weight.grad[0].abs().max() == 0
-
-
-def test_bf16_autocast_is_close():
-    torch.manual_seed(0)
-    model = Seq2Seq(TransformerConfig(**TINY), 30, 30).eval()
-    batch = make_batch(SOURCES, TARGETS)
-    exact = model.logits(model(batch))
-    with torch.autocast("cpu", torch.bfloat16):
-        rough = model.logits(model(batch))
-    assert rough.dtype == torch.bfloat16
-    torch.testing.assert_close(rough.float(), exact, rtol=0.1, atol=0.1)

@@ -265,7 +265,7 @@ def own_masked_lm(norm="post"):
             metric_prefix="upstream",
         ),
         TrainLanguageModelInputs(
-            encoded=text.stage, corpus=text.corpus, tokenizer=text.tokenizers["source 0"]
+            encoded=text.encoded, corpus=text.corpus, tokenizer=text.tokenizers["source 0"]
         ),
         seed=1,
     )

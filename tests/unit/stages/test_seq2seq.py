@@ -158,9 +158,9 @@ def test_one_source_is_drawn_at_a_time(store):
 
 def rows_of(store, text, view, **budget):
     """Rows of every batch of two epochs of a training."""
-    for stage in StageGraph(text.stage).stages:
+    for stage in StageGraph(text.encoded).stages:
         execute_stage(stage, store, reporter=NullReporter())
-    inputs = TrainInputs(encoded=store.fetch(text.stage), corpus=store.fetch(text.corpus), tokenizers={})
+    inputs = TrainInputs(encoded=store.fetch(text.encoded), corpus=store.fetch(text.corpus), tokenizers={})
     settings = TrainSettings(train=SmoothedTrainConfig(**budget), view=view)
     data = batches("train", settings, inputs, SimpleNamespace(seed=3))
     return [[rows.tolist() for rows in data.epoch(index)] for index in (0, 1)]
@@ -246,7 +246,7 @@ def test_training_text_must_fit_the_position_table():
 
 def inputs_of(store, text):
     """What a translation reads of a text, without a model."""
-    for stage in StageGraph(text.stage).stages:
+    for stage in StageGraph(text.encoded).stages:
         execute_stage(stage, store, reporter=NullReporter())
     tokenizers = {"source 0": store.fetch(text.tokenizers["source 0"])}
     return TranslateInputs(model=Path("unread"), corpus=store.fetch(text.corpus), tokenizers=tokenizers)
@@ -267,7 +267,7 @@ def test_sources_to_translate_are_cut_as_those_of_training(store, caplog):
     stage = pieces.translate("translation", text.corpus, text, "dev", DecodingSettings(decode=DECODE))
     assert stage.config["max_tokens"] == 4
     inputs = inputs_of(store, text)
-    trained = read_encoded(store.fetch(text.stage), "dev").stream("source 0")
+    trained = read_encoded(store.fetch(text.encoded), "dev").stream("source 0")
     read = model_inputs(TranslateSettings.model_validate(stage.config), inputs, None).sources[0]
     assert [row.tolist() for row in read] == [[*row.tolist(), 3] for row in trained]
     assert "dev, source 0: 8 of 8 sequences were cut" in caplog.text

@@ -2,11 +2,7 @@
 
 import copy
 import json
-import os
 import pickle
-import subprocess
-import sys
-from pathlib import Path
 
 import jsonschema
 import pydantic
@@ -15,7 +11,6 @@ import pytest
 from nlgraft.study.data.study import NOT_IN_FINGERPRINT
 from nlgraft.study.public import Study
 
-ROOT = Path(__file__).parents[3]
 FULL = {
     "description": 'Which parts matter?\n\nTwo lines, no, 1e-4: "quoted" ü \N{FIRE}',
     "exclude": [{"depth": 1, "arm": "att_eg"}],
@@ -140,29 +135,3 @@ def test_the_schema_accepts_what_is_valid_and_refuses_unknown_keys(rich):
     assert list(validator.iter_errors(document)) == []
     assert list(validator.iter_errors(document | {"lamda": 1}))
     assert schema["properties"]["seeds"]["description"].startswith("One replicate of every cell per seed")
-
-
-def test_reading_a_study_needs_no_heavy_package():
-    heavy = ["ray", "torch", "mlflow", "optuna", "scipy", "pandas", "matplotlib", "numpy", "pyarrow"]
-    program = (
-        "import sys, time\n"
-        "start = time.process_time()\n"
-        "from nlgraft.study.public import Study\n"
-        "import nlgraft.study.reading.reader, nlgraft.study.planning.planner\n"
-        "import nlgraft.study.data.design, nlgraft.study.reading.system_import\n"
-        "import toy_system\n"
-        "print(time.process_time() - start)\n"
-        f"print(*[name for name in {heavy} if name in sys.modules])\n"
-    )
-    path = os.pathsep.join([str(ROOT / "platform"), str(Path(__file__).parent / "systems")])
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    seconds, loaded = done.stdout.split("\n")[:2]
-    assert loaded == ""
-    # 0.25 s of CPU on an idle machine; the margin is for one that is not.
-    assert float(seconds) < 1.5

@@ -35,17 +35,6 @@ def files(tmp_path, **more):
     return settings
 
 
-def test_the_kind_of_text_is_told_by_corpus(tmp_path):
-    assert isinstance(CORPUS.validate_python({"corpus": "conlang"}), ConlangConfig)
-    assert isinstance(CORPUS.validate_python(files(tmp_path)), FilesConfig)
-
-
-def test_source_is_one_source(tmp_path):
-    config = CORPUS.validate_python(files(tmp_path))
-    assert config.train.sources == (str(tmp_path / "train.en"),)
-    assert list(config.train.streams()) == ["source 0", "target"]
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -112,18 +101,9 @@ def test_words_of_a_line_are_lower_cased_runs_of_letters_and_digits():
 def test_a_rule_keeps_whole_words_and_its_complement():
     rule = WordRule(words=("dog", "cat"))
     rest = WordRule(words=("dog", "cat"), has=False)
-    assert [rule.keeps(line) for line in ("A Dog.", "dogs", "", "the cat-house")] == [
-        True,
-        False,
-        False,
-        True,
-    ]
-    assert [rest.keeps(line) for line in ("A Dog.", "dogs", "", "the cat-house")] == [
-        False,
-        True,
-        True,
-        False,
-    ]
+    lines = ("A Dog.", "dogs", "", "the cat-house")
+    assert [rule.keeps(line) for line in lines] == [True, False, False, True]
+    assert [rest.keeps(line) for line in lines] == [False, True, True, False]
 
 
 def test_a_digest_follows_bytes_and_options_not_places(tmp_path):

@@ -71,15 +71,7 @@ def test_the_text_is_the_same_in_every_process_and_version():
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task_has_its_streams(task):
     streams = made(task=task)
-    expected = {
-        "multi_source": {"source 0", "source 1", "target"},
-        "post_editing": {"source 0", "source 1", "target"},
-        "question_generation": {"source 0", "source 1", "target"},
-        "document_translation": {"source 0", "target", "document"},
-        "classification": {"source 0", "label"},
-        "monolingual": {"source 0"},
-    }
-    assert set(streams) == expected.get(task, {"source 0", "target"})
+    assert (*streams,) == ConlangConfig(corpus="conlang", task=task).roles
     assert {len(lines) for lines in streams.values()} == {200}
     assert all(line and line == line.strip() for lines in streams.values() for line in lines)
 
@@ -209,7 +201,7 @@ def test_domain_b_is_built_from_what_a_has():
     assert any(LEXEMES[part].parts for w in lexicon.built["noun"][1] for part in LEXEMES[w].parts)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_most_of_what_only_b_says_has_known_parts(seed, monkeypatch):
     """In running text: built words that a never says, against roots that a never says."""
     monkeypatch.setattr("nlgraft.text.conlang.tasks.SEED", seed)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import hashlib
 import math
 import subprocess
 import sys
@@ -101,21 +100,25 @@ def test_lines_that_sentencepiece_would_drop_are_learned_from(tmp_path):
     assert UNK not in model.encode(["zqy abc"])[0]
 
 
-def test_another_process_learns_the_same_bytes(tmp_path):
+def test_another_process_learns_and_samples_the_same(tmp_path):
     code = (
         "import sys\nfrom pathlib import Path\n"
         "from nlgraft.text.tokenizer_config import LearnedTokenizerConfig\n"
-        "from nlgraft.text.tokenizers import train_sentencepiece\n"
+        "from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece\n"
         "lines = sys.stdin.read().split('\\n')[:-1]\n"
-        "config = LearnedTokenizerConfig(vocab_size=300, kind=sys.argv[1], max_train_lines=300)\n"
-        "train_sentencepiece(lines, config, Path(sys.argv[2]), 1)"
+        "for kind in ('unigram', 'bpe'):\n"
+        "    path = Path(sys.argv[1]) / kind\n"
+        "    config = LearnedTokenizerConfig(vocab_size=300, kind=kind, max_train_lines=300)\n"
+        "    train_sentencepiece(lines, config, path, 1)\n"
+        "    print(SentencePiece(path).encode(lines[:20], sample_alpha=0.1, seed=5))"
     )
-    for kind in ("unigram", "bpe"):
-        path = tmp_path / f"other.{kind}"
-        text = "".join(f"{line}\n" for line in LINES)
-        subprocess.run([sys.executable, "-c", code, kind, str(path)], input=text, text=True, check=True)
-        here = trained(tmp_path / kind, kind=kind, max_train_lines=300)
-        assert hashlib.sha256(path.read_bytes()).digest() == hashlib.sha256(here.path.read_bytes()).digest()
+    text = "".join(f"{line}\n" for line in LINES)
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    ran = subprocess.run(command, input=text, text=True, capture_output=True, check=True)
+    for kind, sampled in zip(("unigram", "bpe"), ran.stdout.splitlines(), strict=True):
+        here = trained(tmp_path / f"{kind}-here", kind=kind, max_train_lines=300)
+        assert (tmp_path / kind).read_bytes() == here.path.read_bytes()
+        assert sampled == str(here.encode(LINES[:20], sample_alpha=0.1, seed=5))
 
 
 def test_the_seed_draws_the_training_lines(tmp_path):
@@ -138,23 +141,7 @@ def test_sampling_is_random_text_preserving_and_seeded(unigram, bpe):
         assert sum(map(len, sampled)) > sum(map(len, best))
 
 
-@pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_sampling_is_the_same_in_another_process(request, kind):
-    code = (
-        "import sys\nfrom pathlib import Path\nfrom nlgraft.text.tokenizers import SentencePiece\n"
-        "lines = sys.stdin.read().split('\\n')[:-1]\n"
-        "print(SentencePiece(Path(sys.argv[1])).encode(lines, sample_alpha=0.1, seed=5))"
-    )
-    model = request.getfixturevalue(kind)
-    text = "".join(f"{line}\n" for line in LINES[:20])
-    ran = subprocess.run(
-        [sys.executable, "-c", code, str(model.path)], input=text, text=True, capture_output=True, check=True
-    )
-    assert ran.stdout.strip() == str(model.encode(LINES[:20], sample_alpha=0.1, seed=5))
-
-
-@pytest.mark.parametrize("kind", ["unigram", "bpe"])
-@pytest.mark.parametrize("alpha", [0.1, 0.5])
+@pytest.mark.parametrize(("kind", "alpha"), [("unigram", 0.1), ("bpe", 0.5)])
 def test_sampling_draws_as_sentencepiece_does(tmp_path, kind, alpha):
     """Against sentencepiece's own sampler: shares of 4,000 draws agree within 5 standard errors."""
     words = [*LINES[0].split()[:2], "ab\u2603c"]
@@ -190,7 +177,7 @@ def test_a_domain_vocabulary_shortens_its_domain(tmp_path, unigram):
     assert of_domain < general
 
 
-SCRIPTS = ("ja", "zh", "ko", "th", "am", "hi", "ar", "he", "ta", "my", "km")
+SCRIPTS = ("ja", "ko", "th", "ar", "km")
 
 
 def names(language: str) -> list[str]:

@@ -9,10 +9,8 @@ from nlgraft.basics.errors import DataError, StoreError
 from nlgraft.nn.frozen_states import FrozenStates
 from nlgraft.text.batches import Ragged
 from nlgraft.training.data import SampledText, Seq2SeqData
-from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.train_config import Side, View
 from nlgraft.training.views import Encoded, beside, join, surround, take
-from tests.unit.training.toy import ToyModel, dev_loss_of
 
 BOTH = (Side(stream="source 0"), Side(stream="source 1"))
 SOURCES = [[5, 6], [7], [8, 9, 10, 5]]
@@ -156,14 +154,6 @@ def test_sampled_streams_are_segmented_anew_each_epoch():
     assert rows_of(data.batch(np.arange(3), 0).target_input) == [[2, *target] for target in TARGETS]
     with pytest.raises(DataError, match="has 1 sequences, not 3"):
         Seq2SeqData(encoded(), View(), batch_tokens=9, drawn={"source 0": SampledText(["a"], Letters(), 0.1)})
-
-
-def test_dev_loss_is_nats_per_token():
-    data = Seq2SeqData(encoded(), View(), batch_tokens=6)
-    model = ToyModel()
-    whole = Seq2SeqObjective(0.0)(model, data.batch(np.arange(3), 0))
-    assert dev_loss_of(model, data, 3)["dev/loss"] == pytest.approx(whole.loss_sum.item() / whole.num_tokens)
-    assert whole.num_tokens == 7
 
 
 def test_encoded_round_trip_and_errors(tmp_path):

@@ -11,7 +11,7 @@ from nlgraft.text.batches import LengthBatches
 from nlgraft.training.loop import train
 from nlgraft.training.losses import TokenObjective
 from nlgraft.training.masked_lm_training import predict_masked
-from nlgraft.training.masked_text import TEXT, MaskedData, Masker, MaskingIds
+from nlgraft.training.masked_text import MaskedData, Masker, MaskingIds
 from nlgraft.training.step import Training
 from nlgraft.training.train_config import MaskingConfig, TrainConfig
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
@@ -33,16 +33,6 @@ def test_a_tokenizer_without_a_mask_is_refused(tmp_path):
     plain.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(DataError, match="no mask token"):
         MaskingIds.of(load_vocabulary(tmp_path))
-
-
-def test_first_lines_keep_all_streams(tmp_path):
-    text = pieces(tmp_path).encode(LINES)
-    first = text.first(2)
-    assert len(first) == 2
-    assert len(text.first(99)) == len(LINES)
-    for name in text.streams:
-        assert all((first.stream(name)[row] == text.stream(name)[row]).all() for row in range(2))
-    assert first.stream(TEXT)[1].tolist() != first.stream(TEXT)[0].tolist()
 
 
 @pytest.mark.parametrize("unit", ["word", "token"])

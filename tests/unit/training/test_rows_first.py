@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import pytest
 import torch
 
 from nlgraft.basics.errors import ContractError
-from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import TransformerConfig
-from nlgraft.text.batches import Ragged
-from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.loop import choose_trained, make_optimizer, train
 from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.step import RowsFirst, Training
-from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, Side, TrainConfig, View
-from nlgraft.training.views import Encoded
+from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, TrainConfig
+from tests.tensors import differing
 from tests.unit.training.toy import Recorder, ToyData, ToyModel, make_context
 
 NEW = torch.tensor([False] * 4 + [True, False] * 3 + [True])
@@ -37,7 +35,7 @@ def cadence(monkeypatch):
 
 def run(root, num_steps, num_alone, reporter=None, rows=None, frozen=()):
     model = ToyModel(1, dropout=0.2)
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    before = deepcopy(model.state_dict())
     config = TrainConfig(**(SETTINGS | {"max_steps": num_steps}))
     first = RowsFirst(num_alone, rows or {TABLE: NEW}) if num_alone else None
     context = make_context(root, reporter)
@@ -49,15 +47,14 @@ def run(root, num_steps, num_alone, reporter=None, rows=None, frozen=()):
 def test_only_the_rows_change_and_all_of_them(tmp_path):
     """Old rows and all else are equal to the bit, under weight decay too; the tied output is the table."""
     before, after = run(tmp_path, 5, 5)
-    changed = {name for name in before if not torch.equal(before[name], after[name])}
-    assert changed == {TABLE, "output.weight"}
+    assert differing(before, after) == {TABLE, "output.weight"}
     is_row_changed = (before[TABLE] != after[TABLE]).any(1)
     assert is_row_changed.tolist() == NEW.tolist()
 
 
 def test_then_all_learn(tmp_path):
     before, after = run(tmp_path, 7, 5)
-    assert all(not torch.equal(before[name], after[name]) for name in before)
+    assert differing(before, after) == before.keys()
     assert (before[TABLE] != after[TABLE]).any(1)[4:].all()
 
 
@@ -90,29 +87,7 @@ def test_killed_before_or_after_all_join_in_it_ends_with_the_same_bits(tmp_path,
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "killed", 9, 5, Recorder(fail_at=fail_at + 1))
     _, resumed = run(tmp_path / "killed", 9, 5)
-    assert all(torch.equal(undisturbed[name], resumed[name]) for name in undisturbed)
-
-
-def test_one_table_for_all(tmp_path):
-    """The real model with one table for source, target and output, and rows that no batch holds."""
-    sequences = [[4 + (row + i) % 20 for i in range(5)] for row in range(24)]
-    streams = {role: Ragged.of(sequences) for role in ("source 0", "target")}
-    view = View(sources=(Side(stream="source 0"),))
-    data = Seq2SeqData(Encoded(streams), view, batch_tokens=60, seed=3)
-    torch.manual_seed(1)
-    options = {"preset": "tiny", "d_model": 16, "num_heads": 2, "ffn_dim": 32, "tying": "all"}
-    model = Seq2Seq(TransformerConfig(**options), 30, 30)
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    is_new = torch.arange(30) % 3 == 0
-    config = TrainConfig(**(SETTINGS | {"max_steps": 3}))
-    first = RowsFirst(3, {"source_embedding.table.weight": is_new})
-    train(Training(model, Seq2SeqObjective(0.1), data, config), make_context(tmp_path), rows_first=first)
-    after = model.state_dict()
-    tables = {"source_embedding.table.weight", "target_embedding.table.weight", "output_projection.weight"}
-    assert {name for name in before if not torch.equal(before[name], after[name])} == tables
-    for name in tables:
-        assert torch.equal(before[name][~is_new], after[name][~is_new])
-        assert (before[name] != after[name])[is_new].any(1).all()
+    assert not differing(undisturbed, resumed)
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import tokenizers
-import torch
 from scipy.linalg import eigh
 from scipy.sparse import csr_matrix, vstack
 
 from nlgraft.vocab.methods.neighbours import matching_pursuit
 from nlgraft.vocab_tool.checks import crafted_tokens
-from tests.tiny_checkpoints import KINDS, LINES, OTHER_LINES, load, run
+from tests.tiny_causal_lms import release
+from tests.tiny_checkpoints import OTHER_LINES, load, run
 
 NUM_SHARED, NUM_CLEAN, NUM_CRAFTED = 400, 200, 30
 
@@ -85,13 +84,8 @@ def test_crafted_rows_are_found_and_clean_ones_are_not(widths):
 @pytest.fixture
 def models(tmp_path):
     """A model, and a donor with another tokenizer whose shared tokens have rows akin to the model's."""
-    torch.manual_seed(3)
-    for name, lines in (("base", LINES), ("donor", OTHER_LINES)):
-        write_tokenizer, make = KINDS["gpt2"]
-        (tmp_path / name).mkdir()
-        write_tokenizer(tmp_path / name, lines)
-        ids = tokenizers.Tokenizer.from_file(str(tmp_path / name / "tokenizer.json")).get_vocab()
-        make(ids).save_pretrained(tmp_path / name)
+    release(tmp_path / "base", "gpt2")
+    release(tmp_path / "donor", "gpt2", OTHER_LINES, seed=4)
     (base, base_ids), (donor, donor_ids) = (
         (model.get_input_embeddings().weight.data, tokenizer.get_vocab())
         for model, tokenizer in (load(tmp_path / "base"), load(tmp_path / "donor"))

@@ -9,19 +9,11 @@ from nlgraft.basics.errors import DataError
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.methods.interface import PlanChoices, PlanMaterial, TokenVectors
 from nlgraft.vocab.methods.registry import METHODS, find_method
-from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
-from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, WORDPIECE, Kind
-from nlgraft.vocab.tokenizers.vocabulary import make_vocabulary
+from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, Kind
 from nlgraft.vocab.transfer_plan import Provenance
+from tests.tiny_vocabularies import greedy_vocabulary
 
-
-def vocabulary(surfaces, marking=WORDPIECE, specials=(), normalise=str):
-    kinds = [Kind.SPECIAL if s in specials else Kind.NORMAL for s in surfaces]
-    ids = {s: i for i, s in enumerate(surfaces) if s and s not in specials}
-    return make_vocabulary(surfaces, kinds, marking, GreedySegmenter(ids, marking), normalise=normalise)
-
-
-OLD = vocabulary(
+OLD = greedy_vocabulary(
     ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "motor", "##cycle", "##s", "##motor"],
     specials={"[PAD]", "[UNK]", "[CLS]", "[SEP]"},
 )
@@ -30,7 +22,7 @@ E8 = np.eye(8, dtype=np.float32)
 
 def test_average_over_similar_tokens():
     """Invariant V1 on a plan: two members, half each."""
-    new = vocabulary(["motorcycle", "motor"])
+    new = greedy_vocabulary(["motorcycle", "motor"])
     plan = build_plan(OLD, new, "avg")
     assert plan.apply(E8)[0].tolist() == [0, 0, 0, 0, 0.5, 0.5, 0, 0]
     assert plan.apply(E8)[1].tolist() == E8[4].tolist()
@@ -39,13 +31,13 @@ def test_average_over_similar_tokens():
 
 
 def test_pieces_weighted_alike_and_by_length():
-    new = vocabulary(["motorcycles"])
+    new = greedy_vocabulary(["motorcycles"])
     assert build_plan(OLD, new, "fvt").apply(E8)[0, 4:7] == pytest.approx([1 / 3, 1 / 3, 1 / 3])
     assert build_plan(OLD, new, "wvt").apply(E8)[0, 4:7] == pytest.approx([5 / 11, 5 / 11, 1 / 11])
 
 
 def test_the_control_gives_each_id_its_old_row_whatever_the_token():
-    new = vocabulary(
+    new = greedy_vocabulary(
         ["[PAD]", "s", "[CLS]", "[SEP]", "cycle", "motor"] + ["x"] * 4, specials={"[PAD]", "[CLS]", "[SEP]"}
     )
     plan = build_plan(OLD, new, "same_ids")
@@ -57,7 +49,7 @@ def test_the_control_gives_each_id_its_old_row_whatever_the_token():
 def test_special_tokens_go_by_role():
     """Invariant V44: [CLS] serves `<s>`, [SEP] serves `</s>`; never random."""
     specials = {"<s>", "<pad>", "</s>", "<unk>", "<lang>"}
-    new = vocabulary(["<s>", "<pad>", "</s>", "<unk>", "<lang>", "▁motor"], SENTENCEPIECE, specials)
+    new = greedy_vocabulary(["<s>", "<pad>", "</s>", "<unk>", "<lang>", "▁motor"], SENTENCEPIECE, specials)
     plan = build_plan(OLD, new, "avg")
     assert plan.provenance.tolist() == [1, 1, 1, 1, 5, 0]
     assert np.array_equal(plan.apply(E8)[:4], E8[[2, 0, 3, 1]])
@@ -66,8 +58,8 @@ def test_special_tokens_go_by_role():
 
 def test_fallbacks_are_taken_in_order_and_told():
     """V13, second half: the other boundary variant, then characters, then a drawn row; never NaN."""
-    old = vocabulary(["ab", "##q", "x"])
-    new = vocabulary(["##ab", "qx", "??"])
+    old = greedy_vocabulary(["ab", "##q", "x"])
+    new = greedy_vocabulary(["##ab", "qx", "??"])
     plan = build_plan(old, new, "avg")
     kinds = [Provenance.BOUNDARY, Provenance.CHARACTERS, Provenance.NOISE]
     assert plan.provenance.tolist() == [int(kind) for kind in kinds]
@@ -79,7 +71,7 @@ def test_fallbacks_are_taken_in_order_and_told():
 
 def test_gaps_are_masked():
     """Invariant V46: one row per id up to the highest; a row without a token is out of reach."""
-    new = vocabulary(["motor", None, "##s"])
+    new = greedy_vocabulary(["motor", None, "##s"])
     plan = build_plan(OLD, new, "avg")
     assert plan.apply(E8).shape == (3, 8)
     assert plan.provenance[1] == Provenance.GAP
@@ -87,7 +79,7 @@ def test_gaps_are_masked():
 
 
 def test_random_rows_have_the_asked_deviation():
-    new = vocabulary([f"zz{i}" for i in range(300)])
+    new = greedy_vocabulary([f"zz{i}" for i in range(300)])
     plan = build_plan(OLD, new, "random", PlanChoices(noise_std=0.5, seed=1))
     rows = plan.apply(np.ones((8, 32), dtype=np.float32))
     assert abs(rows.std() / 0.5 - 1) < 0.05
@@ -99,7 +91,7 @@ def test_random_rows_have_the_asked_deviation():
 
 
 def test_every_method_fills_every_row():
-    new = vocabulary(["[PAD]", "motorcycle", "##otor", "motor", "Ωmega", "m"], specials={"[PAD]"})
+    new = greedy_vocabulary(["[PAD]", "motorcycle", "##otor", "motor", "Ωmega", "m"], specials={"[PAD]"})
     generator = np.random.default_rng(0)
     material = PlanMaterial(
         old_rows=E8 + 1,
@@ -115,16 +107,16 @@ def test_every_method_fills_every_row():
 
 
 def test_normalised_copies_say_so():
-    old = vocabulary(["motor"], normalise=str.lower)
-    plan = build_plan(old, vocabulary(["Motor"]), "avg")
+    old = greedy_vocabulary(["motor"], normalise=str.lower)
+    plan = build_plan(old, greedy_vocabulary(["Motor"]), "avg")
     assert plan.reasons == ("same token once normalised to 'motor'",)
 
 
 def test_a_method_says_what_it_lacks():
     with pytest.raises(DataError, match=r"new_vectors \(skipgram.*old_vectors"):
-        build_plan(OLD, vocabulary(["x"]), "wechsel")
+        build_plan(OLD, greedy_vocabulary(["x"]), "wechsel")
     with pytest.raises(DataError, match="old_rows"):
-        build_plan(OLD, vocabulary(["x"]), "reconstruction")
+        build_plan(OLD, greedy_vocabulary(["x"]), "reconstruction")
 
 
 def test_unknown_method_names_the_nearest():
@@ -135,8 +127,7 @@ def test_unknown_method_names_the_nearest():
 def test_a_token_that_no_text_gives_is_copied_by_its_name():
     surfaces = ["motor", "[unused1]", "##,"]
     kinds = [Kind.NORMAL, Kind.UNUSED, Kind.UNUSED]
-    segmenter = GreedySegmenter({"motor": 0}, WORDPIECE)
-    old, new = (make_vocabulary(surfaces[:count], kinds[:count], WORDPIECE, segmenter) for count in (2, 3))
+    old, new = (greedy_vocabulary(surfaces[:count], kinds=kinds[:count]) for count in (2, 3))
     plan = build_plan(old, new, "avg")
     assert plan.counts() == {"copy": 2, "noise": 1}
     assert plan.reasons[1:] == ("same token, never produced", "reserved, never produced")

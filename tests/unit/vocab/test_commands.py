@@ -8,7 +8,7 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoTokenizer, BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
+from transformers import AutoTokenizer, BertModel, GPT2Config, GPT2LMHeadModel
 
 from nlgraft.basics.errors import DataError
 from nlgraft.vocab.methods.building import build_plan
@@ -17,6 +17,8 @@ from nlgraft.vocab_tool.apply import apply_plan, padding_multiple
 from nlgraft.vocab_tool.checkpoints import load_checkpoint
 from nlgraft.vocab_tool.checks import verify_checkpoint
 from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer, read_text, written_at_once
+from tests.tensors import differing
+from tests.tiny_architectures import bert_config
 
 OLD = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "motor", "##cycle", "##s"]
 NEW = ["[CLS]", "[PAD]", "[UNK]", "motorcycle", "motor", "##s"]
@@ -26,8 +28,7 @@ NEW = ["[CLS]", "[PAD]", "[UNK]", "motorcycle", "motor", "##s"]
 def places(tmp_path):
     """A sentence encoder and a new vocabulary without [SEP], which the configuration names."""
     torch.manual_seed(0)
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    model = BertModel(BertConfig(vocab_size=len(OLD), max_position_embeddings=32, sep_token_id=3, **sizes))
+    model = BertModel(bert_config(vocab_size=len(OLD), sep_token_id=3))
     model.to(torch.bfloat16).save_pretrained(tmp_path / "model")
     for name, tokens in (("model", OLD), ("new", NEW)):
         (tmp_path / name).mkdir(exist_ok=True)
@@ -39,46 +40,54 @@ def places(tmp_path):
     return tmp_path
 
 
+def planned(places, **options):
+    """Plan the exchange of the model's vocabulary."""
+    request = PlanRequest(old=str(places / "model"), new=str(places / "new"), **options)
+    return plan_transfer(request, places / "plan")
+
+
+def applied(places, out="out", **options):
+    """Carry out that plan."""
+    return apply_plan(places / "plan", str(places / "model"), places / out, **options)
+
+
 def test_a_checkpoint_is_written_with_all_that_belongs_to_it(places):
-    request = PlanRequest(old=str(places / "model"), new=str(places / "new"), keep_special="none")
-    planned = plan_transfer(request, places / "plan")
-    applied = apply_plan(places / "plan", str(places / "model"), places / "out")
+    plan = planned(places, keep_special="none")
+    result = applied(places)
     written = {path.name for path in (places / "out").iterdir()}
     assert {"modules.json", "1_Pooling", "tokenizer.json", "config.json", "model.safetensors"} <= written
     assert "secret.txt" not in written
     assert load_checkpoint(places / "out").dtype == torch.bfloat16
-    assert (applied.old_rows, applied.new_rows) == (7, 6)
-    assert (applied.old_parameters, applied.new_parameters) == (56, 48)
-    assert any("no token for sep_token_id 3 of the configuration" in note for note in applied.notes)
-    assert any("that the new tokenizer lacks: 1" in note for note in applied.notes)
+    assert (result.old_rows, result.new_rows) == (7, 6)
+    assert (result.old_parameters, result.new_parameters) == (56, 48)
+    assert any("no token for sep_token_id 3 of the configuration" in note for note in result.notes)
+    assert any("that the new tokenizer lacks: 1" in note for note in result.notes)
     assert AutoTokenizer.from_pretrained(places / "out")("motorcycle")["input_ids"] == [0, 3]
-    assert planned.to_json()["counts"] == {"copy": 2, "special": 3, "composed": 1}
-    assert "vocabulary parameters 56 -> 48" in applied.to_text()
+    assert plan.to_json()["counts"] == {"copy": 2, "special": 3, "composed": 1}
+    assert "vocabulary parameters 56 -> 48" in result.to_text()
 
 
 def test_a_plan_for_another_tokenizer_is_refused(places):
-    plan_transfer(PlanRequest(old=str(places / "model"), new=str(places / "new")), places / "plan")
+    planned(places)
     (places / "model" / "vocab.txt").write_text("\n".join([*OLD[:5], "##xx", "##s"]))
     with pytest.raises(DataError, match=r"id 5 is '##cycle' in the plan and '##xx' in the model's"):
-        apply_plan(places / "plan", str(places / "model"), places / "out")
+        applied(places)
     (places / "model" / "vocab.txt").write_text("\n".join(OLD[:6]))
     with pytest.raises(DataError, match="has 7 old ids, the model's tokenizer 6"):
-        apply_plan(places / "plan", str(places / "model"), places / "out")
+        applied(places)
 
 
 def test_a_checkpoint_in_the_old_format_is_converted(places):
     """Weights that only PyTorch reads give the same checkpoint as safetensors."""
-    plan_transfer(PlanRequest(old=str(places / "model"), new=str(places / "new")), places / "plan")
-    apply_plan(places / "plan", str(places / "model"), places / "out", multiple=4)
+    planned(places)
+    applied(places, multiple=4)
     weights = places / "model" / "model.safetensors"
     torch.save(load_file(weights), places / "model" / "pytorch_model.bin")
     weights.unlink()
-    applied = apply_plan(places / "plan", str(places / "model"), places / "out2", multiple=4)
-    first, other = (load_file(places / out / "model.safetensors") for out in ("out", "out2"))
-    assert first.keys() == other.keys()
-    assert all(torch.equal(first[name], other[name]) for name in first)
-    assert applied.new_rows == 8
-    assert any("the whole model was loaded" in note for note in applied.notes)
+    result = applied(places, "out2", multiple=4)
+    assert not differing(*(load_file(places / out / "model.safetensors") for out in ("out", "out2")))
+    assert result.new_rows == 8
+    assert any("the whole model was loaded" in note for note in result.notes)
     assert {path.name for path in places.iterdir()} == {"model", "new", "plan", "out", "out2"}
 
 
@@ -101,13 +110,10 @@ def test_the_multiple_of_a_table_is_found(rows, tokens, multiple):
 
 def test_a_filled_table_stays_filled(places):
     """Seven tokens in 16 rows become six tokens in 16 rows, unless told otherwise."""
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    BertModel(BertConfig(vocab_size=16, max_position_embeddings=32, **sizes)).save_pretrained(
-        places / "model"
-    )
-    plan_transfer(PlanRequest(old=str(places / "model"), new=str(places / "new")), places / "plan")
+    BertModel(bert_config(vocab_size=16)).save_pretrained(places / "model")
+    planned(places)
     rows = {
-        name: apply_plan(places / "plan", str(places / "model"), places / name, multiple=multiple).new_rows
+        name: applied(places, name, multiple=multiple).new_rows
         for name, multiple in (("kept", None), ("none", 1), ("eight", 8))
     }
     assert rows == {"kept": 16, "none": 6, "eight": 8}
@@ -116,8 +122,7 @@ def test_a_filled_table_stays_filled(places):
 def test_a_plan_made_in_python_has_no_tokenizer(places):
     plan = build_plan(load_vocabulary(places / "model"), load_vocabulary(places / "new"), "avg")
     plan.save(places / "plan")
-    applied = apply_plan(places / "plan", str(places / "model"), places / "out")
-    assert any("no tokenizer beside it" in note for note in applied.notes)
+    assert any("no tokenizer beside it" in note for note in applied(places).notes)
     assert not (places / "out" / "tokenizer.json").exists()
 
 
@@ -128,29 +133,21 @@ def test_vectors_for_one_table_of_two_are_told(places):
     untied = GPT2Config(vocab_size=len(OLD), tie_word_embeddings=False, **sizes)
     GPT2LMHeadModel(untied).save_pretrained(places / "model")
     (places / "model" / "vocab.txt").write_text("\n".join(OLD))
-    request = PlanRequest(
-        old=str(places / "model"),
-        new=str(places / "new"),
-        method="reconstruction",
-        model=str(places / "model"),
-    )
-    planned = plan_transfer(request, places / "plan")
-    assert planned.report.norms is not None
-    applied = apply_plan(places / "plan", str(places / "model"), places / "out")
-    assert any("the untied output table gets the same" in note for note in applied.notes)
+    plan = planned(places, method="reconstruction", model=str(places / "model"))
+    assert plan.report.norms is not None
+    assert any("the untied output table gets the same" in note for note in applied(places).notes)
 
 
 def test_a_lost_padding_token_is_reported_and_fails_verification(places):
     """A BERT without a padding token loads and encodes, but no batch of two lengths can be made."""
     (places / "new" / "vocab.txt").write_text("\n".join(["[CLS]", "[SEP]", "[UNK]", "motor", "##s"]))
-    request = PlanRequest(old=str(places / "model"), new=str(places / "new"), keep_special="none")
-    planned = plan_transfer(request, places / "plan")
-    assert planned.to_json()["lost_roles"] == {"pad": "[PAD]"}
-    assert planned.report.warnings == [
+    plan = planned(places, keep_special="none")
+    assert plan.to_json()["lost_roles"] == {"pad": "[PAD]"}
+    assert plan.report.warnings == [
         "the new tokenizer has no pad token, the old one has '[PAD]': batches cannot be padded; add one to "
         "the new tokenizer if the model needs it"
     ]
-    apply_plan(places / "plan", str(places / "model"), places / "out")
+    applied(places)
     checks = {check.name: check for check in verify_checkpoint(places / "out")}
     bad = [name for name, check in checks.items() if not check.is_good]
     assert bad == ["pads a batch", "named ids have tokens"]
@@ -160,17 +157,15 @@ def test_a_lost_padding_token_is_reported_and_fails_verification(places):
 
 def test_a_lost_padding_token_that_the_configuration_names_is_appended(places):
     (places / "new" / "vocab.txt").write_text("\n".join(["[CLS]", "[SEP]", "[UNK]", "motor", "##s"]))
-    request = PlanRequest(old=str(places / "model"), new=str(places / "new"))
-    assert plan_transfer(request, places / "plan").report.warnings == []
-    apply_plan(places / "plan", str(places / "model"), places / "out")
+    assert planned(places).report.warnings == []
+    applied(places)
     assert all(check.is_good for check in verify_checkpoint(places / "out"))
     assert AutoTokenizer.from_pretrained(places / "out").pad_token == "[PAD]"
 
 
 def test_a_substituted_role_is_not_lost(places):
     (places / "new" / "vocab.txt").write_text("\n".join(["<s>", "</s>", "<pad>", "<unk>", "motor"]))
-    planned = plan_transfer(PlanRequest(old=str(places / "model"), new=str(places / "new" / "vocab.txt")))
-    assert planned.report.lost_roles == {}
+    assert planned(places).report.lost_roles == {}
 
 
 def test_a_directory_appears_whole_or_not_at_all(tmp_path):
@@ -219,12 +214,7 @@ def test_text_is_read_and_refused_in_words(tmp_path):
 
 def test_reports_are_json(places):
     (places / "text").write_text("motorcycle motors\n")
-    request = PlanRequest(
-        old=str(places / "model"),
-        new=str(places / "new"),
-        text=[places / "text"],
-        model=str(places / "model"),
-    )
-    document = json.loads(json.dumps(plan_transfer(request).to_json()))
+    plan = planned(places, text=[places / "text"], model=str(places / "model"))
+    document = json.loads(json.dumps(plan.to_json()))
     assert document["text"]["compression"] == pytest.approx(3 / 4)
     assert document["norms"]["medians"].keys() == {"copy", "special", "composed"}

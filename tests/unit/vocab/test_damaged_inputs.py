@@ -8,23 +8,16 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
-import transformers
 from click.testing import CliRunner
 
 from nlgraft.commands.main import main
-from tests.tiny_checkpoints import KINDS, LINES, quiet
+from tests.tiny_causal_lms import release
+from tests.tiny_checkpoints import edit
 
 
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("bert")
-    make_tokenizer, make_model = KINDS["bert"]
-    make_tokenizer(directory, LINES)
-    torch.manual_seed(0)
-    vocabulary = quiet(transformers.AutoTokenizer.from_pretrained, directory).get_vocab()
-    make_model(vocabulary).save_pretrained(directory)
-    return directory
+    return release(tmp_path_factory.mktemp("released") / "bert", "bert")
 
 
 @pytest.fixture
@@ -37,10 +30,6 @@ def refused(*arguments):
     done = CliRunner().invoke(main, ["vocab", *map(str, arguments)], catch_exceptions=False)
     assert done.exit_code == 2, done.output
     return done.output
-
-
-def edit(path, **changes):
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 @pytest.mark.parametrize("content", [pickle.dumps({"weight": Path("x")}, protocol=2), b"", b"\x80\x02broken"])

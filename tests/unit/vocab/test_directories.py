@@ -20,7 +20,8 @@ from nlgraft.vocab.tokenizers.directories import (
 )
 from nlgraft.vocab.tokenizers.encoding import text_encoder
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
-from tests.tiny_checkpoints import train_spm
+from nlgraft.vocab.tokenizers.tokens import Tok
+from tests.tiny_checkpoints import edit, train_spm
 
 rng = random.Random(1)
 STEMS = ["".join(rng.choices("abdeiklmnorstuzé", k=rng.randint(2, 5))) for _ in range(50)]
@@ -88,6 +89,8 @@ def test_byte_level_files_become_one(tmp_path):
     (tmp_path / "gpt" / "merges.txt").write_text("#version: 0.2\na b\nĠ ab\n# #\n")
     vocabulary = load_vocabulary(tmp_path / "gpt")
     assert [p.id for p in vocabulary.segment(vocabulary.tokens[7])] == [7]
+    for starts_word, expected in ((True, 5), (False, 3)):
+        assert [p.id for p in vocabulary.segment(Tok(b"ab", starts_word))] == [expected]
     save_tokenizer(tmp_path / "gpt", vocabulary, tmp_path / "saved")
     tokenizer = loaded(tmp_path / "saved")
     assert tokenizer("ab ab##")["input_ids"] == [3, 5, 7]
@@ -98,7 +101,12 @@ def test_byte_level_files_become_one(tmp_path):
 def test_subword_nmt_reads_what_subword_nmt_cut(tmp_path):
     (tmp_path / "dict.txt").write_text("mo@@ 9\ntor 8\nmotor 7\nm@@ 5\no@@ 4\nt@@ 3\nor 2\nr 1\n")
     (tmp_path / "codes").write_text("#version: 0.2\nm o\no r</w>\nt or</w>\n")
+    greedy = load_vocabulary(tmp_path / "dict.txt")
+    assert greedy.roles == {"bos": 0, "pad": 1, "eos": 2, "unk": 3}
     vocabulary = load_vocabulary(tmp_path / "dict.txt", tmp_path / "codes")
+    for surfaces, core, is_end in (("motor", b"motor", True), ("mo@@ t@@", b"mot", False)):
+        pieces = greedy.segment(Tok(core, None, is_end))
+        assert [greedy.surfaces[piece.id] for piece in pieces] == surfaces.split()
     save_tokenizer(tmp_path / "dict.txt", vocabulary, tmp_path / "saved", tmp_path / "codes")
     tokenizer = loaded(tmp_path / "saved")
     names = vocabulary.ids_by_surface
@@ -159,8 +167,7 @@ def test_numbers_of_slow_tokenizers_come_from_transformers(tmp_path):
 
 def make_bert(directory, tokens):
     transformers.BertTokenizer(vocab={t: i for i, t in enumerate(tokens)}).save_pretrained(directory)
-    config = json.loads((directory / "tokenizer_config.json").read_text())
-    (directory / "tokenizer_config.json").write_text(json.dumps(config | {"model_max_length": 77}))
+    edit(directory / "tokenizer_config.json", model_max_length=77)
 
 
 def test_special_tokens_stand_where_the_old_ones_stood(tmp_path):
@@ -224,19 +231,17 @@ def test_only_the_tokenizers_files_are_copied(tmp_path):
     assert not copied & {"model.safetensors", "config.json"}
 
 
-def test_broken_files_are_told_in_words(tmp_path):
-    (tmp_path / "a.json").write_text("{")
-    with pytest.raises(DataError, match="cannot be read as JSON"):
-        load_vocabulary(tmp_path / "a.json")
-    (tmp_path / "b.json").write_text("[]")
-    with pytest.raises(DataError, match="expected a JSON object"):
-        load_vocabulary(tmp_path / "b.json")
-    (tmp_path / "c.txt").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(DataError, match="nor a vocabulary in UTF-8"):
-        load_vocabulary(tmp_path / "c.txt")
-    (tmp_path / "d.model").write_bytes(b"no model")
-    with pytest.raises(DataError, match="not a SentencePiece model"):
-        load_vocabulary(tmp_path / "d.model")
-    (tmp_path / "e.txt").write_text("")
-    with pytest.raises(DataError, match="no tokens"):
-        load_vocabulary(tmp_path / "e.txt")
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.json", b"{", "cannot be read as JSON"),
+        ("b.json", b"[]", "expected a JSON object"),
+        ("c.txt", b"\xff\xfe\x00", "nor a vocabulary in UTF-8"),
+        ("d.model", b"no model", "not a SentencePiece model"),
+        ("e.txt", b"", "no tokens"),
+    ],
+)
+def test_broken_files_are_told_in_words(name, content, message, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        load_vocabulary(tmp_path / name)

@@ -11,14 +11,14 @@ import pytest
 import tokenizers
 import torch
 import transformers
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import models
 
 from nlgraft.basics.errors import DataError
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import WordTokenizerConfig
 from nlgraft.text.word_tokenizers import learn_tokenizer
-from nlgraft.vocab.tokenizers.extension import continue_merges, expected_counts, learn_extension, learn_pieces
+from nlgraft.vocab.tokenizers.extension import continue_merges, expected_counts, learn_pieces
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab_tool.changed import extend
 from nlgraft.vocab_tool.checks import unreachable_tokens
@@ -27,6 +27,7 @@ from tests.tiny_checkpoints import (
     LANGUAGES,
     LINES,
     OTHER_LINES,
+    edit,
     gpt2_tokenizer,
     qwen3,
     run,
@@ -45,37 +46,31 @@ def test_merges_by_hand():
     assert continue_merges(words, {"a", "b", "c", "x", "ab"}, 1, 1) == [("b", "c")]
 
 
-def write(kind, lines, directory):
-    """A tokenizer of the first domain."""
-    if kind == "bpe":
-        directory.mkdir()
-        learn_tokenizer(lines, WordTokenizerConfig(kind="bpe", vocab_size=250), directory)
-        return
-    made = tokenizers.Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
-    made.train_from_iterator(lines, trainer)
-    transformers.PreTrainedTokenizerFast(tokenizer_object=made, eos_token="</s>").save_pretrained(directory)
+def opened(place):
+    """The tokenizers before and after."""
+    paths = (place / name / "tokenizer.json" for name in ("old", "new"))
+    return [tokenizers.Tokenizer.from_file(str(path)) for path in paths]
 
 
-@pytest.mark.parametrize("kind", ["byte-level", "bpe"])
-def test_every_new_token_is_reachable_and_old_ids_stay(kind, tmp_path):
+def bpe_tokenizer(directory, lines):
+    directory.mkdir()
+    learn_tokenizer(lines, WordTokenizerConfig(kind="bpe", vocab_size=250), directory)
+
+
+@pytest.mark.parametrize("write_tokenizer", [gpt2_tokenizer, bpe_tokenizer])
+def test_every_new_token_is_reachable_and_old_ids_stay(write_tokenizer, tmp_path):
     lines = [
         load_corpus(
             ConlangConfig(corpus="conlang", task="monolingual", domain=domain, train=300, dev=1, test=1)
         )["train"].sources[0]
         for domain in "ab"
     ]
-    write(kind, lines[0], tmp_path / "old")
+    write_tokenizer(tmp_path / "old", lines[0])
     (tmp_path / "text").write_text("\n".join(lines[1]), "utf-8")
     done = extend(str(tmp_path / "old"), [tmp_path / "text"], tmp_path / "new", num_tokens=150)
     assert done.new_size == done.old_size + 150
     assert done.text.new_tokens < 0.9 * done.text.old_tokens
-    before, after = (
-        tokenizers.Tokenizer.from_file(str(tmp_path / name / "tokenizer.json")) for name in ("old", "new")
-    )
+    before, after = opened(tmp_path)
     assert before.get_vocab().items() <= after.get_vocab().items()
     old, new = load_vocabulary(tmp_path / "old"), load_vocabulary(tmp_path / "new")
     assert unreachable_tokens(new) == unreachable_tokens(old)
@@ -93,9 +88,7 @@ def test_old_rows_stay_bit_equal(tmp_path):
     gpt2_tokenizer(
         tmp_path / "old", ["\u212bngstr\u00f6m \u00c5sa \u03a9 \u2126 e\u0301t\u00e9 \u00e9t\u00e9"] * 5
     )
-    file = tmp_path / "old" / "tokenizer.json"
-    document = json.loads(file.read_text("utf-8"))
-    file.write_text(json.dumps(document | {"normalizer": {"type": "NFC"}}), "utf-8")
+    edit(tmp_path / "old" / "tokenizer.json", normalizer={"type": "NFC"})
     ids = transformers.AutoTokenizer.from_pretrained(tmp_path / "old").get_vocab()
     (tmp_path / "old" / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
     torch.manual_seed(0)
@@ -127,25 +120,13 @@ def test_marked_words_are_extended_within_themselves(has_bytes, tmp_path):
     text = ["the dog costs 5€ teacher", "a%dog costs 5€ teacher"]
     (tmp_path / "text").write_text("\n".join(text * 3), "utf-8")
     done = extend(str(tmp_path / "old"), [tmp_path / "text"], tmp_path / "new", num_tokens=60)
-    before, after = (
-        tokenizers.Tokenizer.from_file(str(tmp_path / name / "tokenizer.json")) for name in ("old", "new")
-    )
+    before, after = opened(tmp_path)
     made = set(after.get_vocab()) - set(before.get_vocab())
     assert "▁teacher" in made
     assert done.text.new_tokens < done.text.old_tokens
     assert not [token for token in made if "▁" in token[1:] or "<" in token]
     for line in text:
         assert after.decode(after.encode(line).ids) == before.decode(before.encode(line).ids)
-
-
-@pytest.mark.parametrize("write_tokenizer", [gpt2_tokenizer, unigram_tokenizer])
-def test_the_old_document_stays_as_it_is(write_tokenizer, tmp_path):
-    write_tokenizer(tmp_path, LINES)
-    file = tmp_path / "tokenizer.json"
-    document, lines = json.loads(file.read_text("utf-8")), ["another language"] * 3
-    made = learn_extension(tokenizers.Tokenizer.from_file(str(file)), document, lines, 5, 2)
-    assert len(made["model"]["vocab"]) > len(document["model"]["vocab"])
-    assert document == json.loads(file.read_text("utf-8"))
 
 
 def test_a_text_without_marks_or_words_is_refused(tmp_path):
@@ -210,9 +191,7 @@ def test_unigram_gets_pieces_behind_its_own(specials, tmp_path):
     done = extend(str(tmp_path / "old"), [tmp_path / "text"], tmp_path / "new", num_tokens=15)
     assert done.old_size + 10 <= done.new_size <= done.old_size + 15
     assert done.text.new_tokens < 0.7 * done.text.old_tokens
-    before, after = (
-        tokenizers.Tokenizer.from_file(str(tmp_path / name / "tokenizer.json")) for name in ("old", "new")
-    )
+    before, after = opened(tmp_path)
     assert before.get_vocab().items() <= after.get_vocab().items()
     old, new = (
         dict(json.loads((tmp_path / name / "tokenizer.json").read_text("utf-8"))["model"]["vocab"])

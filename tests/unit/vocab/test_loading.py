@@ -8,13 +8,13 @@ import random
 import pytest
 import sentencepiece
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from nlgraft.basics.errors import DataError
-from nlgraft.vocab.tokenizers.loading import load_vocabulary, read_subword_nmt, wordpiece_json
+from nlgraft.vocab.tokenizers.loading import load_vocabulary, wordpiece_json
 from nlgraft.vocab.tokenizers.tokenizer_json import read_tokenizer_json
 from nlgraft.vocab.tokenizers.tokens import BYTE_LEVEL, SENTENCEPIECE, Kind, Tok
-from tests.tiny_checkpoints import train_spm
+from tests.tiny_checkpoints import bert_tokenizer, gpt2_tokenizer, train_spm, unigram_tokenizer
 
 rng = random.Random(0)
 STEMS = ["".join(rng.choices("abdeiklmnorstuzé", k=rng.randint(2, 5))) for _ in range(60)]
@@ -60,59 +60,42 @@ def test_without_the_whole_word_there_is_a_proper_segmentation(sentencepiece_mod
         assert [(p.start, p.end) for p in pieces if p.start == 0 or p.end == len(tok.core)] != []
 
 
-def trained(kind):
-    if kind == "wordpiece":
-        tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
-        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        tokenizer.decoder = decoders.WordPiece()
-        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-        trainer = trainers.WordPieceTrainer(vocab_size=500, special_tokens=special, show_progress=False)
-    elif kind == "byte_level":
-        tokenizer = tokenizers.Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-        tokenizer.decoder = decoders.ByteLevel()
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(
-            vocab_size=700, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
-        )
-    elif kind == "end_of_word":
-        tokenizer = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
-        tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-        trainer = trainers.BpeTrainer(
-            vocab_size=500, special_tokens=["<unk>"], end_of_word_suffix="</w>", show_progress=False
-        )
-    else:
-        tokenizer = tokenizers.Tokenizer(models.Unigram())
-        tokenizer.normalizer = normalizers.NFKC()
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-        trainer = trainers.UnigramTrainer(
-            vocab_size=500, special_tokens=["<pad>", "<unk>"], unk_token="<unk>", show_progress=False
-        )
-    tokenizer.train_from_iterator(LINES, trainer)
-    return tokenizer
+def end_of_word_tokenizer(directory, lines):
+    tokenizer = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    trainer = trainers.BpeTrainer(
+        vocab_size=500, special_tokens=["<unk>"], end_of_word_suffix="</w>", show_progress=False
+    )
+    tokenizer.train_from_iterator(lines, trainer)
+    tokenizer.save(str(directory / "tokenizer.json"))
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "byte_level", "end_of_word", "unigram"])
-def test_tokenizer_json_segments_words_as_the_library_does(kind):
-    tokenizer = trained(kind)
+@pytest.mark.parametrize(
+    ("write", "before"),
+    [(bert_tokenizer, ""), (gpt2_tokenizer, " "), (end_of_word_tokenizer, ""), (unigram_tokenizer, "")],
+)
+def test_tokenizer_json_segments_words_as_the_library_does(write, before, tmp_path):
+    write(tmp_path, LINES)
+    tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     vocabulary = read_tokenizer_json(json.loads(tokenizer.to_str()))
     assert len(vocabulary) == tokenizer.get_vocab_size()
     for word in WORDS[:200]:
         tok = vocabulary.normalised(Tok(word.encode(), starts_word=True, ends_word=True))
-        assert [piece.id for piece in vocabulary.segment(tok)] == tokenizer.encode(word).ids
+        expected = tokenizer.encode(before + word, add_special_tokens=False).ids
+        assert [piece.id for piece in vocabulary.segment(tok)] == expected
 
 
-def test_tokenizer_json_tells_marks_kinds_and_gaps():
-    tokenizer = trained("byte_level")
-    data = json.loads(tokenizer.to_str())
-    data["added_tokens"].append({"id": 705, "content": "<extra>", "special": True})
+def test_tokenizer_json_tells_marks_kinds_and_gaps(tmp_path):
+    gpt2_tokenizer(tmp_path, LINES)
+    data = json.loads((tmp_path / "tokenizer.json").read_text("utf-8"))
+    size = len(data["model"]["vocab"])
+    data["added_tokens"].append({"id": size + 5, "content": "<extra>", "special": True})
     vocabulary = read_tokenizer_json(data, specials={"eos_token": {"content": "<|endoftext|>"}})
     assert vocabulary.marking == BYTE_LEVEL
-    assert vocabulary.gaps == list(range(tokenizer.get_vocab_size(), 705))
+    assert vocabulary.gaps == list(range(size, size + 5))
     assert dict(vocabulary.roles) == {"eos": 0}
-    assert vocabulary.tokens[705].kind is Kind.SPECIAL
-    uncased = read_tokenizer_json(json.loads(trained("wordpiece").to_str()))
+    assert vocabulary.tokens[size + 5].kind is Kind.SPECIAL
+    uncased = read_tokenizer_json(wordpiece_json(["[UNK]", "a", "##e"], tmp_path))
     assert uncased.normalised(Tok("Éa".encode(), True)).core == b"ea"
 
 
@@ -141,29 +124,10 @@ def test_files_are_recognised_by_what_they_hold(tmp_path):
     assert vocabulary.tokens[2].kind is Kind.UNUSED
     assert [p.id for p in vocabulary.segment(Tok(b"motorcycle", True))] == [3, 4]
     assert vocabulary.normalise("Motor") == "motor"
-    (tmp_path / "gpt").mkdir()
-    (tmp_path / "gpt" / "vocab.json").write_text(json.dumps({"a": 0, "b": 1, "ab": 2, "Ġ": 3, "Ġab": 4}))
-    (tmp_path / "gpt" / "merges.txt").write_text("#version: 0.2\na b\nĠ ab\n")
-    gpt = load_vocabulary(tmp_path / "gpt")
-    assert [p.id for p in gpt.segment(Tok(b"ab", True))] == [4]
-    assert [p.id for p in gpt.segment(Tok(b"ab", False))] == [2]
     with pytest.raises(DataError, match=r"no tokenizer found"):
         load_vocabulary(tmp_path)
     with pytest.raises(DataError, match=r"no such file"):
         load_vocabulary(tmp_path / "missing.json")
-
-
-def test_subword_nmt_with_and_without_codes(tmp_path):
-    (tmp_path / "dict.txt").write_text("mo@@ 9\ntor 8\nmotor 7\nm@@ 5\no@@ 4\nt@@ 3\nor 2\nr 1\n")
-    (tmp_path / "codes").write_text("#version: 0.2\nm o\no r</w>\nt or</w>\n")
-    greedy = load_vocabulary(tmp_path / "dict.txt")
-    assert greedy.roles == {"bos": 0, "pad": 1, "eos": 2, "unk": 3}
-    names = [greedy.surfaces[p.id] for p in greedy.segment(Tok(b"motor", None, True))]
-    assert names == ["motor"]
-    merged = read_subword_nmt(tmp_path / "dict.txt", tmp_path / "codes")
-    assert [merged.surfaces[p.id] for p in merged.segment(Tok(b"motor", None, True))] == ["mo@@", "tor"]
-    assert [merged.surfaces[p.id] for p in merged.segment(Tok(b"mot", None, False))] == ["mo@@", "t@@"]
-    assert [greedy.surfaces[p.id] for p in greedy.segment(Tok(b"mot", None, False))] == ["mo@@", "t@@"]
 
 
 def test_unknown_word_starts_are_read_both_ways():

@@ -8,17 +8,8 @@ import pytest
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.methods.interface import PlanMaterial, TokenVectors
 from nlgraft.vocab.methods.neighbours import largest, procrustes, sparsemax
-from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
-from nlgraft.vocab.tokenizers.tokens import WORDPIECE, Kind
-from nlgraft.vocab.tokenizers.vocabulary import make_vocabulary
 from nlgraft.vocab.transfer_plan import Provenance
-
-
-def vocabulary(surfaces):
-    ids = {surface: i for i, surface in enumerate(surfaces)}
-    return make_vocabulary(
-        surfaces, [Kind.NORMAL] * len(surfaces), WORDPIECE, GreedySegmenter(ids, WORDPIECE)
-    )
+from tests.tiny_vocabularies import greedy_vocabulary
 
 
 def vectors(rows, counts=None):
@@ -26,8 +17,8 @@ def vectors(rows, counts=None):
     return TokenVectors(made, np.ones(len(rows), dtype=np.int64) if counts is None else np.array(counts))
 
 
-OLD = vocabulary(["a", "b", "c"])
-NEW = vocabulary(["b", "x", "a", "y"])
+OLD = greedy_vocabulary(["a", "b", "c"])
+NEW = greedy_vocabulary(["b", "x", "a", "y"])
 ROWS = np.array([[1, 0], [0, 1], [5, 5]], dtype=np.float32)
 
 

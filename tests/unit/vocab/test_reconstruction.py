@@ -8,16 +8,9 @@ import pytest
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.methods.interface import PlanMaterial
 from nlgraft.vocab.methods.reconstruction import character_ngrams
-from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
-from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, Kind, Tok
-from nlgraft.vocab.tokenizers.vocabulary import make_vocabulary
+from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, Tok
 from nlgraft.vocab.transfer_plan import Provenance
-
-
-def vocabulary(surfaces):
-    ids = {surface: i for i, surface in enumerate(surfaces)}
-    kinds = [Kind.NORMAL] * len(surfaces)
-    return make_vocabulary(surfaces, kinds, SENTENCEPIECE, GreedySegmenter(ids, SENTENCEPIECE))
+from tests.tiny_vocabularies import greedy_vocabulary
 
 
 def test_ngrams_mark_known_word_boundaries():
@@ -30,9 +23,9 @@ def test_ngrams_mark_known_word_boundaries():
 
 def test_old_rows_are_given_back_and_shared_parts_carry_over():
     """Each token has an n-gram of its own, so the fit is exact; a new token gets the mean of its parts."""
-    old = vocabulary(["abc", "xyz"])
+    old = greedy_vocabulary(["abc", "xyz"], SENTENCEPIECE)
     rows = np.array([[4.0, 0.0], [0.0, 2.0]], dtype=np.float32)
-    new = vocabulary(["abcxyz", "abc", "▁abc", "qq"])
+    new = greedy_vocabulary(["abcxyz", "abc", "▁abc", "qq"], SENTENCEPIECE)
     plan = build_plan(old, new, "reconstruction", material=PlanMaterial(old_rows=rows))
     made = plan.apply(rows)
     assert made[1].tolist() == [4, 0]
@@ -53,9 +46,8 @@ def test_the_fit_follows_a_composition():
     unseen = ["lamoerba", "sedagosti", "quvitingu"]
     seen = [word for word in words if word not in unseen]
     rows = np.array([words[word] for word in seen], dtype=np.float32)
-    plan = build_plan(
-        vocabulary(seen), vocabulary(unseen), "reconstruction", material=PlanMaterial(old_rows=rows)
-    )
+    vocabularies = (greedy_vocabulary(words, SENTENCEPIECE) for words in (seen, unseen))
+    plan = build_plan(*vocabularies, "reconstruction", material=PlanMaterial(old_rows=rows))
     truth = np.array([words[word] for word in unseen])
     error = np.linalg.norm(plan.apply(rows) - truth, axis=1)
     assert (error < 0.6 * np.linalg.norm(rows.mean(axis=0) - truth, axis=1)).all()

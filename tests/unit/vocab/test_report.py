@@ -11,24 +11,24 @@ from nlgraft.vocab.tokenizers.encoding import text_encoder
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab_tool.plan_report import report_plan
 
-OLD = ["[PAD]", "[UNK]", "motor", "##cycle", "##s", "x"]
-NEW = ["[PAD]", "[UNK]", "motorcycle", "motor", "##s", "qq"]
+OLD = ["motor", "##cycle", "##s", "x"]
+NEW = ["motorcycle", "motor", "##s", "qq"]
 
 
-@pytest.fixture
-def paths(tmp_path):
-    for name, tokens in (("old", OLD), ("new", NEW)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "vocab.txt").write_text("\n".join(tokens) + "\n")
-    return tmp_path / "old", tmp_path / "new"
+def reported(directory, old, new, method, text, **options):
+    """Report a plan between two WordPiece vocabularies for a text."""
+    vocabularies, encoded = [], []
+    for name, tokens in (("old", old), ("new", new)):
+        (directory / name).mkdir()
+        (directory / name / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", *tokens]))
+        vocabularies.append(load_vocabulary(directory / name))
+        encoded.append(text_encoder(directory / name, vocabularies[-1])(text))
+    lengths = {"text": text, "encoded": tuple(encoded)} if text else {}
+    return report_plan(build_plan(*vocabularies, method), **lengths, **options)
 
 
-def test_a_plan_in_numbers(paths):
-    old, new = map(load_vocabulary, paths)
-    plan = build_plan(old, new, "avg")
-    text = ["motorcycle motorcycles", "motor"]
-    encoded = (text_encoder(paths[0], old)(text), text_encoder(paths[1], new)(text))
-    report = report_plan(plan, text=text, encoded=encoded)
+def test_a_plan_in_numbers(tmp_path):
+    report = reported(tmp_path, OLD, NEW, "avg", ["motorcycle motorcycles", "motor"])
     assert report.counts == {"copy": 2, "special": 2, "composed": 1, "noise": 1}
     assert report.overlap == 0.5
     assert report.unused_old == 0.25
@@ -54,20 +54,14 @@ def test_a_plan_in_numbers(paths):
     }
 
 
-def test_without_text_there_are_no_lengths(paths):
-    plan = build_plan(*map(load_vocabulary, paths), "avg")
-    report = report_plan(plan, num_worst=1)
+def test_without_text_there_are_no_lengths(tmp_path):
+    report = reported(tmp_path, OLD, NEW, "avg", [], num_worst=1)
     assert report.text is None
     assert len(report.worst) == 1
 
 
 def test_the_worst_rows_are_those_that_the_text_needs_most(tmp_path):
-    for name, tokens in (("old", ["a", "##b", "##c"]), ("new", ["ab", "ac", "abc"])):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", *tokens]))
-    old, new = load_vocabulary(tmp_path / "old"), load_vocabulary(tmp_path / "new")
-    text = ["ac abc ac", "abc ac"]
-    encoded = (text_encoder(tmp_path / "old", old)(text), text_encoder(tmp_path / "new", new)(text))
-    report = report_plan(build_plan(old, new, "fvt"), text=text, encoded=encoded, num_worst=2)
+    vocabularies = ["a", "##b", "##c"], ["ab", "ac", "abc"]
+    report = reported(tmp_path, *vocabularies, "fvt", ["ac abc ac", "abc ac"], num_worst=2)
     assert [line.split(":")[0] for line in report.worst] == ["ac", "abc"]
     assert report.worst[0].endswith("[3 times in the text]")

@@ -11,18 +11,17 @@ import transformers
 from nlgraft.text.word_tokenizers import learn_byte_tokenizer
 from nlgraft.vocab_tool.checkpoints import load_checkpoint
 from tests.tiny_checkpoints import (
+    KINDS,
     LANGUAGES,
     LINES,
     OTHER_LINES,
-    gemma3,
+    edit,
     gpt2_tokenizer,
     load,
     marian,
     marian_tokenizer,
-    mbart,
     qwen3,
     run,
-    sentencepiece_bpe_tokenizer,
     t5,
     train_spm,
     unigram_tokenizer,
@@ -43,6 +42,14 @@ def checkpoint(directory, make_model):
             parameter.add_(0.2 * torch.randn_like(parameter))
     model.save_pretrained(directory)
     return model
+
+
+def released(directory, kind):
+    """A checkpoint with a tokenizer of its own."""
+    write_tokenizer, make_model = KINDS[kind]
+    directory.mkdir()
+    write_tokenizer(directory, LINES)
+    return checkpoint(directory, make_model)
 
 
 def exchange(old, new, directory, *options):
@@ -91,9 +98,7 @@ def test_what_is_lost_is_listed(tmp_path):
 @pytest.mark.parametrize("new_kind", ["sentencepiece", "unigram"])
 def test_languages_of_mbart_start_its_output(new_kind, tmp_path):
     """The first token of the output, and the rule around a sentence, also where the new one has a rule."""
-    (tmp_path / "old").mkdir()
-    unigram_tokenizer(tmp_path / "old", LINES, LANGUAGES)
-    before = checkpoint(tmp_path / "old", mbart)
+    before = released(tmp_path / "old", "mbart")
     (tmp_path / "new").mkdir()
     new = train_spm(tmp_path / "new" / "x", OTHER_LINES) if new_kind == "sentencepiece" else tmp_path / "new"
     if new_kind == "unigram":
@@ -110,9 +115,7 @@ def test_languages_of_mbart_start_its_output(new_kind, tmp_path):
 
 
 def test_a_named_id_that_vanished_fails_verification(tmp_path):
-    (tmp_path / "old").mkdir()
-    unigram_tokenizer(tmp_path / "old", LINES, LANGUAGES)
-    checkpoint(tmp_path / "old", mbart)
+    released(tmp_path / "old", "mbart")
     new = train_spm(tmp_path / "new", OTHER_LINES)
     _, out = exchange(tmp_path / "old", new, tmp_path, "--keep-special", "none")
     assert load_checkpoint(out).config.decoder_start_token_id is None
@@ -121,8 +124,7 @@ def test_a_named_id_that_vanished_fails_verification(tmp_path):
     assert bad["check"] == "named ids have tokens"
     assert "decoder_start_token_id: de_DE" in bad["detail"]
     # set by hand, it is no longer missing
-    config = json.loads((out / "config.json").read_text())
-    (out / "config.json").write_text(json.dumps(config | {"decoder_start_token_id": 2}))
+    edit(out / "config.json", decoder_start_token_id=2)
     run("verify", out)
 
 
@@ -175,10 +177,9 @@ def test_an_end_that_differed_before_is_no_fault_of_the_exchange(tmp_path):
     gpt2_tokenizer(tmp_path / "new", OTHER_LINES)
     _, out = exchange(tmp_path / "old", tmp_path / "new", tmp_path)
     assert "not before the exchange either: eos" in run("verify", out).stdout
-    config = json.loads((out / "config.json").read_text())
-    (out / "config.json").write_text(json.dumps(config | {"eos_token_id": config["eos_token_id"] + 1}))
+    edit(out / "config.json", eos_token_id=1)
     assert "FAIL  special ids agree" in run("verify", out, code=1).stdout
-    (out / "config.json").write_text(json.dumps(config | {"eos_token_id": []}))
+    edit(out / "config.json", eos_token_id=[])
     checks = json.loads(run("verify", out, "--json", code=1).stdout)["checks"]
     [agree] = [check for check in checks if check["check"] == "special ids agree"]
     assert not agree["is_good"]
@@ -188,10 +189,8 @@ def test_an_end_that_differed_before_is_no_fault_of_the_exchange(tmp_path):
 @pytest.mark.parametrize("is_kept", [True, False])
 def test_a_beginning_that_the_new_tokenizer_lacks(is_kept, tmp_path):
     """As Mistral's: a configuration and the rule around a sentence name it; `<unk>` is only listed."""
-    for name in ("old", "new"):
-        (tmp_path / name).mkdir()
-    sentencepiece_bpe_tokenizer(tmp_path / "old", LINES)
-    before = checkpoint(tmp_path / "old", gemma3)
+    (tmp_path / "new").mkdir()
+    before = released(tmp_path / "old", "gemma3")
     learn_byte_tokenizer(OTHER_LINES, 400, tmp_path / "new")
     options = [] if is_kept else ["--keep-special", "none"]
     plan, out = exchange(tmp_path / "old", tmp_path / "new", tmp_path, *options)
@@ -206,10 +205,9 @@ def test_a_beginning_that_the_new_tokenizer_lacks(is_kept, tmp_path):
 
 def test_several_ends_and_a_new_token_with_two_roles(tmp_path):
     """Gemma's list of ends keeps the first one, though the token for it begins a text, too (GPT-2)."""
-    for name, write in (("old", sentencepiece_bpe_tokenizer), ("new", gpt2_tokenizer)):
-        (tmp_path / name).mkdir()
-        write(tmp_path / name, LINES)
-    checkpoint(tmp_path / "old", gemma3)
+    (tmp_path / "new").mkdir()
+    gpt2_tokenizer(tmp_path / "new", LINES)
+    released(tmp_path / "old", "gemma3")
     _, out = exchange(tmp_path / "old", tmp_path / "new", tmp_path)
     model, tokenizer = load(out)
     assert model.config.eos_token_id == tokenizer.convert_tokens_to_ids(["<|endoftext|>", "<end_of_turn>"])

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BertModel
 
 from nlgraft.basics.errors import DataError
 from nlgraft.nn.checkpoint_files import checkpoint_problems
@@ -24,36 +23,22 @@ from nlgraft.vocab_tool.checkpoints import (
     load_checkpoint,
 )
 from nlgraft.vocab_tool.checks import _outputs, check_permutation
+from tests.tensors import differing, ties
 from tests.tiny_architectures import (
-    MODELS,
-    MORE_MODELS,
+    EVERY,
     NEW_TOKENS,
     OLD_TOKENS,
     V,
-    bert_config,
     decoder,
     gemma3_with_vision,
     gpt2,
     has_one_size,
+    noisy,
     size_of,
-    ties,
     tokenizer,
     toy_plan,
 )
-
-EVERY = MODELS | MORE_MODELS
-
-
-def made(name):
-    torch.manual_seed(0)
-    model = EVERY[name]().eval()
-    if isinstance(model, BertModel):
-        model = BertModel(bert_config()).eval()  # what was built without its pooler is loaded with one
-    with torch.no_grad():
-        for name, tensor in model.state_dict(keep_vars=True).items():
-            if tensor.requires_grad or name == "final_logits_bias":
-                tensor.add_(0.1 * torch.randn_like(tensor))
-    return model
+from tests.tiny_checkpoints import edit
 
 
 def plan_for(model):
@@ -76,9 +61,7 @@ def exchanged(checkpoint, plan, directory, **options):
 
 
 def assert_same(expected, actual):
-    before, after = expected.state_dict(), actual.state_dict()
-    assert before.keys() == after.keys()
-    assert [name for name in before if not torch.equal(before[name], after[name])] == []
+    assert not differing(expected, actual)
     assert ties(expected) == ties(actual)
     for part in ("config", "generation_config"):
         here, there = (getattr(model, part, None) for model in (expected, actual))
@@ -90,13 +73,15 @@ def assert_same(expected, actual):
 @pytest.mark.parametrize("name", EVERY)
 def test_files_hold_what_the_exchange_in_memory_makes(name, tmp_path):
     """Every family, in several files: weights, ties, ids, sizes, the sum of the index."""
-    model = made(name)
+    model = noisy(name)
     plan = plan_for(model)
     sides = "both" if has_one_size(model) else "decoder"
     checkpoint = stored(model, tmp_path, max_shard_size="3KB")
     assert len({*checkpoint.files.values()}) > 1
     written = exchanged(checkpoint, plan, tmp_path / "new", sides=sides)
     assert_same(exchange_vocabulary(model, plan, sides=sides), written)
+    assert ties(written) == ties(model)
+    assert check_permutation(written).is_good
     index = json.loads((tmp_path / "new" / INDEX).read_text())
     weights = {file: load_file(tmp_path / "new" / file) for file in {*index["weight_map"].values()}}
     assert {name: file for file, part in weights.items() for name in part} == index["weight_map"]
@@ -113,11 +98,12 @@ def test_files_hold_what_the_exchange_in_memory_makes(name, tmp_path):
 )
 def test_one_side_in_files(name, sides, tmp_path):
     """A shared table becomes two, also where the configuration ties them (T5); again, from the new files."""
-    model = made(name)
+    model = noisy(name)
     again = build_plan(tokenizer(NEW_TOKENS), tokenizer(NEW_TOKENS[::-1]), "random")
-    checkpoint = stored(model, tmp_path)
+    checkpoint, kept = stored(model, tmp_path), "encoder" if sides == "decoder" else "decoder"
     for step, plan in enumerate([toy_plan(V)] + [again] * (sides == "decoder" and name != "bert2bert")):
         written = exchanged(checkpoint, plan, tmp_path / f"new{step}", sides=sides)
+        assert torch.equal(input_table(written, kept), input_table(model, kept))
         model = exchange_vocabulary(model, plan, sides=sides)
         model.save_pretrained(tmp_path / f"expected{step}")
         model = load_checkpoint(tmp_path / f"expected{step}")
@@ -126,7 +112,7 @@ def test_one_side_in_files(name, sides, tmp_path):
 
 
 def test_only_files_with_tables_are_written_anew(tmp_path):
-    checkpoint = stored(made("llama_untied"), tmp_path, max_shard_size="1KB")
+    checkpoint = stored(noisy("llama_untied"), tmp_path, max_shard_size="1KB")
     exchanged(checkpoint, toy_plan(V), tmp_path / "new")
     tables = {"model.embed_tokens.weight", "lm_head.weight"}
     assert tables <= set(checkpoint.files)
@@ -143,7 +129,7 @@ def test_only_files_with_tables_are_written_anew(tmp_path):
 @pytest.mark.parametrize("name", EVERY)
 def test_a_model_whose_weights_stay_in_files_computes_what_the_loaded_one_does(name, tmp_path):
     """Every family, in several files, to the bit; half precision is read as single."""
-    model = made(name).to(torch.bfloat16)
+    model = noisy(name).to(torch.bfloat16)
     checkpoint = stored(model, tmp_path, max_shard_size="3KB")
     loaded = type(model).from_pretrained(tmp_path / "old", dtype=torch.float32).eval()
     assert not checkpoint.missing
@@ -153,9 +139,8 @@ def test_a_model_whose_weights_stay_in_files_computes_what_the_loaded_one_does(n
 
 
 def test_weights_of_another_shape_are_refused(tmp_path):
-    checkpoint = stored(made("llama_tied"), tmp_path)
-    config = json.loads((tmp_path / "old" / "config.json").read_text())
-    (tmp_path / "old" / "config.json").write_text(json.dumps(config | {"vocab_size": V + 1}))
+    checkpoint = stored(noisy("llama_tied"), tmp_path)
+    edit(tmp_path / "old" / "config.json", vocab_size=V + 1)
     with pytest.raises(DataError, match=rf"has shape \({V}, \d+\), but the model needs \({V + 1}, "):
         StoredCheckpoint.open(checkpoint.directory)
 
@@ -163,7 +148,7 @@ def test_weights_of_another_shape_are_refused(tmp_path):
 @pytest.mark.parametrize("name", ["llama_tied", "gemma3_untied", "bert", "marian"])
 def test_rows_without_a_token_fill_up_to_a_multiple(name, tmp_path):
     """Old rows beyond the tokenizer never count; 16 tokens and 16 rows more: zero, and never generated."""
-    model = made(name)
+    model = noisy(name)
     plan = toy_plan(V - 4)
     with torch.no_grad():
         model.get_input_embeddings().weight[V - 4 :] = 1e6
@@ -173,6 +158,7 @@ def test_rows_without_a_token_fill_up_to_a_multiple(name, tmp_path):
     assert len(rows) == 32
     assert torch.equal(rows[: len(plan)], exact.get_input_embeddings().weight)
     assert not rows[len(plan) :].any()
+    assert rows.abs().max() < 10
     assert written.config.get_text_config().vocab_size == 32
     assert check_permutation(written).is_good
     if written.can_generate():
@@ -197,7 +183,7 @@ def test_ids_of_parts_and_lists_follow_their_tokens(tmp_path):
 
 
 def test_a_stored_table_without_values_in_memory_is_read_alone(tmp_path):
-    model = made("gemma2_tied").to(torch.bfloat16)
+    model = noisy("gemma2_tied").to(torch.bfloat16)
     model.save_pretrained(tmp_path)
     rows = embedding_rows(str(tmp_path))
     assert rows.dtype == np.float32
@@ -205,7 +191,7 @@ def test_a_stored_table_without_values_in_memory_is_read_alone(tmp_path):
 
 
 def test_precision_is_that_of_each_tensor(tmp_path):
-    model = made("llama_untied").to(torch.bfloat16)
+    model = noisy("llama_untied").to(torch.bfloat16)
     stored(model, tmp_path)
     weights = load_file(tmp_path / "old" / SINGLE)
     weights["lm_head.weight"] = weights["lm_head.weight"].float()
@@ -239,18 +225,19 @@ def test_weights_that_cannot_be_changed_are_refused(tmp_path):
         StoredCheckpoint.open(tmp_path / "old")
 
 
-def test_names_that_no_architecture_claims_are_refused(tmp_path):
-    made("bert").save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": None}))
+@pytest.mark.parametrize("reader", [StoredCheckpoint.open, load_checkpoint])
+def test_weights_that_no_architecture_claims_are_not_dropped(reader, tmp_path):
+    """A configuration that names no class would load as the body alone, its head lost without a word."""
+    noisy("bert").save_pretrained(tmp_path)
+    edit(tmp_path / "config.json", architectures=None)
     with pytest.raises(DataError, match="names no architecture, and BertModel has no 'cls"):
-        StoredCheckpoint.open(tmp_path)
+        reader(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["../../side.safetensors", "{tmp}/side.safetensors", "a/../../side", 7])
 def test_an_index_may_name_no_file_outside_its_directory(tmp_path, name):
     """Else the exchange writes there: `vocab apply` keeps the names of the files."""
-    checkpoint = stored(made("llama_untied"), tmp_path, max_shard_size="1KB")
+    checkpoint = stored(noisy("llama_untied"), tmp_path, max_shard_size="1KB")
     name = name.format(tmp=tmp_path) if isinstance(name, str) else name
     (tmp_path / "side.safetensors").write_bytes(b"somebody's")
     index = dict(checkpoint.index) | {"weight_map": dict.fromkeys(checkpoint.files, name)}

@@ -6,16 +6,15 @@ import json
 
 import numpy as np
 import pytest
-import tokenizers
-import torch
 
 from nlgraft.basics.errors import DataError
 from nlgraft.vocab.methods.building import build_plan, donor_rows
 from nlgraft.vocab.methods.interface import PlanMaterial
 from nlgraft.vocab.methods.neighbours import matching_pursuit
 from nlgraft.vocab.transfer_plan import Provenance, TransferPlan
-from tests.tiny_checkpoints import KINDS, LINES, OTHER_LINES, load, run
-from tests.unit.vocab.test_neighbours import vocabulary
+from tests.tiny_causal_lms import release
+from tests.tiny_checkpoints import OTHER_LINES, load, run
+from tests.tiny_vocabularies import greedy_vocabulary
 
 rng = np.random.default_rng(1)
 
@@ -48,7 +47,7 @@ def test_matching_pursuit_equals_least_squares_after_every_choice():
 def test_weights_of_the_donor_are_used_on_old_rows():
     """In the donor x = 2 a - b; y is no token of it, and falls back to its characters, all unknown."""
     old, new, donor = (
-        vocabulary(names) for names in (["a", "b", "c"], ["b", "x", "a", "y"], ["x", "a", "b"])
+        greedy_vocabulary(names) for names in (["a", "b", "c"], ["b", "x", "a", "y"], ["x", "a", "b"])
     )
     table = np.float32([[2, -1, 0], [1, 0, 0], [0, 1, 0]])
     material = PlanMaterial(donor=donor_rows(new, donor, table))
@@ -68,14 +67,9 @@ def test_weights_of_the_donor_are_used_on_old_rows():
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
     """A model, and another of twice its width with another tokenizer; both byte-level."""
-    torch.manual_seed(3)
     where = tmp_path_factory.mktemp("models")
-    for name, lines in (("model", LINES), ("other", OTHER_LINES)):
-        write_tokenizer, make = KINDS["gpt2"]
-        (where / name).mkdir()
-        write_tokenizer(where / name, lines)
-        ids = tokenizers.Tokenizer.from_file(str(where / name / "tokenizer.json")).get_vocab()
-        make(ids).save_pretrained(where / name)
+    release(where / "model", "gpt2")
+    release(where / "other", "gpt2", OTHER_LINES)
     return where
 
 
@@ -98,19 +92,8 @@ def test_a_tokenizer_is_transplanted(models, tmp_path):
 def test_a_donor_with_the_models_own_space_gives_back_its_rows(models, tmp_path):
     """The donor is the model with other rows left out: what sums of shared tokens can say is said exactly."""
     model, other = models / "model", models / "other"
-    run(
-        "plan",
-        "--old",
-        model,
-        "--new",
-        other,
-        "--donor",
-        other,
-        "--method",
-        "omp",
-        "--out",
-        tmp_path / "plan",
-    )
+    options = ("--old", model, "--new", other, "--donor", other, "--method", "omp")
+    run("plan", *options, "--out", tmp_path / "plan")
     plan = TransferPlan.load(tmp_path / "plan")
     other_rows = load(other)[0].get_input_embeddings().weight.detach().numpy()
     old = load(model)[1].get_vocab()

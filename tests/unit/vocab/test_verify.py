@@ -83,16 +83,6 @@ def test_padding_must_not_change_what_a_model_makes_of_a_sentence(is_masked, tmp
     assert "under padding" in checks["pads a batch"].detail
 
 
-def test_weights_that_no_architecture_claims_are_not_dropped(tmp_path):
-    """A configuration that names no class would load as the body alone, its head lost without a word."""
-    torch.manual_seed(0)
-    BertForMaskedLM(bert_config()).save_pretrained(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": None}))
-    with pytest.raises(DataError, match="names no architecture, and BertModel has no 'cls"):
-        load_checkpoint(tmp_path)
-
-
 def test_the_record_that_verify_reads_is_the_one_that_its_help_names():
     assert EXCHANGE_RECORD in CliRunner().invoke(main, ["vocab", "verify", "--help"]).output
 

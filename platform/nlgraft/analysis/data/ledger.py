@@ -47,7 +47,7 @@ class Segments:
 
     num: int
     digest: str
-    # Older ledgers have shorter ones of the same segments.
+    # The digest tells sets apart; a ledger may hold more or fewer hashes of the same segments.
     sketch: str = field(compare=False)
 
     @classmethod
@@ -67,8 +67,10 @@ class Segments:
         It is estimated below the hash up to which both sketches are whole, so that a small part of a large
         set is found: 200 of 5,000 segments have some 20 hashes there, all of them the larger set's as well.
         """
+        # Sketches of equal sets are equal, but very small sets would share too few hashes below.
         if self.digest == other.digest:
             return True
+        # A sketch holds the smallest hashes only: beyond its end nothing is known of a line.
         ends = [max(part._hashes) for part in (self, other) if 0 < len(part._hashes) < part.num]
         first, second = (
             {key for key in part._hashes if not ends or key <= min(ends)} for part in (self, other)
@@ -223,7 +225,7 @@ class Entry:
     """An analysis that was shown.
 
     Attributes:
-        version: Of the rules it was made by; entries of version 1 count as declarations, and no more.
+        version: Of the rules it was made by; those of version 1 count as the first declaration, and no more.
         time: When, UTC, ISO 8601.
         study: Name of the study.
         variant: Its name with overrides.
@@ -305,7 +307,9 @@ def training_of(study: Study, cell: Cell) -> Training:
         stage.name: [
             stage.num_steps,
             stage.size.tokens_per_step,
+            # Sizes within a factor of two are alike: arms add a few parameters.
             (stage.size.num_parameters or 0).bit_length(),
+            # A pretraining per seed has other noise than one that all seeds share.
             *([] if stage.seed == _ANY_SEED else ["once for all seeds"]),
         ]
         for stage in trained
@@ -355,19 +359,14 @@ def open_ledger(store: ArtifactStore) -> Journal[Entry]:
     return store.journal("ledger", Entry)
 
 
-def history(store: ArtifactStore, segments: Segments, legacy: Segments | None = None) -> History:
-    """Read the entries on segments that overlap with these.
-
-    Args:
-        store: The store.
-        segments: The segments.
-        legacy: The same as entries of version 1 describe them.
-    """
+def history(store: ArtifactStore, segments: Segments) -> History:
+    """Read the entries on segments that overlap with these, and those of version 1, on whatever segments."""
     pages = open_ledger(store).read()
     entries = {
         number: entry
         for number, entry in pages.documents.items()
-        if entry.segments.overlaps(segments) or (legacy is not None and entry.segments.overlaps(legacy))
+        # Version 1 described segments otherwise, so that none of its can be told from these.
+        if entry.version < VERSION or entry.segments.overlaps(segments)
     }
     return History(entries, pages.last, pages.problems, pages.documents)
 
@@ -376,6 +375,7 @@ def record(store: ArtifactStore, entry: Entry, past: History) -> None:
     """Write an analysis to the ledger, before it is shown; one that says nothing new is not written again."""
     if any(replace(past_entry, time=entry.time) == entry for past_entry in past.entries.values()):
         return
+    # The number is taken by writing it, so that drivers agree on an order without a lock.
     journal, number = open_ledger(store), past.last + 1
     while not journal.append(number, entry):  # another driver may have taken the number
         number = journal.read().last + 1

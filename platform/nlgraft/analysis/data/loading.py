@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from nlgraft.analysis.data.trials import Array, CellResult, State, Texts, TrialR
 from nlgraft.basics.errors import DataError, StoreError
 from nlgraft.evaluation.artifact import parse_lines
 from nlgraft.evaluation.sufficient import aggregate
-from nlgraft.pipeline.stage import StageGraph
+from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore, Manifest
 from nlgraft.pipeline.trial import TrialRecord, trial_record
 from nlgraft.study.data.design import Cell
@@ -45,10 +45,12 @@ def load_cell(study: Study, cell: Cell, store: ArtifactStore, busy: set[str], gr
     seeds = study.look_seeds[: max(granted, len(study.seeds))]
     if study.search is None:
         return CellResult(cell, _replicates(study, cell, {}, store, busy, seeds))
+    # A study whose number of trials was lowered leaves proposals behind.
     proposals = [p for p in load_proposals(study, cell, store) if p.number < study.search.trials]
     search = tuple(_search_trial(cell, proposal) for proposal in proposals)
     ended = sum(proposal.has_ended for proposal in proposals)
     best = best_proposal(study.objective, proposals)
+    # Replicates are of the best of all trials, which is not known before the last one ends.
     if ended < study.search.trials:
         state, reason = "planned", f"{ended} of {study.search.trials} search trials have ended"
     elif best is None:
@@ -63,7 +65,12 @@ def load_cell(study: Study, cell: Cell, store: ArtifactStore, busy: set[str], gr
 def load_dev_trial(study: Study, cell: Cell, seed: int, store: ArtifactStore) -> TrialResult:
     """Find a finished trial that was scored on dev alone, with the text that it was scored on."""
     graph = resolve_cell(study, cell).graph(seed, SEARCH_SPLITS)
-    return TrialResult("replicate", cell, seed, graph.fingerprint, "finished", **_readers(graph, store))
+    files = _TrialFiles(graph, store)
+    return TrialResult(
+        *("replicate", cell, seed, graph.fingerprint, "finished"),
+        read_texts=files.texts,
+        read_stream=files.stream,
+    )
 
 
 def load_manifests(trials: Iterable[TrialResult], store: ArtifactStore) -> dict[str, Manifest]:
@@ -111,15 +118,17 @@ def _replicates(
         is_running = any(stage.fingerprint in busy for stage in graph.stages)
         state, reason = _ended(record, "running" if is_running else "planned")
         is_finished = record is not None and state == "finished"
+        files = _TrialFiles(graph, store)
         trials.append(
             TrialResult(
                 *("replicate", cell, seed, graph.fingerprint, state, reason),
                 params=params,
                 record=record,
                 derived=_test_means(record, system) if record and is_finished else {},
-                segments=_segments(graph, store, system, record) if record and is_finished else {},
-                num_documents=len(set(_stream(graph, store, "test", "document") or ())) if is_finished else 0,
-                **_readers(graph, store),
+                segments=files.segments(system, record) if record and is_finished else {},
+                num_documents=len(set(files.stream("test", "document") or ())) if is_finished else 0,
+                read_texts=files.texts,
+                read_stream=files.stream,
                 seeded={stage.fingerprint: stage.name for stage in graph.stages if stage.seed is not None},
             )
         )
@@ -137,53 +146,51 @@ def _test_means(record: TrialRecord, system: System) -> dict[str, float]:
     return means
 
 
-def _segments(
-    graph: StageGraph, store: ArtifactStore, system: System, record: TrialRecord
-) -> dict[str, Array]:
-    """Read the statistics of the declared metrics, the stage nearest the result first."""
-    segments: dict[str, Array] = {}
-    splits = sorted({name.partition("/")[0] for name, metric in system.metrics.items() if metric.split})
-    for stage in sorted(graph.stages, key=graph.depth, reverse=True):
-        for split in splits:
-            try:
-                data = store.read_file(stage, f"segments-{split}.safetensors")
-            except StoreError:
-                break
+@dataclass(frozen=True)
+class _TrialFiles:
+    """What the store holds of the stages of a trial; damaged files count as missing."""
+
+    graph: StageGraph
+    store: ArtifactStore
+
+    @cached_property
+    def stages(self) -> list[Stage]:
+        """The stages, the one nearest the result first."""
+        return sorted(self.graph.stages, key=self.graph.depth, reverse=True)
+
+    def read(self, stage: Stage, name: str) -> bytes | None:
+        """Read a file of a stage; None if there is none."""
+        try:
+            return self.store.read_file(stage, name)
+        except StoreError:
+            return None
+
+    def segments(self, system: System, record: TrialRecord) -> dict[str, Array]:
+        """Read the statistics of the declared metrics."""
+        segments: dict[str, Array] = {}
+        splits = sorted({name.partition("/")[0] for name, metric in system.metrics.items() if metric.split})
+        for stage, split in itertools.product(self.stages, splits):
+            data = self.read(stage, f"segments-{split}.safetensors")
             for name, rows in load(data).items() if data else ():
                 metric = f"{split}/{name}"
                 if metric in system.metrics and metric not in segments and _agree(name, rows, record, metric):
-                    documents = _stream(graph, store, split, "document")
-                    segments[metric] = by_document(rows.astype(np.float64), documents)
-    return segments
+                    segments[metric] = by_document(rows.astype(np.float64), self.stream(split, "document"))
+        return segments
 
+    def texts(self, split: str) -> Texts | None:
+        """Read hypotheses and references."""
+        for stage in self.stages:
+            files = [self.read(stage, f"{side}-{split}.txt") for side in ("hypotheses", "references")]
+            hypotheses, references = (None if data is None else parse_lines(data) for data in files)
+            if hypotheses and references and len(hypotheses) == len(references):
+                return hypotheses, references
+        return None
 
-def _readers(graph: StageGraph, store: ArtifactStore) -> dict[str, Any]:
-    return {"read_texts": partial(_texts, graph, store), "read_stream": partial(_stream, graph, store)}
-
-
-def _texts(graph: StageGraph, store: ArtifactStore, split: str) -> Texts | None:
-    """Read hypotheses and references of the stage nearest the result that has them."""
-    for stage in sorted(graph.stages, key=graph.depth, reverse=True):
-        try:
-            files = [store.read_file(stage, f"{side}-{split}.txt") for side in ("hypotheses", "references")]
-        except StoreError:
-            continue
-        hypotheses, references = (None if data is None else parse_lines(data) for data in files)
-        if hypotheses and references and len(hypotheses) == len(references):
-            return hypotheses, references
-    return None
-
-
-def _stream(graph: StageGraph, store: ArtifactStore, split: str, role: str) -> list[str] | None:
-    """Read a role of the corpus that the result was scored on; None if it has no such role."""
-    for stage in sorted(graph.stages, key=graph.depth, reverse=True):
-        if (corpus := stage.inputs.get("corpus")) is not None:
-            try:
-                data = store.read_file(corpus, f"{split}/{stream_file(role)}")
-            except StoreError:
-                return None
-            return None if data is None else parse_lines(data)
-    return None
+    def stream(self, split: str, role: str) -> list[str] | None:
+        """Read a role of the corpus that the result was scored on; None if it has no such role."""
+        corpus = next((stage.inputs["corpus"] for stage in self.stages if "corpus" in stage.inputs), None)
+        data = None if corpus is None else self.read(corpus, f"{split}/{stream_file(role)}")
+        return None if data is None else parse_lines(data)
 
 
 def _agree(name: str, rows: Array, record: TrialRecord, metric: str) -> bool:
@@ -206,6 +213,7 @@ def with_early_learning(cells: Sequence[CellResult]) -> tuple[CellResult, ...]:
     }
     if not curves:
         return tuple(cells)
+    # Areas are over the steps that all curves have; a mean over unlike steps would compare unlike parts.
     first = max(curve[0, 0] for curve in curves.values())
     last = min(curve[-1, 0] for curve in curves.values())
     early: dict[tuple[str, int], dict[str, float]] = {}
@@ -250,22 +258,9 @@ def _curve(trial: TrialResult) -> Array | None:
     return np.array(sorted(values.items()), dtype=float) if len(values) > 1 else None
 
 
-@dataclass(frozen=True)
-class ScoredLines:
-    """A set of lines.
-
-    Attributes:
-        segments: The lines as the ledger describes them.
-        legacy: The same as entries of version 1 describe them.
-    """
-
-    segments: Segments
-    legacy: Segments
-
-
-def scored_lines_of(
+def scored_segments(
     trials: Sequence[TrialResult], splits: Sequence[str], data: Mapping[str, Any]
-) -> ScoredLines:
+) -> Segments:
     """Describe the lines that trials were scored on.
 
     Args:
@@ -275,23 +270,10 @@ def scored_lines_of(
     """
     for split in splits:
         for trial in trials:
-            if (texts := _scored_texts(trial, split)) is not None:
-                sources, references, legacy = texts
-                lines = scored_lines(sources, references)
-                return ScoredLines(Segments.of(lines), Segments.of(legacy or _settings(splits[-1], data)))
-    return ScoredLines(segments_of([], splits[-1], data), Segments.of(_settings(splits[-1], data)))
-
-
-def _scored_texts(trial: TrialResult, split: str) -> tuple[list[str], list[str], list[str]] | None:
-    """Read sources, references and the lines of version 1, which are those of stored references alone."""
-    streams = {role: trial.read_stream(split, role) or [] for role in ("source 0", "target", "label")}
-    sources, target, labels = streams.values()
-    scored = (trial.read_texts(split) or ([], []))[1]
-    references = target or labels or scored or sources
-    is_paired = len(sources) == len(scored)
-    legacy = ["\t".join(pair) for pair in zip(sources, scored, strict=True)] if is_paired else scored
-    return (sources, references, legacy) if references else None
-
-
-def _settings(split: str, data: Mapping[str, Any]) -> list[str]:
-    return [f"{split} {json.dumps(data, sort_keys=True, ensure_ascii=False)}"]
+            sources, target, labels = (
+                trial.read_stream(split, role) or [] for role in ("source 0", "target", "label")
+            )
+            references = target or labels or (trial.read_texts(split) or ([], []))[1] or sources
+            if references:
+                return Segments.of(scored_lines(sources, references))
+    return segments_of([], splits[-1], data)

@@ -52,6 +52,7 @@ def read_provenance(trials: Sequence[TrialResult], store: ArtifactStore) -> Prov
     """
     records = {trial.fingerprint: trial.record for trial in trials if trial.record is not None}
     manifests = load_manifests(trials, store)
+    # A trial that stands in several cells counts once: records are by fingerprint.
     used = [stage["fingerprint"] for record in records.values() for stage in record.stages]
     computed_s = sum(manifest.duration_s for manifest in manifests.values())
     needed_s = sum(manifests[stage].duration_s for stage in used if stage in manifests)

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Self
+
+from pydantic import TypeAdapter
 
 FILE = Path(__file__).with_suffix(".jsonl")
 """The published rows, one JSON object a line."""
@@ -45,15 +45,11 @@ class PublishedNoise:
     configs: tuple[str, ...]
     seeds: tuple[int, ...]
 
-    @classmethod
-    def from_json(cls, line: str) -> Self:
-        """Read a line of the file."""
-        row = json.loads(line)
-        stages, configs, seeds = tuple(map(tuple, row["stages"])), tuple(row["configs"]), tuple(row["seeds"])
-        return cls(**row | {"stages": stages, "configs": configs, "seeds": seeds})
+
+_ROW = TypeAdapter(PublishedNoise)
 
 
 @cache
 def published_noise() -> tuple[PublishedNoise, ...]:
     """Read what is published, one row for each study, metric and pair of kinds."""
-    return tuple(map(PublishedNoise.from_json, FILE.read_text("utf-8").splitlines()))
+    return tuple(map(_ROW.validate_json, FILE.read_text("utf-8").splitlines()))

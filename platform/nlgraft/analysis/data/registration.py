@@ -8,7 +8,7 @@ nlgraft, and is off, changes no digest.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -213,25 +213,24 @@ def _study_settings(study: Study) -> Settings:
 
 def _claims(study: Study, claims: Sequence[Claim]) -> tuple[Settings, ...]:
     axes = axes_of(study)
-    frozen_claims = [_claim(claim, label_finder(axes, axes.cells())) for claim in claims]
+    label_of = label_finder(axes, axes.cells())
+    frozen_claims = []
+    for claim in claims:
+        labels = [label_of(text) or text for text in claim.cells]
+        facts = {
+            "better": labels[0],
+            "worse": labels[1],
+            "exceeds": labels[2:],
+            "metric": claim.metric,
+            "worse metric": claim.worse_metric,
+            "figures": list(claim.figures),
+            "margin": claim.margin or None,
+            "signature": claim.signature,
+            "data": dict(claim.data),
+            "source": claim.source,
+        }
+        frozen_claims.append(dict(flat(facts)))
     return tuple(sorted(frozen_claims, key=canonical_json))
-
-
-def _claim(claim: Claim, label_of: Callable[[str], str | None]) -> Settings:
-    labels = [label_of(text) or text for text in claim.cells]
-    facts = {
-        "better": labels[0],
-        "worse": labels[1],
-        "exceeds": labels[2:],
-        "metric": claim.metric,
-        "worse metric": claim.worse_metric,
-        "figures": list(claim.figures),
-        "margin": claim.margin or None,
-        "signature": claim.signature,
-        "data": dict(claim.data),
-        "source": claim.source,
-    }
-    return dict(flat(facts))
 
 
 def _metrics(study: Study, claims: Sequence[Claim]) -> dict[str, str]:

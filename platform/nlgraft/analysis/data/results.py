@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from nlgraft.analysis.data.loading import load_cell, with_early_learning
 from nlgraft.analysis.data.provenance import Provenance, corpora, read_provenance
-from nlgraft.analysis.data.trials import CellResult, TrialResult
+from nlgraft.analysis.data.trials import CellResult, TrialResult, cached_method
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell, cells, find_cell
 from nlgraft.study.data.space import Domain
@@ -96,6 +96,7 @@ class Results:
     @classmethod
     def read(cls, study: Study, store: ArtifactStore) -> Self:
         """Read what the store holds of a study; trials that have not ended are planned or running."""
+        # Asked once: a lease per stage would be a request for each trial.
         busy = store.leases.busy()
         granted = read_granted(study, store)
         cell_results = with_early_learning(
@@ -145,14 +146,15 @@ class Results:
         Raises:
             StudyError: The text names no cell of the study.
         """
-        text = cell.label if isinstance(cell, Cell) else cell
-        if text not in self._by_text:
-            self._by_text[text] = self._by_text[find_cell(self.study, text).label]
-        return self._by_text[text]
+        label = cell.label if isinstance(cell, Cell) else cell
+        return self._by_label[label if label in self._by_label else self._label_of(label)]
+
+    @cached_method
+    def _label_of(self, text: str) -> str:
+        return find_cell(self.study, text).label
 
     @cached_property
-    def _by_text(self) -> dict[str, CellResult]:
-        """The cells by label, and by any other text that has named them."""
+    def _by_label(self) -> dict[str, CellResult]:
         return {cell.cell.label: cell for cell in self.cells}
 
     def frame(self) -> pd.DataFrame:

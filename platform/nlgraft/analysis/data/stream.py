@@ -279,6 +279,7 @@ def read_pairs(pair: Study, store: ArtifactStore, num_seeds: int) -> Pairs:
         for seed in pair.seeds[:num_seeds]
         if ("proposal", seed) in values and ("kept", seed) in values
     }
+    # Values may be finite and yet of another metric: other signatures, or units of another vocabulary.
     why_not = _why_not(pair, [(records["kept", seed], records["proposal", seed]) for seed in gains])
     return Pairs(gains, failed, frozenset(diverged), frozenset(unended), why_not)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import wraps
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,25 @@ Array = NDArray[np.float64]
 State = Literal["planned", "running", "finished", "stopped", "failed", "killed"]
 Texts = tuple[list[str], list[str]]
 """Hypotheses and references."""
+
+Owner = TypeVar("Owner")
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
+
+
+def cached_method(
+    method: Callable[Concatenate[Owner, Arguments], Answer],
+) -> Callable[Concatenate[Owner, Arguments], Answer]:
+    """Keep the answers of a method, by its hashable arguments, for as long as its object lives."""
+
+    @wraps(method)
+    def cached(self: Owner, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
+        answers = vars(self).setdefault(f"{method.__name__} answers", {})
+        if args not in answers:
+            answers[args] = method(self, *args, **kwargs)
+        return answers[args]
+
+    return cached
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +66,7 @@ def by_document(rows: Array, documents: Sequence[str] | None) -> Array:
     """
     if documents is None or len(documents) != len(rows):
         return rows
+    # Sorted names give the same order in every trial, whatever the order of lines.
     names, index = np.unique(np.array(documents), return_inverse=True)
     summed = np.zeros((len(names), rows.shape[1]))
     np.add.at(summed, index, rows)
@@ -89,7 +110,6 @@ class TrialResult:
     seeded: Mapping[str, str] = field(default_factory=dict, repr=False)
     read_texts: Callable[[str], Texts | None] = field(default=lambda _: None, repr=False)
     read_stream: Callable[[str, str], list[str] | None] = field(default=lambda *_: None, repr=False)
-    _measured: dict[str, Measured] = field(default_factory=dict, repr=False)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -106,16 +126,13 @@ class TrialResult:
         points = [] if self.record is None else self.record.curves.get(name, [])
         return {step: value for step, value, _ in points if math.isfinite(value)}
 
+    @cached_method  # resampled scores are cached by the identity of what they are of
     def measured(self, metric: str) -> Measured | None:
         """Return one metric with its statistics; None unless the trial finished with a finite value of it."""
         value = self.metrics.get(metric, math.nan)
         if self.record is None or self.state != "finished" or not math.isfinite(value):
             return None
-        # One object per metric: resampled scores are cached by its identity.
-        if metric not in self._measured:
-            signature = self.record.signatures.get(metric)
-            self._measured[metric] = Measured(value, self.segments.get(metric), signature)
-        return self._measured[metric]
+        return Measured(value, self.segments.get(metric), self.record.signatures.get(metric))
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +150,6 @@ class CellResult:
     trials: tuple[TrialResult, ...]
     search: tuple[TrialResult, ...] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
-    _measured: dict[str, dict[int, Measured]] = field(default_factory=dict, repr=False, init=False)
 
     @property
     def state(self) -> State:
@@ -165,6 +181,7 @@ class CellResult:
         No interval over seeds includes the variance that they cause. Empty below two finished replicates.
         """
         finished = [trial.seeded for trial in self.finished]
+        # With one seed everything is trained once, which says nothing.
         if len(finished) < 2:
             return {}
         return {
@@ -178,12 +195,12 @@ class CellResult:
 
     def measured(self, metric: str, seeds: Sequence[int] | None = None) -> dict[int, Measured]:
         """Return a metric of the finished replicates, all or those of ``seeds``, in the study's order."""
-        if metric not in self._measured:
-            self._measured[metric] = {
-                trial.seed: score for trial in self.trials if (score := trial.measured(metric)) is not None
-            }
-        scores = self._measured[metric]
+        scores = self._measured(metric)
         return {seed: score for seed, score in scores.items() if seeds is None or seed in seeds}
+
+    @cached_method
+    def _measured(self, metric: str) -> dict[int, Measured]:
+        return {trial.seed: score for trial in self.trials if (score := trial.measured(metric)) is not None}
 
     def lacks(self, metric: str) -> bool:
         """True if replicates have finished and none of them reports the metric, not even as NaN."""

@@ -121,19 +121,6 @@ class Comparer:
         scale = sum(weight**2 for weight in weights) / 2
         prior = prior and replace(prior, variance=scale * prior.variance)
         empty = Comparison(metric=metric, a=a, b=b, null=null, level=self.alpha, prior=prior)
-        is_pair = len(cells) == 2
-        missing = (
-            "finished in only one of the two" if is_pair else f"did not finish in all of the {len(cells)}"
-        )
-        return self._weigh(empty, weights, cells, f"{missing} cells")
-
-    def _weigh(
-        self,
-        empty: Comparison,
-        weights: Sequence[float],
-        cells: Sequence[Mapping[int, Measured]],
-        missing: str,
-    ) -> Comparison:
         all_seeds = dict.fromkeys(seed for cell in cells for seed in cell)
         seeds = tuple(seed for seed in all_seeds if all(seed in cell for cell in cells))
         empty = replace(empty, seeds=seeds)
@@ -141,9 +128,20 @@ class Comparer:
             note = f"no seed finished in {'both' if len(cells) == 2 else 'all'} cells"
             return replace(empty, notes=(note,))
         left_out = [str(seed) for seed in all_seeds if seed not in seeds]
-        word = "seed" if len(left_out) == 1 else "seeds"
-        notes = [f"{word} {', '.join(left_out)} {missing}"] if left_out else []
-        rows = [[cell[seed] for cell in cells] for seed in seeds]
+        notes = []
+        if left_out:
+            which = "finished in only one of the two" if len(cells) == 2 else "did not finish in all"
+            notes.append(f"{'seed' if len(left_out) == 1 else 'seeds'} {', '.join(left_out)} {which} cells")
+        return self._estimated(empty, weights, [[cell[seed] for cell in cells] for seed in seeds], notes)
+
+    def _estimated(
+        self,
+        empty: Comparison,
+        weights: Sequence[float],
+        rows: Sequence[Sequence[Measured]],
+        notes: list[str],
+    ) -> Comparison:
+        """Estimate a weighted sum over the cells of each row, a row for each seed."""
         signatures = {trial.signature for row in rows for trial in row}
         if len(signatures) > 1:
             listed = ", ".join(sorted(map(str, signatures)))
@@ -158,6 +156,7 @@ class Comparer:
             differences[:] = differences[0]
         empty = replace(empty, difference=float(differences.mean()))
         reason = _why_unpaired(rows)
+        # Before the resamples: nothing can be drawn from constants, and their difference is certain.
         if empty.difference != empty.null and _are_constant(rows):
             low = high = _known(empty.difference)
             notes.append("identical for every seed")
@@ -168,7 +167,7 @@ class Comparer:
         bootstrapped = np.stack([weighed @ np.stack([self._draws[trial] for trial in row]) for row in rows])
         noise = resampling.spread(differences, bootstrapped, self.samples, empty.prior)
         tested = noise
-        if self.test == "approximate_randomisation" and len(cells) == 2:
+        if self.test == "approximate_randomisation" and len(weights) == 2:
             exchanged = self._exchange(empty.metric, [(a, b) for a, b in rows])
             tested = resampling.spread(differences, exchanged, self.samples, empty.prior)
         difference = _known(empty.difference) - empty.null
@@ -176,7 +175,7 @@ class Comparer:
         comparison = replace(
             empty,
             num_segments=len(_segments(rows[0][0])),
-            scope="seeds and segments" if len(seeds) > 1 else "segments",
+            scope="seeds and segments" if len(rows) > 1 else "segments",
             ci=self._interval(empty, noise),
             p=resampling.two_sided_p(difference, tested),
             p_segments=resampling.p_value(difference, fixed_seeds - fixed_seeds.mean()),

@@ -160,6 +160,7 @@ class Comparison:
         """
         if self.open_because or self.basis == "exploratory" or self.difference is None:
             return None
+        # Without noise to predict from, the next look is the only advice.
         first = min(self.later_levels, default=None)
         if not self.looks or self.estimate is None:
             return first - self.num_seeds if first is not None and first > self.num_seeds else None
@@ -202,6 +203,7 @@ class Comparison:
         """
         if self.ci is None or self.num_seeds < _FEW or self.open_because or self.is_exact:
             return None
+        # Two one-sided tests at half of alpha support a margin as wide as the farther end.
         farthest = max(map(abs, self.ci))
         if farthest == 0:
             return 0.0
@@ -255,6 +257,21 @@ class Comparison:
             self.seed_variance, self.segment_variance, self.num_seeds, self.df, self.level
         )
 
+    def standing_at(self, alpha: float, *, is_up: bool, is_corrected: bool) -> Standing:
+        """Read it as a verdict on the first cell; *different* takes precedence over *equal*.
+
+        Args:
+            alpha: Level.
+            is_up: True if more is better.
+            is_corrected: If true, Holm-adjusted p-values decide.
+        """
+        # Seeds beside the looks are shown, but decide nothing.
+        if not (self.looks or self.is_exact):
+            return "open"
+        if self.difference is not None and self.is_significant(alpha, is_corrected=is_corrected):
+            return "better" if (self.difference > 0) == is_up else "worse"
+        return "equal" if self.is_equal(alpha, is_corrected=is_corrected) else "open"
+
     def is_significant(self, alpha: float, *, is_corrected: bool) -> bool:
         """True if the sign of the difference is certain at level alpha, given training and test noise.
 
@@ -284,7 +301,7 @@ class Comparison:
         """Return all figures as JSON values, rounded to ten significant digits."""
         return {
             "difference": rounded(self.difference),
-            "ci": _rounded_ends(self.ci),
+            "ci": rounded_all(self.ci),
             "p": rounded(self.p),
             "p_holm": rounded(self.p_holm),
             "p_segments": rounded(self.p_segments),
@@ -298,7 +315,7 @@ class Comparison:
             "level": rounded(self.level),
             "basis": self.basis,
             "smallest_detectable": rounded(self.smallest_detectable),
-            "detectable_ci": _rounded_ends(self.detectable_ci),
+            "detectable_ci": rounded_all(self.detectable_ci),
             "looks": {number: rounded(look.p) for number, look in self.looks.items()},
             "seeds_more": self.seeds_more,
             "seeds_needed": self.seeds_needed,
@@ -332,5 +349,10 @@ def rounded(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(f"{value:.10g}")
 
 
-def _rounded_ends(ends: tuple[float, float] | None) -> list[float | None] | None:
-    return None if ends is None else [rounded(end) for end in ends]
+def rounded_all(value: Any) -> Any:
+    """Round every float in nested lists, tuples and mappings of JSON values."""
+    if isinstance(value, Mapping):
+        return {key: rounded_all(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded_all(part) for part in value]
+    return rounded(value) if isinstance(value, float) else value

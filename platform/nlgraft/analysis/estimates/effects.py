@@ -79,6 +79,7 @@ def contrasts(axes: Axes, cells: Sequence[Cell]) -> list[Contrast]:
         Main effects, then interactions of two, in the study's order; empty where no two factors are crossed,
         because the effects are then the comparisons with the baseline.
     """
+    # Effects of one factor are its comparisons with the baseline, which are tested already.
     if len(axes.levels) < 2:
         return []
     by_levels = {canonical_json(cell.levels): cell for cell in cells}

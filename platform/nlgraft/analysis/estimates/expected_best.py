@@ -29,7 +29,7 @@ import numpy as np
 
 from nlgraft.analysis.data.results import Results
 from nlgraft.analysis.data.trials import Array, CellResult, TrialResult
-from nlgraft.analysis.estimates.comparison import rounded
+from nlgraft.analysis.estimates.comparison import rounded_all
 
 RANDOM_SEED = 20261122
 _NUM_SAMPLES = 1000
@@ -66,14 +66,15 @@ class ExpectedBest:
 
     def to_json(self) -> dict[str, Any]:
         """Return the curve as JSON values, without times; entry n - 1 of each list is that of n trials."""
-        return {
-            **{name: [rounded(v) for v in getattr(self, name).tolist()] for name in ("mean", "low", "high")},
-            "on_new_seeds": None
-            if self.on_new_seeds is None
-            else [rounded(value) for value in self.on_new_seeds.tolist()],
+        document = {
+            "mean": self.mean.tolist(),
+            "low": self.low.tolist(),
+            "high": self.high.tolist(),
+            "on_new_seeds": None if self.on_new_seeds is None else self.on_new_seeds.tolist(),
             "without_value": self.num_without_value,
-            "steps_per_trial": rounded(self.steps_per_trial),
+            "steps_per_trial": self.steps_per_trial,
         }
+        return rounded_all(document)
 
 
 def expected_best(result: Results, cell: CellResult) -> ExpectedBest | None:
@@ -86,6 +87,7 @@ def expected_best(result: Results, cell: CellResult) -> ExpectedBest | None:
     ]
     if len(scores) < _FEW:
         return None
+    # Leaving failed trials out would make a search that fails often look cheap.
     values = np.array(scores + [min(scores)] * (len(ended) - len(scores)))
     seed_variance = _seed_variance(result, objective.metric)
     steps = [last for trial in ended if (last := _last_step(trial)) is not None]

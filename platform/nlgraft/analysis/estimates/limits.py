@@ -32,6 +32,7 @@ def limited(
         terms: Its cells.
         crowded: Fingerprints of the stages that shared their machine.
     """
+    # What config and data determine has no noise that seeds could show.
     if metric.is_fixed:
         return comparison
     if comparison.is_exact:  # seeds that tie by chance make nothing certain

@@ -50,6 +50,7 @@ def look_levels(looks: Sequence[int], level: float, prior_df: float = 0.0) -> li
         level: Level of all looks together.
         prior_df: Degrees of freedom of the prior of the variance.
     """
+    # One look needs no table, and keeps its p-value to the digit.
     if len(looks) == 1:
         return [level]
     later = math.exp(_shift(math.log(level), *_table(tuple(looks), round(prior_df * _STEPS), FIRST)))

@@ -104,6 +104,7 @@ def prior_of(studies: Iterable[StudyVariance], weight: float = _WEIGHT) -> Noise
     Returns:
         None without a study that varies.
     """
+    # Studies whose scores never vary would make the prior certain.
     varying = [study for study in studies if study.variance > 0 and study.df > 0]
     if not varying:
         return None

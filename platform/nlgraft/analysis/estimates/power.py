@@ -38,6 +38,7 @@ def power(
     few seeds weak.
     """
     estimated = seed_variance * _chi_squared(df)
+    # Seeds follow t, segments are so many that they follow the normal.
     t, z = stdtrit(df, 1 - level / 2), ndtri(1 - level / 2)
     limit = np.sqrt(t**2 * estimated / num_seeds + z**2 * segment_variance)
     scale = math.sqrt(seed_variance / num_seeds + segment_variance)

@@ -22,7 +22,7 @@ import numpy as np
 
 from nlgraft.analysis.data.results import Importance, Results
 from nlgraft.analysis.data.trials import CellResult
-from nlgraft.analysis.estimates.comparison import rounded
+from nlgraft.analysis.estimates.comparison import rounded_all
 from nlgraft.study.data.space import Domain
 
 MANY = 30
@@ -94,30 +94,27 @@ class CellSettings:
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as JSON values."""
-        return {
+        settings = [
+            {
+                "setting": setting.path,
+                "importance": setting.share,
+                "by_chance": setting.by_chance,
+                "stands_out": setting.stands_out,
+                "trials_without": setting.num_without,
+                "levels": [
+                    {"level": level.name, "trials": level.num_trials, "mean": level.mean, "best": level.best}
+                    for level in setting.levels
+                ],
+            }
+            for setting in self.settings
+        ]
+        document = {
             "trials": self.num_trials,
             "left_out": self.num_left_out,
             "caveats": list(self.caveats),
-            "settings": [
-                {
-                    "setting": setting.path,
-                    "importance": rounded(setting.share),
-                    "by_chance": rounded(setting.by_chance),
-                    "stands_out": setting.stands_out,
-                    "trials_without": setting.num_without,
-                    "levels": [
-                        {
-                            "level": level.name,
-                            "trials": level.num_trials,
-                            "mean": rounded(level.mean),
-                            "best": rounded(level.best),
-                        }
-                        for level in setting.levels
-                    ],
-                }
-                for setting in self.settings
-            ],
+            "settings": settings,
         }
+        return rounded_all(document)
 
 
 def searched_settings(result: Results, cell: CellResult) -> CellSettings | None:
@@ -166,6 +163,7 @@ def _shares(
     total = sum(importances.values())
     if importance is None or total <= 0:
         return {}, {}
+    # A fixed seed: a report that is made again shows the same figures.
     rng = np.random.default_rng(_RANDOM_SEED)
     values = np.array([value for _, value in tried])
     shuffled = [

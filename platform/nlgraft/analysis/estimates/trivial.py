@@ -64,6 +64,7 @@ def _of_classes(trial: TrialResult, split: str, name: str) -> Iterator[Trivial]:
     pairs = trial.segments.get(f"{split}/mcc", trial.segments.get(f"{split}/macro_f1"))
     if pairs is None:
         return
+    # The statistics of these metrics are the cells of the confusion matrix.
     num_classes = round(pairs.shape[1] ** 0.5)
     truth = pairs.sum(axis=0).reshape(num_classes, num_classes).sum(axis=1)
     predicted = np.zeros((num_classes, num_classes))

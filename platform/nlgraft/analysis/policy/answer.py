@@ -91,6 +91,7 @@ def judge(pairs: Pairs, entered: Step, lost_before: Collection[tuple[Arm, int]],
 
     if pairs.why_not:
         return verdict("DISCARD", pairs.why_not)
+    # A trial that failed for the first time gets another try before it counts.
     gone = {*pairs.diverged, *pairs.failed} - {*failed_now}
     alone = sorted(seed for arm, seed in gone if arm == "proposal" and ("kept", seed) not in gone)
     if alone:

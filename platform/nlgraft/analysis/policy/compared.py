@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Self
 
 from nlgraft.analysis.data.ledger import NoisePrior, Plan, Training, training_of
 from nlgraft.analysis.data.results import Results
-from nlgraft.analysis.data.trials import CellResult, Measured
+from nlgraft.analysis.data.trials import CellResult, cached_method
 from nlgraft.analysis.estimates.comparer import Comparer
 from nlgraft.analysis.estimates.comparison import Comparison, Standing
 from nlgraft.analysis.estimates.effects import Contrast, Effect, GainCurve, contrasts
@@ -29,6 +29,32 @@ from nlgraft.study.data.design import Cell, axes_of, gain_cells
 
 _SAMPLES_AT_LEVEL = 10
 """Resamples expected beyond a difference whose p-value just passes Holm's first step."""
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """A weighted sum of cells, which is a difference: of two cells, of two gains, or an effect.
+
+    Attributes:
+        metric: The metric that it is in the unit of.
+        a: Meaning of the positive weights.
+        b: Meaning of the negative weights.
+        terms: The cells with their weights.
+        null: The sum under the null hypothesis.
+        margin: Difference that the study declares too small to matter.
+    """
+
+    metric: str
+    a: str
+    b: str
+    terms: tuple[Term, ...]
+    null: float = 0.0
+    margin: float | None = None
+
+    @property
+    def labels(self) -> list[str]:
+        """Labels of the cells."""
+        return [term.cell.cell.label for term in self.terms]
 
 
 @dataclass(eq=False)
@@ -73,10 +99,8 @@ class ComparedResults(Results):
             NlgraftError: The system has no such metric.
             StudyError: The study has no such cell.
         """
-        question = Question(self._known(metric), (self.cell(a).cell.label, self.cell(b).cell.label))
-        if question not in self._judged:
-            self._judged[question] = self.judged(self._answer(question))
-        return self._judged[question]
+        question = Question(self._metric_named(metric), (self.cell(a).cell.label, self.cell(b).cell.label))
+        return self._judged(question)
 
     def effects(self, metric: str | None = None) -> list[Effect]:
         """Estimate the main effect of each level and the interactions of two.
@@ -91,11 +115,9 @@ class ComparedResults(Results):
         Raises:
             NlgraftError: The system has no such metric.
         """
-        metric = self._known(metric)
+        metric = self._metric_named(metric)
         all_contrasts = contrasts(axes_of(self.study), [cell.cell for cell in self.cells])
-        trials = [trial for cell in self.cells for trial in cell.measured(metric).values()]
-        self._comparer.prepare(metric, trials)
-        compared = [self._effect_compared(metric, contrast) for contrast in all_contrasts]
+        compared = [self._over_looks(self._weigh_effect(metric, contrast)) for contrast in all_contrasts]
         if self.is_corrected:
             compared = self._corrected(compared)
         return [
@@ -121,45 +143,54 @@ class ComparedResults(Results):
             for label, level_pairs in pairs.items()
         ]
 
-    def _effect_compared(self, metric: str, contrast: Contrast) -> Comparison:
-        terms = [Term(weight, self.cell(cell), metric) for weight, cell in contrast.terms]
-        test = partial(self._effect, metric, contrast)
-        plan = self._plan_of([cell.label for _, cell in contrast.terms], metric)
-        return self._limited(over_looks(plan, test, self.margin(metric)), terms)
+    def _weigh_question(self, question: Question) -> Weighted:
+        """Write a question as a weighted sum of cells."""
+        cells = map(self.cell, question.cells)
+        terms = tuple(map(Term, SIGNS, cells, question.metrics))
+        pairs = (question.cells[:2], question.cells[2:])
+        a, b = question.cells if len(terms) == 2 else map(" over ".join, pairs)
+        margin = self.margin(question.metric) if question.has_margin else None
+        return Weighted(question.metric, a, b, terms, question.null, margin)
 
-    def _effect(self, metric: str, contrast: Contrast, seeds: Sequence[int] | None = None) -> Comparison:
-        terms = [(weight, self.cell(cell).measured(metric, seeds)) for weight, cell in contrast.terms]
+    def _weigh_effect(self, metric: str, contrast: Contrast) -> Weighted:
+        """Write an effect as a weighted sum of cells."""
         base = "both effects added" if len(contrast.levels) > 1 else "the factor's baseline"
-        labels, sides = [cell.label for _, cell in contrast.terms], [trials for _, trials in terms]
-        test = partial(self._comparer.contrast, metric, contrast.label, base, terms)
-        return self._with_prior(test, metric, labels, sides)
+        terms = tuple(Term(weight, self.cell(cell), metric) for weight, cell in contrast.terms)
+        return Weighted(metric, contrast.label, base, terms, margin=self.margin(metric))
 
-    def _with_prior(
-        self,
-        test: Callable[..., Comparison],
-        metric: str,
-        labels: Sequence[str],
-        sides: Sequence[Mapping[int, Measured]],
-    ) -> Comparison:
-        """Compare cells with what earlier studies say of their noise, so far as it fits this study's."""
-        prior = self.prior_of(metric, labels)
+    def _over_looks(self, weighted: Weighted) -> Comparison:
+        """Compare at the looks of its cells."""
+        # Every trial at once: resamples are drawn once per metric, not once per pair.
+        for metric in {term.metric for term in weighted.terms}:
+            trials = [trial for cell in self.cells for trial in cell.measured(metric).values()]
+            self._comparer.prepare(metric, trials)
+        plan = self._plan_of(weighted.labels, weighted.metric)
+        compared = over_looks(plan, partial(self._over_seeds, weighted), weighted.margin)
+        return self._limited(compared, weighted.terms)
+
+    def _over_seeds(self, weighted: Weighted, seeds: Sequence[int] | None) -> Comparison:
+        """Compare over some seeds, or all finished ones, with what earlier studies say of their noise."""
+        metric, labels = weighted.metric, weighted.labels
+        sides = [(term.weight, term.cell.measured(term.metric, seeds)) for term in weighted.terms]
+        test = partial(self._comparer.contrast, metric, weighted.a, weighted.b, sides, weighted.null)
+        prior = (
+            self.prior_of(metric, labels) if {term.metric for term in weighted.terms} == {metric} else None
+        )
         kinds = paired_kinds([self.trainings[label] for label in labels]) if prior else None
         if prior is None or kinds is None:
             return test()
-        seeds = tuple(seed for seed in sides[0] if all(seed in side for side in sides))
-        key = (metric, kinds, seeds)
-        if key not in self._variances:
-            scores = {
-                cell.cell.label: {seed: trial.value for seed, trial in cell.measured(metric, seeds).items()}
-                for cell in self.cells
-            }
-            self._variances[key] = study_variance(self.trainings, scores, kinds)
-        usable = applicable(prior, self._variances[key], len(seeds))
+        common = tuple(seed for seed in sides[0][1] if all(seed in trials for _, trials in sides))
+        usable = applicable(prior, self._noise(metric, kinds, common), len(common))
         return replace(test(prior=usable), prior=prior, is_noisier=usable != prior)
 
-    @cached_property
-    def _variances(self) -> dict[Hashable, StudyVariance]:
-        return {}
+    @cached_method
+    def _noise(self, metric: str, kinds: tuple[str, str], seeds: tuple[int, ...]) -> StudyVariance:
+        """Pool the noise of the whole study."""
+        scores = {
+            cell.cell.label: {seed: trial.value for seed, trial in cell.measured(metric, seeds).items()}
+            for cell in self.cells
+        }
+        return study_variance(self.trainings, scores, kinds)
 
     @cached_property
     def trainings(self) -> dict[str, Training]:
@@ -172,37 +203,30 @@ class ComparedResults(Results):
         return [self._judge(claim) for claim in self._claims]
 
     def standing(self, comparison: Comparison) -> Standing:
-        """Read a comparison as a verdict on its first cell: a difference comes before its smallness."""
-        if not (comparison.looks or comparison.is_exact):
-            return "open"
-        alpha = self.study.analysis.alpha
-        if comparison.difference is None or not comparison.is_significant(
-            alpha, is_corrected=self.is_corrected
-        ):
-            return "equal" if self._is_equal(comparison) else "open"
+        """Read a comparison as a verdict on its first cell."""
         is_up = self.system.metrics[comparison.metric].direction == "maximize"
-        return "better" if (comparison.difference > 0) == is_up else "worse"
+        return comparison.standing_at(self.study.analysis.alpha, is_up=is_up, is_corrected=self.is_corrected)
 
     def judged(self, comparison: Comparison) -> Comparison:
         """Write the verdict into a comparison."""
-        return replace(
-            comparison, standing=self.standing(comparison), is_within_margin=self._is_equal(comparison)
-        )
-
-    def _is_equal(self, comparison: Comparison) -> bool:
-        return comparison.is_equal(self.study.analysis.alpha, is_corrected=self.is_corrected)
+        is_equal = comparison.is_equal(self.study.analysis.alpha, is_corrected=self.is_corrected)
+        return replace(comparison, standing=self.standing(comparison), is_within_margin=is_equal)
 
     def margin(self, metric: str) -> float | None:
         """The difference on a metric that the study declares too small to matter."""
         return self.study.analysis.margin.get(metric)
 
-    def _known(self, metric: str | None) -> str:
+    def _metric_named(self, metric: str | None) -> str:
         metric = self.main_metric if metric is None else metric
         if metric not in self.system.metrics:
             raise NlgraftError(
                 f"{self.system.path} has no metric '{metric}'. {nearest(metric, list(self.system.metrics))}"
             )
         return metric
+
+    @cached_method
+    def _judged(self, question: Question) -> Comparison:
+        return self.judged(self._answer(question))
 
     def _answer(self, question: Question) -> Comparison:
         """Answer a question as it is shown."""
@@ -211,6 +235,7 @@ class ComparedResults(Results):
     def _declared(self, question: Question) -> Comparison:
         """Answer a question by this study alone, with Holm's correction if it belongs to a family."""
         comparison = self._compared(question)
+        # The family may ask the same from the other side: the correction is shared, figures are not.
         if question.key in self._adjusted:
             adjusted = self._adjusted[question.key]
             return replace(
@@ -226,17 +251,9 @@ class ComparedResults(Results):
             return replace(comparison, notes=(*comparison.notes, note))
         return comparison
 
+    @cached_method
     def _compared(self, question: Question) -> Comparison:
-        if question not in self._answers:
-            # Every trial at once: resamples are drawn once per metric, not once per pair.
-            for metric in {*question.metrics}:
-                trials = [trial for cell in self.cells for trial in cell.measured(metric).values()]
-                self._comparer.prepare(metric, trials)
-            margin = self.margin(question.metric) if question.has_margin else None
-            plan = self._plan_of(question.cells, question.metric)
-            comparison = over_looks(plan, partial(self._tested, question), margin)
-            self._answers[question] = self._limited(comparison, self._terms(question))
-        return self._answers[question]
+        return self._over_looks(self._weigh_question(question))
 
     @cached_property
     def own_plan(self) -> Plan:
@@ -247,20 +264,12 @@ class ComparedResults(Results):
         """Say when a question about some cells is answered."""
         return self.own_plan
 
-    def _terms(self, question: Question) -> list[Term]:
-        """The question's cells with their weights and metrics."""
-        cells = map(self.cell, question.cells)
-        return [
-            Term(weight, cell, metric)
-            for weight, cell, metric in zip(SIGNS, cells, question.metrics, strict=False)
-        ]
-
     def _limited(self, comparison: Comparison, terms: Sequence[Term]) -> Comparison:
         """Leave open what no number of seeds can decide, and name the stages that were trained once."""
         metric = self.system.metrics[comparison.metric]
         comparison = limited(replace(comparison, unit=metric.unit), metric, terms, self.provenance.crowded)
-        is_blind = comparison.metric == self.main_metric and terms
-        if comparison.open_because or not is_blind or not all(self.unlearned(term.cell) for term in terms):
+        is_main = comparison.metric == self.main_metric
+        if comparison.open_because or not is_main or not all(self.unlearned(term.cell) for term in terms):
             return comparison
         which = "neither cell has" if len(terms) == 2 else "none of its cells has"
         return replace(comparison, open_because=f"{which} learned")
@@ -295,40 +304,6 @@ class ComparedResults(Results):
         by_cell = [stability(cell, main, self.metrics[main], floor) for cell in self.cells]
         return [examined for examined in by_cell if examined is not None]
 
-    def _tested(self, question: Question, seeds: Sequence[int] | None = None) -> Comparison:
-        """Compare over some seeds, or over all that have finished, as is asked again and again."""
-        key = (question, None if seeds is None else tuple(seeds))
-        if key not in self._tests:
-            self._tests[key] = self._test(question, seeds)
-        return self._tests[key]
-
-    @cached_property
-    def _tests(self) -> dict[tuple[Question, tuple[int, ...] | None], Comparison]:
-        return {}
-
-    def _test(self, question: Question, seeds: Sequence[int] | None) -> Comparison:
-        metric, null = question.metric, question.null
-        sides = zip(question.metrics, question.cells, strict=True)
-        measured = [self.cell(label).measured(name, seeds) for name, label in sides]
-        a, b = (
-            question.cells
-            if len(measured) == 2
-            else map(" over ".join, (question.cells[:2], question.cells[2:]))
-        )
-        terms = list(zip(SIGNS, measured, strict=False))
-        test = partial(self._comparer.contrast, metric, a, b, terms, null)
-        if question.second_metric is not None:
-            return test()
-        return self._with_prior(test, metric, question.cells, measured)
-
-    @cached_property
-    def _judged(self) -> dict[Question, Comparison]:
-        return {}
-
-    @cached_property
-    def _answers(self) -> dict[Question, Comparison]:
-        return {}
-
     @cached_property
     def samples(self) -> int:
         """Number of resamples: more than the study asks for where its family is large.
@@ -337,6 +312,7 @@ class ComparedResults(Results):
         """
         settings = self.study.analysis
         largest = max((len(family) for family in self._families), default=0)
+        # With too few resamples Holm could never reach alpha in a large family.
         return max(settings.samples, math.ceil(_SAMPLES_AT_LEVEL * largest / settings.alpha))
 
     @cached_property

@@ -21,8 +21,8 @@ from nlgraft.analysis.data.ledger import (
 )
 from nlgraft.analysis.data.trials import Measured
 from nlgraft.analysis.estimates.comparer import Comparer
-from nlgraft.analysis.estimates.comparison import Comparison, Standing, rounded
-from nlgraft.analysis.policy.planned import Test, over_looks, with_levels
+from nlgraft.analysis.estimates.comparison import Comparison, rounded
+from nlgraft.analysis.policy.planned import Test, by_rules, exploratory, over_looks
 from nlgraft.analysis.policy.rules import ALPHA, Rules, answered
 from nlgraft.basics.errors import DataError
 from nlgraft.basics.wording import timestamp
@@ -116,12 +116,12 @@ def compare_systems(
     segments = Segments.of(scored_lines([], references))
     past = History({}) if store is None else history(store, segments)
     past_rules = Rules(past.entries.values())
+    # The system with the fewest files sets the first look, which all pairs can then take.
     num_seeds = max(_FEWEST_SEEDS, min(len(system.lines) for system in read))
     own_plan = Plan(seeds=tuple(range(1, 4 * num_seeds + 1)), looks=(num_seeds, 2 * num_seeds, 4 * num_seeds))
     comparer = Comparer(samples=_SAMPLES, alpha=ALPHA)
     scores: list[SystemScores] = []
-    questions: list[LedgerQuestion] = []
-    terms: list[tuple[Plan, Test]] = []
+    asked: dict[tuple[str, str], tuple[LedgerQuestion, Plan, Test]] = {}
     for metric in metrics:
         base_scores, base_measured = base.scores(metric, references)
         scores.append(base_scores)
@@ -131,21 +131,19 @@ def compare_systems(
             plan = past_rules.plan(cells, own_plan)
             test = partial(_tested, comparer, metric, (system.name, measured), (base.name, base_measured))
             compared = over_looks(plan, test)
-            questions.append(
-                LedgerQuestion(
-                    metric=metric,
-                    cells=cells,
-                    labels=(system.name, base.name),
-                    signature=system_scores.signature,
-                    family=_FAMILY,
-                    seeds=compared.seeds,
-                    looks=compared.looks,
-                    difference=compared.difference,
-                    p=compared.p,
-                )
-            )
-            terms.append((plan, test))
             scores.append(replace(system_scores, comparison=compared))
+            question = LedgerQuestion(
+                metric=metric,
+                cells=cells,
+                labels=(system.name, base.name),
+                signature=system_scores.signature,
+                family=_FAMILY,
+                seeds=compared.seeds,
+                looks=compared.looks,
+                difference=compared.difference,
+                p=compared.p,
+            )
+            asked[metric, system.name] = question, plan, test
     if store is None:
         return [_without_verdict(system) for system in scores]
     name = f"compare with {Path(reference).name}"
@@ -162,12 +160,16 @@ def compare_systems(
         metrics=tuple(metrics),
         plan=own_plan,
         alpha=ALPHA,
-        asked=tuple(questions),
+        asked=tuple(question for question, _, _ in asked.values()),
         scores={system.digests[0]: dict(enumerate(decisive[system.name], start=1)) for system in read},
     )
     entry = answered(entry, past.entries.values())
     record(store, entry, past)
-    return _judged(scores, entry, Rules([*past.entries.values(), entry]), terms)
+    rules = Rules([*past.entries.values(), entry])
+    return [
+        _judged(system, entry, rules, *asked[system.metric, system.name]) if system.comparison else system
+        for system in scores
+    ]
 
 
 def _read(systems: Mapping[str, Sequence[str]], reference: str) -> tuple[list[str], list[_System]]:
@@ -217,39 +219,20 @@ def _tested(
 def _without_verdict(system: SystemScores) -> SystemScores:
     if system.comparison is None:
         return system
-    notes = (*system.comparison.notes, NO_LEDGER)
-    return replace(
-        system, comparison=replace(system.comparison, standing="open", basis="exploratory", notes=notes)
-    )
+    return replace(system, comparison=replace(exploratory(system.comparison, NO_LEDGER), standing="open"))
 
 
 def _judged(
-    scores: Sequence[SystemScores], entry: Entry, rules: Rules, terms: Sequence[tuple[Plan, Test]]
-) -> list[SystemScores]:
-    """Put in the ledger's answers, as for the cells of a study."""
-    size = (len(entry.asked), sum(question.p is not None for question in entry.asked))
-    questions = zip(entry.asked, terms, strict=True)
-    judged = []
-    for system in scores:
-        compared = system.comparison
-        if compared is None:
-            judged.append(system)
-            continue
-        question, (plan, test) = next(questions)
-        answer = rules.answer(entry, question)
-        standing: Standing = "open"
-        reason = answer.reason
-        if question.verdict == "significant":
-            standing = "better" if ((compared.difference or 0.0) > 0) == system.is_up else "worse"
-        if answer.basis == "exploratory":
-            compared = test(None)
-            reason = f"exploratory, no verdict: {reason}; compare it on test lines that nobody has scored"
-        else:
-            compared = replace(with_levels(compared, plan.looks, answer.level), p_holm=answer.p, family=size)
-        if answer.number > 1:
-            level = answer.share * entry.alpha
-            reason = f"declaration {answer.number} on these test lines, which has a level of {level:.2g}"
-        notes = (*compared.notes, *filter(None, [reason]))
-        compared = replace(compared, basis=answer.basis, standing=standing, notes=notes)
-        judged.append(replace(system, comparison=compared))
-    return judged
+    system: SystemScores, entry: Entry, rules: Rules, question: LedgerQuestion, plan: Plan, test: Test
+) -> SystemScores:
+    """Put in the ledger's answer, as for a cell of a study."""
+    assert system.comparison is not None
+    answer = rules.answer(entry, question)
+    if answer.basis == "exploratory":
+        advice = "compare it on test lines that nobody has scored"
+        compared = exploratory(test(None), f"exploratory, no verdict: {answer.reason}; {advice}")
+    else:
+        size = (len(entry.asked), sum(other.p is not None for other in entry.asked))
+        compared = by_rules(replace(system.comparison, family=size), answer, plan, entry.alpha)
+    standing = compared.standing_at(entry.alpha, is_up=system.is_up, is_corrected=True)
+    return replace(system, comparison=replace(compared, standing=standing))

@@ -1,4 +1,4 @@
-"""Comparisons at planned looks: each on its own seeds, with one p-value for the looks that were taken."""
+"""Comparisons at planned looks, each on its own seeds, and what the rules make of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from nlgraft.analysis.data.ledger import Look, Plan
 from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.estimates.looks import look_levels
-from nlgraft.analysis.policy.rules import p_of_looks
+from nlgraft.analysis.policy.rules import Answer, p_of_looks
 
 Test = Callable[[Sequence[int] | None], Comparison]
 """Compares over some seeds, or over all that have finished."""
@@ -69,3 +69,31 @@ def with_levels(comparison: Comparison, looks: Sequence[int], level: float) -> C
     last = max(comparison.looks, default=0)
     later = {look: look_level for look, look_level in levels.items() if look > last}
     return replace(comparison, level=levels.get(last, levels[looks[0]]), later_levels=later)
+
+
+def by_rules(comparison: Comparison, answer: Answer, plan: Plan, alpha: float) -> Comparison:
+    """Put the answer by the rules into a comparison.
+
+    Args:
+        comparison: The comparison at its looks.
+        answer: The answer.
+        plan: Seeds and looks of the question.
+        alpha: Level of its study.
+    """
+    notes = [answer.reason] if answer.reason else []
+    if answer.basis == "declared later":
+        level = answer.share * alpha
+        notes.append(f"declaration {answer.number} on these test lines, which has a level of {level:.2g}")
+    return replace(
+        with_levels(comparison, plan.looks, answer.level),
+        p_holm=answer.p,
+        p_equal_holm=answer.p_equal,
+        basis=answer.basis,
+        notes=(*comparison.notes, *notes),
+    )
+
+
+def exploratory(comparison: Comparison, note: str) -> Comparison:
+    """Mark a comparison as one without a verdict; the note says why, and what would give one."""
+    notes = () if comparison.difference is None else (note,)
+    return replace(comparison, basis="exploratory", notes=(*comparison.notes, *notes))

@@ -76,6 +76,7 @@ def p_of_gain(gains: Sequence[float] | Array, prior: NoisePrior | None) -> float
     taken = {}
     for look in LOOKS:
         if look <= len(gains):
+            # Decided by variances alone: a test that looked at means first would err more often.
             usable = prior if prior and is_like(prior, StudyVariance.of([gains[:look]])) else None
             estimate = moderated(gains[:look], usable)
             taken[look] = (estimate.p or 0.0) if estimate.difference > 0 else 1.0

@@ -24,17 +24,18 @@ from nlgraft.analysis.data.ledger import (
     history,
     record,
 )
-from nlgraft.analysis.data.loading import ScoredLines, scored_lines_of
+from nlgraft.analysis.data.loading import scored_segments
 from nlgraft.analysis.data.published_noise import published_noise
 from nlgraft.analysis.data.registration import SHOWN_DIGITS, Registration, register
+from nlgraft.analysis.data.trials import cached_method
 from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.estimates.effects import Contrast, Effect
 from nlgraft.analysis.estimates.noise_prior import paired_kinds, prior_from, published_prior
 from nlgraft.analysis.estimates.question import Question
-from nlgraft.analysis.policy.compared import ComparedResults
-from nlgraft.analysis.policy.planned import with_levels
+from nlgraft.analysis.policy.compared import ComparedResults, Weighted
+from nlgraft.analysis.policy.planned import by_rules, exploratory
 from nlgraft.analysis.policy.registered import Conformance, conformance_of
-from nlgraft.analysis.policy.rules import Answer, Rules, answered
+from nlgraft.analysis.policy.rules import Rules, answered
 from nlgraft.basics.errors import StoreError
 from nlgraft.basics.wording import timestamp
 from nlgraft.pipeline.fingerprint import dotted, fingerprint
@@ -121,6 +122,7 @@ class RecordedResults(ComparedResults):
             return None
         if (metric, kinds) not in self._fresh_priors:
             entries = self._past_of(metric).whole.values()
+            # A variant of this study shares its trials, so that its noise would be counted twice.
             others = [entry for entry in entries if entry.study != self.study.name]
             judged = dict.fromkeys(self._keys.values(), self.own_plan.seeds)
             prior = prior_from(others, metric, kinds, judged)
@@ -135,7 +137,7 @@ class RecordedResults(ComparedResults):
 
     def num_segments(self, metric: str) -> int:
         """Count what a metric is scored on: test lines or documents; 1 where the store does not hold them."""
-        return self._lines_of(metric).segments.num
+        return self._segments_of(metric).num
 
     @cached_property
     def _fresh_priors(self) -> dict[tuple[str, tuple[str, str]], NoisePrior | None]:
@@ -155,7 +157,7 @@ class RecordedResults(ComparedResults):
             DataError: Text cannot be read.
         """
         assert self.store is not None
-        return register(self, self.store, self._configs, self._lines_of(self.main_metric).segments)
+        return register(self, self.store, self._configs, self._segments_of(self.main_metric))
 
     def effects(self, metric: str | None = None) -> list[Effect]:
         """Estimate the effects as `ComparedResults.effects` does, judged over the ledger."""
@@ -165,62 +167,43 @@ class RecordedResults(ComparedResults):
         return [replace(effect, comparison=self._judged_effect(effect)) for effect in effects]
 
     def _judged_effect(self, effect: Effect) -> Comparison:
-        metric, contrast = effect.comparison.metric, effect.contrast
-        plain = partial(self._effect, metric, contrast)
-        return self.judged(self._answered(self._ledger_effect(effect), effect.comparison, plain))
+        weighted = self._weigh_effect(effect.comparison.metric, effect.contrast)
+        return self.judged(self._answered(self._ledger_effect(effect), effect.comparison, weighted))
 
     def _answer(self, question: Question) -> Comparison:
         compared = self._declared(question)
         if not self.analyses or compared.is_exact:
             return compared
-        plain = partial(self._plain, question)
-        return self._answered(self._ledger_question(question), compared, plain)
+        return self._answered(self._ledger_question(question), compared, self._weigh_question(question))
 
-    def _plain(self, question: Question) -> Comparison:
-        """Compare over all finished seeds, whatever the looks."""
-        margin = self.margin(question.metric) if question.has_margin else None
-        return self._limited(replace(self._tested(question), margin=margin), self._terms(question))
-
-    def _answered(
-        self, question: LedgerQuestion, compared: Comparison, plain: Callable[[], Comparison]
-    ) -> Comparison:
+    def _answered(self, question: LedgerQuestion, compared: Comparison, weighted: Weighted) -> Comparison:
         """Put the answer by the rules in the place of the study's own."""
-        analysis = next(
-            (candidate for candidate in self.analyses.values() if question.hypothesis in candidate.questions),
-            None,
-        )
+        hypothesis = question.hypothesis
+        analysis = next((each for each in self.analyses.values() if hypothesis in each.questions), None)
         if analysis is None:
-            return self._exploratory(plain(), "the study does not declare it")
-        answer = analysis.rules.answer(analysis.entry, analysis.questions[question.hypothesis])
+            return self._exploratory(weighted, "the study does not declare it")
+        answer = analysis.rules.answer(analysis.entry, analysis.questions[hypothesis])
         if answer.basis == "exploratory":
-            return self._exploratory(plain(), answer.reason)
+            return self._exploratory(weighted, answer.reason)
         plan = analysis.rules.plan(question.cells, self.own_plan)
-        compared = with_levels(compared, plan.looks, answer.level)
-        notes = (*compared.notes, *self._notes(question, analysis, answer))
-        return replace(
-            compared, p_holm=answer.p, p_equal_holm=answer.p_equal, basis=answer.basis, notes=notes
-        )
+        compared = by_rules(compared, answer, plan, analysis.entry.alpha)
+        if set(question.cells) & self._renewed:
+            note = "its text or the code of its stages is not that of an earlier analysis"
+            compared = replace(compared, notes=(*compared.notes, note))
+        return compared
 
-    def _exploratory(self, compared: Comparison, reason: str) -> Comparison:
-        if compared.difference is None:
-            return replace(compared, basis="exploratory")
-        note = f"exploratory, no verdict: {reason}; declare it on test lines that nobody has scored: "
-        return replace(compared, basis="exploratory", notes=(*compared.notes, note + self._command))
+    def _exploratory(self, weighted: Weighted, reason: str) -> Comparison:
+        """Compare over all finished seeds, whatever the looks."""
+        compared = replace(self._over_seeds(weighted, None), margin=weighted.margin)
+        advice = f"declare it on test lines that nobody has scored: {self._command}"
+        note = f"exploratory, no verdict: {reason}; {advice}"
+        return exploratory(self._limited(compared, weighted.terms), note)
 
     @cached_property
     def _command(self) -> str:
         """The command that would declare the study's questions on fresh test lines."""
         texts = [path for path, _ in dotted(self.study.data) if path.rpartition(".")[2].startswith("test")]
         return f"nlgraft register {self.study.name} data.{next(iter(texts), 'test')}=..."
-
-    def _notes(self, question: LedgerQuestion, analysis: Analysis, answer: Answer) -> list[str]:
-        notes = [answer.reason] if answer.reason else []
-        if answer.basis == "declared later":
-            level = answer.share * analysis.entry.alpha
-            notes.append(f"declaration {answer.number} on these test lines, which has a level of {level:.2g}")
-        if set(question.cells) & self._renewed:
-            notes.append("its text or the code of its stages is not that of an earlier analysis")
-        return notes
 
     @cached_property
     def _renewed(self) -> set[str]:
@@ -239,6 +222,7 @@ class RecordedResults(ComparedResults):
         entry = answered(entry, past.entries.values())
         try:
             record(self.store, entry, past)
+        # A store that is read only can still be reported on; the report says that it was not entered.
         except (OSError, StoreError) as error:
             return Analysis(entry, past, str(error))
         return Analysis(entry, past)
@@ -249,11 +233,12 @@ class RecordedResults(ComparedResults):
         families = self._families_of(dict.fromkeys([main, *(question.metric for question in self._claimed)]))
         by_segments: dict[Segments, list[LedgerQuestion]] = {}
         for name, questions in families.items():
-            segments = self._lines_of(main if name == "claims" else name).segments
+            segments = self._segments_of(main if name == "claims" else name)
             by_segments.setdefault(segments, []).extend(
                 self._ledger_question(question, name) for question in questions
             )
-        on_main = by_segments.setdefault(self._lines_of(main).segments, [])
+        # A study whose families are empty enters its main lines as well, since their scores are shown.
+        on_main = by_segments.setdefault(self._segments_of(main), [])
         on_main += [self._ledger_effect(effect, f"{EFFECTS}{main}") for effect in super().effects()]
         on_main += self._shown_beside(on_main)
         return [self._entry(segments, entry_questions) for segments, entry_questions in by_segments.items()]
@@ -277,13 +262,13 @@ class RecordedResults(ComparedResults):
     def _entry(self, segments: Segments, entry_questions: Iterable[LedgerQuestion]) -> Entry:
         questions = tuple(entry_questions)
         keys, main = self._keys, self.main_metric
-        is_main = self._lines_of(main).segments == segments
+        is_main = self._segments_of(main) == segments
         deciding = main if is_main else questions[0].metric
         scored = [
             name
             for name, metric in self.system.metrics.items()
             if metric.split is not None and not metric.is_time and name in self.metrics
-            if self._lines_of(name).segments == segments
+            if self._segments_of(name) == segments
         ]
         return Entry(
             version=VERSION,
@@ -347,6 +332,7 @@ class RecordedResults(ComparedResults):
         for cell in self.cells if scores else ():
             values = {seed: score.value for seed, score in cell.measured(main).items()}
             config = self._configs[cell.cell.label]
+            # The same settings come first: their scores are the likeliest to be the same question.
             alike = sorted(scores, key=lambda seen: seen[2] != config)
             # One score may tie by chance, between cells of unlike settings.
             same = (
@@ -400,40 +386,30 @@ class RecordedResults(ComparedResults):
 
     def _past_of(self, metric: str) -> History:
         """The entries on the segments of a metric before these results entered."""
-        if self.store is None:
-            return History({})
-        lines = self._lines_of(metric)
-        if lines.segments not in self._histories:
-            self._histories[lines.segments] = history(self.store, lines.segments, lines.legacy)
-        return self._histories[lines.segments]
+        return self._history(self._segments_of(metric))
 
-    @cached_property
-    def _histories(self) -> dict[Segments, History]:
-        return {}
+    @cached_method
+    def _history(self, segments: Segments) -> History:
+        return History({}) if self.store is None else history(self.store, segments)
 
     def _rules_of(self, metric: str) -> Rules:
         """The rules on the segments of a metric before these results entered."""
-        segments = self._lines_of(metric).segments
-        if segments not in self._replayed:
-            self._replayed[segments] = Rules(self._past_of(metric).entries.values())
-        return self._replayed[segments]
+        return self._rules(self._segments_of(metric))
 
-    @cached_property
-    def _replayed(self) -> dict[Segments, Rules]:
-        return {}
+    @cached_method
+    def _rules(self, segments: Segments) -> Rules:
+        return Rules(self._history(segments).entries.values())
 
-    def _lines_of(self, metric: str) -> ScoredLines:
+    def _segments_of(self, metric: str) -> Segments:
         """Describe what a metric is scored on."""
         split = self.system.metrics[metric].split or self.system.metrics[self.main_metric].split or "test"
         place = metric.partition("/")[0] if self.system.metrics[metric].split else split
-        if (place, split) not in self._lines:
-            finished = [cell.finished[0] for cell in self.cells if cell.finished]
-            self._lines[place, split] = scored_lines_of(finished, (place, split), self.study.data)
-        return self._lines[place, split]
+        return self._segments(place, split)
 
-    @cached_property
-    def _lines(self) -> dict[tuple[str, str], ScoredLines]:
-        return {}
+    @cached_method
+    def _segments(self, place: str, split: str) -> Segments:
+        finished = [cell.finished[0] for cell in self.cells if cell.finished]
+        return scored_segments(finished, (place, split), self.study.data)
 
 
 def _num_same(scores: Mapping[int, float], others: Mapping[int, float]) -> int:

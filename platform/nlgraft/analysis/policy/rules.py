@@ -20,7 +20,6 @@ from functools import cached_property
 from typing import Literal
 
 from nlgraft.analysis.data.ledger import (
-    VERSION,
     Basis,
     Entry,
     Hypothesis,
@@ -100,71 +99,81 @@ def corrected(family: Sequence[Either], level: float, alpha: float) -> list[Eith
 
 
 @dataclass
+class DeclaredQuestion:
+    """A question that was declared before anything of it was seen.
+
+    Attributes:
+        plan: When it is answered.
+        margin: Difference too small to matter; None without one.
+        prior: Noise of earlier studies.
+        looks: Answers by number of seeds; the first answer at a look is the answer.
+        is_certain: True if its answer needs no test; then it does not count.
+        is_judged: False if no verdict may rest on it, whatever its p-value.
+    """
+
+    plan: Plan
+    margin: float | None = None
+    prior: NoisePrior | None = None
+    looks: dict[int, Look] = field(default_factory=dict)
+    is_certain: bool = False
+    is_judged: bool = True
+
+    @property
+    def either(self) -> Either:
+        """The p-values with which it counts in its family."""
+        if self.is_certain:
+            return None, None
+        return open_as_one(p_of_looks(self.plan, self.looks, self.prior), self.margin)
+
+    def take(self, answers: LedgerQuestion) -> None:
+        """Take the answers at looks that were not taken before."""
+        # What never varied may vary with the next seed.
+        self.is_certain, self.is_judged = answers.is_certain, answers.is_judged
+        for number, look in answers.oriented_looks.items():
+            if number in self.plan.looks:
+                has_margin = answers.equal_margin == self.margin
+                self.looks.setdefault(number, look if has_margin else replace(look, p_equal=None))
+
+
+@dataclass
 class Declaration:
     """Families of questions that were declared before anything of them was seen.
 
     Attributes:
         entry: The entry that declared them.
-        families: Questions by the name of their family.
-        plans: When each question is answered.
-        margins: Margins of the questions that have one.
-        priors: Noise of earlier studies, of the questions that know it.
-        looks: Answers by question and number of seeds; the first answer at a look is the answer.
-        certain: Questions whose answer needs no test, and which do not count.
-        unjudged: Questions on which no verdict may rest, whatever their p-value.
+        questions: The questions.
+        families: Their hypotheses by the name of the family.
     """
 
     entry: Entry
-    families: Mapping[str, Sequence[Hypothesis]]
-    plans: Mapping[Hypothesis, Plan]
-    margins: Mapping[Hypothesis, float] = field(default_factory=dict)
-    priors: Mapping[Hypothesis, NoisePrior | None] = field(default_factory=dict)
-    looks: dict[Hypothesis, dict[int, Look]] = field(default_factory=dict)
-    certain: set[Hypothesis] = field(default_factory=set)
-    unjudged: set[Hypothesis] = field(default_factory=set)
+    questions: dict[Hypothesis, DeclaredQuestion] = field(default_factory=dict)
+    families: dict[str, list[Hypothesis]] = field(default_factory=dict)
 
     @cached_property
     def holm(self) -> dict[Hypothesis, Either]:
         """p-values after Holm; a question that is not answered yet counts as 1."""
         adjusted = {}
-        for questions in self.families.values():
-            pairs = corrected([self._either(question) for question in questions], 1.0, 1.0)
-            adjusted |= dict(zip(questions, pairs, strict=True))
+        for family in self.families.values():
+            pairs = holm_either([self.questions[hypothesis].either for hypothesis in family])
+            adjusted |= dict(zip(family, pairs, strict=True))
         return adjusted
 
-    def _either(self, question: Hypothesis) -> Either:
-        if question in self.certain:
-            return None, None
-        looks = self.looks.get(question, {})
-        pair = p_of_looks(self.plans[question], looks, self.priors.get(question))
-        return open_as_one(pair, self.margins.get(question))
+    def take(self, answers: LedgerQuestion) -> None:
+        """Take answers to one of its questions."""
+        self.__dict__.pop("holm", None)
+        self.questions[answers.hypothesis].take(answers)
 
     def is_decided(self, level: float) -> bool:
         """True if every question is, one with a margin in both ways: else an error is still possible."""
+        are_judged = all(question.is_judged for question in self.questions.values())
         is_low = all(max(p or 0.0, equal or 0.0) <= level for p, equal in self.holm.values())
-        return bool(self.families) and is_low and not self.unjudged
+        return bool(self.questions) and is_low and are_judged
 
-    def num_open(self, question: Hypothesis, level: float) -> int:
+    def num_open(self, hypothesis: Hypothesis, level: float) -> int:
         """Count the open questions of a question's family; at least 1."""
-        family = next(questions for questions in self.families.values() if question in questions)
+        family = next(members for members in self.families.values() if hypothesis in members)
         pairs = [self.holm[member] for member in family]
         return max(1, sum(p is not None and max(p, equal or 0.0) > level for p, equal in pairs))
-
-    def take(self, question: Hypothesis, answers: LedgerQuestion) -> None:
-        """Take the answers at looks that were not taken before."""
-        self.__dict__.pop("holm", None)
-        self.certain.discard(question)  # what never varied may vary with the next seed
-        if answers.is_certain:
-            self.certain.add(question)
-        has_margin = answers.equal_margin == self.margins.get(question)
-        for number, look in answers.oriented_looks.items():
-            taken_looks = self.looks.setdefault(question, {})
-            if number in self.plans[question].looks and number not in taken_looks:
-                taken_looks[number] = look if has_margin else Look(difference=look.difference, p=look.p)
-        if answers.is_judged:
-            self.unjudged.discard(question)
-        else:
-            self.unjudged.add(question)
 
 
 class Rules:
@@ -199,12 +208,13 @@ class Rules:
 
     def add(self, entry: Entry) -> None:
         """Take the next entry into account."""
+        # What declared nothing and showed nothing can have led to no question.
         if not entry.has_shown:
             return
         self._levels = []
-        if entry.version < VERSION or isinstance(entry.plan, str):
-            # What an older version asked of these lines has been declared, and is not asked again.
-            self.declarations.append(Declaration(entry, {}, {}))
+        if isinstance(entry.plan, str):
+            # What version 0.1 asked, of whatever lines, is the first declaration, and is not asked again.
+            self.declarations = self.declarations or [Declaration(entry)]
             return
         for question in entry.asked:
             self._priors.setdefault(question.compared, question.prior)
@@ -215,9 +225,10 @@ class Rules:
             if (index := self._declared.get(question.hypothesis)) is not None and not self._is_other(
                 question
             ):
-                self.declarations[index].take(question.hypothesis, question)
+                self.declarations[index].take(question)
             if question.signature is not None:
                 self._signatures.setdefault(question.metric, question.signature)
+        # Cells of one study are seen together, so that arms keep the seeds of their baseline.
         plan = self.plan([entry.baseline], entry.plan)
         for cell in entry.cells:
             self.seen.setdefault(cell, plan)
@@ -235,23 +246,25 @@ class Rules:
         number, level = index + 1, self.levels[index]
         share = level / entry.alpha
         open_level = level / declaration.num_open(question.hypothesis, level)
-        if question.hypothesis in declaration.certain:
-            return Answer(basis, 0.0, None, open_level, share, number)
-        looks = declaration.looks.get(question.hypothesis, {})
-        if not looks or not question.looks:
-            plan = declaration.plans[question.hypothesis]
-            reason = f"{plan.looks[0]} seeds were declared, and not all have finished in its cells"
-            return Answer(basis, None, None, open_level, share, number, reason)
-        if looks[max(looks)].difference * question.oriented_looks[max(question.looks)].difference < 0:
-            reason = f"an earlier report, at {max(looks)} seeds, shows a difference of the other sign"
-            return Answer(basis, None, None, open_level, share, number, reason)
+        declared = declaration.questions[question.hypothesis]
+        answer = Answer(basis, None, None, open_level, share, number)
+        if declared.is_certain:
+            return replace(answer, p=0.0)
+        if not declared.looks or not question.looks:
+            reason = f"{declared.plan.looks[0]} seeds were declared, and not all have finished in its cells"
+            return replace(answer, reason=reason)
+        last = max(declared.looks)
+        if declared.looks[last].difference * question.oriented_looks[max(question.looks)].difference < 0:
+            reason = f"an earlier report, at {last} seeds, shows a difference of the other sign"
+            return replace(answer, reason=reason)
         p, p_equal = declaration.holm[question.hypothesis]
-        reason, margin = "", declaration.margins.get(question.hypothesis, math.inf)
+        margin = math.inf if declared.margin is None else declared.margin
         if question.equal_margin is not None and margin > question.equal_margin:
             # What is within the declared margin is within a wider one, not within a narrower.
-            p_equal, reason = None, "the margin was not declared before results were seen"
+            p_equal = None
+            answer = replace(answer, reason="the margin was not declared before results were seen")
         scaled = [None if p_value is None else min(1.0, p_value / share) for p_value in (p, p_equal)]
-        return Answer(basis, scaled[0], scaled[1], open_level, share, number, reason)
+        return replace(answer, p=scaled[0], p_equal=scaled[1])
 
     @property
     def levels(self) -> list[float]:
@@ -262,6 +275,7 @@ class Rules:
         rest = max(ALPHA, self.declarations[0].entry.alpha) - first
         passed_on = 0.0
         for index, declaration in enumerate(self.declarations):
+            # 1 / (k (k + 1)) sums to one: however many declarations follow, something is left for each.
             budget = passed_on + (rest / (index * (index + 1)) if index else first)
             self._levels.append(min(budget, declaration.entry.alpha))
             passed_on = budget if declaration.is_decided(self._levels[-1]) else 0.0
@@ -269,22 +283,17 @@ class Rules:
 
     def _declare(self, entry: Entry, own_plan: Plan) -> Collection[Hypothesis]:
         """Declare the questions of an entry that are fresh, and return them."""
-        families: dict[str, list[Hypothesis]] = {}
-        plans: dict[Hypothesis, Plan] = {}
-        margins: dict[Hypothesis, float] = {}
-        priors: dict[Hypothesis, NoisePrior | None] = {}
+        declaration = Declaration(entry)
         for question in self.fresh(entry):
             hypothesis = question.hypothesis
-            if hypothesis not in plans:
-                families.setdefault(question.family or "", []).append(hypothesis)
-                plans[hypothesis] = self.plan(question.cells, own_plan)
-                priors[hypothesis] = self._priors[question.compared]
-                if question.equal_margin is not None:
-                    margins[hypothesis] = question.equal_margin
-        if families:
-            self._declared |= dict.fromkeys(plans, len(self.declarations))
-            self.declarations.append(Declaration(entry, families, plans, margins, priors))
-        return plans
+            if hypothesis not in declaration.questions:
+                declaration.families.setdefault(question.family or "", []).append(hypothesis)
+                plan, prior = self.plan(question.cells, own_plan), self._priors[question.compared]
+                declaration.questions[hypothesis] = DeclaredQuestion(plan, question.equal_margin, prior)
+        if declaration.questions:
+            self._declared |= dict.fromkeys(declaration.questions, len(self.declarations))
+            self.declarations.append(declaration)
+        return declaration.questions
 
     def fresh(self, entry: Entry) -> list[LedgerQuestion]:
         """List the questions of an entry that may be declared now: nothing of them has been seen."""
@@ -308,7 +317,9 @@ class Rules:
         if question.metric not in self._metrics:
             # A metric that nobody has seen, of all pairs that a declaration asked about.
             return any(
-                pairs >= self._pairs(declaration) for declaration in self.declarations if declaration.families
+                pairs >= self._pairs(declaration)
+                for declaration in self.declarations
+                if declaration.questions
             )
         # One arm that nobody has seen, against a baseline that was declared before anything was.
         return (
@@ -320,7 +331,7 @@ class Rules:
     @staticmethod
     def _pairs(declaration: Declaration) -> set[tuple[str, ...]]:
         metric = declaration.entry.metrics[0]
-        return {tuple(sorted(question[3])) for question in declaration.plans if question[0] == metric}
+        return {tuple(sorted(question[3])) for question in declaration.questions if question[0] == metric}
 
     def _why_exploratory(self, question: LedgerQuestion) -> str:
         if question.family is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nlgraft.analysis.data.ledger import VERSION, Entry, LedgerQuestion, Plan, history, record
-from nlgraft.analysis.data.loading import load_dev_trial, scored_lines_of
+from nlgraft.analysis.data.loading import load_dev_trial, scored_segments
 from nlgraft.analysis.policy.answer import Gain
 from nlgraft.basics.wording import timestamp
 from nlgraft.pipeline.store import ArtifactStore
@@ -39,14 +39,14 @@ def enter_seen(pair: Study, variant: str, gain: Gain, store: ArtifactStore) -> N
         is_judged=False,
         difference=gain.mean if objective.direction == "maximize" else -gain.mean,
     )
-    lines = scored_lines_of([load_dev_trial(pair, kept, gain.seeds[0], store)], ["dev"], pair.data)
+    segments = scored_segments([load_dev_trial(pair, kept, gain.seeds[0], store)], ["dev"], pair.data)
     entry = Entry(
         version=VERSION,
         time=timestamp(),
         study=pair.name.removesuffix("-stream"),
         variant=variant,
         system=pair.system,
-        segments=lines.segments,
+        segments=segments,
         baseline=keys[kept.label],
         cells=tuple(keys.values()),
         metrics=tuple(dict.fromkeys([objective.metric, *scored])),
@@ -55,4 +55,4 @@ def enter_seen(pair: Study, variant: str, gain: Gain, store: ArtifactStore) -> N
         asked=(question,),
         configs={keys[cell.label]: cell_key(pair, cell, {}) for cell in (kept, proposal)},
     )
-    record(store, entry, history(store, lines.segments))
+    record(store, entry, history(store, segments))

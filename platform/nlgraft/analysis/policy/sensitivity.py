@@ -191,7 +191,7 @@ def _with_scores(
             signatures = {} if measured.signature is None else {metric: measured.signature}
             record = replace(trial.record, metrics={**metrics, metric: measured.value}, signatures=signatures)
             segments = {} if measured.segments is None else {metric: measured.segments}
-            trials.append(replace(trial, record=record, segments=segments, derived={}, _measured={}))
+            trials.append(replace(trial, record=record, segments=segments, derived={}))
         cells.append(replace(cell, trials=tuple(trials)))
     return replace(result, cells=tuple(cells), store=None)
 

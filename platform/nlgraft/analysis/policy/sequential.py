@@ -54,7 +54,7 @@ class SequentialResults(RecordedResults):
         """
         granted: dict[str, int] = {}
         for question in self._seed_questions:
-            answer = self.judged(self._answer(question))
+            answer = self._judged(question)
             if answer.standing != "open" or answer.open_because or not answer.later_levels:
                 continue
             following = min(answer.later_levels)
@@ -81,6 +81,7 @@ class SequentialResults(RecordedResults):
         for look, following in itertools.pairwise(self.run_looks):
             view = self._up_to(granted)
             due = {cell.cell.label for cell in view.cells if granted[cell.cell.label] == look}
+            # A crashed seed may be run again: no cell is stopped on seeds that are not all there.
             due -= {cell.cell.label for cell in view.cells if cell.state != "finished"}
             chances = view._chances()
             reasons |= {label: _why_settled(label, chances) for label in due}

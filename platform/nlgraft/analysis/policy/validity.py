@@ -1,38 +1,84 @@
-"""How a study's design behaves: error rates, coverage and power, by simulation.
+"""How a study's design behaves when it is run as declared: error rates, coverage and power, by simulation.
 
 Variances are those of the study's comparisons with the baseline, averaged; before it ran, a difference
 between two cells has deviation 1 over seeds and the test set adds nothing, so that effects are in units of
-that deviation.
+that deviation. Scores of seeds are normal and independent between cells; tests, looks and corrections are
+those of reports.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from nlgraft.analysis.data.ledger import Look, NoisePrior, Plan
 from nlgraft.analysis.data.trials import Array
 from nlgraft.analysis.estimates.looks import look_levels
+from nlgraft.analysis.estimates.noise_prior import StudyVariance, applicable, moderated
 from nlgraft.analysis.estimates.power import smallest_detectable
 from nlgraft.analysis.estimates.question import SIGNS
+from nlgraft.analysis.estimates.resampling import open_as_one
 from nlgraft.analysis.policy.compared import ComparedResults
-from nlgraft.analysis.policy.departures import (
-    Course,
-    Departure,
-    Design,
-    Outcome,
-    Rate,
-    outcomes,
-    run_as_declared,
-)
-from nlgraft.analysis.policy.rules import FIRST
+from nlgraft.analysis.policy.rules import FIRST, corrected, p_of_looks
 from nlgraft.study.data.claim import claims_of
-from nlgraft.study.data.study import Study
 
+RANDOM_SEED = 20261122
+_EFFECTS = (0.5, 1.0, 1.5, 2.0)
+"""Sizes of the simulated effect, in units of the detectable one."""
 _FEW = 2
-_FALL = 20.0
+_LEAST = 1e-9
+_Z = 1.96
+
+
+@dataclass(frozen=True)
+class Design:
+    """What a simulation needs to know of a study.
+
+    Attributes:
+        weights: Weights of the cells in each comparison, shape (comparisons, cells), the baseline first.
+        looks: Numbers of seeds at which results are tested.
+        num_seeds: Seeds of the study.
+        alpha: Level.
+        is_corrected: True with Holm's correction.
+        seed_variance: Variance between the seeds' differences of two cells.
+        segment_variance: Variance of the difference of two cells from the choice of segments.
+        is_assumed: True if the variances are assumed.
+        has_margin: True if the study declares a difference too small to matter, which is not simulated.
+        prior: Noise of earlier studies.
+    """
+
+    weights: Array
+    looks: tuple[int, ...]
+    num_seeds: int
+    alpha: float
+    is_corrected: bool
+    seed_variance: float
+    segment_variance: float
+    is_assumed: bool
+    has_margin: bool = False
+    prior: NoisePrior | None = None
+
+    @property
+    def run_looks(self) -> list[int]:
+        """The looks that a run takes by itself."""
+        return [look for look in self.looks if look <= self.num_seeds] or [self.looks[0]]
+
+    def scores(self, rng: np.random.Generator) -> Array:
+        """Draw scores where nothing differs, shape (cells, seeds of the last look)."""
+        num_cells = self.weights.shape[1]
+        # The variances are those of a difference between two cells; each cell carries half of them.
+        seed_deviation = math.sqrt(max(self.seed_variance, _LEAST * self.segment_variance) / 2)
+        of_segments = math.sqrt(self.segment_variance / 2) * rng.standard_normal((num_cells, 1))
+        return seed_deviation * rng.standard_normal((num_cells, self.run_looks[-1])) + of_segments
+
+    def with_effect(self, scores: Array, effect: float) -> Array:
+        """Raise the scores of one cell of the first comparison, not of the baseline."""
+        changed = 1 + int(np.flatnonzero(self.weights[0, 1:])[0])
+        return scores + effect * (np.arange(len(scores)) == changed)[:, None]
 
 
 @dataclass(frozen=True)
@@ -41,74 +87,66 @@ class Validity:
 
     Attributes:
         design: The design.
-        num_simulations: Number of simulated studies of each kind.
+        num_simulations: Number of simulated studies.
+        familywise: Share of studies without any effect in which some comparison is significant.
         single: Share of all comparisons, in studies without any effect, that are significant.
+        coverage: Share of intervals that contain the true difference.
         power: Share of studies that find an effect of one cell of the first comparison, by its size.
         detectable: The size that is meant to be found in four of five studies.
         mean_seeds: Seeds per comparison on average, without any effect.
-        outcomes: What happens to the study as declared, and in other courses of events.
     """
 
     design: Design
     num_simulations: int
+    familywise: float
     single: float
+    coverage: float
     power: dict[float, float]
     detectable: float
     mean_seeds: float
-    outcomes: tuple[Outcome, ...]
-
-    @property
-    def familywise(self) -> float:
-        """Share of studies, as declared and without any effect, in which some comparison is significant."""
-        return self.outcomes[0].errs["file"].value
-
-    @property
-    def coverage(self) -> float:
-        """Share of intervals of the study as declared that contain the true difference."""
-        assert self.outcomes[0].coverage is not None
-        return self.outcomes[0].coverage.value
 
     @property
     def notes(self) -> list[str]:
-        """What the simulation leaves out, and reasons why the design can decide nothing."""
-        design = self.design
-        notes = []
-        if design.has_margin:
-            notes.append(
-                "the margin is not simulated: with it a difference is found a little less often, and how "
-                "often cells are called equal is not estimated"
-            )
-        if design.fall == 0:
-            notes.append(
-                "collapsed seeds lose nothing here: no cell scores better than a trivial output, so train "
-                "longer before you rely on this simulation"
-            )
-        return notes
+        """What the simulation leaves out."""
+        if not self.design.has_margin:
+            return []
+        return [
+            "the margin is not simulated: with it a difference is found a little less often, and how often "
+            "cells are called equal is not estimated"
+        ]
+
+    def error_of(self, share: float) -> float:
+        """Half of the 95 % interval of Agresti and Coull (1998), which is not zero for shares of 0 and 1."""
+        total = self.num_simulations + _Z**2
+        middle = (share * self.num_simulations + _Z**2 / 2) / total
+        return _Z * math.sqrt(middle * (1 - middle) / total)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the rates as JSON values."""
-        num = self.num_simulations
-        return {
-            "comparisons": len(self.design.weights),
-            "is_corrected": self.design.is_corrected,
-            "looks": list(self.design.looks),
-            "alpha": self.design.alpha,
-            "seed_variance": self.design.seed_variance,
-            "segment_variance": self.design.segment_variance,
-            "is_assumed": self.design.is_assumed,
-            "prior": None if self.design.prior is None else asdict(self.design.prior),
-            "fall": self.design.fall,
-            "simulations": num,
+        """Return the rates as JSON values, each with the error of the simulation."""
+        design = self.design
+        rates = {
             "familywise_error": self.familywise,
             "single_error": self.single,
             "coverage": self.coverage,
+        }
+        return {
+            "comparisons": len(design.weights),
+            "is_corrected": design.is_corrected,
+            "looks": list(design.looks),
+            "alpha": design.alpha,
+            "seed_variance": design.seed_variance,
+            "segment_variance": design.segment_variance,
+            "is_assumed": design.is_assumed,
+            "prior": None if design.prior is None else asdict(design.prior),
+            "simulations": self.num_simulations,
+            **rates,
+            "errors": {name: self.error_of(rate) for name, rate in rates.items()},
             "power": [
-                {"effect": effect, "power": power, "error": Rate(power, num).error}
+                {"effect": effect, "power": power, "error": self.error_of(power)}
                 for effect, power in self.power.items()
             ],
             "detectable": self.detectable,
             "mean_seeds": self.mean_seeds,
-            "outcomes": [outcome.to_json() for outcome in self.outcomes],
             "notes": self.notes,
         }
 
@@ -139,80 +177,107 @@ def design_of(result: ComparedResults) -> Design:
         seed_variance=float(seed_variance),
         segment_variance=float(segment_variance),
         is_assumed=not variances and prior is None,
-        fall=_fall(result) if variances else _FALL,
         has_margin=bool(study.analysis.margin),
         prior=prior,
     )
 
 
-def estimate_validity(design: Design, num_simulations: int, departure: Departure | None = None) -> Validity:
+def _weights(result: ComparedResults) -> Array:
+    """Weights of the cells in the comparisons of the main family, each once."""
+    base, *arms = [cell.cell.label for cell in result.cells]
+    pairs = [(arm, base) for arm in arms] if result.study.analysis.family == "all_cells" else []
+    # A simulated cell has one metric, so claims between two (worse_metric) cannot be asked of it.
+    claimed = [
+        tuple(result.cell(text).cell.label for text in claim.cells)
+        for claim in claims_of(result.study)
+        if claim.worse_metric is None
+    ]
+    comparisons = {
+        frozenset(labels) if len(labels) == _FEW else labels: labels for labels in [*pairs, *claimed]
+    }
+    weights = np.zeros((len(comparisons), len(result.cells)))
+    places = {label: place for place, label in enumerate([base, *arms])}
+    for row, labels in zip(weights, comparisons.values(), strict=True):
+        for sign, label in zip(SIGNS, labels, strict=False):
+            row[places[label]] += sign
+    return weights
+
+
+def estimate_validity(design: Design, num_simulations: int) -> Validity:
     """Simulate studies of a design without an effect, and with effects of several sizes.
 
     Args:
         design: The design.
         num_simulations: Number of simulated studies of each kind.
-        departure: How far they depart from what is declared; None if they do not.
 
     Raises:
         ValueError: The design has no comparison, fewer than two seeds, or scores that do not vary.
     """
-    if not len(design.weights) or design.num_seeds < _FEW:
+    num_comparisons = len(design.weights)
+    if not num_comparisons or design.num_seeds < _FEW:
         raise ValueError("nothing to simulate: give at least two cells and two seeds")
     if design.seed_variance + design.segment_variance == 0:
         raise ValueError("nothing to simulate: the scores of the main metric do not vary")
+    detectable = _detectable(design)
+    effects = [factor * detectable for factor in _EFFECTS]
+    rng = np.random.default_rng(RANDOM_SEED)
+    shape = (num_simulations, num_comparisons)
+    are_decided, are_covered, seeds = np.zeros(shape, bool), np.zeros(shape, bool), np.zeros(shape)
+    finds = np.zeros((num_simulations, len(effects)), bool)
+    for index in range(num_simulations):
+        scores = design.scores(rng)
+        for look, are_significant, p_values in _looks_at(design, scores):
+            seeds[index, ~are_decided[index]] = look
+            are_decided[index] |= are_significant
+            are_covered[index] = p_values > design.alpha
+        for place, effect in enumerate(effects):
+            looks = _looks_at(design, design.with_effect(scores, effect))
+            finds[index, place] = any(are_significant[0] for _, are_significant, _ in looks)
+    return Validity(
+        design=design,
+        num_simulations=num_simulations,
+        familywise=float(are_decided.any(axis=1).mean()),
+        single=float(are_decided.mean()),
+        coverage=float(are_covered.mean()),
+        power=dict(zip(effects, map(float, finds.mean(axis=0)), strict=True)),
+        detectable=detectable,
+        mean_seeds=float(seeds.mean()),
+    )
+
+
+def _detectable(design: Design) -> float:
+    """Compute the difference that the run's last look detects, at the level of the smallest p-value."""
     level = FIRST * design.alpha / len(design.weights)  # the rules correct, whatever the file says
     prior_df = design.prior.df if design.prior else 0.0
     levels = dict(zip(design.looks, look_levels(design.looks, level, prior_df), strict=True))
     last = design.run_looks[-1]
-    detectable = smallest_detectable(
-        design.seed_variance, design.segment_variance, last, prior_df + last - 1, levels.get(last, level)
-    )
-    declared = run_as_declared(
-        design,
-        num_simulations,
-        [factor * detectable for factor in (1.0, 0.5, 1.5, 2.0)],
-        Course("as declared", "run once, as declared"),
-    )
-    others = [] if departure is None else outcomes(design, num_simulations, detectable, departure)
-    return Validity(
-        design,
-        num_simulations,
-        declared.single,
-        dict(sorted(declared.power.items())),
-        detectable,
-        declared.mean_seeds,
-        (declared.outcome, *others),
-    )
+    noise = (design.seed_variance, design.segment_variance, last)
+    return smallest_detectable(*noise, prior_df + last - 1, levels[last])
 
 
-def _fall(result: ComparedResults) -> float:
-    """Distance from the best mean to a trivial score: of a trivial output, else 0, or twice the loss."""
-    name = result.main_metric
-    means = [mean for cell in result.cells if (mean := cell.mean(name)) is not None]
-    if result.system.metrics[name].direction == "minimize":
-        return abs(min(means))
-    floor = result.trivial.value if result.trivial is not None else 0.0
-    return max(0.0, max(means) - floor)
+def _looks_at(design: Design, scores: Array) -> Iterator[tuple[int, Array, Array]]:
+    """Test the comparisons at one look after the other, as the first report of a store does.
 
+    Args:
+        design: The design.
+        scores: Score of each cell and seed, shape (cells, seeds).
 
-def _weights(result: ComparedResults) -> Array:
-    """Weights of the cells in the comparisons of the main family."""
-    labels = [cell.cell.label for cell in result.cells]
-    comparisons = _comparisons(result, result.study, labels)
-    weights = np.zeros((len(comparisons), len(labels)))
-    for row, cells in zip(weights, comparisons, strict=True):
-        for sign, label in zip(SIGNS, cells, strict=False):
-            row[labels.index(label)] += sign
-    return weights
-
-
-def _comparisons(result: ComparedResults, study: Study, labels: Sequence[str]) -> list[tuple[str, ...]]:
-    pairs = [(label, labels[0]) for label in labels[1:]] if study.analysis.family == "all_cells" else []
-    # a simulated cell has one metric, so claims between two (worse_metric) cannot be asked of it
-    claimed = [
-        tuple(result.cell(text).cell.label for text in claim.cells)
-        for claim in claims_of(study)
-        if claim.worse_metric is None
-    ]
-    comparisons = [*pairs, *claimed]
-    return list({frozenset(cells) if len(cells) == _FEW else cells: cells for cells in comparisons}.values())
+    Yields:
+        The look; which comparisons are significant over the looks so far, and their p-values at this look
+        alone, both of shape (comparisons,).
+    """
+    plan = Plan(seeds=tuple(range(design.looks[-1])), looks=design.looks)
+    taken: list[dict[int, Look]] = [{} for _ in design.weights]
+    for number in design.run_looks:
+        noise = StudyVariance.of(scores[1:, :number] - scores[0, :number])
+        prior = design.prior and applicable(design.prior, noise, number)
+        for weights, looks in zip(design.weights, taken, strict=True):
+            scale = float(np.abs(weights).sum()) / 2  # 2 where two differences are compared
+            scaled = prior and replace(prior, variance=scale * prior.variance)
+            estimate = moderated(weights @ scores[:, :number], scaled)
+            estimate = replace(estimate, segment_variance=scale * design.segment_variance)
+            looks[number] = Look(difference=estimate.difference, p=estimate.p)
+        family = [open_as_one(p_of_looks(plan, looks, design.prior), None) for looks in taken]
+        adjusted = corrected(family, FIRST * design.alpha, design.alpha)
+        are_significant = np.array([p is not None and p <= design.alpha for p, _ in adjusted])
+        yield number, are_significant, np.array([looks[number].p for looks in taken], dtype=float)

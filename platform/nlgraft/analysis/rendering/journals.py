@@ -12,8 +12,8 @@ from nlgraft.analysis.data.ledger import Entry, LedgerQuestion
 from nlgraft.analysis.data.registration import Registration
 from nlgraft.analysis.data.stream import BASELINE, Proposal, Stream
 from nlgraft.analysis.policy.answer import first_gain, gain_again
-from nlgraft.analysis.policy.deviations import claim_text
 from nlgraft.analysis.policy.recorded import Analysis, RecordedResults
+from nlgraft.analysis.policy.registered import claim_text
 from nlgraft.analysis.rendering.typesetting import (
     NOTHING,
     Row,

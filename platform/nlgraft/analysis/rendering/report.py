@@ -79,7 +79,7 @@ def _html(result: RecordedResults) -> str:
     from nlgraft.analysis.rendering import drawing, figures  # load matplotlib, which takes .3 s
 
     drawings = defaultdict(list, {kind: draw(result, drawing.PAGE) for kind, draw in figures.KINDS.items()})
-    return _template("report.html.j2").render(
+    return template("report.html.j2").render(
         _facts(result),
         drawings=drawings,
         wide=figures.WIDE,
@@ -92,11 +92,12 @@ def _html(result: RecordedResults) -> str:
 
 def html_table(table: typesetting.Table, caption: str) -> str:
     """Render one table as HTML, without a page around it."""
-    macros: Any = _template("table.html.j2").module
+    macros: Any = template("table.html.j2").module
     return macros.show(table, caption)
 
 
-def _template(name: str) -> jinja2.Template:
+def template(name: str) -> jinja2.Template:
+    """Load a template of this folder; HTML is escaped, of Markdown what is put in is made inert."""
     import jinja2  # which Python's callers need not pay for
 
     is_html = name.endswith(".html.j2")
@@ -199,7 +200,7 @@ def comparison_frame(result: RecordedResults) -> pd.DataFrame:
 
 
 _FORMATS: dict[str, tuple[str, Callable[[RecordedResults], str]]] = {
-    "md": ("report.md", lambda result: _template("report.md.j2").render(_facts(result))),
+    "md": ("report.md", lambda result: template("report.md.j2").render(_facts(result))),
     "html": ("report.html", _html),
     "latex": ("report.tex", lambda result: latex_tables(result, sections(result))),
     "csv": ("comparison.csv", lambda result: _csv(comparison_frame(result))),
