@@ -105,17 +105,16 @@ def forest_plot(result: ComparedResults, style: Style = PAGE) -> list[Drawing]:
             axes.plot([middle], [row], marker="o", markersize=6, color=color)
             axes.text(0, row - 0.45 / num_lines, name, transform=axes.get_yaxis_transform(), va="bottom")
         axes.axvline(0, color=soft, linewidth=1)
-        band = ""
+        unit = result.system.metrics[main].unit
+        label = [f"{main} minus that of {result.baseline.cell.label} ({unit})"]
         if (margin := result.margin(main)) is not None:
             axes.axvspan(-margin, margin, color=equal, alpha=0.15, linewidth=0)
-            band = f"; band: margin of {margin:g}"
+            label.append(f"band: margin of {margin:g}")
         if any(comparison.scope == "segments" for comparison in rows.values()):
-            band += "; dotted: one seed, nothing is decided"
+            label.append("dotted: one seed, nothing is decided")
         axes.set_yticks([])
         axes.set_ylim(len(rows) - 0.5, -1)
-        unit = result.system.metrics[main].unit
-        label = f"{main} minus that of {result.baseline.cell.label} ({unit}){band}"
-        axes.set_xlabel(fill(label, _LINE_WIDTH))
+        axes.set_xlabel("\n".join(label))
         return [Drawing(f"Differences from the baseline on {main}", figure, style)]
 
 
