@@ -53,7 +53,6 @@ ROOMS: dict[str, list[str]] = {
     "nn/generation.py": [
         "unit/nn/test_generation.py",
         "unit/nn/test_decoder_state.py",
-        "unit/embedding_transfer/test_positions.py",
         "invariants/test_decoding_switches.py",
     ],
 }

@@ -261,11 +261,14 @@ def study_of_the_merge() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def examined(house: Path) -> dict[str, Any]:
+def examined(house: Path, empty_database: Path) -> dict[str, Any]:
     """Of each study what is found before and after it runs in the copy, by its name."""
     studies = [study_of_the_system(), study_of_the_merge()]
     for entry in studies:
-        entry["study"]["storage"] = {"path": str(house / entry["study"]["name"])}
+        store = house / entry["study"]["name"]
+        store.mkdir()
+        shutil.copy(empty_database, store / "mlflow.db")
+        entry["study"]["storage"] = {"path": str(store)}
     (house / "studies.json").write_text(json.dumps(studies), "utf-8")
     done = run_in(house, str(EXAMINED), str(house / "studies.json"))
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]

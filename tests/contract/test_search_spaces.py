@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib.util
 import os
@@ -11,7 +12,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-from ruamel.yaml import YAML
 
 from nlgraft.basics.errors import StudyError
 from nlgraft.nn.model_config import SIZES, ArchitectureConfig
@@ -19,6 +19,7 @@ from nlgraft.stages import kind_checks
 from nlgraft.study.data.claim import claims_of
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
+from nlgraft.study.reading import documents
 from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system_import import load_system
 from nlgraft.text.corpus_config import ConlangConfig
@@ -38,9 +39,9 @@ def _read(path: Path, *overrides: str) -> Study:
     return Study.from_yaml(path, overrides=overrides, environ=environ)
 
 
-@pytest.fixture(scope="module")
-def _one_text_for_many_studies() -> Iterator[None]:
-    """Studies have much of their constructed text in common; the beginning of it is made, and once."""
+@pytest.fixture(scope="module", autouse=True)
+def _each_file_and_text_once() -> Iterator[None]:
+    """A study is parsed once for its scales; of constructed text the beginning is made, for all studies."""
     generate = kind_checks.generate
 
     @functools.cache
@@ -49,6 +50,9 @@ def _one_text_for_many_studies() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kind_checks, "generate", beginning)
+        read = functools.cache(documents.read_file)
+        # A study is applied to its document in place.
+        patch.setattr(documents, "read_file", lambda path: copy.deepcopy(read(path)))
         yield
 
 
@@ -91,7 +95,6 @@ def test_further_scales_of_a_shipped_study_validate(path: Path) -> None:
         assert cells(_read(path, f"@{scale}"))
 
 
-@pytest.mark.usefixtures("_one_text_for_many_studies")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_shipped_study_plans_at_tiny(path: Path) -> None:
     _skip_without_its_files(path)
@@ -186,10 +189,10 @@ def test_an_editor_with_the_schema_of_the_system_accepts_every_study_and_sees_mi
     schema = Study.json_schema("trainables.embedding_transfer")
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
-    documents = {path.name: YAML(typ="safe").load(path) for path in ROOT.glob("search_spaces/*/*.yaml")}
+    written = {path.name: documents.read_file(path).values for path in FILES}
     studies = {
         name: document
-        for name, document in documents.items()
+        for name, document in written.items()
         if document["system"] == "trainables.embedding_transfer"
     }
     assert {

@@ -7,14 +7,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
-from nlgraft.export.description import LaterFunction
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.public import Study
-from trainables.multi_source.graph import LAST_SENTENCE
 
 ROOT = Path(__file__).parents[2]
 CHOOSES_CODE = {
@@ -59,7 +56,7 @@ def call(program: list[str], folder: Path, *arguments: str) -> subprocess.Comple
     ("arguments", "code", "shown"),
     [
         (["compare", "one", "two", "--ref", "one"], 0, "bleu"),
-        (["translate", "."], 2, "keep_last_sentence"),
+        (["translate", "."], 2, "later"),
     ],
 )
 def test_a_file_of_the_working_directory_never_stands_for_a_package(
@@ -93,7 +90,3 @@ def test_a_store_of_somebody_else_brings_no_system(program: list[str], planted: 
     assert done.returncode == 2
     assert "no module 'helper'" in done.stderr
     assert not [*planted.glob("ran_*")]
-
-
-def test_what_the_systems_that_come_along_do_to_translations_can_be_exported() -> None:
-    assert LAST_SENTENCE.run in get_args(LaterFunction)

@@ -13,7 +13,6 @@ from nlgraft.stages.config_parts import (
     MaskedLMConfig,
     PhaseConfig,
     ScoreConfig,
-    SystemConfig,
     UpstreamPhaseConfig,
     VectorsConfig,
     defaulting,
@@ -310,7 +309,7 @@ class TransferConfig(StrictConfig):
     independent_encoder has a first phase of its own instead."""
 
 
-class Config(SystemConfig):
+class Config(StrictConfig):
     """A trial: pretrain on domain A, exchange the vocabulary, finetune and test on domain B."""
 
     READ_WHEN: ClassVar[ReadWhen] = READ_WHEN

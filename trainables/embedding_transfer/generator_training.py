@@ -209,8 +209,10 @@ class FrozenModel(nn.Module, ABC):
             table of input embeddings.
         sides: Name of the table that each perturbed side reads.
         max_tokens: Maximum length for which it has positions, without begin and end; None: unlimited.
+        can_predict: False without a pretrained prediction head, for which L_p is undefined.
     """
 
+    can_predict: bool = True
     tables: Mapping[str, Sequence[str]]
     sides: Mapping[str, str]
     max_tokens: int | None
@@ -271,7 +273,7 @@ class FrozenMaskedLM(FrozenModel):
         tensors = sorted(f"model.{name}" for name in model.vocabulary_tensors)
         # the table of input embeddings comes first
         self.tables = {SIDE: sorted(tensors, key=lambda name: names[name] is not model.input_table)}
-        self.max_tokens = model.max_tokens
+        self.max_tokens, self.can_predict = model.max_tokens, model.can_predict
 
     def states(self, batch: MaskedBatch) -> Mapping[str, Tensor]:
         """Compute the states of the lines, [B, T, D]."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.run.exchange_stages import write_plans
 from nlgraft.stages.run.seq2seq_stages import masked_spans, table_sizes, training_task
 from nlgraft.stages.run.text_stages import read_encoded
+from nlgraft.text.files import read_json, write_json
 from nlgraft.text.tokenizers import EOS
 from nlgraft.training.loop import train
 from nlgraft.training.masked_lm_training import read_masked_lm
@@ -60,8 +61,7 @@ def train_generator(context: StageContext) -> None:
     """Train and write a generator for each table that the perturbed sides read."""
     settings, inputs = GENERATOR.read(context)
     assert context.seed is not None
-    body, has_prediction = _read_body(settings, inputs)
-    body = body.to(context.device)
+    body = _read_body(settings, inputs).to(context.device)
     generators = {
         table: EmbeddingGenerator(settings.kind, body.table(table).shape[1], scale=settings.scale)
         for table in body.tables
@@ -70,7 +70,7 @@ def train_generator(context: StageContext) -> None:
         settings.distillation_lambda,
         settings.train.label_smoothing,
         settings.train.smoothing_kind,
-        has_prediction=has_prediction,
+        has_prediction=body.can_predict,
     )
     sides = {
         side: ChangedSide(load_vocabulary(inputs.tokenizers[side]), settings.rates[side], table, settings.cap)
@@ -82,7 +82,7 @@ def train_generator(context: StageContext) -> None:
     outcome = train(
         Training(GeneratorModel(body, generators), objective, data, settings.train),
         context,
-        evaluate=_evaluation(objective, dev, context.device),
+        evaluate=lambda model: _dev_losses(model, objective, dev, context.device),
         save=write_generators,
     )
     assert outcome.best_value is not None
@@ -95,17 +95,17 @@ def train_generator(context: StageContext) -> None:
     write_metrics(context.directory, scores)
 
 
-def _read_body(settings: GeneratorSettings, inputs: GeneratorInputs[Path]) -> tuple[FrozenModel, bool]:
-    """Read the pretrained model, and whether it has a prediction head: without one L_d is the only loss."""
+def _read_body(settings: GeneratorSettings, inputs: GeneratorInputs[Path]) -> FrozenModel:
     if settings.masking is None:
-        return FrozenSeq2Seq(read_model(inputs.model), [*settings.rates]), True
-    model = read_masked_lm(inputs.model)
+        return FrozenSeq2Seq(read_model(inputs.model), [*settings.rates])
+    model = FrozenMaskedLM(read_masked_lm(inputs.model))
+    # Without a prediction head L_d is the only loss.
     if not model.can_predict and not settings.distillation_lambda:
         raise DataError(
             "upstream.checkpoint has no prediction head, so generators can be trained by distillation only, "
             "but generator.distillation_lambda is 0: set it above 0, or use avg_eg or another checkpoint"
         )
-    return FrozenMaskedLM(model), model.can_predict
+    return model
 
 
 def _data(
@@ -137,22 +137,16 @@ def _data(
     return ChangedPairs(encoded, view, batch_tokens, sides, seed=seed, max_tokens=max_tokens)
 
 
-def _evaluation(
-    objective: GeneratorObjective, dev: ChangedData, device: str
-) -> Callable[[Any], Mapping[str, float]]:
-    """Return a function that computes ``generator/dev_*`` of a model on perturbed text: losses per token."""
-
-    def evaluate(model: nn.Module) -> dict[str, float]:
-        sums: dict[str, float] = {}
-        tokens = 0
-        for batch in dev.in_order():
-            loss = objective(model, batch.to(device))
-            tokens += loss.num_tokens
-            for name, value in {"loss": loss.loss_sum, **loss.terms}.items():
-                sums[name] = sums.get(name, 0.0) + float(value)
-        return {f"generator/dev_{name}": total / tokens for name, total in sums.items()}
-
-    return evaluate
+def _dev_losses(model: Any, objective: GeneratorObjective, dev: ChangedData, device: str) -> dict[str, float]:
+    """Compute ``generator/dev_*``: losses per token of perturbed text."""
+    sums = defaultdict[str, float](float)
+    tokens = 0
+    for batch in dev.in_order():
+        loss = objective(model, batch.to(device))
+        tokens += loss.num_tokens
+        for name, value in {"loss": loss.loss_sum, **loss.terms}.items():
+            sums[name] += float(value)
+    return {f"generator/dev_{name}": total / tokens for name, total in sums.items()}
 
 
 def write_generators(model: GeneratorModel, directory: Path) -> None:
@@ -163,12 +157,12 @@ def write_generators(model: GeneratorModel, directory: Path) -> None:
         assert isinstance(generator, EmbeddingGenerator)
         width = model.body.table(table).shape[1]
         described[table] = {"kind": generator.kind, "d_model": width, "scale": generator.scale}
-    (directory / GENERATOR_DESCRIPTION).write_text(json.dumps(described, indent=1) + "\n", "utf-8")
+    write_json(directory / GENERATOR_DESCRIPTION, described)
 
 
 def read_generators(directory: Path) -> dict[str, EmbeddingGenerator]:
     """Read generators by table; a table shared by both sides is filed under the decoder."""
-    described = json.loads((directory / GENERATOR_DESCRIPTION).read_text("utf-8"))
+    described = read_json(directory / GENERATOR_DESCRIPTION)
     generators = {table: EmbeddingGenerator(**settings) for table, settings in described.items()}
     holder = nn.Module()
     holder.generators = nn.ModuleDict(generators)

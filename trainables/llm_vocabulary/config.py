@@ -6,12 +6,17 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field
 
 from nlgraft.basics.errors import DataError
 from nlgraft.basics.strict_config import Condition, ReadWhen, StrictConfig
 from nlgraft.nn.model_config import LlamaConfig
-from nlgraft.stages.config_parts import SystemConfig, UpstreamSeed, VectorsConfig
+from nlgraft.stages.config_parts import (
+    PretrainedConfig,
+    UpstreamSeed,
+    VectorsConfig,
+    unmeasured,
+)
 from nlgraft.text.corpus_config import TestedTextConfig, TextConfig, requires
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.tokenizer_config import LEAST_BYTE_TOKENS, ByteTokenizerConfig
@@ -54,27 +59,14 @@ class DataConfig(StrictConfig):
     other domains, or with a checkpoint the old one."""
 
 
-class ModelConfig(StrictConfig):
+class ModelConfig(PretrainedConfig):
     """A causal language model of transformers: a checkpoint, or one that is trained from scratch."""
 
     checkpoint: InputPathOrName | None = None
     """Hub name or local directory of a Llama, Qwen, Gemma, Mistral, Phi or GPT-2 type checkpoint with its
     tokenizer."""
-    revision: str | None = None
-    """Commit, tag or branch of a hub name; null: its main branch."""
     model: LlamaConfig | None = None
     """Sizes of a model that is trained from scratch instead of a checkpoint; null: the checkpoint."""
-
-    @model_validator(mode="after")
-    def _is_one_of_both(self) -> ModelConfig:
-        if (self.checkpoint is None) == (self.model is None):
-            state = "both given" if self.model is not None else "both missing"
-            raise ValueError(
-                f"checkpoint and model are {state}: name a checkpoint, or describe a model to train"
-            )
-        if self.model is not None and self.revision is not None:
-            raise ValueError("revision is given with model, which has none: it belongs to a checkpoint")
-        return self
 
 
 class CausalLMConfig(ModelConfig):
@@ -87,14 +79,13 @@ class CausalLMConfig(ModelConfig):
     """Predicted tokens of a sequence of packed lines in training, and longest context in scoring, where each
     line stands by itself and a longer one is read in several windows. Nothing is cut."""
 
-    @model_validator(mode="after")
-    def _has_one_tokenizer(self) -> CausalLMConfig:
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
         if (self.model is None) != (self.tokenizer is None):
-            raise ValueError(
+            yield (
                 "tokenizer is that of a model trained from scratch: give it with model, and leave it out "
                 "with checkpoint, which brings its own"
             )
-        return self
 
 
 class PackedTrainConfig(TrainConfig):
@@ -111,32 +102,29 @@ class PackedTrainConfig(TrainConfig):
     batch_tokens: int | None = Field(default=None, ge=1)
     """Tokens of a batch, ends of lines included: a coarser vocabulary reads more text in as many steps."""
 
-
-def _measured(train: PackedTrainConfig) -> PackedTrainConfig:
-    if train.best_metric not in ("dev/loss", "dev/bits_per_byte"):
-        raise ValueError(f"best_metric is {train.best_metric!r}; measured are dev/loss and dev/bits_per_byte")
-    return train
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
+        yield from unmeasured(self, "dev/loss", "dev/bits_per_byte", where="")
 
 
 class UpstreamConfig(UpstreamSeed):
     """Pretraining of a model from scratch."""
 
-    train: Annotated[PackedTrainConfig, AfterValidator(_measured)] = PackedTrainConfig()
+    train: PackedTrainConfig = PackedTrainConfig()
     """Duration, learning rate and selection of the result."""
 
 
 class DonorConfig(ModelConfig):
     """A model that has new tokens, in whose space they are compared with shared ones."""
 
-    train: Annotated[PackedTrainConfig, AfterValidator(_measured)] | None = None
+    train: PackedTrainConfig | None = None
     """Training of ``model`` on downstream text in the new vocabulary; null with a checkpoint, of which the
     tokens are used that the new vocabulary has. No measure of the trial's training counts this one."""
 
-    @model_validator(mode="after")
-    def _is_trained_from_scratch(self) -> DonorConfig:
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
         if (self.model is None) != (self.train is None):
-            raise ValueError("train is that of model: give both, or a checkpoint alone")
-        return self
+            yield "train is that of model: give both, or a checkpoint alone"
 
 
 class VocabularyConfig(StrictConfig):
@@ -169,17 +157,15 @@ class LoraConfig(StrictConfig):
     alpha: int = Field(default=16, ge=1)
     """The change is scaled by alpha over rank."""
 
-    @model_validator(mode="after")
-    def _is_installed(self) -> LoraConfig:
+    def _problems(self) -> Iterator[str]:
         if find_spec("peft") is None:
-            raise ValueError("peft is not installed: pip install 'nlgraft[peft]', or set lora to null")
-        return self
+            yield "peft is not installed: pip install 'nlgraft[peft]', or set lora to null"
 
 
 class TrainingConfig(StrictConfig):
     """Training of the model with its new vocabulary on downstream text."""
 
-    train: Annotated[PackedTrainConfig, AfterValidator(_measured)] = PackedTrainConfig()
+    train: PackedTrainConfig = PackedTrainConfig()
     """Duration, learning rate and selection of the result."""
     new_rows_first_steps: int = Field(default=0, ge=0)
     """Number of first steps that train only the rows of new tokens; as many as ``train`` has: nothing else
@@ -193,20 +179,18 @@ class TrainingConfig(StrictConfig):
     """If true, the model with its old vocabulary is trained likewise, so that a trial reports when it has
     caught up with that; trials with the same seed share this training."""
 
-    @model_validator(mode="after")
-    def _phases_agree(self) -> TrainingConfig:
+    def _problems(self) -> Iterator[str]:
         if self.lora is not None and self.new_rows_first_steps:
-            raise ValueError(
+            yield (
                 f"new_rows_first_steps is {self.new_rows_first_steps}, but with lora new rows and adapters "
                 "learn together: set it to 0, or lora to null"
             )
-        return self
 
 
 _NEW: Condition = {"vocabulary.change": WITH_NEW_ROWS}
 
 
-class Config(SystemConfig):
+class Config(StrictConfig):
     """A trial: pretrained model, changed vocabulary, further training, scores in bits per byte."""
 
     READ_WHEN: ClassVar[ReadWhen] = {

@@ -18,7 +18,7 @@ from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.nn.modes import seeded, synchronize
 from nlgraft.nn.transformers_lms import TransformersCausalLM, fresh_llama, load_causal_lm
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.run.text_stages import read_encoded, text_of
+from nlgraft.stages.run.text_stages import read_encoded
 from nlgraft.stages.run.training_task import (
     KEPT,
     TrainingTask,
@@ -212,7 +212,7 @@ def _evaluate(
 
 def lines_of(corpus: Path, split: str) -> list[str]:
     """Read the lines of a split."""
-    return text_of(read_corpus(corpus / split), [TEXT])
+    return read_corpus(corpus / split).text(TEXT)
 
 
 def bytes_of(corpus: Path, split: str) -> IntArray:
@@ -344,7 +344,7 @@ def catch_up(context: StageContext) -> None:
     """Find when the new vocabulary's bits per byte were as low as the best with the old one."""
     _, inputs = CATCH_UP.read(context)
     reference = read_metrics(inputs.reference)["dev/bits_per_byte"]["value"]
-    curves = json.loads((inputs.trained / CURVES_FILE).read_text("utf-8"))["dev/bits_per_byte"]
+    curves = read_json(inputs.trained / CURVES_FILE)["dev/bits_per_byte"]
     train_s = read_metrics(inputs.trained)["train_s"]["value"]
     reached = [step for step, value, _ in curves if value <= reference]
     last_step = curves[-1][0]

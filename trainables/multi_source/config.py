@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from nlgraft.basics.strict_config import GIVEN, Condition, ReadWhen, StrictConfig, as_read
 from nlgraft.nn.model_config import (
@@ -18,16 +18,15 @@ from nlgraft.nn.model_config import (
     Segments,
 )
 from nlgraft.stages.config_parts import (
+    DevLossTrainConfig,
     PhaseConfig,
     ScoreConfig,
-    SystemConfig,
     UpstreamSeed,
     defaulting,
 )
 from nlgraft.text.corpus_config import EOS, CorpusConfig, TextConfig, requires, role_problem
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.tokenizer_config import SampledTokenizerConfig
-from nlgraft.training.train_config import SmoothedTrainConfig
 
 MAX_FOREIGN = 4
 """Maximum number of sources in an adversarial test; METRICS has an entry for each replaced source."""
@@ -62,21 +61,16 @@ class DataConfig(StrictConfig):
     max_tokens: int = Field(default=256, ge=1)
     """Maximum length in tokens, without end and language id; longer sequences are truncated and counted."""
 
-    @model_validator(mode="after")
-    def _agrees_with_itself(self) -> DataConfig:
-        problems = [problem] if (problem := role_problem(self.task, "source 0", "target")) else []
+    def _problems(self) -> Iterator[str]:
+        if problem := role_problem(self.task, "source 0", "target"):
+            yield problem
         if len(self.languages) != self.num_sources + 1:
-            problems.append(
+            yield (
                 f"languages are {', '.join(self.languages)}: the task has {self.num_sources} sources and a "
                 "target; name the language of each, the target's last"
             )
         if unknown := sorted(set(self.text or ()) - set(self.languages)):
-            problems.append(
-                f"text has {', '.join(unknown)}, the task's languages are {', '.join(self.languages)}"
-            )
-        if problems:
-            raise ValueError("; ".join(problems))
-        return self
+            yield f"text has {', '.join(unknown)}, the task's languages are {', '.join(self.languages)}"
 
     @property
     def num_sources(self) -> int:
@@ -101,9 +95,8 @@ class CheckpointConfig(StrictConfig):
 class UpstreamConfig(UpstreamSeed):
     """The pretrained model: denoising of text in many languages (Eqs. 2, 3)."""
 
-    train: SmoothedTrainConfig = SmoothedTrainConfig()
+    train: DevLossTrainConfig = DevLossTrainConfig()
     """Length, learning rate and choice of the result."""
-
     objective: Literal["denoising", "masked_tokens"] = "denoising"
     """denoising: reconstruct a line from a copy with masked spans, as mBART (or a released model of
     translation, see ``checkpoint``). masked_tokens: train an encoder to predict masked tokens and initialise
@@ -111,13 +104,9 @@ class UpstreamConfig(UpstreamSeed):
     checkpoint: CheckpointConfig | None = None
     """Released model, which replaces ``model`` and ``tokenizer`` by its own; null: pretrain a model."""
 
-    @model_validator(mode="after")
-    def _agrees_with_itself(self) -> UpstreamConfig:
-        if self.train.best_metric != "dev/loss":
-            raise ValueError(f"train.best_metric is {self.train.best_metric!r}; measured is dev/loss")
+    def _problems(self) -> Iterator[str]:
         if self.objective == "masked_tokens" and self.checkpoint is not None and self.checkpoint.language_ids:
-            raise ValueError("checkpoint.language_ids: a BERT has no tokens of languages; leave it out")
-        return self
+            yield "checkpoint.language_ids: a BERT has no tokens of languages; leave it out"
 
 
 class SourcesConfig(StrictConfig):
@@ -166,7 +155,7 @@ class MultiSourceConfig(PhaseConfig):
     """If true, only those parameters are trained and the rest is frozen (Table 7: fine encoder only)."""
 
 
-class Config(SystemConfig):
+class Config(StrictConfig):
     """A trial: pretrain, finetune on single sources, finetune on all sources, test."""
 
     READ_WHEN: ClassVar[ReadWhen] = {

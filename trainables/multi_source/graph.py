@@ -17,13 +17,16 @@ from nlgraft.stages.config_parts import MASK_TOKEN, MaskedSpansConfig, PhaseConf
 from nlgraft.stages.masked_lm_graph import bert2bert
 from nlgraft.stages.released_graph import MBART_EOS, Released, language_view, released
 from nlgraft.stages.seq2seq_graph import (
+    LAST_SENTENCE,
     SCORE,
     TARGET,
     CarrySettings,
     DecodingSettings,
     EncodedText,
+    LastSentenceSettings,
     ScoreInputs,
     TrainSettings,
+    TranslationInputs,
     learned_scores,
 )
 from nlgraft.stages.shared_kinds import CorpusInputs, EncodeSettings
@@ -352,19 +355,6 @@ class DocumentsSettings(Settings):
     """joined: symbol between the two sentences; absent from the text, and kept whole by the tokenizer."""
 
 
-class LastSentenceSettings(Settings):
-    """Extraction of the second sentence from the translation of two joined ones."""
-
-    separator: str
-    """Symbol between the two sentences."""
-
-
-class TranslationInputs(Inputs[T]):
-    """A translation of a split."""
-
-    translation: T
-
-
 _STAGES = "trainables.multi_source.stages"
 LANGUAGES = StageKind(f"{_STAGES}:encode_languages", LanguagesSettings, LanguagesInputs)
 DOCUMENTS = StageKind(
@@ -374,4 +364,3 @@ DOCUMENTS = StageKind(
     version=2,
     check="nlgraft.stages.kind_checks:separators",
 )
-LAST_SENTENCE = StageKind(f"{_STAGES}:keep_last_sentence", LastSentenceSettings, TranslationInputs, version=2)

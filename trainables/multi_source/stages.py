@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from nlgraft.basics.errors import DataError
-from nlgraft.evaluation.artifact import read_lines, write_lines
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.run.text_stages import REPORT_FILE, encode_lines, open_tokenizer
-from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import Corpus, read_corpus, write_corpus
 from nlgraft.text.files import write_json
@@ -18,7 +16,6 @@ from trainables.multi_source.graph import (
     DOCUMENTS,
     LANGUAGE,
     LANGUAGES,
-    LAST_SENTENCE,
     TEXT,
 )
 
@@ -76,16 +73,3 @@ def joined(before: Sequence[str], lines: Sequence[str], separator: str) -> list[
     """Prepend to each line its previous line, if any, and the separator."""
     pairs = zip(before, lines, strict=True)
     return [f"{first} {separator} {line}" if first else line for first, line in pairs]
-
-
-def keep_last_sentence(context: StageContext) -> None:
-    """Keep the part of each translation after its last separator."""
-    settings, inputs = LAST_SENTENCE.read(context)
-    lines = read_lines(inputs.translation / HYPOTHESES_FILE)
-    kept = [last_sentence(line, settings.separator) for line in lines]
-    write_lines(context.directory / HYPOTHESES_FILE, kept)
-
-
-def last_sentence(line: str, separator: str) -> str:
-    """Return the text after the last separator, or the whole line if there is none."""
-    return line.rpartition(separator)[2].strip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from nlgraft.basics.strict_config import Condition, ReadWhen, StrictConfig
 from nlgraft.nn.model_config import (
@@ -22,9 +22,9 @@ from nlgraft.nn.model_config import (
 from nlgraft.stages.config_parts import (
     DevLossTrainConfig,
     ScoreConfig,
-    SystemConfig,
     UpstreamSeed,
     defaulting,
+    unmeasured,
 )
 from nlgraft.text.corpus_config import PairsConfig, TextConfig, requires
 from nlgraft.text.files import InputPathOrName
@@ -122,14 +122,12 @@ class ElectraPrlm(StrictConfig):
     discriminator_weight: float = Field(default=50.0, gt=0)
     """Weight of the discriminator's loss relative to the generator's (50 in the paper)."""
 
-    @model_validator(mode="after")
-    def _can_be_halved(self) -> ElectraPrlm:
+    def _problems(self) -> Iterator[str]:
         if self.model.d_model % 2 or self.model.d_model // 2 % max(1, self.model.num_heads // 2):
-            raise ValueError(
+            yield (
                 f"d_model {self.model.d_model} with num_heads {self.model.num_heads}: the generator has half "
                 "of both, so half the width must be divisible by half the heads"
             )
-        return self
 
 
 class DistilbertPrlm(StrictConfig):
@@ -171,11 +169,8 @@ class PretrainingConfig(UpstreamSeed):
     train: TrainConfig = TrainConfig()
     """Duration, learning rate and selection of the result, the same for each model."""
 
-    @model_validator(mode="after")
-    def _fits_the_objectives(self) -> PretrainingConfig:
-        if self.train.best_metric != "dev/loss":
-            raise ValueError(f"train.best_metric is {self.train.best_metric!r}; measured is dev/loss")
-        return self
+    def _problems(self) -> Iterator[str]:
+        yield from unmeasured(self.train, "dev/loss")
 
 
 class PrlmFusionConfig(MergeConfig):
@@ -236,10 +231,9 @@ class PrlmFusionConfig(MergeConfig):
             **{name: getattr(self, name) for name in MERGE_SETTINGS},
         )
 
-    @model_validator(mode="after")
-    def _agrees_with_itself(self) -> PrlmFusionConfig:
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
         _ = self.branches  # refuses what contradicts itself
-        return self
 
     @property
     def is_stored(self) -> bool:
@@ -248,7 +242,7 @@ class PrlmFusionConfig(MergeConfig):
         return self.weights != "own" and is_constant and self.states != "live"
 
 
-class Config(SystemConfig):
+class Config(StrictConfig):
     """A trial: pretrain or take language models, fuse them into a Transformer, train and test it."""
 
     READ_WHEN: ClassVar[ReadWhen] = READ_WHEN

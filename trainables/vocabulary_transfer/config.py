@@ -11,8 +11,8 @@ from nlgraft.basics.strict_config import GIVEN, Condition, ReadWhen, StrictConfi
 from nlgraft.stages.config_parts import (
     ClassificationConfig,
     MaskedLMConfig,
-    SystemConfig,
     UpstreamSeed,
+    unmeasured,
 )
 from nlgraft.text.corpus_config import LabelledConfig, TextConfig, requires
 from nlgraft.training.train_config import TrainConfig
@@ -99,7 +99,7 @@ _TRAINED: tuple[Condition, ...] = (_UPSTREAM, {"intermediate": (GIVEN,)})
 """Conditions under which some stage trains a masked language model."""
 
 
-class Config(SystemConfig):
+class Config(StrictConfig):
     """A trial: pretrained encoder, new vocabulary, further masked-LM training if wanted, classification."""
 
     READ_WHEN: ClassVar[ReadWhen] = {
@@ -134,8 +134,5 @@ class Config(SystemConfig):
         for name in ("upstream", "intermediate"):
             phase = getattr(self, name)
             train = getattr(phase, "train", phase)
-            if train is not None and train.best_metric not in ("dev/loss", "dev/mlm_loss_per_char"):
-                yield (
-                    f"{name}: best_metric is {train.best_metric!r}; measured are dev/loss and "
-                    "dev/mlm_loss_per_char"
-                )
+            if train is not None:
+                yield from unmeasured(train, "dev/loss", "dev/mlm_loss_per_char", where=f"{name}: ")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 # Settings that are read only where other settings have certain values.
 
@@ -49,11 +49,23 @@ def as_read(part: _PartT) -> _PartT:
 class StrictConfig(BaseModel):
     """Immutable settings: unknown keys are refused, the docstring below a field describes it.
 
+    All contradictions between settings are reported together, see ``_problems``.
+
     These docstrings are read where they are shown (`nlgraft.study.reading.knobs`): pydantic's own
     ``use_attribute_docstrings`` parses the source of every class on import, a quarter of `nlgraft validate`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Self:
+        if problems := list(self._problems()):
+            raise ValueError("; ".join(problems))
+        return self
+
+    def _problems(self) -> Iterator[str]:
+        """Yield each contradiction between settings in a sentence that names them and what to do."""
+        yield from ()
 
     def __dir__(self) -> list[str]:
         """List own names for completion, without pydantic's."""

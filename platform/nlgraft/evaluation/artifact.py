@@ -32,7 +32,12 @@ _LINE_BREAK = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 
 def write_lines(path: Path, lines: Sequence[str]) -> None:
     """Write texts, one per line; line breaks inside a text become spaces."""
-    path.write_bytes("".join(f"{_LINE_BREAK.sub(' ', line)}\n" for line in lines).encode())
+    path.write_bytes("".join(f"{one_line(line)}\n" for line in lines).encode())
+
+
+def one_line(line: str) -> str:
+    """Replace the line breaks of a text by spaces, as in a file of lines."""
+    return _LINE_BREAK.sub(" ", line)
 
 
 def read_lines(path: Path) -> list[str]:

@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 from sacrebleu.metrics import lib_ter
 
-from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.inputs import Inputs
 from nlgraft.evaluation.scores import Evaluation
 from nlgraft.evaluation.sufficient import NUM_ECE_BINS, Statistics
@@ -103,17 +102,7 @@ def evaluate_calibration(
 
     Returns:
         ``ece`` in points of 100, with statistics [N, 3 * bins].
-
-    Raises:
-        DataError: The sides differ in length.
     """
-    lengths = [len(hypotheses), len(confidences), len(references)]
-    is_uneven = any(len(h) != len(c) for h, c in zip(hypotheses, confidences, strict=False))
-    if len(set(lengths)) > 1 or is_uneven:
-        raise DataError(
-            f"{lengths[0]} hypotheses, {lengths[1]} confidences, {lengths[2]} references; give one of each, "
-            "and one confidence for each token"
-        )
     right = [mark_right(h, r).tolist() for h, r in zip(hypotheses, references, strict=True)]
     rows = calibration_rows(confidences, right)
     signature = f"ece|inference|bins:{NUM_ECE_BINS}|right:ter-aligned|tok:model|points"

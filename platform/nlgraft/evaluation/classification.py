@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.calibration import calibration_rows
 from nlgraft.evaluation.scores import Evaluation
 from nlgraft.evaluation.sufficient import NUM_ECE_BINS, Statistics
@@ -28,21 +27,9 @@ def evaluate_labels(predicted: Sequence[int], true: Sequence[int], num_classes: 
         ``accuracy`` with statistics [N, 2], ``macro_f1`` and ``mcc`` with one-hot pairs [N, classes^2]; all
         in points of 100.
 
-    Raises:
-        DataError: The two sides differ in length, are empty, or a class is out of range.
-
     Source: definitions of scikit-learn's ``f1_score(average="macro")`` and ``matthews_corrcoef``.
     """
-    if len(predicted) != len(true) or not len(true):
-        raise DataError(
-            f"{len(predicted)} predictions for {len(true)} true classes; give one for each, not none"
-        )
     predictions, truth = np.asarray(predicted), np.asarray(true)
-    for name, classes in (("predicted", predictions), ("true", truth)):
-        if classes.min() < 0 or classes.max() >= num_classes:
-            raise DataError(
-                f"{name} classes run from {classes.min()} to {classes.max()}; allowed: 0 to {num_classes - 1}"
-            )
     decisions = np.arange(len(truth))
     pairs = np.zeros((len(truth), num_classes**2))
     # One-hot rows, whose sum is the flattened confusion matrix.

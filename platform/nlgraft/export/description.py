@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -17,7 +17,7 @@ from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.stages.classification_graph import TRAIN_CLASSIFIER
 from nlgraft.stages.masked_lm_graph import ENCODED_WORDS
-from nlgraft.stages.seq2seq_graph import TRANSLATE
+from nlgraft.stages.seq2seq_graph import LAST_SENTENCE, TRANSLATE
 from nlgraft.stages.shared_kinds import CORPUS
 from nlgraft.text.corpus_config import CorpusConfig
 from nlgraft.text.files import refuse_special
@@ -28,23 +28,11 @@ NATIVE = "nlgraft"
 MODEL, BODY, CORPUS_READ = "model", "body", "corpus"
 TRANSFORMERS_CONFIG = "config.json"
 
-LaterFunction = Literal["trainables.multi_source.stages:keep_last_sentence"]
-"""What an exported model may name: a directory from anybody must not choose which code runs."""
 Task = Literal["translation", "classification", "checkpoint"]
 
 
-class LaterStage(StrictConfig):
-    """A stage between the search and the scores, such as one that keeps the last sentence."""
-
-    name: str
-    run: LaterFunction
-    version: int
-    config: dict[str, Any]
-    input: str
-
-
 class Description(StrictConfig):
-    """How a directory's model is used.
+    """How a directory's model is used; it names no code, since a directory may come from anybody.
 
     Attributes:
         task: What it does; a ``checkpoint`` is for transformers alone.
@@ -53,7 +41,7 @@ class Description(StrictConfig):
         max_source_words: Words of a source that are read, as in the study's corpus.
         settings: Settings of the search.
         tokenizers: Folder of each stream's tokenizer.
-        later: What happens to a translation after the search.
+        kept_after: Symbol behind whose last occurrence a translation is kept; None: all of it.
         max_tokens: Longest line of a classifier.
         trial: Fingerprint of the trial.
     """
@@ -64,7 +52,7 @@ class Description(StrictConfig):
     max_source_words: int | None = None
     settings: Mapping[str, Any] = {}
     tokenizers: Mapping[str, str] = {}
-    later: tuple[LaterStage, ...] = ()
+    kept_after: str | None = None
     max_tokens: int | None = None
     trial: str
 
@@ -131,17 +119,15 @@ def export_source(graph: StageGraph, store: ArtifactStore) -> ExportSource:
 
 
 def _translation(last: Stage, trial: str) -> ExportSource:
-    later: list[LaterStage] = []
-    while last.run != TRANSLATE.run:
-        if last.run not in get_args(LaterFunction):
-            raise DataError(
-                f"stage {last.name}: {last.run} changes translations, and an exported model may name only "
-                f"{', '.join(get_args(LaterFunction))}"
-            )
-        [(name, before)] = last.inputs.items()
-        fields = {"name": last.name, "run": last.run, "version": last.version, "config": dict(last.config)}
-        later.insert(0, LaterStage(**fields, input=name))
-        last = before
+    kept_after = None
+    if last.run == LAST_SENTENCE.run:
+        kept_after = LAST_SENTENCE.settings_of(last).separator
+        last = last.inputs["translation"]
+    if last.run != TRANSLATE.run:
+        raise DataError(
+            f"stage {last.name}: {last.run} changes translations; of such stages an exported model repeats "
+            f"{LAST_SENTENCE.run} alone"
+        )
     settings = TRANSLATE.settings_of(last)
     stages = {MODEL: last.inputs["model"]}
     folders: dict[str, str] = {}
@@ -156,7 +142,7 @@ def _translation(last: Stage, trial: str) -> ExportSource:
         task="translation",
         settings=dict(last.config),
         tokenizers=folders,
-        later=tuple(later),
+        kept_after=kept_after,
         trial=trial,
         **_source_reading(last.inputs["corpus"], tuple(roles)),
     )

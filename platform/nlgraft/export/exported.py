@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -14,15 +13,12 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from nlgraft.basics.errors import DataError, StoreError
-from nlgraft.evaluation.artifact import read_lines, write_lines
-from nlgraft.export.description import BODY, MODEL, NATIVE, Description, LaterStage, Task
+from nlgraft.evaluation.artifact import one_line
+from nlgraft.export.description import BODY, MODEL, NATIVE, Description, Task
 from nlgraft.nn.masked_lm_models import Classifier
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.pipeline.execute import load_function
-from nlgraft.pipeline.stage import Stage, StageContext
-from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.stages.run.text_stages import open_tokenizer
-from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE, encoded_inputs, search
+from nlgraft.stages.run.translation_stages import encoded_inputs, last_sentence, search
 from nlgraft.stages.seq2seq_graph import TranslateSettings
 from nlgraft.text.corpora import Corpus
 from nlgraft.text.files import refuse_special
@@ -80,14 +76,9 @@ class ExportedModel:
             model, settings = self._seq2seq
             inputs = encoded_inputs(settings, self._corpus(columns), self._tokenizers, model.room("source"))
             target = open_tokenizer(self._tokenizers[settings.view.target.stream])
-        lines = target.decode(search(model, inputs, settings).best)
-        # Written and read, since a line break within a translation becomes a space in an artifact.
-        with tempfile.TemporaryDirectory(prefix="nlgraft-translation-") as name:
-            directory = Path(name)
-            write_lines(directory / HYPOTHESES_FILE, lines)
-            for later in self._description.later:
-                directory = _apply(later, directory, Path(name))
-            return read_lines(directory / HYPOTHESES_FILE)
+        lines = map(one_line, target.decode(search(model, inputs, settings).best))
+        kept_after = self._description.kept_after
+        return [line if kept_after is None else last_sentence(line, kept_after) for line in lines]
 
     def classify(self, lines: Sequence[str]) -> list[str]:
         """Find the likeliest label of every line; errors as for ``probabilities``."""
@@ -168,18 +159,6 @@ def _export_errors(directory: Path) -> Iterator[None]:
 def _first_words(line: str, max_words: int | None) -> str:
     words = [] if max_words is None else line.split()
     return " ".join(words[:max_words]) if max_words is not None and len(words) > max_words else line
-
-
-def _apply(later: LaterStage, directory: Path, scratch: Path) -> Path:
-    """Run a stage of a study on a directory with translations, and return the directory that it wrote."""
-    stage = Stage(name=later.name, run=later.run, version=later.version, config=later.config)
-    written = Path(tempfile.mkdtemp(dir=scratch))
-    checkpoints = ArtifactStore.open(scratch / "store").checkpoints(stage)
-    context = StageContext(
-        stage=stage, directory=written, inputs={later.input: directory}, checkpoints=checkpoints
-    )
-    load_function(stage, later.run)(context)
-    return written
 
 
 def open_predictor(directory: Path) -> Predictor:

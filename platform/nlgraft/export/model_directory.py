@@ -32,9 +32,10 @@ from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.transformers_lms import quiet_transformers
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.stages.run.text_stages import open_tokenizer, text_of
+from nlgraft.stages.run.text_stages import open_tokenizer
 from nlgraft.stages.seq2seq_graph import TranslateSettings
 from nlgraft.text.corpora import read_corpus
+from nlgraft.text.files import read_json, write_json
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words
 from nlgraft.tracking.entries import PREDICTOR
 from nlgraft.training.classification_training import read_classifier, write_classifier
@@ -82,7 +83,7 @@ def write_directory(graph: StageGraph, store: ArtifactStore, out: Path) -> tuple
     if len(source.description.columns) > 1:
         predictor["inputs"] = list(source.description.columns)
     if source.description.task != "checkpoint":
-        (out / PREDICTOR).write_text(json.dumps(predictor) + "\n", "utf-8")
+        write_json(out / PREDICTOR, predictor)
     return source.description, forms
 
 
@@ -94,7 +95,7 @@ def _translation(source: ExportSource, fetched: Mapping[str, Path], out: Path) -
     write_model(model, out / NATIVE / MODEL)
     folders = {stream: out / NATIVE / folder for stream, folder in description.tokenizers.items()}
     role = settings.streams[settings.view.sources[0].stream]
-    lines = text_of(read_corpus(fetched[CORPUS_READ] / settings.split), [role])[:_NUM_COMPARED]
+    lines = read_corpus(fetched[CORPUS_READ] / settings.split).text(role)[:_NUM_COMPARED]
 
     form = partial(_write_seq2seq, model, settings, folders, lines)
     forms = {"transformers": _try_transformers(form, out)}
@@ -123,7 +124,7 @@ def _classification(source: ExportSource, fetched: Mapping[str, Path], out: Path
     [folder] = source.description.tokenizers.values()
     limit = source.description.max_tokens
     assert limit is not None, "every classifier has one"
-    lines = text_of(read_corpus(fetched[CORPUS_READ] / "dev"), [TEXT])[:_NUM_COMPARED]
+    lines = read_corpus(fetched[CORPUS_READ] / "dev").text(TEXT)[:_NUM_COMPARED]
 
     form = partial(_write_transformers_classifier, model, labels, out / NATIVE / folder, limit, lines)
     return {"transformers": _try_transformers(form, out), "ctranslate2": _NO_CTRANSLATE2}
@@ -162,7 +163,7 @@ def _checkpoint(source: ExportSource, fetched: Mapping[str, Path], out: Path) ->
         save_tokenizer(folder, vocabulary, out)
     else:
         _write_tokenizer(folder, out, Side(stream=TEXT, prefix=(ids.begin,), suffix=(ids.end,)), None)
-    kind = json.loads((out / "config.json").read_text("utf-8")).get("architectures", ["a model"])[0]
+    kind = read_json(out / "config.json").get("architectures", ["a model"])[0]
     return {
         "transformers": f"{kind} loads this directory",
         "ctranslate2": _NO_CTRANSLATE2,
@@ -269,9 +270,9 @@ def _write_tokenizer(folder: Path, directory: Path, side: Side, max_tokens: int 
     tokenizer.save(str(path))
     if max_tokens is not None:
         path = directory / "tokenizer_config.json"
-        config = json.loads(path.read_text("utf-8"))
+        config = read_json(path)
         config["model_max_length"] = max_tokens + len(side.prefix) + len(side.suffix)
-        path.write_text(json.dumps(config, ensure_ascii=False, indent=1) + "\n", "utf-8")
+        write_json(path, config)
 
 
 def _compare(

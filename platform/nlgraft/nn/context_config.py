@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from nlgraft.basics.strict_config import StrictConfig
 
@@ -38,19 +39,13 @@ class PoolingConfig(StrictConfig):
     """Scalar mix of a frozen encoder: subtract each layer's mean over the training text before the norm
     (ours, not in the paper)."""
 
-    @model_validator(mode="after")
-    def _check(self) -> PoolingConfig:
+    def _problems(self) -> Iterator[str]:
         if self.kind != "index" and "index" in self.model_fields_set and self.index != -2:
-            raise ValueError(f"index {self.index} has no effect with kind '{self.kind}': set kind to index")
+            yield f"index {self.index} has no effect with kind '{self.kind}': set kind to index"
         if self.kind != "scalar_mix" and (self.weight_dropout or not self.is_norm_affine or self.is_centred):
-            raise ValueError(
-                f"weight_dropout, is_norm_affine and is_centred have no effect with kind '{self.kind}'"
-            )
+            yield (f"weight_dropout, is_norm_affine and is_centred have no effect with kind '{self.kind}'")
         if self.num_last is not None and self.kind != "mean":
-            raise ValueError(
-                f"num_last {self.num_last} has no effect with kind '{self.kind}': set kind to mean"
-            )
-        return self
+            yield (f"num_last {self.num_last} has no effect with kind '{self.kind}': set kind to mean")
 
     def selection(self) -> PoolingConfig:
         """Reduce the pooling to the layers that it reads; poolings that read the same layers become equal."""
@@ -98,13 +93,9 @@ class _LanguageModelSizes(StrictConfig):
         """Weights of the matrices of all layers, without tables."""
         return self.num_layers * (4 * self.d_model**2 + 2 * self.d_model * self.ffn_dim)
 
-    @model_validator(mode="after")
-    def _check(self) -> _LanguageModelSizes:
+    def _problems(self) -> Iterator[str]:
         if self.d_model % self.num_heads or self.d_model % 2:
-            raise ValueError(
-                f"d_model {self.d_model} must be even and divisible by num_heads {self.num_heads}"
-            )
-        return self
+            yield (f"d_model {self.d_model} must be even and divisible by num_heads {self.num_heads}")
 
 
 class UniLMConfig(_LanguageModelSizes):
@@ -192,8 +183,7 @@ class ContextConfig(StrictConfig):
     """Longest input; longer ones are truncated to their first and last halves of this many tokens in all (512
     for BERT). Null: no limit."""
 
-    @model_validator(mode="after")
-    def _check(self) -> ContextConfig:
+    def _problems(self) -> Iterator[str]:
         if isinstance(self.encoder, OwnEmbeddingsConfig):
             read = {"encoder", "dropout", "has_memory_norm"}
             if idle := [
@@ -201,18 +191,15 @@ class ContextConfig(StrictConfig):
                 for name, info in type(self).model_fields.items()
                 if name not in read and getattr(self, name) != info.default
             ]:
-                raise ValueError(f"{', '.join(idle)} have no effect with encoder.kind 'own_embeddings'")
+                yield f"{', '.join(idle)} have no effect with encoder.kind 'own_embeddings'"
         if self.is_frozen and self.lr_multiplier != 1.0:
-            raise ValueError(
+            yield (
                 f"is_frozen with lr_multiplier {self.lr_multiplier}: a frozen encoder has no learning rate"
             )
         if not self.is_frozen and self.pooling.is_centred:
-            raise ValueError(
+            yield (
                 "pooling.is_centred with is_frozen false: a finetuned encoder's states move away from the "
                 "means, which are taken before training; leave is_centred out"
             )
         if not self.is_frozen and self.has_frozen_dropout:
-            raise ValueError(
-                "has_frozen_dropout with is_frozen false: a finetuned encoder always has its dropout"
-            )
-        return self
+            yield ("has_frozen_dropout with is_frozen false: a finetuned encoder always has its dropout")

@@ -6,7 +6,7 @@ that are predicted.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -72,19 +72,34 @@ class Predictions(NamedTuple):
     rows: Tensor
 
 
-class UniLM(nn.Module):
+class _LanguageModel(nn.Module):
+    """What both kinds have: sinusoids, and one table for input and output."""
+
+    def __init__(self, config: Any, shape: EncoderShape) -> None:
+        super().__init__()
+        if config.vocab_size is None:
+            raise ContractError(
+                f"a {config.kind} is built without vocab_size; take it from the text or the trained model"
+            )
+        self.config, self.shape = config, shape
+        self.vocab_size: int = config.vocab_size
+        self.embedding = TableEmbedding(self.vocab_size, config.d_model, pad_id=0)
+        like = TransformerConfig(d_model=config.d_model, num_heads=config.num_heads, dropout=config.dropout)
+        self.input = InputLayer(like, "sinusoidal", has_scale=True, has_segments=False)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Compute logits [..., V] from output states [..., D], of two towers from combined ones."""
+        return hidden @ self.embedding.table.weight.T
+
+
+class UniLM(_LanguageModel):
     """A left-to-right language model: pre-norm without a final norm, sinusoids, one table.
 
     Source: Edunov et al. (2019), section 3.2 and released code (final_norm=False).
     """
 
     def __init__(self, config: UniLMConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.shape = EncoderShape(config.num_layers + 1, config.d_model, config.d_model)
-        self.vocab_size = _vocab_size(config)
-        self.embedding = TableEmbedding(self.vocab_size, config.d_model, pad_id=0)
-        self.input = _input_layer(config)
+        super().__init__(config, EncoderShape(config.num_layers + 1, config.d_model, config.d_model))
         self.layers = nn.ModuleList(
             LanguageModelLayer(config, has_open_slot=False) for _ in range(config.num_layers)
         )
@@ -99,10 +114,6 @@ class UniLM(nn.Module):
         for layer in self.layers:
             states.append(layer(states[-1], is_causal=True))
         return LayerStates(states, states[-1])
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Compute logits [..., V] from output states [..., D]."""
-        return hidden @ self.embedding.table.weight.T
 
     def predictions(self, tokens: Tokens) -> Predictions:
         """Predict every token but the first from those before it; EOS stands at both ends of a sentence."""
@@ -188,19 +199,14 @@ def neighbours(left_BTD: Tensor, right_BTD: Tensor, valid_BT: Tensor) -> tuple[T
     return torch.cat([edge_B1D, left_BTD[:, :-1]], 1), torch.cat([right_BTD[:, 1:], edge_B1D], 1)
 
 
-class BiLM(nn.Module):
+class BiLM(_LanguageModel):
     """A language model of two towers that predicts every token from all others.
 
     Source: Edunov et al. (2019), section 3.2; Baevski et al. (2019).
     """
 
     def __init__(self, config: BiLMConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.shape = EncoderShape(config.num_layers + 3, 2 * config.d_model, config.d_model)
-        self.vocab_size = _vocab_size(config)
-        self.embedding = TableEmbedding(self.vocab_size, config.d_model, pad_id=0)
-        self.input = _input_layer(config)
+        super().__init__(config, EncoderShape(config.num_layers + 3, 2 * config.d_model, config.d_model))
         towers = [
             nn.ModuleList(LanguageModelLayer(config, has_open_slot=True) for _ in range(config.num_layers))
             for _ in range(2)
@@ -236,10 +242,6 @@ class BiLM(nn.Module):
         rows_P, places_P = tokens.valid.nonzero(as_tuple=True)
         return Predictions(self.cloze(tokens)[rows_P, places_P], tokens.ids[rows_P, places_P], rows_P)
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """Compute logits [..., V] from combined states [..., D]."""
-        return hidden @ self.embedding.table.weight.T
-
     def forward(self, tokens: Tokens) -> LayerStates:
         """Extract representations; unlike in training, each position attends to itself.
 
@@ -260,19 +262,6 @@ class BiLM(nn.Module):
             return self.combiner(ahead[-1], back[-1], tokens.valid, sees_current=False)
 
         return LayerStates([torch.cat(pair, dim=2) for pair in pairs], combined_BTD, cloze)
-
-
-def _vocab_size(config: UniLMConfig | BiLMConfig) -> int:
-    if config.vocab_size is None:
-        raise ContractError(
-            f"a {config.kind} is built without vocab_size; take it from the text or the trained model"
-        )
-    return config.vocab_size
-
-
-def _input_layer(config: UniLMConfig | BiLMConfig) -> InputLayer:
-    like = TransformerConfig(d_model=config.d_model, num_heads=config.num_heads, dropout=config.dropout)
-    return InputLayer(like, "sinusoidal", has_scale=True, has_segments=False)
 
 
 def build_language_model(config: UniLMConfig | BiLMConfig) -> UniLM | BiLM:

@@ -7,7 +7,7 @@ beyond it (`TransformerConfig`): several sources, pretrained encoders, fusion br
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -31,21 +31,19 @@ class MergeConfig(StrictConfig):
     """Dropnet: probabilities of the layer's own flow alone and of the branch alone, instead of p_net; (0.5,
     0.25) in the released code of Park and Zhao (2021)."""
 
-    @model_validator(mode="after")
-    def _settings_fit_the_merge(self) -> Self:
+    def _problems(self) -> Iterator[str]:
         for name, strategy in MERGE_SETTINGS.items():
             if getattr(self, name) is not None and self.merge != strategy:
-                raise ValueError(
+                yield (
                     f"{name} has no effect with merge '{self.merge}': leave it out, or set merge to "
                     f"{strategy}"
                 )
         if self.dropnet_probability is not None and self.dropnet_probabilities is not None:
-            raise ValueError("dropnet_probability and dropnet_probabilities set the same thing: keep one")
+            yield "dropnet_probability and dropnet_probabilities set the same thing: keep one"
         if self.dropnet_probabilities and (
             min(self.dropnet_probabilities) < 0 or sum(self.dropnet_probabilities) > 1
         ):
-            raise ValueError("dropnet_probabilities must be at least 0 and sum to at most 1")
-        return self
+            yield "dropnet_probabilities must be at least 0 and sum to at most 1"
 
 
 MERGE_SETTINGS: Mapping[str, MergeName] = {
@@ -73,11 +71,10 @@ class FusionConfig(MergeConfig):
     """Initial weights of each branch's last projection: as elsewhere, or zero (ours, after Houlsby et al.
     2019). A sum at the sites self and ffn then begins as the plain model."""
 
-    @model_validator(mode="after")
-    def _names_a_context_once(self) -> FusionConfig:
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
         if len(set(self.contexts)) != len(self.contexts):
-            raise ValueError(f"contexts {list(self.contexts)} names one context twice")
-        return self
+            yield f"contexts {list(self.contexts)} names one context twice"
 
 
 Activation = Literal["relu", "gelu", "silu"]
@@ -234,12 +231,6 @@ class LayersConfig(StrictConfig):
             filled.pop("preset", None)
         return filled
 
-    @model_validator(mode="after")
-    def _agrees_with_itself(self) -> Self:
-        if problems := list(self._problems()):
-            raise ValueError("; ".join(problems))
-        return self
-
     def _problems(self) -> Iterator[str]:
         if self.d_model % self.num_heads:
             yield f"num_heads {self.num_heads} does not divide d_model {self.d_model}"
@@ -351,11 +342,9 @@ class BertConfig(_SmallModelConfig):
     dropout: float = Field(default=0.1, ge=0, lt=1)
     """Dropout on embeddings, attention weights and sublayers."""
 
-    @model_validator(mode="after")
-    def _check(self) -> BertConfig:
+    def _problems(self) -> Iterator[str]:
         if self.d_model % self.num_heads:
-            raise ValueError(f"num_heads {self.num_heads} does not divide d_model {self.d_model}")
-        return self
+            yield f"num_heads {self.num_heads} does not divide d_model {self.d_model}"
 
 
 class LlamaConfig(_SmallModelConfig):
@@ -368,14 +357,12 @@ class LlamaConfig(_SmallModelConfig):
     is_tied: bool = True
     """If true, input and output share one table."""
 
-    @model_validator(mode="after")
-    def _check(self) -> LlamaConfig:
+    def _problems(self) -> Iterator[str]:
         if self.d_model % (2 * self.num_heads):
-            raise ValueError(
+            yield (
                 f"d_model {self.d_model} is not an even multiple of num_heads {self.num_heads}, as rotary "
                 "positions need"
             )
-        return self
 
 
 class ClassifierConfig(StrictConfig):
@@ -414,18 +401,14 @@ class BeamSearchConfig(StrictConfig):
     batch_sentences: int = Field(default=128, ge=1)
     """Sentences that are decoded at once, after sorting the corpus by length."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _problems(self) -> Iterator[str]:
         if self.length_penalty == "none" and self.alpha != type(self).model_fields["alpha"].default:
-            raise ValueError(
-                f"alpha {self.alpha} has no effect with length_penalty 'none': choose gnmt or average"
-            )
+            yield (f"alpha {self.alpha} has no effect with length_penalty 'none': choose gnmt or average")
         if self.max_length_ratio == 0 and self.min_length > self.max_length_offset:
-            raise ValueError(
+            yield (
                 f"min_length {self.min_length} is more than the longest hypothesis, max_length_offset "
                 f"{self.max_length_offset} with max_length_ratio 0"
             )
-        return self
 
 
 class GenerationConfig(BeamSearchConfig):
@@ -441,11 +424,10 @@ class GenerationConfig(BeamSearchConfig):
     """Decoder inputs that follow the first one and are given as well, such as a language (mBART-50, NLLB);
     they count as tokens in the length penalty, as in transformers, and are no part of a hypothesis."""
 
-    @model_validator(mode="after")
-    def _returns_what_it_keeps(self) -> GenerationConfig:
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
         if self.num_return > self.beam:
-            raise ValueError(f"num_return {self.num_return} is more than beam {self.beam}")
-        return self
+            yield f"num_return {self.num_return} is more than beam {self.beam}"
 
     @property
     def prompt(self) -> tuple[int, ...]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, JsonValue, model_validator
+from pydantic import BeforeValidator, Field, JsonValue
 
 from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.evaluation.metric_config import BleuTokenizer, RougeTokenizer, TextMetric
@@ -44,18 +44,10 @@ def _merged(defaults: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[st
     return {**defaults, **settings, **inner}
 
 
-class SystemConfig(StrictConfig):
-    """Base of the systems' configs: all contradictions between settings are reported together."""
-
-    @model_validator(mode="after")
-    def _agrees_with_itself(self) -> Self:
-        if problems := list(self._problems()):
-            raise ValueError("; ".join(problems))
-        return self
-
-    def _problems(self) -> Iterator[str]:
-        """Yield each contradiction in one sentence that names the settings and what to do."""
-        yield from ()
+def unmeasured(train: TrainConfig, *measured: str, where: str = "train.") -> Iterator[str]:
+    """Yield what is wrong with a ``best_metric``: if it is never measured, the last weights are selected."""
+    if train.best_metric not in measured:
+        yield f"{where}best_metric is {train.best_metric!r}; measured: {', '.join(measured)}"
 
 
 class PhaseConfig(StrictConfig):
@@ -67,26 +59,20 @@ class PhaseConfig(StrictConfig):
     """Number of dev sentences that are decoded greedily at every evaluation and scored as dev/greedy_bleu; 0:
     none."""
 
-    @model_validator(mode="after")
-    def _best_metric_is_measured(self) -> PhaseConfig:
-        # A metric that is never measured would select the last weights without a word.
-        measured = ["dev/loss", *(["dev/greedy_bleu"] if self.num_bleu_sentences else [])]
-        if self.train.best_metric not in measured:
-            raise ValueError(
-                f"train.best_metric is {self.train.best_metric!r}; measured are {', '.join(measured)} "
-                "(dev/greedy_bleu needs num_bleu_sentences above 0)"
-            )
-        return self
+    def _problems(self) -> Iterator[str]:
+        if self.num_bleu_sentences:
+            yield from unmeasured(self.train, "dev/loss", "dev/greedy_bleu")
+        else:
+            for problem in unmeasured(self.train, "dev/loss"):
+                yield f"{problem} (dev/greedy_bleu needs num_bleu_sentences above 0)"
 
 
 class DevLossTrainConfig(SmoothedTrainConfig):
     """One training of the whole model that measures the dev loss alone."""
 
-    @model_validator(mode="after")
-    def _best_metric_is_measured(self) -> DevLossTrainConfig:
-        if self.best_metric != "dev/loss":
-            raise ValueError(f"best_metric is {self.best_metric!r}; measured is dev/loss")
-        return self
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
+        yield from unmeasured(self, "dev/loss", where="")
 
 
 UPSTREAM_SEED = 1
@@ -117,15 +103,10 @@ class LanguageModelPhaseConfig(UpstreamSeed):
     train: TrainConfig = TrainConfig()
     """Length, learning rates, selection of the result."""
 
-    @model_validator(mode="after")
-    def _fits_its_text(self) -> LanguageModelPhaseConfig:
+    def _problems(self) -> Iterator[str]:
         if self.model.vocab_size is not None:
-            raise ValueError("model.vocab_size is that of the text's tokenizer; leave it out")
-        if self.train.best_metric not in ("dev/loss", "dev/perplexity"):
-            raise ValueError(
-                f"train.best_metric is {self.train.best_metric!r}; measured are dev/loss and dev/perplexity"
-            )
-        return self
+            yield "model.vocab_size is that of the text's tokenizer; leave it out"
+        yield from unmeasured(self.train, "dev/loss", "dev/perplexity")
 
 
 class ClassifierTrainConfig(TrainConfig):
@@ -143,14 +124,8 @@ class ClassificationConfig(StrictConfig):
     train: ClassifierTrainConfig = ClassifierTrainConfig()
     """Length, learning rates, selection of the result."""
 
-    @model_validator(mode="after")
-    def _best_metric_is_measured(self) -> ClassificationConfig:
-        measured = [f"dev/{name}" for name in CLASS_METRICS]
-        if self.train.best_metric not in measured:
-            raise ValueError(
-                f"train.best_metric is {self.train.best_metric!r}; measured are {', '.join(measured)}"
-            )
-        return self
+    def _problems(self) -> Iterator[str]:
+        yield from unmeasured(self.train, *(f"dev/{name}" for name in CLASS_METRICS))
 
 
 class MaskedSpansConfig(StrictConfig):
@@ -201,28 +176,43 @@ class ScoreConfig(StrictConfig):
     learned: dict[LearnedName, LearnedMetricConfig] = Field(default={}, exclude_if=lambda found: not found)
     """Learned metrics by name, the same in all cells: set under base."""
 
-    @model_validator(mode="after")
-    def _tokenizers_are_read(self) -> ScoreConfig:
+    def _problems(self) -> Iterator[str]:
         # A tokenizer without its metric would change no score: a setting has an effect, or it is refused.
         has_rouge = any(metric.startswith("rouge") for metric in self.metrics)
         for name, has_metric in (("bleu", "bleu" in self.metrics), ("rouge", has_rouge)):
             chosen = getattr(self, f"{name}_tokenizer")
             if chosen is not None and not has_metric:
-                raise ValueError(
+                yield (
                     f"{name}_tokenizer is {chosen!r}, but metrics has no {name}; add it, or leave "
                     f"{name}_tokenizer out"
                 )
-        return self
 
 
-class MaskedLMConfig(StrictConfig):
+class PretrainedConfig(StrictConfig):
+    """A language model of transformers: a checkpoint, or one that is trained from scratch."""
+
+    checkpoint: InputPathOrName | None = None
+    """Hub name or local directory of a checkpoint with its tokenizer."""
+    revision: str | None = None
+    """Commit, tag or branch of a hub name; null: its main branch."""
+    model: Any = None
+    """Sizes of a model that is trained from scratch instead of a checkpoint; null: the checkpoint."""
+
+    def _problems(self) -> Iterator[str]:
+        # One of them decides the model; both or none leaves it open.
+        if (self.checkpoint is None) == (self.model is None):
+            state = "both given" if self.model is not None else "both missing"
+            yield f"checkpoint and model are {state}: name a checkpoint, or describe a model to train"
+        if self.model is not None and self.revision is not None:
+            yield "revision is given with model, which has none: it belongs to a checkpoint"
+
+
+class MaskedLMConfig(PretrainedConfig):
     """A masked language model of transformers, its vocabularies, and its masking."""
 
     checkpoint: InputPathOrName | None = None
     """Hub name or local directory of a BERT, RoBERTa, DistilBERT, ELECTRA or ModernBERT type checkpoint with
     its tokenizer. A missing prediction head is initialised at random and learned in upstream training."""
-    revision: str | None = None
-    """Commit, tag or branch of a hub name; null: its main branch."""
     model: BertConfig | None = None
     """Sizes of a model that is trained from scratch instead of a checkpoint; null: the checkpoint."""
     is_body_trained: bool = True
@@ -254,27 +244,14 @@ class MaskedLMConfig(StrictConfig):
             num_lines=self.num_scored_sentences,
         )
 
-    @model_validator(mode="after")
-    def _agrees_with_itself(self) -> MaskedLMConfig:
-        # One of them decides the model; both or none leaves it open.
-        if (self.checkpoint is None) == (self.model is None):
-            state = "both given" if self.model is not None else "both missing"
-            raise ValueError(
-                f"checkpoint and model are {state}: name a checkpoint, or describe a model to train"
-            )
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
         if self.checkpoint is not None and self.upstream_tokenizer is not None:
-            raise ValueError(
-                "upstream_tokenizer is given, but checkpoint brings its own: leave upstream_tokenizer out"
-            )
-        if self.model is not None and self.revision is not None:
-            raise ValueError("revision is given with model, which has none: it belongs to a checkpoint")
+            yield "upstream_tokenizer is given, but checkpoint brings its own: leave upstream_tokenizer out"
         if self.model is not None and self.upstream_tokenizer is None:
-            raise ValueError("model is trained from scratch: give its upstream_tokenizer")
+            yield "model is trained from scratch: give its upstream_tokenizer"
         if self.model is not None and not self.is_body_trained:
-            raise ValueError(
-                "is_body_trained is false, but model starts from scratch: a body that never learned"
-            )
-        return self
+            yield "is_body_trained is false, but model starts from scratch: a body that never learned"
 
 
 class VectorsConfig(StrictConfig):

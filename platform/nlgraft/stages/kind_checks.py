@@ -140,11 +140,12 @@ def _compare_corpora(stages: Sequence[Stage], names: Mapping[str, str], findings
         for stage in findings.stages
         if "left_out" in stage.inputs
     }
-    train_lines = {key: _lines(splits["train"]) for key, (_, splits) in texts.items() if "train" in splits}
+    trains = {key: splits["train"] for key, (_, splits) in texts.items() if "train" in splits}
+    train_lines = {key: set(train.text()) for key, train in trains.items()}
     for (key, (name, splits)), (other, lines) in itertools.product(texts.items(), train_lines.items()):
         other_name = texts[other][0]
         for split, corpus in splits.items() if other_name != name else ():
-            examples = zip(*_sides(corpus), strict=True)
+            examples = zip(*corpus.sides().values(), strict=True)
             number = sum(any(line in lines for line in example if line.strip()) for example in examples)
             if not number:
                 continue
@@ -194,7 +195,7 @@ def tokenizers(stages: Sequence[Stage], findings: Findings) -> None:
             line
             for splits in read
             for role, stream in splits["train"].streams().items()
-            if (role in settings.roles if settings.roles else role not in ("label", "document"))
+            if role in (settings.roles or splits["train"].sides())
             for line in stream
         ]
         required = required_pieces(lines, settings.tokenizer, settings.symbols)
@@ -288,11 +289,3 @@ def _root(stage: Stage) -> Stage:
 def _pooled(stages: Iterable[Stage]) -> set[str]:
     """Find the corpora (fingerprints) whose own splits are pooled and drawn anew."""
     return {stage.inputs["pooled"].fingerprint for stage in stages if "pooled" in stage.inputs}
-
-
-def _sides(corpus: Corpus) -> list[list[str]]:
-    return [lines for role, lines in corpus.streams().items() if role not in ("label", "document")]
-
-
-def _lines(corpus: Corpus) -> set[str]:
-    return {line for lines in _sides(corpus) for line in lines}

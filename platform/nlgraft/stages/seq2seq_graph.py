@@ -487,6 +487,19 @@ class TranslateInputs(Inputs[T]):
     tokenizers: Mapping[str, T]
 
 
+class LastSentenceSettings(Settings):
+    """Extraction of the last sentence from the translation of joined ones."""
+
+    separator: str
+    """Symbol between two sentences."""
+
+
+class TranslationInputs(Inputs[T]):
+    """A translation of a split."""
+
+    translation: T
+
+
 class ExtractSettings(Settings):
     """Summaries of one split, taken from the text itself."""
 
@@ -545,6 +558,12 @@ TRANSLATE = StageKind(
     TranslateSettings,
     TranslateInputs,
     version=4,
+)
+LAST_SENTENCE = StageKind(
+    "nlgraft.stages.run.translation_stages:keep_last_sentence",
+    LastSentenceSettings,
+    TranslationInputs,
+    version=2,
 )
 EXTRACT = StageKind("nlgraft.stages.run.translation_stages:extract", ExtractSettings, CorpusInputs, version=2)
 SCORE = StageKind(

@@ -69,35 +69,16 @@ class Ragged:
         num_cut = int((lengths > max_length).sum())
         return self.parts(self.offsets[:-1], np.minimum(lengths, max_length)) if num_cut else self, num_cut
 
-    def padded(
-        self, rows: IntArray, *, first: int | None = None, last: int | None = None
-    ) -> tuple[IntArray, NDArray[np.bool_]]:
-        """Pack chosen sequences into a rectangle.
-
-        Args:
-            rows: Indices of the sequences, [B].
-            first: Id put before every sequence, e.g. BOS.
-            last: Id put after every sequence, e.g. EOS.
+    def padded(self, rows: IntArray) -> tuple[IntArray, NDArray[np.bool_]]:
+        """Pack chosen sequences [B] into a rectangle.
 
         Returns:
-            Ids [B, T] with PAD behind each sequence, and a mask of the real ones, [B, T]. T is the longest
-            sequence, ``first`` and ``last`` included.
+            Ids [B, T] with PAD behind each sequence, and a mask of the real ones, [B, T].
         """
         lengths = self.offsets[rows + 1] - self.offsets[rows]
-        lead = 0 if first is None else 1
-        whole = lengths + lead + (0 if last is None else 1)
-        width = int(whole.max(initial=0))
-        column = np.arange(width)
-        ids = np.full((len(rows), width), PAD, dtype=np.int64)
-        valid = column[None, :] < whole[:, None]
-        within = (column[None, :] >= lead) & (column[None, :] < (lengths + lead)[:, None])
-        where = (self.offsets[rows] - lead)[:, None] + column[None, :]
-        # Places beyond a sequence are masked out before they are read.
-        ids[within] = self.values[where[within]]
-        if first is not None and width:
-            ids[:, 0] = first
-        if last is not None:
-            ids[np.arange(len(rows)), whole - 1] = last
+        valid = np.arange(lengths.max(initial=0)) < lengths[:, None]
+        ids = np.full(valid.shape, PAD, dtype=np.int64)
+        ids[valid] = self.parts(self.offsets[rows], lengths).values
         return ids, valid
 
 

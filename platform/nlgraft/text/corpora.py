@@ -53,7 +53,8 @@ def check_labels(corpora: Mapping[str, Corpus], *, is_redrawn: bool = False) -> 
             lacks. The message has a line for each problem.
     """
     labels = {split: corpus.labels for split, corpus in corpora.items() if corpus.labels is not None}
-    problems = [problem for split, split_labels in labels.items() for problem in _blank(split, split_labels)]
+    remedy = "give each one, or remove the example from all files"
+    problems = [line for split in labels for line in blank_examples(split, labels[split], "no label", remedy)]
     if is_redrawn:
         labels = {"train": [label for split_labels in labels.values() for label in split_labels]}
     if train := labels.get("train"):
@@ -65,14 +66,13 @@ def check_labels(corpora: Mapping[str, Corpus], *, is_redrawn: bool = False) -> 
         raise DataError("\n".join(problems))
 
 
-def _blank(split: str, labels: Sequence[str]) -> Iterator[str]:
-    blank = [str(number) for number, label in enumerate(labels, start=1) if not label.strip()]
+def blank_examples(split: str, lines: Sequence[str], problem: str, remedy: str) -> Iterator[str]:
+    """Say how many examples of a split are blank in a role, and which come first."""
+    blank = [str(number) for number, line in enumerate(lines, start=1) if not line.strip()]
     if blank:
         more = ", ..." if len(blank) > _NUM_SHOWN else ""
-        yield (
-            f"{split}: {len(blank)} of {len(labels)} examples have no label (example "
-            f"{', '.join(blank[:_NUM_SHOWN])}{more}); give each one, or remove the example from all files"
-        )
+        named = f"{', '.join(blank[:_NUM_SHOWN])}{more}"
+        yield f"{split}: {len(blank)} of {len(lines)} examples have {problem} (example {named}); {remedy}"
 
 
 def _useless_labels(labels: Sequence[str]) -> Iterator[str]:
@@ -161,14 +161,24 @@ class Corpus:
         named |= {"target": self.target, "label": self.labels, "document": self.documents}
         return {role: lines for role, lines in named.items() if lines is not None}
 
-    def text(self) -> list[str]:
-        """Return the lines of all sources, then those of the target, as a shared tokenizer trains on them."""
-        return [line for side in [*self.sources, self.target or []] for line in side]
+    def sides(self) -> dict[str, list[str]]:
+        """Name the text by role: sources and target, but no labels or document ids."""
+        return {role: lines for role, lines in self.streams().items() if role not in ("label", "document")}
+
+    def text(self, *roles: str) -> list[str]:
+        """List the lines of some roles, one role after the other; without roles those of all sides.
+
+        Raises:
+            DataError: The corpus lacks a role.
+        """
+        streams = self.streams()
+        if missing := [role for role in roles if role not in streams]:
+            raise DataError(f"no text of {', '.join(missing)}; the corpus has: {', '.join(streams)}")
+        return [line for role in roles or self.sides() for line in streams[role]]
 
     def lengths(self) -> list[list[int]]:
-        """Count the characters of each example's sources and target: a list for each side."""
-        sides = [*self.sources, *([] if self.target is None else [self.target])]
-        return [[len(line) for line in side] for side in sides]
+        """Measure the lines of every side in characters, [sides, N]."""
+        return [[len(line) for line in side] for side in self.sides().values()]
 
     @staticmethod
     def from_streams(streams: Mapping[str, list[str]], selected: Selected | None = None) -> Corpus:
@@ -341,7 +351,7 @@ def corpus_report(corpora: Mapping[str, Corpus]) -> dict[str, SplitReport]:
     seen_sources = {tuple(row) for row in zip(*train.sources, strict=True)} if train else set()
     reports = {}
     for split, corpus in corpora.items():
-        sides = {role: lines for role, lines in corpus.streams().items() if role not in ("label", "document")}
+        sides = corpus.sides()
         is_train = split == "train"
         reports[split] = SplitReport(
             num_examples=len(corpus),
@@ -362,8 +372,7 @@ def report_json(reports: Mapping[str, SplitReport]) -> dict[str, Any]:
 
 
 def _examples(corpus: Corpus) -> Iterable[tuple[str, ...]]:
-    sides = [lines for role, lines in corpus.streams().items() if role not in ("label", "document")]
-    return zip(*sides, strict=True)
+    return zip(*corpus.sides().values(), strict=True)
 
 
 def write_corpus(corpus: Corpus, directory: Path) -> None:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from nlgraft.basics.errors import DataError
 from nlgraft.text import hub
-from nlgraft.text.corpora import Corpus, SplitReport, corpus_report, load_split_files
+from nlgraft.text.corpora import Corpus, SplitReport, blank_examples, corpus_report, load_split_files
 from nlgraft.text.corpus_config import (
     SPECIAL_PIECES,
     CorpusConfig,
@@ -30,7 +30,6 @@ from nlgraft.text.tokenizers import Tokenizer, normalised
 
 MIN_ROUND_TRIP = 99.5
 """BLEU below which text does not survive encoding and decoding."""
-_NUM_SHOWN = 3
 _NUM_COMPARED = 2000
 """Lines by which the languages of two texts are compared."""
 _SWAPPED, _MIN_SHARED = 2.0, 0.2
@@ -132,20 +131,11 @@ def _likeness(rates: Mapping[str, float], other_rates: Mapping[str, float]) -> f
     return sum(min(rate, other_rates.get(word, 0.0)) for word, rate in rates.items())
 
 
-def _empty_lines(corpora: Mapping[str, Corpus]) -> list[str]:
-    warnings = []
+def _empty_lines(corpora: Mapping[str, Corpus]) -> Iterator[str]:
     for split, corpus in corpora.items():
         for role, lines in corpus.streams().items():
-            if role == "label":  # which none may lack: see `check_labels`
-                continue
-            empty = [str(number) for number, line in enumerate(lines, start=1) if not line.strip()]
-            if empty:
-                more = ", ..." if len(empty) > _NUM_SHOWN else ""
-                warnings.append(
-                    f"{split}: {len(empty)} of {len(lines)} examples have an empty {role} (example "
-                    f"{', '.join(empty[:_NUM_SHOWN])}{more}); remove them"
-                )
-    return warnings
+            if role != "label":  # which none may lack: see `check_labels`
+                yield from blank_examples(split, lines, f"an empty {role}", "remove them")
 
 
 def _overlaps(reports: Mapping[str, SplitReport]) -> list[str]:
@@ -162,9 +152,8 @@ def separator_problems(corpora: Mapping[str, Corpus], separator: str | None) -> 
     if separator is None:
         return
     for split, corpus in corpora.items():
-        for role, lines in corpus.streams().items():
-            number = sum(separator in line for line in lines) if role not in ("label", "document") else 0
-            if number:
+        for role, lines in corpus.sides().items():
+            if number := sum(separator in line for line in lines):
                 yield (
                     f"{split}: {number} of {len(lines)} lines of {role} have {separator!r}, which stands "
                     "between joined lines here: the text cannot be told from it; replace it in the files"

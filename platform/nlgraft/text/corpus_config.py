@@ -7,8 +7,8 @@ A study's ``data`` is one of four kinds, told apart by ``corpus``: ``conlang`` (
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -17,7 +17,6 @@ from pydantic import (
     Field,
     TypeAdapter,
     field_validator,
-    model_validator,
 )
 
 from nlgraft.basics.errors import DataError
@@ -196,24 +195,22 @@ class ConlangConfig(_Constructed):
         """Roles of the corpus's streams, e.g. ``source 0`` and ``target``."""
         return TASK_ROLES[self.task]
 
-    @model_validator(mode="after")
-    def _language_fits_task(self) -> ConlangConfig:
+    def _problems(self) -> Iterator[str]:
         if self.language is not None and self.task not in ("monolingual", "classification"):
-            raise ValueError(
+            yield (
                 f"language: {self.language!r} cannot be set for task: {self.task}, which has its own; "
                 "leave language out, or set task: monolingual or classification"
             )
         if self.topicality and self.task not in ("monolingual", "classification"):
-            raise ValueError(
+            yield (
                 f"topicality: {self.topicality} cannot be set for task: {self.task}, whose sentences have no "
                 "topic; leave topicality out, or set task: monolingual or classification"
             )
         if self.unsaid and self.task not in ("multi_source", "post_editing"):
-            raise ValueError(
+            yield (
                 f"unsaid: {self.unsaid} cannot be set for task: {self.task}, whose one source must say all; "
                 "leave unsaid out, or set task: multi_source or post_editing"
             )
-        return self
 
 
 class TextFiles(StrictConfig):
@@ -286,17 +283,15 @@ class _Files(SelectionConfig, Generic[FilesT]):
             path for files in all_files for path in (files.sources if files.table is None else [files.table])
         }
 
-    @model_validator(mode="after")
-    def _splits_alike(self) -> Self:
+    def _problems(self) -> Iterator[str]:
         for split, files in self.splits.items():
             if tuple(files.streams()) != self.roles:
-                raise ValueError(
+                yield (
                     f"{split} has {', '.join(files.streams())} but train has {', '.join(self.roles)}; "
                     "every split needs the same files"
                 )
         if self.test is None and self.limits.test is not None:
-            raise ValueError(f"limits.test is {self.limits.test}, but there are no files of a test split")
-        return self
+            yield f"limits.test is {self.limits.test}, but there are no files of a test split"
 
 
 class FilesText(_Files[TextFiles]):
@@ -318,11 +313,10 @@ class _FilesWithTests(_Files[FilesT], Generic[FilesT]):
             _test_split(name): split_files for name, split_files in self.further_tests.items()
         }
 
-    @model_validator(mode="after")
-    def _has_a_main_test(self) -> Self:
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
         if self.test is None and self.further_tests:
-            raise ValueError("further_tests are given, but no test: give the main test set as test")
-        return self
+            yield "further_tests are given, but no test: give the main test set as test"
 
 
 class FilesTestedText(_FilesWithTests[TextFiles]):
@@ -363,12 +357,10 @@ class HuggingFaceText(SelectionConfig):
         """Where its text comes from: the dataset."""
         return {self.path}
 
-    @model_validator(mode="after")
-    def _is_whole(self) -> Self:
+    def _problems(self) -> Iterator[str]:
         missing = [split for split in SPLITS if split not in self.splits]
         if missing:
-            raise ValueError(f"splits names no {', '.join(missing)}; give train, dev and test")
-        return self
+            yield f"splits names no {', '.join(missing)}; give train, dev and test"
 
     def columns(self) -> dict[str, str]:
         """Map role to column, as ``TextFiles.streams`` does."""
@@ -426,13 +418,9 @@ class SacreBleuConfig(SelectionConfig):
         """Roles of the corpus's streams: ``source 0`` and ``target``."""
         return tuple(self.train.streams())
 
-    @model_validator(mode="after")
-    def _one_source_one_target(self) -> SacreBleuConfig:
+    def _problems(self) -> Iterator[str]:
         if self.roles != ("source 0", "target"):
-            raise ValueError(
-                f"train has {', '.join(self.roles)}; sacreBLEU test sets have one source and a target"
-            )
-        return self
+            yield (f"train has {', '.join(self.roles)}; sacreBLEU test sets have one source and a target")
 
 
 PairsConfig = Annotated[
@@ -553,13 +541,18 @@ def digest(config: CorpusConfig) -> dict[str, Any]:
         elif isinstance(files, TextFiles):
             content[split] = {role: file_digest(path) for role, path in files.streams().items()}
         else:
-            content[split] = {"test_set": files, "md5": _test_set_md5(files)}
+            content[split] = {"test_set": files, "md5": list(sacrebleu_dataset(files).md5 or [])}
     return content
 
 
-def _test_set_md5(name: str) -> list[str]:
+def sacrebleu_dataset(name: str) -> Any:
+    """Look up a test set of sacreBLEU.
+
+    Raises:
+        DataError: There is none of this name.
+    """
     from sacrebleu.dataset import DATASETS  # takes 0.2 s to import
 
     if name not in DATASETS:
         raise DataError(f"{name}: sacreBLEU knows no such test set; `sacrebleu --list` names them")
-    return list(DATASETS[name].md5 or [])
+    return DATASETS[name]

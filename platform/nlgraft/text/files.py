@@ -140,7 +140,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def write_json(path: Path, document: Any) -> None:
     """Write a value as JSON that people can read, in UTF-8."""
-    path.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+    path.write_text(json.dumps(document, ensure_ascii=False, indent=1) + "\n", "utf-8")
 
 
 def _open_named_pipe(path: str, flags: int) -> int:

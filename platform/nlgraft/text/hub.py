@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from nlgraft.basics.errors import DataError
-from nlgraft.text.corpus_config import HuggingFaceConfig, PairFiles
+from nlgraft.text.corpus_config import HuggingFaceConfig, PairFiles, sacrebleu_dataset
 
 _NO_TEXT = re.compile("[\0\ud800-\udfff]")
 """NUL, which no text has, and halves of characters, which UTF-8 cannot encode."""
@@ -95,12 +95,10 @@ def test_set_files(test_set: str, langpair: str) -> PairFiles:
         DataError: There is no such test set or direction, or it cannot be downloaded.
     """
     from sacrebleu import utils  # takes 0.2 s to import
-    from sacrebleu.dataset import DATASETS
 
-    if test_set not in DATASETS:
-        raise DataError(f"{test_set}: sacreBLEU knows no such test set; `sacrebleu --list` names them")
-    if langpair not in DATASETS[test_set].langpairs:
-        has = ", ".join(DATASETS[test_set].langpairs)
+    langpairs = sacrebleu_dataset(test_set).langpairs
+    if langpair not in langpairs:
+        has = ", ".join(langpairs)
         raise DataError(f"{test_set}: no {langpair}; it has {has}")
     try:
         source = utils.get_source_file(test_set, langpair)

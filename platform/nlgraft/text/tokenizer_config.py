@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from nlgraft.basics.strict_config import StrictConfig
 from nlgraft.text.corpus_config import SPECIAL_PIECES
@@ -60,14 +61,12 @@ class LearnedTokenizerConfig(TokenizerConfig):
             )
         return tokens
 
-    @model_validator(mode="after")
-    def _holds_the_special_ones(self) -> LearnedTokenizerConfig:
+    def _problems(self) -> Iterator[str]:
         fixed = len(SPECIAL_PIECES) + len(self.special_tokens) + NUM_BYTES * self.has_byte_fallback
         if self.vocab_size <= fixed:
-            raise ValueError(
+            yield (
                 f"vocab_size is {self.vocab_size}, but {fixed} pieces are reserved; give more than {fixed}"
             )
-        return self
 
 
 class WordTokenizerConfig(StrictConfig):
@@ -85,14 +84,12 @@ class WordTokenizerConfig(StrictConfig):
     """BPE-dropout: probability of skipping a merge when training text is segmented, anew in every epoch
     (Provilkov et al. 2020: 0.1); null: all merges are applied."""
 
-    @model_validator(mode="after")
-    def _only_bpe_has_merges(self) -> WordTokenizerConfig:
+    def _problems(self) -> Iterator[str]:
         if self.dropout is not None and self.kind != "bpe":
-            raise ValueError(
+            yield (
                 f"dropout is {self.dropout} with kind {self.kind}, which has no merges: set kind to bpe, or "
                 "leave dropout out"
             )
-        return self
 
 
 LEAST_BYTE_TOKENS = 258

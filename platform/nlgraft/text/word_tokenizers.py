@@ -146,11 +146,15 @@ def learn_tokenizer(lines: Sequence[str], config: WordTokenizerConfig, directory
     Raises:
         DataError: The text is blank, or the size cannot hold its characters.
     """
-    if not any(line.strip() for line in lines):
-        raise DataError(f"{directory.name}: no text to learn a tokenizer from, {len(lines)} blank lines")
+    _refuse_blank(lines, directory)
     is_wordpiece = config.kind == "wordpiece"
     learned = _wordpiece(lines, config) if is_wordpiece else _sentencepiece(lines, config, directory)
     learned.save(str(directory / TOKENIZER_FILE))
+
+
+def _refuse_blank(lines: Sequence[str], directory: Path) -> None:
+    if not any(line.strip() for line in lines):
+        raise DataError(f"{directory.name}: no text to learn a tokenizer from, {len(lines)} blank lines")
 
 
 def learn_byte_tokenizer(lines: Sequence[str], vocab_size: int, directory: Path) -> None:
@@ -161,8 +165,7 @@ def learn_byte_tokenizer(lines: Sequence[str], vocab_size: int, directory: Path)
     Raises:
         DataError: The text is blank.
     """
-    if not any(line.strip() for line in lines):
-        raise DataError(f"{directory.name}: no text to learn a tokenizer from, {len(lines)} blank lines")
+    _refuse_blank(lines, directory)
     learned = tokenizers.Tokenizer(models.BPE())
     learned.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     learned.decoder = decoders.ByteLevel()

@@ -5,7 +5,6 @@ Shape letters: B lines, T positions of a line with begin and end, N lines of a s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from nlgraft.nn.masked_lm_models import Classifier, MaskedLM, load_checkpoint
 from nlgraft.nn.model_config import ClassifierConfig
 from nlgraft.nn.modes import evaluating, seeded
 from nlgraft.text.batches import LengthBatches, Ragged
-from nlgraft.text.files import write_json
+from nlgraft.text.files import read_json, write_json
 from nlgraft.training.data import LineData
 from nlgraft.training.losses import Predictions, TokenObjective
 from nlgraft.training.masked_lm_training import ENCODER_DESCRIPTION, read_masked_lm, write_masked_lm
@@ -142,7 +141,7 @@ def write_classifier(model: Classifier, labels: Sequence[str], directory: Path) 
 
 def read_classifier(directory: Path, body: Path) -> tuple[Classifier, list[str]]:
     """Read a classifier and its labels, on the CPU; a frozen body is read from its own artifact."""
-    description = json.loads((directory / DESCRIPTION_FILE).read_text("utf-8"))
+    description = read_json(directory / DESCRIPTION_FILE)
     config = ClassifierConfig(**description["config"])
     trained = read_body(directory / BODY if config.is_body_trained else body)
     model = fresh_classifier(trained, len(description["labels"]), config, 0)

@@ -7,7 +7,6 @@ Source: Edunov et al. (2019), section 3.2.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import torch
@@ -117,7 +116,7 @@ def read_language_model(directory: Path, config: LanguageModelConfig | None = No
         config = written
     elif config.vocab_size is None:
         config = config.model_copy(update={"vocab_size": written.vocab_size})
-    expected, actual = (json.loads(each.model_dump_json()) for each in (config, written))
+    expected, actual = (each.model_dump(mode="json") for each in (config, written))
     differing = [
         f"{name} is {actual.get(name)}, not {expected.get(name)}"
         for name in sorted({*expected, *actual} - _DROPOUTS)

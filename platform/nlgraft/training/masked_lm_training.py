@@ -5,7 +5,6 @@ Shape letters: V vocabulary, M positions whose token is predicted, N lines of a 
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,7 @@ from nlgraft.nn.masked_lm_models import (
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.nn.modes import seeded
-from nlgraft.text.files import write_json
+from nlgraft.text.files import read_json, write_json
 from nlgraft.training.losses import Predictions, segment_losses
 from nlgraft.training.masked_text import MaskedScoringData
 from nlgraft.training.weights import carry_over, load_model, save_model
@@ -78,7 +77,7 @@ def read_masked_lm(directory: Path) -> MaskedLM:
         if missing:
             raise DataError(f"{directory}: the model lacks {', '.join(missing[:3])}; run its stage again")
         return model
-    description = json.loads((directory / ENCODER_DESCRIPTION).read_text("utf-8"))
+    description = read_json(directory / ENCODER_DESCRIPTION)
     model = fresh_encoder(
         TransformerConfig(**description["config"]),
         description["vocab_size"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ from nlgraft.nn.language_models import BiLM, UniLM
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.nn.modes import seeded
-from nlgraft.text.files import write_json
+from nlgraft.text.files import read_json, write_json
 from nlgraft.training.language_model_training import DESCRIPTION_FILE as LANGUAGE_MODEL_FILE
 from nlgraft.training.language_model_training import read_language_model
 from nlgraft.training.seeds import derive_seed
@@ -136,12 +135,12 @@ def write_description(
 
 def read_config(directory: Path) -> TransformerConfig:
     """Read the configuration of a model that was written."""
-    return TransformerConfig(**json.loads((directory / DESCRIPTION).read_text("utf-8"))["config"])
+    return TransformerConfig(**read_json(directory / DESCRIPTION)["config"])
 
 
 def read_model(directory: Path) -> Seq2Seq:
     """Build the model that ``write_model`` wrote, on the CPU."""
-    description = json.loads((directory / DESCRIPTION).read_text("utf-8"))
+    description = read_json(directory / DESCRIPTION)
     config = TransformerConfig(**description["config"])
     encoders: dict[str, ContextualEncoder] = {}
     linked: list[HuggingFaceEncoder] = []

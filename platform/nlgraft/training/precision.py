@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from nlgraft.nn.layers import EncoderLayer
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.nn.modes import forked_rng, is_accelerator, seeded, synchronize
 from nlgraft.pipeline.stage import StageContext
+from nlgraft.text.files import read_json, write_json
 from nlgraft.training.train_config import PRECISION_INPUT, TrainConfig
 
 TrainT = TypeVar("TrainT", bound=TrainConfig)
@@ -109,7 +109,7 @@ def write_choice(directory: Path, gain: float) -> bool:
     """Write the precision that a measured gain leads to; returns whether it is bf16."""
     is_bf16 = gain >= MIN_GAIN
     choice = {"precision": "bf16" if is_bf16 else "fp32", "bf16_gain": gain, "min_gain": MIN_GAIN}
-    (directory / CHOICE_FILE).write_text(json.dumps(choice, indent=1) + "\n", encoding="utf-8")
+    write_json(directory / CHOICE_FILE, choice)
     return is_bf16
 
 
@@ -127,5 +127,5 @@ def with_precision(config: TrainT, context: StageContext) -> TrainT:
             f"stage {context.stage.name}: precision is auto, but the stage has no input '{PRECISION_INPUT}'; "
             "derive its settings from TrainingSettings, or set precision to fp32 or bf16"
         )
-    choice = json.loads((directory / CHOICE_FILE).read_text(encoding="utf-8"))
+    choice = read_json(directory / CHOICE_FILE)
     return config.model_copy(update={"precision": choice["precision"]})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -46,16 +46,14 @@ class OneOfSeveral(StrictConfig):
                 values = {**values, default: None}
         return tupled(values)
 
-    @model_validator(mode="after")
-    def _has_one_of_each(self) -> Self:
+    def _problems(self) -> Iterator[str]:
         for names in self.ONE_OF:
             settings = [f"{name}={getattr(self, name)}" for name in names if getattr(self, name) is not None]
             if len(settings) != 1:
-                raise ValueError(
+                yield (
                     f"{' and '.join(settings) or 'none'} given of {', '.join(names)}: give one, and set an "
                     "inherited one to null"
                 )
-        return self
 
 
 class ParameterGroup(StrictConfig):
@@ -154,25 +152,30 @@ class TrainConfig(OneOfSeveral):
     many last evaluations, that before the first step left out; 1: the last weights; null: the weights of the
     best evaluation."""
 
-    @model_validator(mode="after")
-    def _agrees_with_itself(self) -> TrainConfig:
+    def _problems(self) -> Iterator[str]:
+        yield from super()._problems()
         falls_to_end = self.lr_schedule in FALLING
         if self.final_lr_ratio and not falls_to_end:
-            raise ValueError(
+            yield (
                 f"final_lr_ratio={self.final_lr_ratio} has no effect with lr_schedule={self.lr_schedule}; "
                 f"allowed with {' and '.join(FALLING)}"
             )
         if falls_to_end and self.max_steps is not None and self.warmup_steps > self.max_steps:
-            raise ValueError(
+            yield (
                 f"warmup_steps={self.warmup_steps} exceeds max_steps={self.max_steps}, after which "
                 f"lr_schedule={self.lr_schedule} ends"
             )
         if self.initial_lr > self.peak_lr:
-            raise ValueError(f"initial_lr={self.initial_lr} exceeds peak_lr={self.peak_lr}")
+            yield f"initial_lr={self.initial_lr} exceeds peak_lr={self.peak_lr}"
         if not all(0 <= beta < 1 for beta in self.betas):
-            raise ValueError(f"betas={list(self.betas)}: each must be at least 0 and less than 1")
-        self._check_optimizer()
-        return self
+            yield f"betas={list(self.betas)}: each must be at least 0 and less than 1"
+        if self.optimizer != "adamw":
+            for name in ("betas", "epsilon", "weight_decay"):
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    yield (
+                        f"{name}={getattr(self, name)} has no effect with optimizer={self.optimizer}; "
+                        "leave it out"
+                    )
 
     @property
     def is_best_kept(self) -> bool:
@@ -204,16 +207,6 @@ class TrainConfig(OneOfSeveral):
         # T + 1, so that the last step still has a positive rate.
         share = FALLING[self.lr_schedule]((step - warmup) / (self.max_steps + 1 - warmup))
         return self.peak_lr * (self.final_lr_ratio + (1 - self.final_lr_ratio) * share)
-
-    def _check_optimizer(self) -> None:
-        if self.optimizer == "adamw":
-            return
-        for name in ("betas", "epsilon", "weight_decay"):
-            if getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(
-                    f"{name}={getattr(self, name)} has no effect with optimizer={self.optimizer}; "
-                    "leave it out"
-                )
 
     def in_steps(self, num_batches: int) -> Self:
         """Replace ``max_epochs`` by ``max_steps``, for text of ``num_batches`` batches in its first epoch.
@@ -270,15 +263,11 @@ class View(StrictConfig):
     """If true, a batch holds one source per example, sampled anew in each epoch, uniformly from the sources
     that the example has (TRICE's single-source stage)."""
 
-    @model_validator(mode="after")
-    def _has_sources_to_draw_from(self) -> View:
+    def _problems(self) -> Iterator[str]:
         if self.is_one_source_drawn and len(self.sources) < 2:
-            raise ValueError("is_one_source_drawn needs at least two sources in the view")
+            yield "is_one_source_drawn needs at least two sources in the view"
         if self.length_source is not None and self.length_source >= len(self.sources):
-            raise ValueError(
-                f"length_source is {self.length_source}, the view has {len(self.sources)} sources"
-            )
-        return self
+            yield (f"length_source is {self.length_source}, the view has {len(self.sources)} sources")
 
     def sides(self) -> list[Side]:
         """List the sides: sources, contexts, target last."""
@@ -297,13 +286,9 @@ class MaskingConfig(StrictConfig):
     replaced: float = Field(default=0.1, ge=0, le=1)
     """Share of the predicted tokens that a random token replaces; the rest is left unchanged."""
 
-    @model_validator(mode="after")
-    def _shares_add_up(self) -> MaskingConfig:
+    def _problems(self) -> Iterator[str]:
         if self.masked + self.replaced > 1:
-            raise ValueError(
-                f"masked {self.masked} and replaced {self.replaced} are shares: at most 1 in all"
-            )
-        return self
+            yield (f"masked {self.masked} and replaced {self.replaced} are shares: at most 1 in all")
 
 
 class MaskedScoringConfig(StrictConfig):

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nlgraft.basics.errors import DataError
+from nlgraft.text.files import write_json
 from nlgraft.vocab.surgery.exchange import (
     TensorRows,
     count_embedding_parameters,
@@ -318,7 +319,7 @@ def _record_exchange(
         disagreeing.setdefault(role, []).extend(plan.new_surfaces[kept[i]] for i in role_ids if i in kept)
     if record or disagreeing:
         document = {"lost": record, "disagreeing": disagreeing}
-        (directory / EXCHANGE_RECORD).write_text(json.dumps(document, ensure_ascii=False, indent=1), "utf-8")
+        write_json(directory / EXCHANGE_RECORD, document)
     named = ", ".join(f"{name} {value}" for name, value in emptied.items())
     return [f"the new vocabulary has no token for {named} of the configuration"] if emptied else []
 

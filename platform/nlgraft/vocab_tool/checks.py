@@ -38,6 +38,7 @@ from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 from nlgraft.vocab.transfer_plan import CHUNK_ROWS, Array, Provenance, Rows, TransferPlan, row_norms
 from nlgraft.vocab_tool.checkpoints import SinglePrecision, StoredCheckpoint, embedding_rows, in_safetensors
 from nlgraft.vocab_tool.plan_exchange import EXCHANGE_RECORD
+from nlgraft.vocab_tool.plan_report import name_some
 
 PERMUTATION_TOLERANCE = 1e-4
 """Largest difference of logits that reordered single-precision additions explain, relative to their size."""
@@ -384,8 +385,6 @@ def _check_generation(model: Any) -> Check:
 
 SMALL_NORM = 0.3
 """Rows of text tokens whose norm is below this share of the median have hardly been trained."""
-NUM_NAMED = 5
-"""Tokens that a finding names."""
 
 
 def examine_checkpoint(directory: str | Path) -> list[Check]:
@@ -459,12 +458,6 @@ def _row_digests(table: Rows) -> list[bytes]:
     parts = (table[start : start + CHUNK_ROWS] for start in range(0, len(table), CHUNK_ROWS))
     # Digests instead of the rows themselves, which a large table would hold twice.
     return [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for part in parts for row in part]
-
-
-def name_some(surfaces: list[str]) -> str:
-    """Join the first tokens of a finding, with the number of the others."""
-    more = f" and {len(surfaces) - NUM_NAMED} more" if len(surfaces) > NUM_NAMED else ""
-    return ", ".join(surfaces[:NUM_NAMED]) + more
 
 
 # Audit of a donor: rows crafted so that a transplant of its tokenizer breaks the model that receives it.

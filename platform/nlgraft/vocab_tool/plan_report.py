@@ -145,8 +145,8 @@ class PlanReport:
         ]
         if missing := [token for token in self.specials.lost if token not in self.lost_roles.values()]:
             messages.append(
-                f"the new tokenizer lacks {len(missing)} special tokens of the old one: {_listed(missing)}; "
-                "--keep-special all appends them"
+                f"the new tokenizer lacks {len(missing)} special tokens of the old one: "
+                f"{name_some(missing, NUM_LISTED)}; --keep-special all appends them"
             )
         return messages
 
@@ -168,7 +168,9 @@ class PlanReport:
         if self.text is not None:
             lines.append(f"  {self.text.to_text()}")
         if kept := self.specials.kept:
-            lines.append(f"  appended {len(kept)} special tokens of the old tokenizer: {_listed(kept)}")
+            lines.append(
+                f"  appended {len(kept)} special tokens of the old tokenizer: {name_some(kept, NUM_LISTED)}"
+            )
         lines += [f"  {count:>8}  {reason}" for reason, count in [*self.reasons.items()][:NUM_REASONS]]
         if self.norms is not None:
             medians = ", ".join(f"{kind} {norm:.3g}" for kind, norm in self.norms.medians.items())
@@ -231,9 +233,10 @@ def report_plan(
     )
 
 
-def _listed(tokens: Sequence[str]) -> str:
-    more = f" and {len(tokens) - NUM_LISTED} more" if len(tokens) > NUM_LISTED else ""
-    return ", ".join(tokens[:NUM_LISTED]) + more
+def name_some(tokens: Sequence[str], most: int = 5) -> str:
+    """Name the first tokens, and how many more there are."""
+    more = f" and {len(tokens) - most} more" if len(tokens) > most else ""
+    return ", ".join(tokens[:most]) + more
 
 
 def _describe(plan: TransferPlan, row: int, count: int) -> str:

@@ -5,7 +5,6 @@ import pytest
 import torch
 from sacrebleu.metrics.lib_ter import translation_edit_rate
 
-from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.calibration import (
     calibration_rows,
     evaluate_calibration,
@@ -63,8 +62,6 @@ def test_evaluation_carries_statistics_and_signature():
     assert evaluation.scores["ece"].value == pytest.approx(100 * (0.2 + 0.6) / 2)
     assert evaluation.scores["ece"].direction == "minimize"
     assert "bins:20" in evaluation.scores["ece"].signature
-    with pytest.raises(DataError, match="one confidence for each token"):
-        evaluate_calibration([["a", "x"]], [[0.8]], [["a", "b"]])
 
 
 def test_confidences_are_the_models_probabilities():

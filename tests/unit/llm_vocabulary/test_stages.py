@@ -305,7 +305,7 @@ def test_what_is_no_causal_model_is_refused_before_anything_runs(tmp_path):
         graph_of(trial_of(checkpoint, LINES[:5]) | {"vocabulary": {"method": "fokus"}})
     with pytest.raises(ValidationError, match=r"upstream is the pretraining of causal_lm.model"):
         graph_of(trial_of(checkpoint, LINES[:5]) | {"upstream": {}})
-    with pytest.raises(ValidationError, match="best_metric is 'dev/bleu'; measured are"):
+    with pytest.raises(ValidationError, match="best_metric is 'dev/bleu'; measured: dev/loss"):
         graph_of(changed(training={"train": {"best_metric": "dev/bleu"}}))
 
 

@@ -13,6 +13,7 @@ from transformers import BertForMaskedLM
 from nlgraft.basics.errors import DataError
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded
+from nlgraft.stages.run.translation_stages import last_sentence
 from nlgraft.training.models import read_model
 from tests.contract.toys.multi_source import ARMS
 from tests.tensors import differing
@@ -20,7 +21,7 @@ from tests.tiny_causal_lms import release
 from tests.tiny_models import family_config
 from tests.unit.stages.runs import finish
 from trainables.multi_source import Config, stage_graph
-from trainables.multi_source.stages import joined, last_sentence, previous
+from trainables.multi_source.stages import joined, previous
 
 TRICE = {key: ARMS["trice"][key] for key in ("data", "tokenizer", "model", "decode", "upstream")}
 TRICE |= {key: ARMS["trice"][key] for key in ("single_source", "multi_source")}

@@ -232,3 +232,13 @@ def test_repeats_by_hand():
     forbid_repeats(logits, torch.tensor([[4, 5, 4, 5, 4], [1, 2, 3, 4, 5]]), 3)
     assert logits[0].tolist() == [0, 0, 0, 0, 0, -math.inf]
     assert logits[1].tolist() == [0] * 6
+
+
+def test_hypotheses_end_where_learned_positions_do():
+    sides = {f"{side}_positions": "learned" for side in ("source", "target")}
+    torch.manual_seed(0)
+    model = Seq2Seq(TransformerConfig(preset="tiny", d_model=16, max_positions=6, **sides), 12, 12).eval()
+    with torch.no_grad():
+        model.target_embedding.table.weight[3].zero_()  # the end is never likely
+    beams = search(model, [[7, 3], [8, 9, 3]], beam=2, max_length_ratio=0.0, max_length_offset=50)
+    assert max(len(hypotheses[0].ids) for hypotheses in beams) == 5

@@ -49,7 +49,7 @@ def test_without_branches_it_is_the_plain_transformer():
 def test_a_metric_that_no_training_measures_cannot_be_the_best(system):
     toy = importlib.import_module(f"tests.contract.toys.{system.rpartition('.')[2]}")
     values = next(iter(toy.ARMS.values()))
-    with pytest.raises(ValidationError, match="best_metric is 'dev/los'; measured is dev/loss"):
+    with pytest.raises(ValidationError, match="best_metric is 'dev/los'; measured: dev/loss"):
         importlib.import_module(system).Config(**{**values, "train": {"best_metric": "dev/los"}})
 
 

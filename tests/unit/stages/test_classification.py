@@ -230,5 +230,5 @@ def test_what_cannot_be_classified_is_refused(store):
 
 
 def test_settings_are_checked_when_the_study_is_read():
-    with pytest.raises(ValidationError, match="measured are dev/accuracy, dev/macro_f1"):
+    with pytest.raises(ValidationError, match="measured: dev/accuracy, dev/macro_f1"):
         ClassificationConfig(train={"best_metric": "dev/bleu"})

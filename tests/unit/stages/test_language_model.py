@@ -99,5 +99,5 @@ def test_lines_that_were_all_cut_are_refused(store):
 def test_settings_are_checked_when_the_study_is_read():
     with pytest.raises(ValidationError, match="vocab_size is that of the text's tokenizer"):
         LanguageModelPhaseConfig(model={"kind": "uni_lm", "vocab_size": 7})
-    with pytest.raises(ValidationError, match="measured are dev/loss and dev/perplexity"):
+    with pytest.raises(ValidationError, match="measured: dev/loss, dev/perplexity"):
         LanguageModelPhaseConfig(model={"kind": "bi_lm"}, train={"best_metric": "dev/bleu"})

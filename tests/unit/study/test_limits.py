@@ -1,12 +1,9 @@
 """Studies that are vast, endless or aimed at places that do not exist are refused within seconds."""
 
-from __future__ import annotations
-
 import os
 import re
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,32 +11,28 @@ from nlgraft.basics.errors import StudyError
 from nlgraft.study.public import Study
 
 
-def problems(document: dict[str, Any]) -> dict[str, str]:
-    with pytest.raises(StudyError) as raised:
-        Study.from_dict(document)
-    return {problem.path: problem.message for problem in raised.value.problems}
+@pytest.fixture(autouse=True)
+def within_seconds():
+    """Each of these took minutes where it was quadratic, and takes a second."""
+    began_s = time.process_time()
+    yield
+    assert time.process_time() - began_s < 5
 
 
-def test_a_vast_factor_is_refused_within_seconds(toy_document: dict[str, Any]) -> None:
+def test_a_vast_factor_is_refused_within_seconds(toy_document, problems):
     levels = [float(level) for level in range(30_000)]
     toy_document["factors"] = {"gain": {"target": "gain", "levels": levels, "baseline": 0.0}}
-    began_s = time.process_time()
     assert "30,000 cells, at most 1,000" in problems(toy_document)["design"]
-    assert time.process_time() - began_s < 5  # 0.9 s; it was quadratic, more than two minutes
 
 
-def test_many_seeds_are_read_within_seconds(toy_document: dict[str, Any]) -> None:
+def test_many_seeds_are_read_within_seconds(toy_document, problems):
     toy_document["seeds"] = [*range(4_000), 7]
-    began_s = time.process_time()
     assert problems(toy_document) == {"seeds[4000]": "7 is the same as seeds[7]; write each seed once"}
-    assert time.process_time() - began_s < 5
 
 
 @pytest.mark.parametrize("place", ["design.cells", "exclude"])
 @pytest.mark.parametrize("is_wrong", [False, True])
-def test_many_cells_and_exclusions_are_read_within_seconds(
-    toy_document: dict[str, Any], place: str, is_wrong: bool
-) -> None:
+def test_many_cells_and_exclusions_are_read_within_seconds(toy_document, problems, place, is_wrong):
     levels = [float(level) for level in range(9_000)]
     toy_document["factors"] = {"gain": {"target": "gain", "levels": levels, "baseline": 0.0}}
     entries = [{"gain": level + 0.5 if is_wrong else level} for level in levels[1:]]
@@ -47,9 +40,7 @@ def test_many_cells_and_exclusions_are_read_within_seconds(
         toy_document["exclude"] = entries if is_wrong else entries[1_500:]
     else:
         toy_document["design"] = {"kind": "cells", "cells": entries}
-    began_s = time.process_time()
     messages = problems(toy_document)
-    assert time.process_time() - began_s < 5  # 1 s; it was quadratic: minutes
     if is_wrong:
         assert len(messages) == 21
         assert "1.5 is not a level of gain. Did you mean '1.0'?" in messages[f"{place}[0].gain"]
@@ -60,34 +51,28 @@ def test_many_cells_and_exclusions_are_read_within_seconds(
         assert f"{count} cells, at most 1,000" in messages["design"]
 
 
-def test_a_study_that_is_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_study_that_is_a_pipe_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "study.yaml")
     for path in (tmp_path / "study.yaml", Path("/dev/zero")):
         with pytest.raises(StudyError, match="a pipe or a device"):
             Study.from_yaml(path)
 
 
-def test_thousands_of_unknown_keys_are_refused_within_seconds(tmp_path: Path) -> None:
+def test_thousands_of_unknown_keys_are_refused_within_seconds(tmp_path):
     (tmp_path / "study.yaml").write_text("".join(f"unknown_key_{n}: 1\n" for n in range(20_000)))
-    began_s = time.process_time()
     with pytest.raises(StudyError, match="more than 1,000 keys"):
         Study.from_yaml(tmp_path / "study.yaml")
-    assert time.process_time() - began_s < 5  # a minute
 
 
-def test_many_misspelt_settings_are_named_within_seconds(toy_document: dict[str, Any]) -> None:
+def test_many_misspelt_settings_are_named_within_seconds(toy_document, problems):
     space = {f"gian.{n}": {"type": "float", "low": 0, "high": 1} for n in range(300)}
     toy_document["search"] = {"trials": 3, "space": space}
-    began_s = time.process_time()
     assert len(problems(toy_document)) == 300
-    assert time.process_time() - began_s < 5
 
 
 @pytest.mark.parametrize("text", ["\x1b[2J\x1b[31mgone", "\u202etxt.exe"])
 @pytest.mark.parametrize("place", ["description", "factors"])
-def test_what_would_disturb_a_terminal_is_refused(
-    toy_document: dict[str, Any], place: str, text: str
-) -> None:
+def test_what_would_disturb_a_terminal_is_refused(toy_document, problems, place, text):
     factors = {text: {"target": "gain", "levels": [0.0, 1.0], "baseline": 0.0}}
     toy_document[place] = text if place == "description" else factors
     joined = " ".join(problems(toy_document).values())
@@ -106,9 +91,7 @@ def test_what_would_disturb_a_terminal_is_refused(
         ("storage.path", "s4://bucket/prefix", "cannot be opened: .* Allowed: a directory"),
     ],
 )
-def test_what_cannot_be_reached_is_refused(
-    toy_document: dict[str, Any], path: str, value: Any, message: str
-) -> None:
+def test_what_cannot_be_reached_is_refused(toy_document, problems, path, value, message):
     part, _, key = path.partition(".")
     toy_document.setdefault(part, {})[key] = value
     messages = problems(toy_document)

@@ -37,11 +37,8 @@ def test_put_finds_keys_that_hold_dots():
 @pytest.mark.parametrize(
     "path, message",
     [
-        ("a.b", "'b' cannot be set inside 3, which has no parts"),
-        ("l[2]", "there is no item 2 in a list of 2; allowed: 0 to 1"),
         ("l[2].x", "there is no item 2 in a list of 2"),
         ("l.x", "there is no item x in a list of 2"),
-        ("a..b", "a part of it is empty"),
     ],
 )
 def test_put_says_why_it_cannot(path, message):

@@ -8,7 +8,6 @@ import pytest
 
 from nlgraft.basics.errors import DataError
 from nlgraft.text.batches import LengthBatches, Ragged
-from nlgraft.text.tokenizers import BOS, EOS
 
 ROWS = [[5, 6, 7], [], [8], [9, 10]]
 
@@ -34,19 +33,8 @@ def test_padding_by_hand():
     assert valid.tolist() == [[True, True, False], [True, True, True], [False, False, False]]
 
 
-def test_bos_and_eos_stand_around():
-    ragged = Ragged.of(ROWS)
-    ids, valid = ragged.padded(np.array([0, 1, 2]), first=BOS, last=EOS)
-    assert ids.tolist() == [[2, 5, 6, 7, 3], [2, 3, 0, 0, 0], [2, 8, 3, 0, 0]]
-    assert valid.sum(axis=1).tolist() == [5, 2, 3]
-    ids, _ = ragged.padded(np.array([2, 3]), last=EOS)
-    assert ids.tolist() == [[8, 3, 0], [9, 10, 3]]
-    ids, _ = ragged.padded(np.array([2, 3]), first=BOS)
-    assert ids.tolist() == [[2, 8, 0], [2, 9, 10]]
-
-
 def test_no_rows_are_an_empty_rectangle():
-    ids, valid = Ragged.of(ROWS).padded(np.array([], dtype=np.int64), first=BOS, last=EOS)
+    ids, valid = Ragged.of(ROWS).padded(np.array([], dtype=np.int64))
     assert ids.shape == valid.shape == (0, 0)
 
 

@@ -22,9 +22,19 @@ def test_a_given_length_or_budget_replaces_the_default():
         ({"max_steps": 5, "max_epochs": 1}, "max_steps=5 and max_epochs=1 given of max_steps, max_epochs"),
         ({"batch_tokens": 9, "batch_characters": 8}, "batch_tokens=9 and batch_characters=8 given"),
         ({"batch_tokens": None}, "none given of batch_tokens, batch_characters, batch_sentences: give one"),
+        ({"final_lr_ratio": 0.1}, "has no effect with lr_schedule=inverse_sqrt"),
+        ({"lr_schedule": "linear", "max_steps": 9, "warmup_steps": 10}, "exceeds max_steps"),
+        ({"initial_lr": 1.0}, "exceeds peak_lr"),
+        ({"betas": (0.9, 1.0)}, "less than 1"),
+        ({"warm_up": 1}, "warm_up"),
+        (
+            {"optimizer": "nesterov", "weight_decay": 0.1},
+            "weight_decay=0.1 has no effect with",
+        ),
+        ({"optimizer": "nesterov", "betas": (0.9, 0.99)}, "has no effect with optimizer=nesterov"),
     ],
 )
-def test_two_of_them_or_none_are_refused(fields, message):
+def test_settings_that_contradict_each_other_are_refused(fields, message):
     with pytest.raises(ValidationError, match=message):
         TrainConfig(**fields)
 

@@ -104,18 +104,3 @@ def test_nesterov_by_hand(monkeypatch):
         optimizer.step()
     # 1 - 0.1 (2 + 0.5 * 2) = 0.7; v = 0.5 * 2 - 1 = 0; 0.7 - 0.2 (-1 + 0) = 0.9
     assert float(model.weight.detach()) == pytest.approx(0.9, abs=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        (
-            {"optimizer": "nesterov", "weight_decay": 0.1},
-            "weight_decay=0.1 has no effect with optimizer=nesterov",
-        ),
-        ({"optimizer": "nesterov", "betas": (0.9, 0.99)}, "has no effect with optimizer=nesterov"),
-    ],
-)
-def test_settings_of_the_other_optimiser_are_refused(fields, message):
-    with pytest.raises(ValueError, match=message):
-        TrainConfig(**fields)

@@ -13,7 +13,7 @@ from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.step import RowsFirst, Training
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, TrainConfig
 from tests.tensors import differing
-from tests.unit.training.toy import Recorder, ToyData, ToyModel, make_context
+from tests.unit.training.toy import ToyData, ToyModel, make_context
 
 NEW = torch.tensor([False] * 4 + [True, False] * 3 + [True])
 TABLE = "target.weight"
@@ -26,21 +26,13 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def cadence(monkeypatch):
-    """Reports and checkpoints of trainings as short as these."""
-    monkeypatch.setattr("nlgraft.training.loop.REPORT_EVERY_STEPS", 1)
-    monkeypatch.setattr("nlgraft.training.loop.CHECKPOINT_EVERY_STEPS", 2)
-
-
-def run(root, num_steps, num_alone, reporter=None, rows=None, frozen=()):
+def run(root, num_steps, num_alone, rows=None, frozen=()):
     model = ToyModel(1, dropout=0.2)
     before = deepcopy(model.state_dict())
     config = TrainConfig(**(SETTINGS | {"max_steps": num_steps}))
     first = RowsFirst(num_alone, rows or {TABLE: NEW}) if num_alone else None
-    context = make_context(root, reporter)
     training = Training(model, Seq2SeqObjective(0.1), ToyData(), config, LearnedParameters(frozen=frozen))
-    train(training, context, rows_first=first)
+    train(training, make_context(root), rows_first=first)
     return before, model.state_dict()
 
 
@@ -79,15 +71,6 @@ def test_a_step_by_hand():
     assert optimizer.state[model.table]["exp_avg"][1].tolist() == [0, 0]
     assert model.other not in optimizer.state
     assert sorted(group["weight_decay"] for group in optimizer.param_groups) == [0.0, 0.5]
-
-
-@pytest.mark.parametrize("fail_at", [2, 3, 6])
-def test_killed_before_or_after_all_join_in_it_ends_with_the_same_bits(tmp_path, fail_at):
-    _, undisturbed = run(tmp_path / "undisturbed", 9, 5)
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "killed", 9, 5, Recorder(fail_at=fail_at + 1))
-    _, resumed = run(tmp_path / "killed", 9, 5)
-    assert not differing(undisturbed, resumed)
 
 
 @pytest.mark.parametrize(

@@ -66,18 +66,3 @@ def test_cosine():
 
 def test_constant():
     assert config(lr_schedule="constant").learning_rate(999) == 8e-4
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"final_lr_ratio": 0.1}, "has no effect with lr_schedule=inverse_sqrt"),
-        ({"lr_schedule": "linear", "warmup_steps": 2000}, "exceeds max_steps"),
-        ({"initial_lr": 1.0}, "exceeds peak_lr"),
-        ({"betas": (0.9, 1.0)}, "less than 1"),
-        ({"warm_up": 1}, "warm_up"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(fields, message):
-    with pytest.raises(ValueError, match=message):
-        config(**fields)

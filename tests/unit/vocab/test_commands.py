@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 
 import pytest
@@ -210,11 +209,3 @@ def test_text_is_read_and_refused_in_words(tmp_path):
     (tmp_path / "c.gz").write_bytes(b"not gzip")
     with pytest.raises(DataError, match="not a gzip file"):
         read_text([tmp_path / "c.gz"])
-
-
-def test_reports_are_json(places):
-    (places / "text").write_text("motorcycle motors\n")
-    plan = planned(places, text=[places / "text"], model=str(places / "model"))
-    document = json.loads(json.dumps(plan.to_json()))
-    assert document["text"]["compression"] == pytest.approx(3 / 4)
-    assert document["norms"]["medians"].keys() == {"copy", "special", "composed"}

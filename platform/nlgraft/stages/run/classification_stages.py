@@ -17,7 +17,7 @@ from nlgraft.stages.classification_graph import (
     TRAIN_CLASSIFIER,
     ClassifierInputs,
 )
-from nlgraft.stages.run.text_stages import read_encoded, text_of, training_budget
+from nlgraft.stages.run.text_stages import read_encoded, training_budget
 from nlgraft.stages.run.training_task import SampledLines, TrainingTask, write_split
 from nlgraft.text.batches import LengthBatches
 from nlgraft.text.corpora import read_corpus
@@ -83,7 +83,7 @@ def _sampled(
     def labelled(text: Encoded) -> LabelledData:
         return LabelledData(text.stream(TEXT), plain.classes, ids, batch_tokens=budget, seed=seed)
 
-    lines = text_of(read_corpus(inputs.corpus / "train"), [TEXT])
+    lines = read_corpus(inputs.corpus / "train").text(TEXT)
     return SampledLines(lines, inputs.tokenizer, sampling, seed, labelled)
 
 
@@ -107,7 +107,7 @@ def score(context: StageContext) -> None:
 
 
 def _labels(inputs: ClassifierInputs[Path], split: str) -> list[str]:
-    return text_of(read_corpus(inputs.corpus / split), ["label"])
+    return read_corpus(inputs.corpus / split).text("label")
 
 
 def _data(

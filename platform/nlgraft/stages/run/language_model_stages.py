@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.run.text_stages import read_encoded, text_of, training_budget, vocab_sizes
+from nlgraft.stages.run.text_stages import read_encoded, training_budget, vocab_sizes
 from nlgraft.stages.run.training_task import TrainingTask, write_scores
 from nlgraft.stages.shared_kinds import LANGUAGE_MODEL, UNTRAINED_LANGUAGE_MODEL
 from nlgraft.text.batches import Ragged
@@ -43,7 +43,7 @@ def train(context: StageContext) -> None:
         for split in sentences
     )
     is_whole_N = _whole_lines(sentences["dev"], settings.max_tokens)
-    dev_lines = text_of(read_corpus(inputs.corpus / "dev"), [settings.role])
+    dev_lines = read_corpus(inputs.corpus / "dev").text(settings.role)
     # Of the text, not of its tokens: what vocabularies are compared by.
     characters_N = np.array([len(line) for line in dev_lines])
     vocab_size = vocab_sizes(inputs.encoded)[settings.stream]

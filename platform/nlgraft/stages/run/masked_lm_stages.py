@@ -28,7 +28,7 @@ from nlgraft.stages.masked_lm_graph import (
     WORD_TOKENIZER,
     TrainMaskedSettings,
 )
-from nlgraft.stages.run.text_stages import REPORT_FILE, read_encoded, text_of, training_budget
+from nlgraft.stages.run.text_stages import REPORT_FILE, read_encoded, training_budget
 from nlgraft.stages.run.training_task import (
     SampledLines,
     TrainingTask,
@@ -122,7 +122,7 @@ def _train_data(
     def masked(text: Encoded) -> MaskedData:
         return MaskedData(Masker(text, masker.ids, settings.masking, masker.seed), budget)
 
-    lines = text_of(read_corpus(inputs.corpus / "train"), [TEXT])
+    lines = read_corpus(inputs.corpus / "train").text(TEXT)
     return SampledLines(lines, inputs.tokenizer, settings.sampling, masker.seed, masked)
 
 
@@ -251,9 +251,7 @@ def _amounts(dev: MaskedScoringData, statistics: Mapping[str, Statistics]) -> di
 def learn(context: StageContext) -> None:
     """Learn a tokenizer from the training lines of a corpus."""
     settings, inputs = WORD_TOKENIZER.read(context)
-    learn_tokenizer(
-        text_of(read_corpus(inputs.corpus / "train"), [TEXT]), settings.tokenizer, context.directory
-    )
+    learn_tokenizer(read_corpus(inputs.corpus / "train").text(TEXT), settings.tokenizer, context.directory)
 
 
 def copy_tokenizer(context: StageContext) -> None:
@@ -287,7 +285,7 @@ def encode(context: StageContext) -> None:
     report: dict[str, object] = {"vocab_sizes": {TEXT: len(vocabulary)}}
     # Not every corpus has a test split.
     for split in (split for split in SPLITS if (inputs.corpus / split).is_dir()):
-        lines = text_of(read_corpus(inputs.corpus / split), [TEXT])
+        lines = read_corpus(inputs.corpus / split).text(TEXT)
         encoded = encode_words(inputs.tokenizer / TOKENIZER_FILE, lines, settings.max_tokens)
         streams = {TEXT: encoded.ids, WORDS: encoded.words, WORD_SIZES: encoded.word_sizes}
         Encoded(streams).write(context.directory / f"{split}.safetensors")

@@ -360,8 +360,7 @@ def renumber_bert_tokenizer(context: StageContext) -> None:
         )
     added = (settings.languages, settings.symbols)
     made, ids = renumbered_wordpiece(document, load_vocabulary(directory), directory, *added)
-    text = json.dumps(made, ensure_ascii=False, indent=1)
-    (context.directory / WORDPIECE_FILE).write_text(text + "\n", "utf-8")
+    write_json(context.directory / WORDPIECE_FILE, made)
     (context.directory / THEIR_IDS_FILE).write_text(json.dumps(ids) + "\n", "utf-8")
 
 

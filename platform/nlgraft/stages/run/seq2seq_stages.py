@@ -19,7 +19,7 @@ from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.config_parts import MaskedSpansConfig
 from nlgraft.stages.run.context_stages import read_means
-from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded, text_of, training_budget, vocab_sizes
+from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded, training_budget, vocab_sizes
 from nlgraft.stages.run.training_task import TrainingTask, new_rows_first
 from nlgraft.stages.seq2seq_graph import TRAIN, TrainInputs, TrainSettings
 from nlgraft.text.corpora import read_corpus
@@ -138,7 +138,7 @@ def batches(
         corpus = read_corpus(inputs.corpus / split)
         for stream, role in settings.streams.items():
             tokenizer = open_tokenizer(inputs.tokenizers[stream])
-            drawn[stream] = SampledText(text_of(corpus, [role]), tokenizer, settings.sampling_alpha)
+            drawn[stream] = SampledText(corpus.text(role), tokenizer, settings.sampling_alpha)
     return Seq2SeqData(
         encoded,
         view,
@@ -192,7 +192,7 @@ def _greedy_bleu(settings: TrainSettings, inputs: TrainInputs[Path]) -> Callable
         return lambda model: {}
     # Only the inputs are used, so the size of its batches does not matter.
     dev = Seq2SeqData(read_encoded(inputs.encoded, "dev").first(count), view, batch_tokens=1)
-    references = text_of(read_corpus(inputs.corpus / "dev"), ["target"])[:count]
+    references = read_corpus(inputs.corpus / "dev").text("target")[:count]
     tokenizer = open_tokenizer(inputs.tokenizers[view.target.stream])
     greedy = GenerationConfig(beam=1, start_id=view.target_start, forced_ids=view.target.prefix)
     score = dev_scores(dev.inputs(), references, tokenizer, greedy)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter
 
-from nlgraft.basics.errors import DataError
 from nlgraft.evaluation.scores import evaluate_text
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.shared_kinds import CORPUS, ENCODED, TOKENIZER
@@ -21,7 +19,7 @@ from nlgraft.text.conlang.tasks import perfect_translations
 from nlgraft.text.corpora import Corpus, corpus_report, load_corpus, read_corpus, report_json, write_corpus
 from nlgraft.text.corpus_checks import round_trip_warning
 from nlgraft.text.corpus_config import ConlangConfig, CorpusConfig
-from nlgraft.text.files import write_json
+from nlgraft.text.files import read_json, write_json
 from nlgraft.text.tokenizers import SentencePiece, Tokenizer, train_sentencepiece
 from nlgraft.text.word_tokenizers import ContextTokenizer, WordPiece
 from nlgraft.training.train_config import TrainConfig
@@ -93,21 +91,9 @@ def learn_tokenizer(context: StageContext) -> None:
     lines: list[str] = []
     for _, directory in sorted(inputs.corpora.items()):
         corpus = read_corpus(directory / "train")
-        lines += corpus.text() if settings.roles is None else text_of(corpus, settings.roles)
+        lines += corpus.text(*settings.roles or ())
     path = context.directory / TOKENIZER_FILE
     train_sentencepiece(lines, settings.tokenizer, path, seed=0, symbols=settings.symbols)
-
-
-def text_of(corpus: Corpus, roles: Sequence[str]) -> list[str]:
-    """List the lines of some roles, one role after the other.
-
-    Raises:
-        DataError: The corpus lacks a role.
-    """
-    streams = corpus.streams()
-    if missing := [role for role in roles if role not in streams]:
-        raise DataError(f"no text of {', '.join(missing)}; the corpus has: {', '.join(streams)}")
-    return [line for role in roles for line in streams[role]]
 
 
 def tokenizer_path(directory: Path) -> Path:
@@ -147,7 +133,7 @@ def encode(context: StageContext) -> None:
         corpus = read_corpus(inputs.corpus / split)
         streams = {}
         for stream, role in settings.streams.items():
-            lines = text_of(corpus, [role])
+            lines = corpus.text(role)
             tokenizer = tokenizers[stream]
             streams[stream], report[f"{split}/{stream}"] = _encoded(lines, tokenizer, settings.max_tokens)
             if (split, role) == ("dev", "target"):
@@ -189,4 +175,4 @@ def read_encoded(directory: Path, split: str) -> Encoded:
 
 def vocab_sizes(encoded: Path) -> dict[str, int]:
     """Read the size of the vocabulary of each encoded stream."""
-    return json.loads((encoded / REPORT_FILE).read_text("utf-8"))["vocab_sizes"]
+    return read_json(encoded / REPORT_FILE)["vocab_sizes"]

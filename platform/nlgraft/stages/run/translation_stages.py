@@ -33,9 +33,10 @@ from nlgraft.nn.rereading import without_language_model_cache
 from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.metrics import metric_name
-from nlgraft.stages.run.text_stages import encode_lines, open_tokenizer, text_of
+from nlgraft.stages.run.text_stages import encode_lines, open_tokenizer
 from nlgraft.stages.seq2seq_graph import (
     EXTRACT,
+    LAST_SENTENCE,
     LEARNED_SCORE,
     SCORE,
     TRANSLATE,
@@ -74,7 +75,7 @@ def translate(context: StageContext) -> None:
     signature = "tokens of the model, end of sentence not counted"
     evaluation = _lengths("hypothesis_length", translations.best, signature)
     if settings.is_calibrated:
-        references = text_of(read_corpus(inputs.corpus / split), ["target"])
+        references = read_corpus(inputs.corpus / split).text("target")
         evaluation |= calibration(
             model, prepared, translations.best, tokenizer, references, settings.generation
         )
@@ -110,7 +111,7 @@ def encoded_inputs(
         view = view.model_copy(update={"sources": tuple(_fitting(side, room) for side in view.sources)})
     streams, num_cut = {}, Counter[str]()
     for side in (*view.sources, *view.contexts.values()):
-        text = text_of(corpus, [settings.streams[side.stream]])
+        text = corpus.text(settings.streams[side.stream])
         tokenizer = open_tokenizer(tokenizers[side.stream])
         # Test splits are encoded here, since only train and dev are encoded in advance.
         streams[side.stream], num_cut[side.stream] = encode_lines(text, tokenizer, settings.max_tokens)
@@ -158,11 +159,24 @@ def calibration(
     return evaluate_calibration(hypotheses, confidences, right)
 
 
+def keep_last_sentence(context: StageContext) -> None:
+    """Keep the part of each translation after its last separator."""
+    settings, inputs = LAST_SENTENCE.read(context)
+    lines = read_lines(inputs.translation / HYPOTHESES_FILE)
+    kept = [last_sentence(line, settings.separator) for line in lines]
+    write_lines(context.directory / HYPOTHESES_FILE, kept)
+
+
+def last_sentence(line: str, separator: str) -> str:
+    """Return the text after the last separator, or the whole line if there is none."""
+    return line.rpartition(separator)[2].strip()
+
+
 def extract(context: StageContext) -> None:
     """Write summaries of a split that are taken from the text itself."""
     settings, inputs = EXTRACT.read(context)
     corpus = read_corpus(inputs.corpus / settings.split)
-    texts, references = (text_of(corpus, [role]) for role in ("source 0", "target"))
+    texts, references = (corpus.text(role) for role in ("source 0", "target"))
     count, words = settings.num_sentences, _tokenizers(inputs.corpus, settings).rouge
     summaries = [
         lead(text, count) if settings.method == "lead" else oracle(text, reference, count, words)
@@ -181,7 +195,7 @@ def score(context: StageContext) -> None:
     words = _tokenizers(inputs.corpus, settings)
     for split, translation in inputs.translations.items():
         corpus = read_corpus(inputs.corpus / split)
-        originals = text_of(corpus, ["target"])
+        originals = corpus.text("target")
         hypotheses, references = read_lines(translation / HYPOTHESES_FILE), originals
         if tokenizer is not None:
             # characters that the tokenizer normalises away can never be in a hypothesis
@@ -191,7 +205,7 @@ def score(context: StageContext) -> None:
         how = {"tokenizers": words, "normalization": normalization}
         evaluation = evaluate_text(hypotheses, references, settings.metrics, **how)
         if settings.has_documents:
-            documents = text_of(corpus, ["document"])
+            documents = corpus.text("document")
             evaluation |= evaluate_documents(hypotheses, references, documents, **how)
         if settings.metric_prefix:
             _write_aside(context.directory, split, evaluation, settings.metric_prefix)
@@ -211,7 +225,7 @@ def score(context: StageContext) -> None:
 
 def _tokenizers(corpus: Path, settings: ScoreSettings | ExtractSettings) -> TextTokenizers:
     """Choose by the dev references for all splits, so that their scores compare."""
-    references = text_of(read_corpus(corpus / "dev"), ["target"])
+    references = read_corpus(corpus / "dev").text("target")
     bleu = settings.bleu_tokenizer if isinstance(settings, ScoreSettings) else None
     return choose_tokenizers(references, bleu, settings.rouge_tokenizer)
 
@@ -257,7 +271,7 @@ def score_learned(context: StageContext) -> None:
     name = f"learned.{settings.name}"
     for split, translation in inputs.translations.items():
         corpus = read_corpus(inputs.corpus / split)
-        sources, references = (text_of(corpus, [role]) for role in ("source 0", "target"))
+        sources, references = (corpus.text(role) for role in ("source 0", "target"))
         hypotheses = read_lines(translation / HYPOTHESES_FILE)
         rows = learned_rows(scorer, name, sources, hypotheses, references)
         evaluation = Evaluation.of({name: rows}, _signature(settings))

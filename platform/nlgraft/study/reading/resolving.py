@@ -211,7 +211,7 @@ def hidden_problems(model: type[BaseModel], values: Mapping[str, Any], context: 
     Refused values count as their defaults; messages about them are left out, as they may be due to that.
 
     Args:
-        model: The system's config; it has rules if it has ``_problems``, as `SystemConfig`.
+        model: The system's config; it has rules if it has ``_problems``, as `StrictConfig`.
         values: Values of which pydantic refuses some.
         context: Context of the validation.
 

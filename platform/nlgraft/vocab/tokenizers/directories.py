@@ -7,7 +7,6 @@ where the old tokenizer put ``[CLS]``, the new one puts the token that took over
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import shutil
 import warnings
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nlgraft.basics.errors import DataError
-from nlgraft.text.files import read_json, refuse_special
+from nlgraft.text.files import read_json, refuse_special, write_json
 from nlgraft.vocab.tokenizers.loading import (
     CODES_FILE,
     SPECIAL_FILES,
@@ -119,7 +118,7 @@ def copy_settings(source: Path, directory: Path, new_ids: Mapping[int, int] | No
         settings = read_json(source / name)
         if new_ids is not None and (decoder := settings.get("added_tokens_decoder")):
             settings["added_tokens_decoder"] = {str(new_ids[int(i)]): token for i, token in decoder.items()}
-        (directory / name).write_text(json.dumps(settings, ensure_ascii=False, indent=1) + "\n", "utf-8")
+        write_json(directory / name, settings)
 
 
 def save_tokenizer(
@@ -142,7 +141,7 @@ def save_tokenizer(
     elif path.suffix == ".spm" and (path.parent / "vocab.json").is_file():
         copy_tokenizer(path.parent, directory)
     else:
-        _write_json(directory / "tokenizer.json", _tokenizer_json(path, vocabulary))
+        write_json(directory / "tokenizer.json", _tokenizer_json(path, vocabulary))
     if codes is not None:
         shutil.copyfile(codes, directory / CODES_FILE)
     config_file = directory / "tokenizer_config.json"
@@ -150,11 +149,7 @@ def save_tokenizer(
     if "tokenizer_class" not in config:
         roles = {f"{role}_token": vocabulary.surfaces[i] for role, i in vocabulary.roles.items()}
         config = {"tokenizer_class": "PreTrainedTokenizerFast", **roles, **config}
-        _write_json(config_file, config)
-
-
-def _write_json(path: Path, document: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(document, ensure_ascii=False, indent=1), "utf-8")
+        write_json(config_file, config)
 
 
 def _tokenizer_json(path: Path, vocabulary: Vocabulary) -> dict[str, Any]:
@@ -193,7 +188,7 @@ def finish_tokenizer(directory: Path, old: Path, successor: Mapping[int, int]) -
     config = read_json(config_file) | {"model_input_names": list(before.model_input_names)}
     if before.model_max_length < VERY_LONG:
         config["model_max_length"] = before.model_max_length
-    _write_json(config_file, config)
+    write_json(config_file, config)
     vocabulary = load_vocabulary(directory)
     notes = _take_chat_template(directory, before, vocabulary) if "chat_template" not in config else []
     if not (directory / "tokenizer.json").is_file():
@@ -237,7 +232,7 @@ def _put_around(file: Path, vocabulary: Vocabulary, before: Any, successor: Mapp
         kept = [step for step in steps if step not in adding_steps]
         both = {"type": "Sequence", "processors": [*kept, template]}
         document["post_processor"] = both if kept else template
-        _write_json(file, document)
+        write_json(file, document)
     return (
         [f"special tokens around a sentence that the new tokenizer lacks: {num_missing}"]
         if num_missing

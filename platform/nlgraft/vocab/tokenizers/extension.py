@@ -15,7 +15,7 @@ from typing import Any
 import tokenizers
 
 from nlgraft.basics.errors import DataError
-from nlgraft.text.files import read_json
+from nlgraft.text.files import read_json, write_json
 
 _MARKED_WORD = re.compile("\u2581*[^\u2581]+|\u2581+")
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
@@ -399,4 +399,4 @@ def _name_tokens(directory: Path, specials: Sequence[str], roles: Mapping[str, s
     key = "additional_special_tokens" if "additional_special_tokens" in config else "extra_special_tokens"
     if isinstance(named := config.get(key) or [], list):
         config[key] = [*named, *(token for token in specials if token not in roles.values())]
-    file.write_text(json.dumps(config, ensure_ascii=False, indent=1), "utf-8")
+    write_json(file, config)

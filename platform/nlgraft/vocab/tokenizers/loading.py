@@ -10,7 +10,7 @@ from typing import Any
 
 from nlgraft.basics.errors import DataError
 from nlgraft.text.files import read_json
-from nlgraft.vocab.tokenizers.segmenters import BpeSegmenter, GreedySegmenter, Segmenter
+from nlgraft.vocab.tokenizers.segmenters import BpeSegmenter, GreedySegmenter, Segmenter, merge_ranks
 from nlgraft.vocab.tokenizers.spm import read_marian, read_sentencepiece
 from nlgraft.vocab.tokenizers.tokenizer_json import added_token, read_tokenizer_json
 from nlgraft.vocab.tokenizers.tokens import SUBWORD_NMT, Kind
@@ -141,13 +141,8 @@ def read_subword_nmt(path: str | Path, codes: str | Path | None = None) -> Vocab
 
 
 def _read_codes(path: Path) -> Mapping[tuple[str, str], int]:
-    ranks: dict[tuple[str, str], int] = {}
-    for line in read_lines(path):
-        parts = line.split()
-        if not line.startswith("#version") and len(parts) >= 2:
-            # Of repeated merges the first one counts, as in subword-nmt.
-            ranks.setdefault((parts[0], parts[1]), len(ranks))
-    return ranks
+    merged = (line.split() for line in read_lines(path) if not line.startswith("#version"))
+    return merge_ranks((parts[0], parts[1]) for parts in merged if len(parts) >= 2)
 
 
 # Formats older than ``tokenizer.json``, converted to it: WordPiece, byte-level BPE, subword-nmt.

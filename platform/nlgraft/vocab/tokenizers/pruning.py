@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from nlgraft.basics.errors import DataError
-from nlgraft.vocab.tokenizers.segmenters import merges
+from nlgraft.vocab.tokenizers.segmenters import merge_ranks, merges
+from nlgraft.vocab.tokenizers.tokenizer_json import model_ids, read_merges
 
 BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
 """Tokens of single bytes, in which SentencePiece spells unknown characters."""
@@ -48,13 +49,9 @@ def prune_tokenizer(
     model = document["model"]
     if "vocab" not in model or model.get("type", "BPE") not in ("BPE", "WordPiece", "Unigram"):
         raise DataError(f"a {model.get('type')} tokenizer cannot be pruned; allowed: BPE, WordPiece, Unigram")
-    is_list = not isinstance(model["vocab"], Mapping)
-    entries = [piece for piece, _ in model["vocab"]] if is_list else model["vocab"]
-    ids: dict[str, int] = {piece: i for i, piece in enumerate(entries)} if is_list else dict(entries)
+    ids = model_ids(model)
     added = {entry["content"]: entry["id"] for entry in document.get("added_tokens") or []}
-    pairs = [
-        tuple(merge.split(" ", 1) if isinstance(merge, str) else merge) for merge in model.get("merges") or []
-    ]
+    pairs = read_merges(model)
     parts = _Parts(pairs, model.get("continuing_subword_prefix") or "")
     has_all_bytes = bool(model.get("byte_fallback")) and ids.keys() >= BYTES
     kept = {piece for piece in ids if _must_stay(piece, model, parts, has_all_bytes)} | set(added)
@@ -84,7 +81,7 @@ def _must_stay(piece: str, model: Mapping[str, Any], parts: _Parts, has_all_byte
     core = piece.removeprefix(model.get("continuing_subword_prefix") or "") or piece
     if len(core) == 1 and has_all_bytes:
         return False
-    return piece not in parts.results if model.get("merges") else len(core) == 1
+    return piece not in parts.made if model.get("merges") else len(core) == 1
 
 
 def _unknown(model: Mapping[str, Any]) -> str | None:
@@ -100,18 +97,12 @@ class _Parts:
         prefix: Mark of inner tokens, which a merge drops from its right side.
     """
 
-    def __init__(self, pairs: Sequence[tuple[str, ...]], prefix: str) -> None:
-        self._ranks: dict[tuple[str, str], int] = {}
-        self._prefix = prefix
-        for first, second in pairs:
-            self._ranks.setdefault((first, second), len(self._ranks))
-        self.results = {self._join(first, second) for first, second in pairs}
-        self._made: dict[str, tuple[str, str]] = {}
-        for first, second in pairs:
-            self._made.setdefault(self._join(first, second), (first, second))
-
-    def _join(self, first: str, second: str) -> str:
-        return first + second.removeprefix(self._prefix)
+    def __init__(self, pairs: Sequence[tuple[str, str]], prefix: str) -> None:
+        self._ranks, self._prefix = merge_ranks(pairs), prefix
+        # Of several merges that make a token the first one counts.
+        self.made = {
+            first + second.removeprefix(prefix): (first, second) for first, second in reversed(pairs)
+        }
 
     def of(self, piece: str) -> Iterator[str]:
         """Yield the symbols that stand for parts of a token while its text is merged, characters first."""
@@ -121,14 +112,14 @@ class _Parts:
 
     def _characters(self, piece: str) -> Iterable[str]:
         """Take a token apart by the merges that name it, down to what no merge makes."""
-        if piece not in self._made:
+        if piece not in self.made:
             return [piece]
-        first, second = self._made[piece]
+        first, second = self.made[piece]
         return [*self._characters(first), *self._characters(second)]
 
 
 def _renumbered(
-    document: Mapping[str, Any], kept: set[str], new_ids: Mapping[int, int], pairs: Sequence[tuple[str, ...]]
+    document: Mapping[str, Any], kept: set[str], new_ids: Mapping[int, int], pairs: Sequence[tuple[str, str]]
 ) -> dict[str, Any]:
     """Write the kept tokens and merges with their new ids."""
     # a deep copy of the model, all tokens and merges, would take longer than everything else

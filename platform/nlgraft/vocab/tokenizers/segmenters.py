@@ -6,8 +6,8 @@ piece continues a word or that the whole word may not be used. Within a word the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate, pairwise
 from typing import NamedTuple, Protocol
 
 from nlgraft.vocab.tokenizers.tokens import Marking, Tok
@@ -129,7 +129,7 @@ class UnigramSegmenter:
         if not symbols:
             return []
         text = "".join(character for character, _ in symbols)
-        offsets = _offsets(symbols)
+        offsets = [*accumulate((num_bytes for _, num_bytes in symbols), initial=0)]
         whole = len(tok.core)
         best = [0.0] + [float("-inf")] * len(text)
         came_from = [(0, -1)] * (len(text) + 1)
@@ -255,6 +255,11 @@ def merges(
         yield made
 
 
+def merge_ranks(pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], int]:
+    """Number merges in the order in which they were learned; of repeated ones the first counts."""
+    return {pair: rank for rank, pair in enumerate(dict.fromkeys(pairs))}
+
+
 def marked_characters(tok: Tok, marking: Marking) -> list[tuple[str, int]]:
     """Spell a token with its start mark as a character of its own and its end mark on the last character."""
     symbols = marking.characters(tok.core)
@@ -268,10 +273,3 @@ def marked_characters(tok: Tok, marking: Marking) -> list[tuple[str, int]]:
         elif symbols:
             symbols = [*symbols[:-1], (symbols[-1][0] + marking.end_suffix, symbols[-1][1])]
     return symbols
-
-
-def _offsets(symbols: list[tuple[str, int]]) -> list[int]:
-    offsets = [0]
-    for _, num_bytes in symbols:
-        offsets.append(offsets[-1] + num_bytes)
-    return offsets

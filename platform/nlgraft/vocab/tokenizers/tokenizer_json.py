@@ -9,7 +9,13 @@ from typing import Any
 
 from nlgraft.basics.errors import DataError
 from nlgraft.vocab.tokenizers.encoding import open_tokenizer, search_errors
-from nlgraft.vocab.tokenizers.segmenters import BpeSegmenter, GreedySegmenter, Segmenter, UnigramSegmenter
+from nlgraft.vocab.tokenizers.segmenters import (
+    BpeSegmenter,
+    GreedySegmenter,
+    Segmenter,
+    UnigramSegmenter,
+    merge_ranks,
+)
 from nlgraft.vocab.tokenizers.tokens import (
     BYTE_LEVEL,
     BYTE_LEVEL_END_OF_WORD,
@@ -82,14 +88,22 @@ def read_tokenizer_json(
 def read_ids(data: Mapping[str, Any]) -> dict[str, Any]:
     """Read the id of each token of a parsed ``tokenizer.json``, as they stand there."""
     added = {entry["content"]: entry["id"] for entry in data.get("added_tokens") or []}
-    return _entries(data["model"]) | added
+    return model_ids(data["model"]) | added
 
 
-def _entries(model: Mapping[str, Any]) -> dict[str, int]:
+def model_ids(model: Mapping[str, Any]) -> dict[str, int]:
+    """Read the id of each token of the model of a ``tokenizer.json``, added ones left out."""
     vocab = model["vocab"]
     if isinstance(vocab, Mapping):
         return dict(vocab)
     return {piece: identity for identity, (piece, _) in enumerate(vocab)}
+
+
+def read_merges(model: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Read the merges of a BPE, which files hold as pairs or as strings."""
+    merges = model.get("merges") or []
+    pairs = (merge.split(" ", 1) if isinstance(merge, str) else merge for merge in merges)
+    return [(first, second) for first, second in pairs]
 
 
 def tokens_by_id(ids: Mapping[str, Any], name: str) -> list[str | None]:
@@ -232,11 +246,7 @@ def _segmenter(
     if model_type == "Unigram":
         scores = {piece: score for piece, score in model["vocab"] if piece in normal}
         return UnigramSegmenter(normal, scores, marking)
-    ranks: dict[tuple[str, str], int] = {}
-    for merge in model.get("merges") or []:
-        left, right = merge.split(" ", 1) if isinstance(merge, str) else merge
-        ranks.setdefault((left, right), len(ranks))
-    return BpeSegmenter(normal, marking, pair_ranks=ranks)
+    return BpeSegmenter(normal, marking, pair_ranks=merge_ranks(read_merges(model)))
 
 
 def _roles(specials: Mapping[str, Any] | None, ids: Mapping[str, int]) -> dict[str, int] | None:
