@@ -3,7 +3,7 @@
 ``python -m tests.gpu_trials DEVICE FAULT SYSTEM/ARM ...`` prints a JSON object for each arm: the metrics of
 either device, and what became of the stages on the GPU. Trainings are broken off after a first checkpoint
 there and taken up again. DEVICE is ``simgpu:0``, or a device of torch. FAULT is empty, or one of `FAULTS`,
-which plants a mistake that a GPU would show.
+which plants a mistake that a GPU would show. In place of arms, ``doctor`` prints what `nlgraft doctor` finds.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from nlgraft.nn.batch import Tokens
-from nlgraft.pipeline.stage import NullReporter, StageGraph
-from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import TrialRecord, run_trial
+from nlgraft.pipeline.stage import NullReporter
+from nlgraft.runs import doctor
+from nlgraft.runs.device_trials import trial_in, without_dropout
 from nlgraft.study.reading.system_import import load_system
 from nlgraft.training import loop
 from tests import simulated_gpu
@@ -60,33 +62,35 @@ FAULTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
 }
 
 
-def run(graph: StageGraph, folder: Path, device: str = "cpu", reporter: Any = None) -> TrialRecord:
-    """Run a trial in a store of its own."""
-    store = ArtifactStore.open(folder / device.partition(":")[0])
-    return run_trial(
-        graph, store, reporter=reporter or NullReporter(), config={}, is_waiting=True, device=device
-    )
-
-
 def main() -> None:
     """Run the arms."""
     device, fault, *arms = sys.argv[1:]
     is_simulated = device == simulated_gpu.DEVICE
     if is_simulated:
         simulated_gpu.register()
+    if arms == ["doctor"]:
+        if fault:
+            setattr(*FAULTS[fault])
+        with simulated_gpu.simulated():
+            checks = [doctor.check_devices, partial(doctor.check_system, "trainables.lm_augmentation")]
+            print(json.dumps([asdict(doctor.run_check("", check)) for check in checks]))
+        return
     loop.CHECKPOINT_EVERY_STEPS = 1
     for path, _, arm in (name.partition("/") for name in arms):
         system = load_system(path)
-        graph = graph_of(system, config_of(system, arms_of(path)[arm]))
+        config = config_of(system, arms_of(path)[arm])
+        if not is_simulated:
+            config = config_of(system, without_dropout(config.model_dump(mode="json")))
+        graph = graph_of(system, config)
         with tempfile.TemporaryDirectory() as place:
-            on_cpu = run(graph, Path(place))
+            on_cpu = trial_in(Path(place, "cpu"), graph)
             if fault:
                 setattr(*FAULTS[fault])
             with simulated_gpu.simulated() if is_simulated else nullcontext():
                 try:
-                    on_gpu = run(graph, Path(place), device, BreaksOff())
+                    on_gpu = trial_in(Path(place, "gpu"), graph, device=device, reporter=BreaksOff())
                 except KeyboardInterrupt:
-                    on_gpu = run(graph, Path(place), device)
+                    on_gpu = trial_in(Path(place, "gpu"), graph, device=device)
         decisions = {stage["name"]: stage["decision"] for stage in on_gpu.stages}
         print(json.dumps({"cpu": on_cpu.metrics, "gpu": on_gpu.metrics, "stages": decisions}), flush=True)
 

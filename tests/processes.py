@@ -6,13 +6,21 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 
 def patient(seconds: float) -> float:
     """Lengthen a wait by the number of processes that each CPU of this machine is shared by."""
     return seconds * max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
+
+
+def wait_until(is_true: Callable[[], object], timeout_s: float = 60, pause_s: float = 0.01) -> None:
+    """Wait for what other processes or threads do."""
+    end_s = time.monotonic() + patient(timeout_s)
+    while not is_true():
+        assert time.monotonic() < end_s
+        time.sleep(pause_s)
 
 
 def descendants(pid: int) -> dict[int, str]:

@@ -7,7 +7,6 @@ machine, whose kernels sum in another order: there losses alone are compared, to
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import sys
 import pytest
 import torch
 
-from nlgraft.study.reading.system_import import load_system
+from nlgraft.runs.device_trials import DEVICE_TOLERANCE, differing
 from tests import simulated_gpu
 from tests.contract.toy_arms import ROOT, SYSTEMS, arms_of
 from tests.gpu_trials import FAULTS
@@ -49,11 +48,9 @@ def assert_equal_on_both(arms: list[str]) -> None:
     results = [json.loads(line) for line in finished.stdout.splitlines() if line.startswith('{"cpu"')]
     assert len(results) == len(arms)
     for arm, result in zip(arms, results, strict=True):
-        tolerance = 1e-3 if IS_REAL else 1e-4 if arm in IN_BF16 else 1e-5
-        metrics = load_system(arm.partition("/")[0]).metrics
-        for name, value in result["cpu"].items():
-            if not metrics[name].is_time and (not IS_REAL or "loss" in name):
-                assert math.isclose(result["gpu"][name], value, rel_tol=tolerance, abs_tol=1e-7), (arm, name)
+        tolerance = DEVICE_TOLERANCE if IS_REAL else 1e-4 if arm in IN_BF16 else 1e-5
+        system = arm.partition("/")[0]
+        assert differing(system, result["cpu"], result["gpu"], tolerance, only_losses=IS_REAL) == {}, arm
 
 
 def test_an_encoder_decoder_with_a_finetuned_prlm_is_equal_on_both() -> None:
@@ -72,3 +69,14 @@ def test_a_mistake_that_a_gpu_would_show_is_found(fault: str) -> None:
     finished = trials(simulated_gpu.DEVICE, fault, *FEW)
     assert finished.returncode != 0
     assert "tensors on simgpu:0 and on cpu" in finished.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["", "tokens are not moved"])
+def test_doctor_says_if_a_gpu_computes_what_the_cpu_does(fault: str) -> None:
+    finished = trials(simulated_gpu.DEVICE, fault, "doctor")
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    devices, system = json.loads(finished.stdout.splitlines()[-1])
+    assert (devices["state"], devices["figures"]["accelerators"]) == ("ok", 1)
+    assert system["state"] == ("wrong" if fault else "ok")
+    assert ("tensors on simgpu:0 and on cpu" in system["what"]) == bool(fault)

@@ -15,6 +15,9 @@ from nlgraft.pipeline import record_store
 from nlgraft.pipeline.store import ArtifactStore
 from tests.store_places import OpenStore, files_of
 
+NUM_ENTRIES = 3
+"""Of each driver; together they fill three blocks."""
+
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +63,7 @@ def test_damaged_missing_and_foreign_files_of_a_journal_are_named(open_store: Op
 def test_several_drivers_write_one_journal(open_store: OpenStore):
     def write(driver: int) -> None:
         log = open_store().journal("log", dict[str, int])
-        for value in range(5):
+        for value in range(NUM_ENTRIES):
             while not log.append(log.read().last + 1, {"driver": driver, "value": value}):
                 pass
 
@@ -70,8 +73,8 @@ def test_several_drivers_write_one_journal(open_store: OpenStore):
     for thread in threads:
         thread.join()
     pages = open_store().journal("log", dict[str, int]).read()
-    assert (pages.last, pages.problems) == (20, ())
+    assert (pages.last, pages.problems) == (4 * NUM_ENTRIES, ())
     for driver in range(4):
         assert [
             document["value"] for document in pages.documents.values() if document["driver"] == driver
-        ] == list(range(5))
+        ] == list(range(NUM_ENTRIES))

@@ -24,7 +24,9 @@ USERS = {"examples", "benchmarks"}
 UNREAD = {
     "Python itself": {"__getattr__", "__class__"},
     "notebooks": {"_repr_html_"},
-    "Ray Tune calls its searcher and callbacks": {"suggest", "restore", "checkpoint_path", "iteration"},
+    "Ray Tune calls its searcher and callbacks, and reads bases of a trainable": {
+        "suggest", "restore", "checkpoint_path", "iteration", "__mixins__",
+    },
     "MLflow calls its model": {"load_context"},
     "nltk's METEOR calls its WordNet": {"synsets"},
     "transformers, tokenizers, SentencePiece, rich and ruamel read what is set on their objects": {

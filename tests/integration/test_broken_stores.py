@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.commands import write_study
+
 # A mount namespace of the test's own: other processes do not see what is mounted.
 UNSHARE = ["unshare", "--map-root-user", "--mount", "bash", "-euc"]
 
@@ -38,8 +40,7 @@ def command(toy_document: dict[str, Any], tmp_path: Path) -> list[str]:
     if mounted.returncode != 0:
         pytest.skip("this machine lets no user mount a file system")
     toy_document["base"] |= {"hold": str(tmp_path / "hold"), "num_bytes": 100_000}
-    study = tmp_path / "toy.json"
-    study.write_text(json.dumps(toy_document))
+    study = write_study(tmp_path / "toy.json", toy_document)
     return [sys.executable, "-m", "nlgraft", "run", str(study), "--json"]
 
 

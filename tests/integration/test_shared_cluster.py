@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
+from tests.commands import write_study
+from tests.processes import descendants
 from tests.random_faults import Driver, MlflowServer, disturb, search_of
 from tests.servers import first_answer, free_port
 
@@ -50,20 +51,8 @@ class Cluster:
 
     def find(self, title: str) -> list[int]:
         """Pids of the cluster's processes whose title begins so."""
-        parents = {}
-        for path in Path("/proc").glob("[0-9]*"):
-            try:
-                stat, command = ((path / name).read_text(errors="replace") for name in ("stat", "cmdline"))
-            except OSError:
-                continue
-            parents[int(path.name)] = (int(stat.rpartition(")")[2].split()[1]), command)
-
-        def is_ours(pid: int) -> bool:
-            while pid in parents and pid != self.process.pid:
-                pid = parents[pid][0]
-            return pid == self.process.pid
-
-        return [pid for pid, (_, command) in parents.items() if command.startswith(title) and is_ours(pid)]
+        processes = descendants(self.process.pid).items()
+        return [pid for pid, command in processes if command.startswith(title)]
 
     def close(self) -> None:
         self.process.stdin.close()
@@ -114,10 +103,7 @@ def study_file(toy_document: dict[str, Any], tmp_path: Path) -> Path:
         "trials": 3,
     }
     toy_document["resources"] = {"max_concurrent": 1, "max_failures": 0}
-    path = tmp_path / "toy.yaml"
-    with path.open("w") as file:
-        YAML().dump(toy_document, file)
-    return path
+    return write_study(tmp_path / "toy.yaml", toy_document)
 
 
 def run(study_file: Path, *options: str, program: Sequence[str] = ("-m", "nlgraft")) -> subprocess.Popen[str]:

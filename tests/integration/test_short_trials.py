@@ -5,36 +5,21 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from mlflow import MlflowClient
 
 from benchmarks import many_trials
 from benchmarks.overhead import empty_study
 from nlgraft import api
+from tests.commands import write_study
+from tests.integration.test_command_line import start
 
-ROOT = Path(__file__).parents[2]
-TOY = Path(__file__).parent / "toy"
 NUM_SEEDS = 120
-
-
-def start(study_file: Path) -> subprocess.Popen[str]:
-    places = os.pathsep.join(str(path) for path in (TOY, ROOT / "platform", ROOT))
-    return subprocess.Popen(
-        [sys.executable, "-m", "nlgraft", "run", str(study_file), "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": places},
-        start_new_session=True,
-    )
 
 
 @pytest.mark.slow
@@ -45,15 +30,14 @@ def test_a_killed_driver_loses_no_short_trial_and_repeats_none(
     toy_document["factors"] = {}
     toy_document["seeds"] = list(range(1, NUM_SEEDS + 1))
     toy_document["base"]["steps"] = 1
-    study_file = tmp_path / "study.yaml"
-    study_file.write_text(yaml.safe_dump(toy_document))
+    command = ("run", write_study(tmp_path / "study.yaml", toy_document), "--json")
     records = tmp_path / "store/records/trials"
 
     def finished() -> set[str]:
         states = {path.stem: json.loads(path.read_text())["state"] for path in records.glob("[!.]*.json")}
         return {fingerprint for fingerprint, state in states.items() if state == "finished"}
 
-    driver = start(study_file)
+    driver = start(*command)
     end_s = time.monotonic() + 300
     while len(finished()) < 20:
         assert driver.poll() is None
@@ -65,7 +49,7 @@ def test_a_killed_driver_loses_no_short_trial_and_repeats_none(
     before = finished()
     assert len(before) < NUM_SEEDS
 
-    again = start(study_file)
+    again = start(*command)
     out, err = again.communicate(timeout=500)
     assert again.returncode == 0, err
     result = json.loads(out.splitlines()[-1])

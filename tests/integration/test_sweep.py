@@ -230,6 +230,40 @@ def test_a_lost_worker_resumes_at_its_last_checkpoint(toy_document: dict[str, An
     assert log_of(tmp_path).count("upstream") == 1
 
 
+def test_a_worker_that_is_told_to_end_saves_and_its_trial_goes_on_elsewhere(
+    toy_document: dict[str, Any], tmp_path: Path
+) -> None:
+    toy_document |= {"factors": {}, "seeds": [1], "resources": {"max_failures": 0}}
+    undisturbed = nlgraft.launch(Study.from_dict(toy_document))
+    hold, is_signalled = tmp_path / "hold", False
+    toy_document |= {"name": "signalled", "storage": {"path": str(tmp_path / "other")}}
+    toy_document["base"] |= {"hold": str(hold), "log": str(tmp_path / "log_of_signalled")}
+    hold.touch()
+
+    def signal_and_wait() -> None:
+        nonlocal is_signalled
+        lines: list[list[str]] = []
+        end_s = time.monotonic() + patient(120)
+        while len(lines) < 2 and time.monotonic() < end_s:
+            if (tmp_path / "log_of_signalled").exists():
+                log = (tmp_path / "log_of_signalled").read_text().splitlines()
+                lines = [line.split() for line in log if line.startswith("training")]
+            if lines and not is_signalled:
+                is_signalled = True
+                os.kill(int(lines[0][2]), signal.SIGTERM)
+            time.sleep(0.1)
+        hold.unlink()
+
+    thread = threading.Thread(target=signal_and_wait)
+    thread.start()
+    result = nlgraft.launch(Study.from_dict(toy_document))
+    thread.join(patient(30))
+    (trial,) = result.trials
+    assert trial.record is not None
+    assert (trial.state, trial.record.num_preemptions, trial.record.attempt) == ("finished", 1, 2)
+    assert result.frame()["test/score"].tolist() == undisturbed.frame()["test/score"].tolist()
+
+
 def test_processes_that_a_worker_starts_can_be_ended_by_a_signal() -> None:
     def end_a_child() -> int:
         child = subprocess.Popen(["sleep", "60"])

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import nlgraft
 from nlgraft import api
-from nlgraft.basics.errors import StudyError
+from nlgraft.basics.errors import NlgraftError, StudyError
 from nlgraft.basics.wording import visible
 from nlgraft.commands.main import main
 from nlgraft.study.public import Study
@@ -55,6 +55,48 @@ def test_a_place_that_can_be_no_store_is_bad_input(
     done = CliRunner().invoke(main, [command, STUDY, "--storage", storage], catch_exceptions=False)
     assert done.exit_code == 2, done.output
     assert f"storage {storage}: " in done.output
+
+
+@pytest.mark.parametrize(
+    ("end", "state", "code"),
+    [
+        (None, "finished", 0),
+        (SystemExit(1), "failed", 1),
+        (NlgraftError("no"), "failed", 1),
+        (SystemExit(143), "interrupted", 143),
+    ],
+)
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_command_hears_how_a_run_ended_and_does_not_change_it(
+    end: BaseException | None,
+    state: str,
+    code: int,
+    status: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def launch(*arguments: Any, **options: Any) -> Any:
+        if end is not None:
+            raise end
+        return SimpleNamespace(to_json=lambda: {"cells": []}, invocation=None)
+
+    monkeypatch.setattr(api, "launch", launch)
+    command = f'echo "$1 $2" > {tmp_path}/heard; exit {status}'
+    done = CliRunner().invoke(main, ["run", STUDY, "--json", "--on-end", command])
+    assert (done.exit_code, (tmp_path / "heard").read_text().split()[0]) == (code, state)
+    assert ("--on-end" in done.stderr) == (status != 0)
+
+
+@pytest.mark.parametrize("command", [["plan"], ["status"], ["report"], ["watch", "--out"]])
+def test_hours_stand_beside_the_limits_of_a_budget(command: list[str], tmp_path: Path) -> None:
+    page = [str(tmp_path / "page.html")] if "--out" in command else []
+    place = ["--storage", str(tmp_path / "store")]
+    for limit, is_shown in (("budget.cpu_hours=2", True), ("budget.trials=2", False)):
+        done = CliRunner().invoke(
+            main, [*command, *page, STUDY, limit, *place], catch_exceptions=False, env={"COLUMNS": "160"}
+        )
+        shown = Path(page[0]).read_text() if page else done.stdout
+        assert ("of 2 CPU-hours" in shown) == is_shown, shown
 
 
 def test_a_report_that_cannot_be_written_is_told_in_a_sentence(tmp_path: Path) -> None:

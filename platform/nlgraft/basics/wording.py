@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 import unicodedata
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from pydantic import AfterValidator
@@ -51,6 +52,11 @@ def duration(seconds: float) -> str:
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
+
+
+def hours_of_budget(hours: Mapping[str, Sequence[float]]) -> str:
+    """Format hours and their limits by resource, as `Study.budget_hours`: ``3.1 of 40 CPU-hours``."""
+    return ", ".join(f"{held:.3g} of {limit:g} {kind}-hours" for kind, (held, limit) in hours.items())
 
 
 def size(num_bytes: float) -> str:

@@ -21,8 +21,9 @@ from nlgraft.commands.housekeeping import check, compare, config, diff, ls, pack
 from nlgraft.commands.housekeeping import gc as collect
 from nlgraft.commands.jobs import job_of, logs, stop, submit
 from nlgraft.commands.ledger import ledger, register, try_proposal, verify
-from nlgraft.commands.start import init, schema, studies, systems
+from nlgraft.commands.start import doctor, init, schema, studies, systems
 from nlgraft.commands.study_command import (
+    calling_at_end,
     duration_of,
     find_study,
     has_address,
@@ -134,6 +135,11 @@ def validity(study: Study, simulations: int, is_json: bool) -> None:
 @has_address("A running Ray cluster, e.g. auto. Default: start a local one.")
 @has_tracking
 @click.option(
+    "--on-end",
+    metavar="COMMAND",
+    help="Run this by the shell at the end, with $1 finished, failed or interrupted and $2 the study's name.",
+)
+@click.option(
     "--wait-timeout",
     "wait_timeout_s",
     metavar="TIME",
@@ -141,8 +147,13 @@ def validity(study: Study, simulations: int, is_json: bool) -> None:
     help="Longest wait, e.g. 2h30m, for the study's lock, for places on the cluster and for stages that "
     "other sweeps compute. Default: none for the lock, any for the others.",
 )
-def run(study: Study, is_json: bool, address: str | None, **options: Any) -> None:
+def run(study: Study, on_end: str | None, **options: Any) -> None:
     """Run what the store does not hold yet; end with the comparison."""
+    with calling_at_end(on_end, study.variant):
+        _run(study, **options)
+
+
+def _run(study: Study, is_json: bool, address: str | None, **options: Any) -> None:
     from nlgraft import api
     from nlgraft.commands.terminal import show_result
     from nlgraft.execution.cluster import prepare_process
@@ -320,7 +331,7 @@ def _write(option: str, out: Path, write: Callable[[], list[Path]]) -> None:
 
 
 _COMMANDS = (
-    *(systems, schema, studies, init),
+    *(systems, schema, studies, init, doctor),
     *(ledger, register, try_proposal, verify),
     *(submit, logs, stop),
     *(export, translate, classify),

@@ -1,15 +1,16 @@
-"""Commands that show what there is to start from: systems, their settings, and studies."""
+"""Commands to start with: systems, their settings, studies, and whether this machine can run them."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
-from nlgraft.basics.errors import DataError, user_errors
-from nlgraft.commands.study_command import has_json, print_json, reads_studies
+from nlgraft.basics.errors import EXIT_FAILED, DataError, user_errors
+from nlgraft.commands.study_command import has_address, has_json, has_tracking, print_json, reads_studies
 
 
 @click.command("systems")
@@ -178,3 +179,37 @@ def schema(system: str | None) -> None:
 
     path = None if system is None else find_system(system).path
     click.echo(json.dumps(Study.json_schema(path), indent=2))
+
+
+@click.command("doctor")
+@click.option(
+    "--storage", default="nlgraft_store", show_default=True, help="Artifact store: directory or URI."
+)
+@has_tracking
+@has_address("A Ray cluster that this machine belongs to, e.g. auto: examine its nodes.")
+@has_json
+@user_errors
+def doctor(storage: str, tracking_uri: str | None, address: str | None, is_json: bool) -> None:
+    """Examine this machine, or a cluster: what is wrong for a run, and what to do.
+
+    Devices, versions, precision, store, clocks, disks, MLflow, ports; a small trial of each system, on an
+    accelerator as on the CPU; the speed of training and decoding; with --address every node, and a group of
+    workers over them. Takes minutes; ends with exit code 1 if something is wrong.
+    """
+    from nlgraft.commands.terminal import plain_table
+    from nlgraft.pipeline.store import ArtifactStore
+    from nlgraft.runs.doctor import examine
+    from nlgraft.runs.run import default_tracking_uri
+
+    uri = tracking_uri or default_tracking_uri(ArtifactStore.open(storage))
+    checks = []
+    for check in examine(storage, uri, address):
+        click.echo(f"{check.state:5} {check.name}", err=True)
+        checks.append(check)
+    if is_json:
+        print_json({"checks": [asdict(check) for check in checks]})
+    else:
+        rows = [(check.name, check.state, check.what, check.remedy) for check in checks]
+        plain_table(("check", "state", "found", "what to do"), rows)
+    if any(check.state == "wrong" for check in checks):
+        raise SystemExit(EXIT_FAILED)

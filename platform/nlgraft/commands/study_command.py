@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
@@ -28,6 +29,8 @@ has_tracking = click.option(
 )
 
 
+_SIGNALS = 128
+"""Exit codes above it are those of signals."""
 _ADDRESS = re.compile(r"auto|local|\w+://\S+|(\[\S+\]|[^\s:]+):\d{1,5}")
 
 
@@ -125,6 +128,25 @@ def print_json(document: Any) -> None:
 
 
 @contextmanager
+def calling_at_end(command: str | None, study: str) -> Iterator[None]:
+    """Run a shell command with the state of a run once it has ended; its failure is only told."""
+    state = "failed"
+    try:
+        yield
+        state = "finished"
+    except SystemExit as ended:
+        if isinstance(ended.code, int) and ended.code > _SIGNALS:
+            state = "interrupted"
+        raise
+    finally:
+        if command is not None:
+            # To stderr, since stdout is for the result.
+            code = subprocess.run(["sh", "-c", command, "sh", state, study], check=False, stdout=2).returncode
+            if code:
+                click.echo(f"--on-end: `{command}` ended with {code}; the run stays {state}", err=True)
+
+
+@contextmanager
 def progress_of(metrics: Sequence[str]) -> Iterator[Progress]:
     """Show the progress of a run on stderr; one that is interrupted exits with 128 + the signal.
 
@@ -139,4 +161,4 @@ def progress_of(metrics: Sequence[str]) -> Iterator[Progress]:
     except Interrupted as interrupted:
         with suppress(OSError):  # SIGHUP: the terminal is gone
             click.echo(f"{interrupted}; run the same command again to resume", err=True)
-        raise SystemExit(128 + interrupted.signum) from None
+        raise SystemExit(_SIGNALS + interrupted.signum) from None

@@ -16,7 +16,7 @@ from rich.text import Text
 from nlgraft.analysis.rendering import validity_tables
 from nlgraft.analysis.rendering.typesetting import Table as ReportTable
 from nlgraft.basics.pacing import Pacer
-from nlgraft.basics.wording import count, visible
+from nlgraft.basics.wording import count, hours_of_budget, visible
 from nlgraft.commands.progress import step_text
 from nlgraft.study.data.plan import Plan
 
@@ -244,6 +244,8 @@ def _status(document: Mapping[str, Any]) -> Group:
         lines.append(f"each trial has {least} to {most} workers")
     if document["preemptions"]:
         lines.append(f"{count(document['preemptions'], 'node')} lost under its trials, which went on")
+    if document["hours"]:
+        lines.append(f"its trials held {hours_of_budget(document['hours'])}")
     if document["is_running"]:
         lines.append("a driver runs this study")
     elif document["counts"]["waiting"]:

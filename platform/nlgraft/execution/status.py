@@ -104,11 +104,13 @@ def read_status(study: Study, store: ArtifactStore) -> dict[str, Any]:
     """Count the trials of each cell by state.
 
     Returns:
-        ``{"study", "is_running", "workers", "counts": {...}, "preemptions", "trial_s", "running": [...],
-        "outlook": {...}, "cells": [{"cell", "label", "counts", "preemptions", "reasons"}]}``; ``planned``
+        ``{"study", "is_running", "workers", "counts": {...}, "preemptions", "trial_s", "hours",
+        "running": [...], "outlook": {...},
+        "cells": [{"cell", "label", "counts", "preemptions", "reasons"}]}``; ``planned``
         counts all trials of a cell, of replicates those
         that planned looks have granted, and the other states add up to it. ``preemptions`` are the nodes
-        that the last attempts of trials have lost, ``trial_s`` the time that ended trials took together.
+        that the last attempts of trials have lost, ``trial_s`` the time that ended trials took together,
+        ``hours`` is `Study.budget_hours` of all.
         ``running`` has the name, cell, stage, step and curves (``[step, value]``) of each running trial,
         ``outlook`` the seconds that are left and which stages are awaited by how many trials.
     """
@@ -139,13 +141,16 @@ def read_status(study: Study, store: ArtifactStore) -> dict[str, Any]:
         for cell in study_cells
     ]
     total = {state: sum(row["counts"][state] for row in rows) for state in STATES}
+    trial_s = sum(record.ended_at - record.started_at for ended in records.values() for record in ended)
+    running_s = sum(time.time() - trial["started_at"] for trial in trials)
     return {
         "study": study.variant,
         "is_running": is_running,
         "workers": [study.resources.min_workers, study.resources.max_workers],
         "counts": total,
         "preemptions": sum(row["preemptions"] for row in rows),
-        "trial_s": sum(record.ended_at - record.started_at for ended in records.values() for record in ended),
+        "trial_s": trial_s,
+        "hours": study.budget_hours(trial_s + running_s),
         "running": trials,
         "outlook": (document or {}).get("outlook", {}),
         "cells": rows,

@@ -90,6 +90,12 @@ class SweepBoard:
         batch.node = node
         return self._current(batch), batch.lost_on, self.is_left_out(batch_id)
 
+    def note_preemption(self, batch_id: str) -> None:
+        """Note that the process of a batch was told to end, which counts as the loss of its node."""
+        batch = self._batches[batch_id]
+        batch.lost_on.append("")  # no node has this id
+        batch.node = ""
+
     def _current(self, batch: _Batch) -> bytes | None:
         batch.is_waiting_for_workers = False
         batch.is_begun = bool(batch.specs)

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import pickle
+import signal
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
+from types import FrameType
 from typing import Any
 
 import ray
@@ -145,10 +149,35 @@ class TuneReporter:
         """
         if self._kill_reason is not None:
             return self._kill_reason
+        if _is_told_to_end.is_set():
+            return KillReason("its process was told to end (SIGTERM)")
         try:
             return ray.get(self._board.stop_reason.remote(self._spec.batch_id))
         except RayError as error:
             return _lost_contact(error)
+
+
+_is_told_to_end = threading.Event()
+_trainings: set[str] = set()
+"""Fingerprints of the trainings of the trial that this process computes."""
+
+
+class _SavesBeforeItEnds:
+    """Lets a training save its state when its process gets SIGTERM, as on a spot machine; others end at once.
+
+    Trials run in a thread. Tune calls `setup` in the main one, in which handlers have to be set.
+    """
+
+    def setup(self, config: dict[str, Any]) -> None:
+        end_at_once: Any = signal.getsignal(signal.SIGTERM)
+
+        def note(signum: int, frame: FrameType | None) -> None:
+            if _is_told_to_end.is_set() or THREADS.stage not in _trainings:
+                end_at_once(signum, frame)
+            _is_told_to_end.set()
+
+        signal.signal(signal.SIGTERM, note)
+        super().setup(config)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def run_tune_trial(config: dict[str, Any], board: Any) -> None:
@@ -168,6 +197,9 @@ def run_tune_trial(config: dict[str, Any], board: Any) -> None:
             encoded = None
         while encoded is not None:
             outcome, is_ended = _compute(encoded, board, lost_on)
+            if outcome.kind == "killed" and _is_told_to_end.is_set():
+                ray.get(board.note_preemption.remote(batch_id))
+                os._exit(1)  # Tune goes on with the batch in another process
             if outcome.kind == LEFT_OUT:
                 if _leave_out(board, batch_id, outcome.reason):
                     break
@@ -184,6 +216,10 @@ def run_tune_trial(config: dict[str, Any], board: Any) -> None:
         tune.report({OUTCOME: "killed", REASON: _lost_contact(error)})
         return
     tune.report({OUTCOME: "ended"})
+
+
+# Tune makes this a base of the actor's class, also of the function with its board.
+run_tune_trial.__mixins__ = (_SavesBeforeItEnds,)  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def _leave_out(board: Any, batch_id: str, fault: str) -> bool:
@@ -230,6 +266,8 @@ def _run(spec: TrialSpec, tune_reporter: TuneReporter, lost_on: Sequence[str]) -
         return Outcome("lost", f"{PROCESS_DIED}; {losses.reason_to_end}")
     # Recorded here, where worker groups report to: a stage that does not finish writes no curves of its own.
     trainings = {stage.fingerprint for stage in spec.graph.stages if stage.is_distributed}
+    _trainings.clear()
+    _trainings.update(trainings)
     watch = None
     if resources.stall_timeout is not None and resources.max_workers == 1:  # else each worker watches itself
         watch = StallWatch(tune_reporter, resources.stall_timeout, trainings, tune_reporter.tell_stalled)

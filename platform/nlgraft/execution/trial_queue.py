@@ -90,6 +90,7 @@ class TrialQueue:
         self._deadline_s = (
             None if study.budget.wall_clock is None else self._clock() + study.budget.wall_clock
         )
+        self._trial_s, self._metered_s = 0.0, self._clock()
         self.stop_reason: str | None = None
         self._num_started = 0
         self.num_run = 0
@@ -206,6 +207,10 @@ class TrialQueue:
         """Stop the sweep if its budget is spent, or if it was asked to end."""
         if self._deadline_s is not None and self._clock() >= self._deadline_s:
             self.stop(f"the budget of {self._study.budget.wall_clock:g} s wall clock is spent")
+        self._meter()
+        for kind, (held, limit) in self._study.budget_hours(self._trial_s).items():
+            if held >= limit:
+                self.stop(f"the budget of {limit:g} {kind}-hours is spent")
         requested = self._driver.poll()
         if requested is not None:
             self.stop(requested)
@@ -298,6 +303,7 @@ class TrialQueue:
                 self._waiting.append(trial)
                 continue
             self.num_reused += 1
+            self._trial_s += record.ended_at - record.started_at
             self.num_failed += record.state == "failed"
             self._driver.observe(TrialEnded(trial, record, is_reused=True))
 
@@ -333,7 +339,14 @@ class TrialQueue:
             held_back = Counter(stage.name for stage in awaited_stages if stage is not None)
         self._driver.observe(Outlook(len(self._running), held_back, left_s))
 
+    def _meter(self) -> None:
+        """Add the time since the last call, in which as many trials were computed as now."""
+        now_s = self._clock()
+        self._trial_s += (now_s - self._metered_s) * (len(self._running) - len(self._following))
+        self._metered_s = now_s
+
     def _start(self, trial: SweepTrial) -> SweepTrial:
+        self._meter()
         self._running[trial.key] = trial
         self._num_started += 1
         self._stages.claim(trial)
@@ -341,6 +354,7 @@ class TrialQueue:
         return trial
 
     def _release(self, trial: SweepTrial) -> None:
+        self._meter()
         self._running.pop(trial.key, None)
         self._following.discard(trial.key)
         self._stages.release(trial)

@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -82,7 +83,7 @@ class ArtifactStore:
     def __init__(
         self, uri: str, files: Files, *, expiry_s: float = EXPIRY_S, fence: Fence | None = None
     ) -> None:
-        clock = PlaceClock(files)
+        self._clock = clock = PlaceClock(files)
         self.place = StorePlace(uri, fence)
         self.name = files.name
         self.is_local = isinstance(files, LocalFiles)
@@ -169,6 +170,27 @@ class ArtifactStore:
             return str(Path(self.uri) / name)
         parts = urlsplit(self.uri)
         return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))
+
+    def now(self) -> float:
+        """Return the Unix time by the clock of the place."""
+        return self._clock.now()
+
+    def compete(self, num_rivals: int) -> tuple[int, int]:
+        """Let writers compete for a key; return how many create and how many replace it, one if it is sound.
+
+        Raises:
+            StoreError: The place cannot be written or read.
+        """
+        files, key = self._bare_files, f"leases/.rivals-{uuid4().hex}"
+        rivals = [str(number).encode() for number in range(num_rivals)]
+        try:
+            with ThreadPoolExecutor(num_rivals) as pool:
+                num_created = sum(pool.map(lambda rival: files.create(key, rival), rivals))
+                winner = files.read(key) or b""
+                num_replaced = sum(pool.map(lambda rival: files.replace(key, winner, b"by " + rival), rivals))
+        finally:
+            files.delete(key)
+        return num_created, num_replaced
 
     def sizes(self, key: str) -> dict[str, int]:
         """List the bytes of every file below a key of the layout, such as ``artifacts`` or ``ledger``."""

@@ -41,8 +41,12 @@ def tracking_uri(study: Study, store: ArtifactStore, explicit: str | None = None
 
     In this order: the explicit one, the study's, ``MLFLOW_TRACKING_URI``, a SQLite file beside a local store.
     """
-    chosen = explicit or study.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI")
-    if chosen:
+    return explicit or study.tracking.uri or default_tracking_uri(store)
+
+
+def default_tracking_uri(store: ArtifactStore) -> str:
+    """Return the tracking URI where none is given: ``MLFLOW_TRACKING_URI``, or a SQLite file."""
+    if chosen := os.environ.get("MLFLOW_TRACKING_URI"):
         return chosen
     root = Path(store.uri).resolve() if store.is_local else Path.cwd()
     return f"sqlite:///{root / 'mlflow.db'}"

@@ -61,6 +61,8 @@ def test_a_terminal_of_80_columns_without_colours_gets_neither_more_nor_colours(
             "is_running": True,
             "workers": [1, 1],
             "preemptions": 0,
+            "running": [],
+            "hours": {},
         }
     )
     text = capsys.readouterr().out

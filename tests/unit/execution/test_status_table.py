@@ -9,7 +9,7 @@ def document(waiting=0, is_running=False, reasons=(), workers=(1, 1), preemption
     counts = {"planned": 3, "waiting": waiting, "running": 0, "finished": 1, "stopped": 0, "failed": 2}
     cell = {"cell": {"arm": "a"}, "label": "arm=a", "counts": counts, "reasons": list(reasons)}
     status = {"study": "demo", "is_running": is_running, "counts": counts, "cells": [cell]}
-    return status | {"workers": list(workers), "preemptions": preemptions}
+    return status | {"workers": list(workers), "preemptions": preemptions, "running": [], "hours": {}}
 
 
 def test_it_says_why_trials_failed_each_reason_once(capsys):

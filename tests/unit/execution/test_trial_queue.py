@@ -13,6 +13,7 @@ from nlgraft.basics.errors import StoreError
 from nlgraft.execution.events import LookTaken, Notice, Outlook, SweepStarted
 from nlgraft.execution.status import RunningRecord, read_status
 from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial import trial_record
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
 from tests.unit.execution.queue_bench import Bench, with_looks
@@ -132,6 +133,43 @@ def test_wall_clock_and_trial_budgets(toy_document: dict[str, Any]) -> None:
     assert bench.take() is None
     assert bench.queue.is_done
     assert any(isinstance(event, Notice) for event in bench.events)
+
+
+@pytest.mark.parametrize(
+    ("resources", "budget", "num_takes"),
+    [
+        # Two trials at once, of two cores each, for ten seconds between two looks.
+        ({"cpus_per_worker": 2}, {"cpu_hours": 100 / 3600}, 4),
+        ({"gpus_per_worker": 0.5}, {"gpu_hours": 25 / 3600}, 4),
+        ({"gpus_per_worker": 0.5}, {"gpu_hours": 26 / 3600}, 5),
+    ],
+)
+def test_hours_count_what_all_trials_hold(
+    toy_document: dict[str, Any], resources: dict[str, Any], budget: dict[str, Any], num_takes: int
+) -> None:
+    apart = {"target": "upstream", "levels": [0, 1], "baseline": 0}  # no shared stage to wait for
+    changes = {"resources": resources, "budget": budget, "factors": {"gain": apart}, "seeds": [1]}
+    bench = Bench(toy_document | changes)
+    bench.start()
+    for _ in range(num_takes - 1):
+        assert bench.queue.stop_reason is None
+        bench.take()
+    assert "-hours is spent" in str(bench.queue.stop_reason)
+
+
+def test_hours_of_earlier_runs_count(toy_document: dict[str, Any]) -> None:
+    bench = Bench(toy_document)
+    trial = bench.start()
+    bench.run(trial)
+    record = trial_record(bench.store, trial.fingerprint)
+    assert record is not None
+    record = replace(record, ended_at=record.started_at + 7200)
+    bench.store.records.write("trials", trial.fingerprint, record.to_json())
+    again = Bench(toy_document | {"budget": {"cpu_hours": 2}})
+    assert again.take() is None
+    assert again.queue.stop_reason == "the budget of 2 CPU-hours is spent"
+    status = read_status(again.study, again.store)
+    assert status["hours"] == {"CPU": (2, 2)}
 
 
 def test_a_sweep_that_others_keep_from_computing_waits_though_it_looks_again_and_again(

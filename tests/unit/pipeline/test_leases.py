@@ -15,6 +15,7 @@ import pytest
 from nlgraft.basics.errors import StageBusy, StudyLockedError
 from nlgraft.pipeline.leases import Leases, PlaceClock
 from nlgraft.pipeline.local_files import LocalFiles
+from tests.processes import wait_until
 
 FINGERPRINT = "f" * 64
 
@@ -61,10 +62,8 @@ def test_unreaped_owner_is_dead_too(leases: Leases, tmp_path: Path):
     """A killed child stays in the process table until its parent asks for it."""
     process = start_holder(tmp_path)
     process.kill()
-    deadline = time.monotonic() + 20
-    while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    state = Path(f"/proc/{process.pid}/stat")
+    wait_until(lambda: state.read_text().rpartition(")")[2].split()[0] == "Z")
     leases.acquire(FINGERPRINT).release()
     process.wait()
 
@@ -127,10 +126,7 @@ def test_loser_notices_and_leaves_the_lease_alone(tmp_path: Path):
     lease = leases.acquire(FINGERPRINT)
     write = json.loads(lease_path(tmp_path).read_text())
     lease_path(tmp_path).write_text(json.dumps({**write, "token": "other"}))
-    deadline = time.monotonic() + 20
-    while not lease.is_lost:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: lease.is_lost)
     lease.release()
     assert json.loads(lease_path(tmp_path).read_text())["token"] == "other"
 

@@ -17,7 +17,7 @@ from pipeline_stages import alone
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore, Decision
 from nlgraft.pipeline.trial import finished_record
-from tests.processes import patient
+from tests.processes import patient, wait_until
 from tests.store_places import files_of
 
 CODE = """
@@ -53,10 +53,7 @@ def slow(log: Path, pause_s: float) -> StageGraph:
 
 
 def wait_for_line(log: Path, num_lines: int = 1) -> None:
-    deadline = time.monotonic() + 60
-    while not log.exists() or len(log.read_text().split()) < num_lines:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: log.exists() and len(log.read_text().split()) >= num_lines)
 
 
 def test_computed_once(store: ArtifactStore, tmp_path: Path):
@@ -114,10 +111,7 @@ def test_killed_at_any_moment(store: ArtifactStore, tmp_path: Path, delay_s: flo
     log = tmp_path / "log"
     graph = slow(log, 0.05)
     process = start(store, log, pause_s=0.05)
-    deadline = time.monotonic() + 60
-    while not Path(store.uri).exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    wait_until(Path(store.uri).exists, pause_s=0.001)
     time.sleep(delay_s)
     process.kill()
     process.communicate()
@@ -145,10 +139,12 @@ def test_a_job_in_a_process_namespace_keeps_its_scratch_until_it_ends(store: Art
     killed.communicate()
     (tmp_path / "kept" / "gate").touch()
     assert kept.communicate(timeout=60)[0].split()[0] == "finished"
-    deadline = time.monotonic() + 30
-    while list(Path(store.uri).glob("tmp/[!.]*")):  # the kernel ends the killed job in its own time
-        assert time.monotonic() < deadline
+
+    def is_empty() -> bool:
         store.remove_abandoned()
+        return not list(Path(store.uri).glob("tmp/[!.]*"))
+
+    wait_until(is_empty)  # the kernel ends the killed job in its own time
 
 
 STOPPING = """

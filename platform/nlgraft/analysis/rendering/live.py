@@ -10,7 +10,7 @@ from typing import Any
 from nlgraft.analysis.policy.compared import ComparedResults
 from nlgraft.analysis.rendering.drawing import NUM_SERIES, PAGE, Drawing, Style, series_color
 from nlgraft.analysis.rendering.report import template
-from nlgraft.basics.wording import duration
+from nlgraft.basics.wording import duration, hours_of_budget
 
 _MAX_PANELS = 4
 
@@ -40,6 +40,7 @@ def live_page(status: Mapping[str, Any], result: ComparedResults, refresh_s: flo
         num_ended=num_ended,
         left=None if left_s is None or left_s <= 0 else duration(left_s),
         spent=duration(status["trial_s"] + running_s),
+        hours=hours_of_budget(status["hours"]),
         held_back=outlook.get("held_back", {}),
         written=time.strftime("%Y-%m-%d %H:%M:%S"),
         figures=[(drawing.title, drawing.inline()) for drawing in _dev_curves(status, result, PAGE)],

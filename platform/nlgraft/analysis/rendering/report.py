@@ -23,7 +23,7 @@ from nlgraft.analysis.rendering.paper_numbers import slug
 from nlgraft.analysis.rendering.search_tables import which_setting
 from nlgraft.analysis.rendering.sections import Section, sections
 from nlgraft.basics.errors import NlgraftError, nearest
-from nlgraft.basics.wording import inert_markdown, without_credentials
+from nlgraft.basics.wording import hours_of_budget, inert_markdown, without_credentials
 
 if TYPE_CHECKING:
     import jinja2
@@ -135,12 +135,15 @@ def _facts(result: RecordedResults) -> dict[str, Any]:
 def _environment(result: RecordedResults) -> dict[str, str]:
     facts = result.provenance
     ended = "" if facts.ended_at is None else time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(facts.ended_at))
+    records = [trial.record for trial in result.trials if trial.record is not None]
+    hours = result.study.budget_hours(sum(record.ended_at - record.started_at for record in records))
     rows = {
         "study fingerprint": result.study.fingerprint,
         "last trial ended": ended,
         "hosts": ", ".join(facts.hosts),
         "code": ", ".join(facts.commits),
         **{package: ", ".join(versions) for package, versions in facts.versions.items()},
+        "budget": hours_of_budget(hours) if hours else "",
     }
     return {name: text for name, text in rows.items() if text}
 

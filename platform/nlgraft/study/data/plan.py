@@ -8,7 +8,7 @@ from html import escape
 from typing import Any, Literal
 
 from nlgraft.basics.errors import Problem
-from nlgraft.basics.wording import duration, size
+from nlgraft.basics.wording import duration, hours_of_budget, size
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
@@ -118,6 +118,8 @@ class Plan:
         basis = measured if self.is_cost_measured else "rough estimate"
         if self.cost_s is not None:
             rows.append((f"worker time, {basis}", duration(self.cost_s)))
+            if hours := self.study.budget_hours(self.cost_s):
+                rows.append((f"budget, {basis}", hours_of_budget(hours)))
         if self.disk_bytes is not None:
             rows.append((f"disk, {basis}", size(self.disk_bytes)))
         return rows
@@ -151,6 +153,7 @@ class Plan:
             "notes": list(self.notes),
             "corpora": dict(self.corpora),
             "cost_s": self.cost_s,
+            "hours": None if self.cost_s is None else self.study.budget_hours(self.cost_s),
             "disk_bytes": self.disk_bytes,
             "is_cost_measured": self.is_cost_measured,
             "is_cost_scaled": self.is_cost_scaled,

@@ -357,6 +357,10 @@ class Budget(Part):
 
     wall_clock: Duration | None = None
     """Longest time a run may last: seconds, or ``2h30m``."""
+    gpu_hours: float | None = Field(default=None, gt=0)
+    """Most hours of GPUs that the study's trials may hold, ended ones of earlier runs included."""
+    cpu_hours: float | None = Field(default=None, gt=0)
+    """The same for CPU cores."""
     trials: int | None = Field(default=None, ge=1)
     """Most trials a run may start."""
     max_failed_fraction: float = Field(default=1.0, ge=0, le=1)
@@ -516,6 +520,14 @@ class Study(Part):
         following = (seed % _SEED_LIMIT for seed in itertools.count(max(self.seeds) + 1))
         further = (seed for seed in following if seed not in self.seeds)
         return (*self.seeds, *itertools.islice(further, max(0, self.looks[-1] - len(self.seeds))))
+
+    def budget_hours(self, trial_s: float) -> dict[str, tuple[float, float]]:
+        """What trials hold in so much time, in hours, and its limit, of resources that the budget limits."""
+        limits = {"CPU": self.budget.cpu_hours, "GPU": self.budget.gpu_hours}
+        held = self.resources.per_trial
+        return {
+            kind: (trial_s * held[kind] / 3600, limit) for kind, limit in limits.items() if limit is not None
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Turn the study into JSON values, defaults included."""
