@@ -99,7 +99,7 @@ def small_trial(system_path: str, cell: int = -1, changes: Mapping[str, Any] | N
     for path, value in (changes or {}).items():
         paths.put(values, path, value)
     system = load_system(system_path)
-    return system.stage_graph(system.validate(values, Path.cwd()), seed=_SEED, splits=("dev", "test"))
+    return system.stage_graph(system.validate(values), seed=_SEED, splits=("dev", "test"))
 
 
 def without_dropout(values: dict[str, Any]) -> dict[str, Any]:
