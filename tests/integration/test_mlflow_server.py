@@ -64,6 +64,7 @@ class Told:
         return {
             "cells": [
                 {
+                    "label": cell.label,
                     "cell": dict(cell.levels),
                     "state": "finished",
                     "metrics": {"test/score": {"mean": 1.0, "std": 0.1, "n": 2}},

@@ -186,7 +186,7 @@ def registrations_list(registrations: Iterable[Registration]) -> None:
 def _show_table(console: Console, table: ReportTable) -> None:
     """Print a table, in several parts where its columns do not fit side by side, and its notes."""
     columns = list(zip(*table.plain(), strict=True))
-    parts = _parts(console.width, columns)
+    parts = _parts(console.width, columns) if columns else []
     if len(parts) > 1:  # narrower columns may need fewer parts
         parts = _parts(console.width, [columns[0], *map(_with_narrow_title, columns[1:])])
     for number, part in enumerate(parts):

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -275,7 +275,9 @@ class MlflowBackend:
             )
         curve = self._new_curve_points(run.run_id, content, entry.curve)
         latest = content.latest | {p.key: p.value for p in sorted(curve, key=lambda point: point.step)}
-        results = [p for p in entry.results if not _has_value(latest, p)]
+        results = [
+            p for p in entry.results if p.key not in latest or _stored(latest[p.key]) != _stored(p.value)
+        ]
         points = [*curve, *results]
         metrics = [Metric(p.key, p.value, p.timestamp_ms, p.step) for p in points]
         if len(metrics) > _POINTS_PER_BATCH:
@@ -383,10 +385,6 @@ def _content(run: Run) -> _Content:
             for dataset_input in (run.inputs.dataset_inputs if run.inputs else [])
         },
     )
-
-
-def _has_value(latest: Mapping[str, float], point: Point) -> bool:
-    return point.key in latest and _stored(latest[point.key]) == _stored(point.value)
 
 
 def _stored(value: float) -> float | None:

@@ -98,7 +98,7 @@ class StudyLayout:
         self._prefix = prefix
         self.fingerprint = fingerprint
         self._yaml = study.to_yaml(is_public=True)
-        self._cells = cells
+        self.cells = cells
         # Most trials of a study read the same text.
         self._datasets = lru_cache(_DATASETS_KEPT)(lambda data: tracked_datasets(json.loads(data)))
         self.study_key = RunKey("study", "", fingerprint)
@@ -129,7 +129,7 @@ class StudyLayout:
             texts={"study.yaml": self._yaml},
             status="RUNNING",
         )
-        cells = [self._cell_start(cell) for cell in self._cells]
+        cells = [self._cell_start(cell) for cell in self.cells]
         # MLflow lists what began last first: the baseline leads, the study ends the list.
         for number, cell in enumerate(reversed(cells), start=1):
             cell.started_ms = study.started_ms + number
@@ -138,11 +138,6 @@ class StudyLayout:
     def cell_key(self, cell: Cell) -> RunKey:
         """Return the key of a cell's run."""
         return RunKey("cell", cell.label, cell.key)
-
-    def find_cell(self, levels: Mapping[str, Any]) -> Cell | None:
-        """Find a cell by its levels, ``{"generator": "att"}``."""
-        texts = flatten(levels)
-        return next((cell for cell in self._cells if flatten(cell.levels) == texts), None)
 
     def trial_start(self, trial: SweepTrial) -> RunEntry:
         """Build the entry of a trial that was handed to a worker, state RUNNING."""
@@ -251,14 +246,14 @@ class StudyLayout:
             files=files,
         )
 
-    def cell_end(self, cell: Cell, result: Mapping[str, Any], main_metric: str = "") -> RunEntry:
+    def cell_end(self, cell: Cell, result: Mapping[str, Any], main_metric: str) -> RunEntry:
         """Build the final entry of a cell: means and the comparison with the baseline as metrics.
 
         Args:
             result: Its element of ``cells`` in the JSON of ``run --json``.
             main_metric: The metric of its name, sentence and comparison.
         """
-        state = str(result.get("state", "finished"))
+        state = result["state"]
         return RunEntry(
             key=self.cell_key(cell),
             name=f"{self._prefix}{cell.label}{main_figure(result, main_metric)}",
@@ -287,8 +282,8 @@ class StudyLayout:
             report_directory: Directory of the report, to be copied.
             model: The best trial's model.
         """
-        failed = [cell for cell in result.get("cells", []) if cell.get("state") == "failed"]
-        state = "finished" if not failed else f"finished, {len(failed)} of its cells failed"
+        failed = sum(cell["state"] == "failed" for cell in result.get("cells", []))
+        state = "finished" if not failed else f"finished, {failed} of its cells failed"
         heading = f"{self._study.description.strip()}\n\n" if self._study.description else ""
         described = {NOTE: tag_value(inert_markdown(heading + note))}
         tags = {STATE: state, END_REASON: "done"} | described
@@ -301,7 +296,7 @@ class StudyLayout:
             ]
             tags[REGISTRATION] = tag_value("\n".join([registered["text"], *deviations]))
         for number, claim in enumerate(result.get("claims", []), start=1):
-            tags[f"nlgraft.claim.{number}"] = tag_value(f"{claim.get('verdict')}: {claim.get('text')}")
+            tags[f"nlgraft.claim.{number}"] = tag_value(f"{claim['verdict']}: {claim['text']}")
         return RunEntry(
             key=self.study_key,
             name=self._study.variant,
@@ -390,7 +385,6 @@ def now_ms() -> int:
 
 VIEW = "mlflow.sharedViewState.cells"
 """A view of the experiment's page, offered by its menu *Views*."""
-_DIGITS = 4
 
 
 def cells_page(experiment_id: str) -> str:
@@ -411,7 +405,7 @@ def cell_metrics(result: Mapping[str, Any], main_metric: str) -> dict[str, float
         the means of the other metrics of its split, with four significant digits, since MLflow's columns show
         all that there are; undefined (null) values are left out.
     """
-    metrics = result.get("metrics") or {}
+    metrics = result["metrics"]
     split = main_metric.partition("/")[0]
     values = {f"{name}.mean": metrics[name].get("mean") for name in metrics if name.startswith(f"{split}/")}
     summary, comparison = _main(result, main_metric)
@@ -428,13 +422,12 @@ def cell_metrics(result: Mapping[str, Any], main_metric: str) -> dict[str, float
 
 def _main(result: Mapping[str, Any], metric: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return a cell's summary of a metric and its comparison with the baseline; empty where it has none."""
-    return (result.get("metrics") or {}).get(metric) or {}, (result.get("comparison") or {}).get(metric) or {}
+    return result["metrics"].get(metric, {}), result.get("comparison", {}).get(metric, {})
 
 
 def _rounded(value: float) -> float:
     """Round to four significant digits, or to a whole number."""
-    decimals = _DIGITS - 1 - math.floor(math.log10(abs(value))) if value else 0
-    return round(float(value), max(0, decimals))
+    return float(round(value)) if abs(value) >= 1000 else float(f"{value:.4g}")
 
 
 def main_figure(result: Mapping[str, Any], metric: str) -> str:

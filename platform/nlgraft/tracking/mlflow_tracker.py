@@ -220,10 +220,10 @@ class MlflowTracker:
         """
         layout = self._require_layout()
         self._put_earlier()
-        for cell_result in result.get("cells", []):
-            cell = layout.find_cell(cell_result["cell"])
-            if cell is not None:
-                self._put(layout.cell_end(cell, cell_result, result.get("main_metric", "")))
+        results = {cell_result["label"]: cell_result for cell_result in result.get("cells", [])}
+        for cell in layout.cells:
+            if cell.label in results:
+                self._put(layout.cell_end(cell, results[cell.label], result["main_metric"]))
         self._end_running("the study ended before it", besides=layout.study_key)
         self._put(layout.study_end(result, note, report_directory, self._best.model))
 

@@ -17,7 +17,6 @@ from nlgraft.analysis.data.provenance import cost_of
 from nlgraft.analysis.policy.examples import examples_of
 from nlgraft.analysis.rendering.paper_numbers import Numbers, unique_slugs
 from nlgraft.analysis.rendering.paper_prose import bibliography, methods_paragraph, paper_key
-from nlgraft.analysis.rendering.report import describe
 from nlgraft.analysis.rendering.typesetting import escape_latex, make_table, to_latex
 from nlgraft.analysis.study_result import StudyResult
 from nlgraft.basics.shipped import system_names
@@ -76,18 +75,18 @@ def test_its_tables_are_those_of_the_latex_report(result, paper):
 
 def test_the_name_of_a_further_test_set_breaks_nothing(result):
     sizes = {"text": {"train": 9000, "test_old_news": 300}}
-    numbers = Numbers(result, [], cost_of(result.trials, result.store), sizes)
-    text = methods_paragraph(result, describe(result), numbers, sizes)
+    numbers = Numbers(result, cost_of(result.trials, result.store), sizes)
+    text = methods_paragraph(result, numbers, sizes)
     assert r"text (9,000 train, 300 test\_old\_news)" in text
     assert numbers.macro("examples.text.test-old-news")
 
 
 def test_hours_that_count_all_workers_for_every_stage_are_an_upper_bound(result):
-    facts, numbers = describe(result), Numbers(result, [], cost_of(result.trials, result.store), {})
-    assert "Everything took \\nlgraft{" in methods_paragraph(result, facts, numbers, {})
+    numbers = Numbers(result, cost_of(result.trials, result.store), {})
+    assert "Everything took \\nlgraft{" in methods_paragraph(result, numbers, {})
     resources = result.study.resources.model_copy(update={"workers": 2})
     several = dataclasses.replace(result, study=result.study.model_copy(update={"resources": resources}))
-    assert "Everything took at most \\nlgraft{" in methods_paragraph(several, facts, numbers, {})
+    assert "Everything took at most \\nlgraft{" in methods_paragraph(several, numbers, {})
 
 
 def test_a_paper_is_sound_and_every_number_is_defined(paper):
@@ -99,7 +98,6 @@ def test_a_paper_is_sound_and_every_number_is_defined(paper):
     for name in drawn:
         assert (out / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
         svg = (out / "figures" / f"{name}.svg").read_text(encoding="utf-8")
-        assert "#010203" not in svg
         assert "var(" not in svg
 
 
@@ -225,7 +223,8 @@ def test_nothing_in_a_study_can_break_the_paper(make_small_study, store, run, tm
     texts = written(run(study, store), tmp_path)
     assert_sound(texts)
     assert "not covered: upstream, trained once" in texts["tables.tex"].split("\\label")[0]
-    table = make_table([EVIL, "n"], [[EVIL, "1"], ["[2pt]", "2"], ["* 3", "3"]], notes=[EVIL])
+    rows = ({EVIL: text, "n": "1"} for text in (EVIL, "[2pt]", "* 3"))
+    table = make_table(rows, notes=[EVIL])
     text = to_latex(table, EVIL, "tab:x")
     assert "{}[2pt]" in text
     assert "{}* 3" in text

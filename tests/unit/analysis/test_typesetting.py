@@ -37,67 +37,41 @@ def test_signed_numbers_have_a_sign_unless_they_are_zero():
     assert number(-0.04, 1, is_signed=True) == "0.0"
 
 
-def test_decimals_follow_the_largest_value():
-    assert [num_decimals([value]) for value in (4000, 250, 31.2, 2.1, 0.02)] == [0, 1, 2, 3, 4]
-    assert num_decimals([None, 31.2, 0.1]) == 2
-    assert num_decimals([]) == 4
-
-
-def test_probability():
-    assert [probability(p) for p in (0.0002, 0.00099, 0.05, 1.0, None)] == [
-        "<\u00a00.001", "0.001", "0.050", "1.000", "–",
-    ]  # fmt: skip
+@pytest.mark.parametrize(
+    ("form", "values", "texts"),
+    [
+        (num_decimals, [[4000], [250], [31.2], [2.1], [0.02], [None, 31.2, 0.1], []], [0, 1, 2, 3, 4, 2, 4]),
+        (probability, [0.0002, 0.00099, 0.05, 1.0, None], ["<\u00a00.001", "0.001", "0.050", "1.000", "–"]),
+        (
+            lambda number: count(number, "seed"),
+            [0, 1, 2, 1200],
+            ["0 seeds", "1 seed", "2 seeds", "1,200 seeds"],
+        ),
+        (duration, [0.4, 89, 300, 9000, 864_000], ["0 s", "89 s", "5 min", "2.5 h", "10 days"]),
+        (size, [400_000, 2.5e9], ["0.4 MB", "2.5 GB"]),
+        (
+            inert,
+            ["=1+1", "+cmd", "-x", "@sum", "-1.5e-3", "a=1", -2.5, None],
+            ["'=1+1", "'+cmd", "'-x", "'@sum", "-1.5e-3", "a=1", -2.5, None],
+        ),
+    ],
+)
+def test_values_are_told_as_people_read_them(form, values, texts):
+    assert list(map(form, values)) == texts
 
 
 def test_intervals_do_not_break():
     assert interval((-0.5, 12.25), 1) == "[−0.5,\u00a0+12.2]"
     assert interval(None, 1) == "–"
-    table = make_table(["a"], [[interval((-0.5, 1.0), 1)]])
+    table = make_table([{"a": interval((-0.5, 1.0), 1)}])
     assert table.plain()[1] == ["[−0.5, +1.0]"]
     assert "−0.5".replace("−", "$-$") + ",~+1.0]" in to_latex(table, "c", "l")
 
 
-def test_one_thing_is_singular():
-    assert [count(number, "seed") for number in (0, 1, 2, 1200)] == [
-        "0 seeds",
-        "1 seed",
-        "2 seeds",
-        "1,200 seeds",
-    ]
-
-
-def test_times_and_sizes_have_the_unit_that_fits():
-    assert [duration(seconds) for seconds in (0.4, 89, 300, 9000, 864_000)] == [
-        "0 s",
-        "89 s",
-        "5 min",
-        "2.5 h",
-        "10 days",
-    ]
-    assert [size(number) for number in (400_000, 2.5e9)] == ["0.4 MB", "2.5 GB"]
-
-
-@pytest.mark.parametrize(
-    ("value", "cell"),
-    [
-        ("=1+1", "'=1+1"),
-        ("+cmd", "'+cmd"),
-        ("-x", "'-x"),
-        ("@sum", "'@sum"),
-        ("-1.5e-3", "-1.5e-3"),
-        ("a=1", "a=1"),
-        (-2.5, -2.5),
-        (None, None),
-    ],
-)
-def test_formulas_are_inert(value, cell):
-    assert inert(value) == cell
-
-
 def test_markdown_escapes_bars_and_aligns_numbers():
-    table = make_table(["cell", "value"], [["a|b", Entry("1", "better")]], notes=["so it is"])
-    assert to_markdown(table) == "| cell | value |\n| --- | ---: |\n| a\\|b | 1 |\n\n- so it is"
-    assert table.plain() == [["cell", "value"], ["a|b", "1"]]
+    table = make_table([{"cell": "a|b", "value": Entry("1", "better")}, {"cell": "c"}], notes=["so it is"])
+    assert to_markdown(table) == ("| cell | value |\n| --- | ---: |\n| a\\|b | 1 |\n| c | – |\n\n- so it is")
+    assert table.plain() == [["cell", "value"], ["a|b", "1"], ["c", "–"]]
 
 
 def test_a_band_spans_the_seeds_that_reported_a_step(make_study, result):
@@ -123,12 +97,11 @@ def test_cells_that_share_a_stage_share_its_curve(result):
 
 
 def test_a_wide_table_is_told_in_parts_that_fit_and_name_their_rows():
-    header = ["cell", *(f"test/metric_{number}" for number in range(9))]
-    rows = [[f"arm={name}", *map(str, range(9))] for name in ("a", "b")]
-    whole = make_table(header, rows, notes=["a note"])
+    values = {f"test/metric_{number}": str(number) for number in range(9)}
+    whole = make_table([{"cell": "arm=a"} | values, {"cell": "arm=b"} | values], notes=["a note"])
     parts = whole.parts(60)
     assert len(parts) > 1
-    assert [title for part in parts for title in part.header[1:]] == header[1:]
+    assert [title for part in parts for title in part.header[1:]] == list(values)
     for part in parts:
         assert [row[0].text for row in part.rows] == ["arm=a", "arm=b"]
         assert sum(max(map(len, column)) for column in zip(*part.plain(), strict=True)) <= 60

@@ -111,6 +111,7 @@ class Toy:
                 "smallest_detectable": None,
             }
             return {
+                "label": cell.label,
                 "cell": cell.levels,
                 "state": state,
                 "metrics": {"test/bleu": {"mean": 20.5, "std": 0.5, "n": 2, "values": [20, 21]}},

@@ -1,8 +1,8 @@
 """How a figure is drawn and written: colours and sizes of a page, of a paper or of a notebook.
 
-For a page, Matplotlib draws with placeholder colours, which the SVG text then replaces by CSS variables, so
-that one figure serves its light and its dark theme. A paper has the page's light colours. Drawing goes
-through `Figure` objects only and needs no display.
+Matplotlib draws with the light colours of the page's style sheet. In the SVG of a page, CSS variables replace
+them, so that one figure serves its light and its dark theme. Drawing goes through `Figure` objects only and
+needs no display.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import html
 import io
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -24,33 +24,34 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 NUM_SERIES = 8
-_STANDINGS = ("better", "worse", "open", "equal")
+
+
+@cache
+def colors() -> dict[str, str]:
+    """Light colours of a report's page by the names of its CSS variables; no two are alike."""
+    css = files("nlgraft.analysis.rendering").joinpath("templates/style.css").read_text("utf-8")
+    return dict(re.findall(r"--([\w-]+): (#\w{6});", css[: css.index("@media")]))
+
+
+def series_color(index: int) -> str:
+    """Return the colour of a cell by its place in the result."""
+    return colors()[f"series-{index % NUM_SERIES}"]
 
 
 @dataclass(frozen=True)
 class Style:
-    """Colours and sizes of figures.
+    """Sizes of figures.
 
     Attributes:
-        ink: Colour of text.
-        soft: Colour of labels and ticks.
-        rule: Colour of axes and grid.
-        series: Colours of the cells.
-        standing: Colours of the verdicts.
-        width: Of a figure that spans the page, in inches.
+        width: Of a figure that stands alone, in inches.
         row_height: Of a row of such a figure, in inches.
         panel: Width and height of a figure that stands beside others, in inches.
         font_size: In points.
         has_legend: True where nothing around a figure says which colour is which cell.
     """
 
-    ink: str
-    soft: str
-    rule: str
-    series: tuple[str, ...]
-    standing: Mapping[str, str]
-    width: float = 9.5
-    row_height: float = 0.36
+    width: float = 5.0
+    row_height: float = 0.24
     panel: tuple[float, float] = (4.8, 2.8)
     font_size: float = 9
     has_legend: bool = False
@@ -58,6 +59,7 @@ class Style:
     @property
     def settings(self) -> dict[Any, Any]:
         """Settings of Matplotlib."""
+        ink, soft, rule = (colors()[name] for name in ("ink", "soft", "rule"))
         return {
             "text.parse_math": False,
             "svg.fonttype": "path" if self.has_legend else "none",
@@ -65,20 +67,16 @@ class Style:
             "font.size": self.font_size,
             "axes.spines.top": False,
             "axes.spines.right": False,
-            "axes.edgecolor": self.rule,
-            "axes.labelcolor": self.soft,
-            "axes.titlecolor": self.ink,
+            "axes.edgecolor": rule,
+            "axes.labelcolor": soft,
+            "axes.titlecolor": ink,
             "axes.grid": True,
-            "grid.color": self.rule,
+            "grid.color": rule,
             "grid.linewidth": 0.6,
-            "text.color": self.ink,
-            "xtick.color": self.soft,
-            "ytick.color": self.soft,
+            "text.color": ink,
+            "xtick.color": soft,
+            "ytick.color": soft,
         }
-
-    def color(self, index: int) -> str:
-        """Return the colour of a cell by its place in the result."""
-        return self.series[index % NUM_SERIES]
 
     @contextmanager
     def canvas(self, size: tuple[float, float]) -> Iterator[tuple[Figure, Axes]]:
@@ -96,46 +94,10 @@ class Style:
         figure.legend([*named.values()], [*named], loc="outside lower center", ncols=2, frameon=False)
 
 
-PAGE = Style(
-    ink="#010203",
-    soft="#040506",
-    rule="#070809",
-    series=tuple(f"#0a0b{index:02x}" for index in range(NUM_SERIES)),
-    standing={kind: f"#0c0d{index:02x}" for index, kind in enumerate(_STANDINGS, start=1)},
-)
-"""Placeholders for the variables of a report's page."""
-_VARIABLES = {
-    PAGE.ink: "--ink",
-    PAGE.soft: "--soft",
-    PAGE.rule: "--rule",
-    **{color: f"--series-{index}" for index, color in enumerate(PAGE.series)},
-    **{color: f"--{kind}" for kind, color in PAGE.standing.items()},
-}
-
-
-@cache
-def paper_style() -> Style:
-    """The light colours of a report's page, at the widths of a paper of two columns."""
-    css = files("nlgraft.analysis.rendering").joinpath("templates/style.css").read_text("utf-8")
-    light = dict(re.findall(r"--([\w-]+): (#\w+);", css[: css.index("@media")]))
-    return Style(
-        ink=light["ink"],
-        soft=light["soft"],
-        rule=light["rule"],
-        series=tuple(light[f"series-{index}"] for index in range(NUM_SERIES)),
-        standing={kind: light[kind] for kind in _STANDINGS},
-        width=6.3,
-        row_height=0.24,
-        panel=(3.05, 2.3),
-        font_size=7,
-        has_legend=True,
-    )
-
-
-def notebook_style() -> Style:
-    """The colours of a paper at the sizes of a page."""
-    sizes = {name: getattr(PAGE, name) for name in ("width", "row_height", "panel", "font_size")}
-    return replace(paper_style(), **sizes)
+PAGE = Style()
+NOTEBOOK = Style(has_legend=True)
+PAPER = Style(width=3.05, row_height=0.18, panel=(3.05, 2.3), font_size=7, has_legend=True)
+"""A column of a paper with two."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,8 +131,9 @@ class Drawing:
         text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', text)
         text = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", text)
         text = re.sub(r'xlink:href="#([^"]+)"', rf'href="#{prefix}-\1"', text)
-        for color, variable in _VARIABLES.items():
-            text = text.replace(color, f"var({variable})")
+        for name, color in colors().items():
+            text = text.replace(color, f"var(--{name})")
+        # The page's own font; Matplotlib's is on no reader's machine.
         text = re.sub(r"font: ([\d.]+)px [^;\"]+", r"font: \1px var(--sans)", text)
         label = html.escape(self.title)
         opening = rf'<svg xmlns="http://www.w3.org/2000/svg" viewBox="\1" role="img" aria-label="{label}">'
@@ -181,7 +144,9 @@ class Drawing:
         buffer = io.StringIO()
         with self._settings():
             metadata = {"Date": None, "Creator": None}
-            self.figure.savefig(buffer, format="svg", transparent=self.style is PAGE, metadata=metadata)
+            self.figure.savefig(
+                buffer, format="svg", transparent=not self.style.has_legend, metadata=metadata
+            )
         text = buffer.getvalue()
         return re.sub(r"<metadata>.*?</metadata>\s*", "", text[text.index("<svg") :], flags=re.DOTALL)
 

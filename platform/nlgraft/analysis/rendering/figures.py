@@ -6,17 +6,26 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from textwrap import fill
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from nlgraft.analysis.data.trials import Array, CellResult
 from nlgraft.analysis.estimates.expected_best import ExpectedBest, expected_best
 from nlgraft.analysis.estimates.searched_settings import SearchedSetting
 from nlgraft.analysis.policy.compared import ComparedResults
-from nlgraft.analysis.rendering.drawing import NUM_SERIES, PAGE, Drawing, Drawings, Style, notebook_style
+from nlgraft.analysis.rendering.drawing import (
+    NOTEBOOK,
+    NUM_SERIES,
+    PAGE,
+    Drawing,
+    Drawings,
+    Style,
+    colors,
+    series_color,
+)
 from nlgraft.basics.errors import NlgraftError, nearest
 from nlgraft.study.data.design import axes_of, level_text
 from nlgraft.study.data.space import Domain
@@ -27,6 +36,8 @@ _DASHES = ("-", "--", ":", "-.")
 _NOT_DRAWN = ("/lr", "_per_s", "_s", "_efficiency", "_norm")
 """Ends of the names of curves that say how a training ran, not what it learned."""
 _BAR = 0.8
+_LINE_WIDTH = 60
+"""Characters of a line across a figure that stands alone."""
 _NAME_WIDTH = 18
 """Characters of a choice on an axis; longer names leave no room for the panel."""
 _MARKS = "osD^v"
@@ -64,36 +75,46 @@ def plot(result: ComparedResults, kind: str) -> Drawings:
     """
     if kind not in KINDS:
         raise NlgraftError(f"no figure '{kind}'. {nearest(kind, list(KINDS))}")
-    return Drawings(KINDS[kind](result, notebook_style()))
+    return Drawings(KINDS[kind](result, NOTEBOOK))
 
 
 def forest_plot(result: ComparedResults, style: Style = PAGE) -> list[Drawing]:
-    """Draw every cell's difference from the baseline on the main metric with its interval."""
+    """Draw every cell's difference from the baseline on the main metric with its interval.
+
+    The name of a cell stands above its interval: beside it, a narrow screen would have room for one of them.
+    """
     main = result.main_metric
     compared = [result.compare(cell.cell) for cell in result.cells[1:]] if main in result.metrics else []
-    rows = [
-        (comparison, comparison.difference) for comparison in compared if comparison.difference is not None
-    ]
+    rows = {
+        fill(comparison.a, _LINE_WIDTH, break_long_words=False): comparison
+        for comparison in compared
+        if comparison.difference is not None
+    }
     if not rows:
         return []
-    with style.canvas((style.width, 0.8 + style.row_height * len(rows))) as (figure, axes):
-        for row, (comparison, difference) in enumerate(rows):
-            color = style.standing[result.standing(comparison)]
-            ends = comparison.ci or (difference, difference)
+    soft, equal = colors()["soft"], colors()["equal"]
+    num_lines = 2 + max(name.count("\n") for name in rows)
+    with style.canvas((style.width, 0.8 + style.row_height * num_lines * len(rows))) as (figure, axes):
+        for row, (name, comparison) in enumerate(rows.items()):
+            color = colors()[result.standing(comparison)]
+            middle = comparison.difference
             line = ":" if comparison.scope == "segments" else "-"
+            # Without an interval the point stands alone.
+            ends = comparison.ci or (middle, middle)
             axes.plot(ends, [row, row], line, color=color, linewidth=2.4, solid_capstyle="round")
-            axes.plot([difference], [row], marker="o", markersize=6.5, color=color)
-        axes.axvline(0, color=style.soft, linewidth=1)
-        band = ""
-        if (margin := result.margin(main)) is not None:
-            axes.axvspan(-margin, margin, color=style.standing["equal"], alpha=0.15, linewidth=0)
-            band = f"; band: margin of {margin:g}"
-        _name_rows(axes, [comparison.a for comparison, _ in rows], color=style.ink)
-        axes.tick_params(axis="y", length=0)
-        if any(comparison.scope == "segments" for comparison, _ in rows):
-            band += "; dotted: one seed, nothing is decided"
+            axes.plot([middle], [row], marker="o", markersize=6, color=color)
+            axes.text(0, row - 0.45 / num_lines, name, transform=axes.get_yaxis_transform(), va="bottom")
+        axes.axvline(0, color=soft, linewidth=1)
         unit = result.system.metrics[main].unit
-        axes.set_xlabel(f"{main} minus that of {result.baseline.cell.label} ({unit}){band}")
+        label = [f"{main} minus that of {result.baseline.cell.label} ({unit})"]
+        if (margin := result.margin(main)) is not None:
+            axes.axvspan(-margin, margin, color=equal, alpha=0.15, linewidth=0)
+            label.append(f"band: margin of {margin:g}")
+        if any(comparison.scope == "segments" for comparison in rows.values()):
+            label.append("dotted: one seed, nothing is decided")
+        axes.set_yticks([])
+        axes.set_ylim(len(rows) - 0.5, -1)
+        axes.set_xlabel("\n".join(label))
         return [Drawing(f"Differences from the baseline on {main}", figure, style)]
 
 
@@ -103,28 +124,19 @@ def gain_curves(result: ComparedResults, style: Style = PAGE) -> list[Drawing]:
     if over is None or main not in result.metrics:
         return []
     levels = list(map(level_text, axes_of(result.study).levels[over]))
-    curves = {
-        curve.label: [
+    bands = []
+    for curve in result.gains():
+        points = [
             (levels.index(level), gain.difference, *(gain.ci or (gain.difference, gain.difference)))
             for level, gain in curve.gains
             if gain.difference is not None
         ]
-        for curve in result.gains()
-    }
-    if not any(curves.values()):
-        return []
-    with style.canvas((style.width, 3.6)) as (figure, axes):
-        for index, (label, points) in enumerate(curves.items(), start=1):
-            at, middle, low, high = np.array(points, dtype=float).reshape(-1, 4).T
-            color, dashes = style.color(index), _DASHES[index // NUM_SERIES % len(_DASHES)]
-            axes.fill_between(at, low, high, color=color, alpha=0.15, linewidth=0)
-            axes.plot(at, middle, color=color, linestyle=dashes, linewidth=1.6, marker="o", label=label)
-        axes.axhline(0, color=style.soft, linewidth=1)
-        axes.set_xticks(range(len(levels)), levels)
-        axes.set_xlabel(over)
-        axes.set_ylabel(f"gain in {main} ({result.system.metrics[main].unit})")
-        axes.legend(frameon=False)
-        return [Drawing(f"Gains over {over} in {main}", figure, style)]
+        if points:
+            bands.append(Band((curve.label,), *np.array(points, dtype=float).T, num_seeds=2))
+    title = f"Gains over {over} in {main} ({result.system.metrics[main].unit})"
+    # The first colour is the baseline's.
+    series = ["", *(band.labels[0] for band in bands)]
+    return [_draw_bands(series, bands, over, title, style, levels=levels)] if bands else []
 
 
 def learning_curves(result: ComparedResults, style: Style = PAGE) -> list[Drawing]:
@@ -136,8 +148,9 @@ def learning_curves(result: ComparedResults, style: Style = PAGE) -> list[Drawin
     for name in sorted(names, key=ranks.__getitem__):
         bands = share([band for cell in result.cells if (band := make_band(cell, name)) is not None])
         if bands and len(drawings) < _MAX_PANELS:
-            title = f"{name}{_unlike_units(result, name)}"
-            drawings.append(_draw_bands(result, bands, "optimiser steps", "Learning curves of", title, style))
+            caption = f"{name}{_unlike_units(result, name)}"
+            title = f"Learning curves of {caption}"
+            drawings.append(_draw_bands(_labels(result), bands, "optimiser steps", title, style, caption))
     return drawings
 
 
@@ -166,8 +179,9 @@ def expected_best_curves(result: ComparedResults, style: Style = PAGE) -> list[D
             if (num := len(curve.mean)) and (cost := cost_of(curve)) is not None
         ]
         if bands:
-            title = f"{result.study.objective.metric} by {unit}"
-            drawings.append(_draw_bands(result, bands, unit, "Expected best", title, style))
+            caption = f"{result.study.objective.metric} by {unit}"
+            title = f"Expected best {caption}"
+            drawings.append(_draw_bands(_labels(result), bands, unit, title, style, caption))
     return drawings
 
 
@@ -194,28 +208,55 @@ def share(bands: Sequence[Band]) -> list[Band]:
     return list(joined.values())
 
 
+def _labels(result: ComparedResults) -> list[str]:
+    return [cell.cell.label for cell in result.cells]
+
+
 def _draw_bands(
-    result: ComparedResults, bands: Sequence[Band], budget: str, what: str, caption: str, style: Style
+    series: Sequence[str],
+    bands: Sequence[Band],
+    budget: str,
+    title: str,
+    style: Style,
+    caption: str = "",
+    levels: Sequence[str] = (),
 ) -> Drawing:
-    with style.canvas(style.panel) as (figure, axes):
-        series = [cell.cell.label for cell in result.cells]
+    """Draw curves with their bands.
+
+    Args:
+        series: Labels in the order of the colours.
+        bands: The curves.
+        budget: What the horizontal axis shows.
+        title: What the figure shows.
+        style: Sizes.
+        caption: As that of `Drawing`.
+        levels: Levels along the axis, of gains; none for steps.
+    """
+    with style.canvas((style.width, 3.0) if levels else style.panel) as (figure, axes):
+        # A stage that all cells share belongs to none of them, so its curve has no cell's colour.
         is_shared = len(bands[0].labels) == len(series) > 1
         for band in bands:
             index = series.index(band.labels[0])
-            color = style.ink if is_shared else style.color(index)
+            color = colors()["ink"] if is_shared else series_color(index)
+            # From the ninth cell on colours come again, with other dashes.
             dashes = _DASHES[index // NUM_SERIES % len(_DASHES)]
+            marker = "o" if levels or len(band.steps) == 1 else None
             if band.num_seeds > 1:
                 axes.fill_between(band.steps, band.low, band.high, color=color, alpha=0.15, linewidth=0)
-            drawn: dict[str, Any] = {"marker": "o" if len(band.steps) == 1 else None, "linewidth": 1.6}
             label = ", ".join(band.labels)
-            axes.plot(band.steps, band.mean, color=color, label=label, linestyle=dashes, **drawn)
+            axes.plot(band.steps, band.mean, dashes, color=color, label=label, linewidth=1.6, marker=marker)
         axes.set_xlabel(budget + (" (all cells share this stage)" if is_shared else ""))
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
         axes.margins(x=0.02)
-        if not is_shared:
-            style.add_legend(figure)
-        return Drawing(f"{what} {caption}", figure, style, caption)
+        if levels:
+            axes.axhline(0, color=colors()["soft"], linewidth=1)
+            axes.set_xticks(range(len(levels)), levels)
+            axes.legend(frameon=False)
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+            if not is_shared:
+                style.add_legend(figure)
+        return Drawing(title, figure, style, caption)
 
 
 def setting_plots(result: ComparedResults, style: Style = PAGE) -> list[Drawing]:
@@ -226,11 +267,16 @@ def setting_plots(result: ComparedResults, style: Style = PAGE) -> list[Drawing]
     search = result.study.search
     if search is None or not result.searched_settings:
         return []
-    index_of = {cell.cell.label: index for index, cell in enumerate(result.cells)}
-    by_path: dict[str, dict[int, SearchedSetting]] = {path: {} for path in search.space}
-    for cell in result.searched_settings:
-        for setting in cell.settings:
-            by_path[setting.path][index_of[cell.label]] = setting
+    labels = _labels(result)
+    by_path = {
+        path: {
+            labels.index(cell.label): setting
+            for cell in result.searched_settings
+            for setting in cell.settings
+            if setting.path == path
+        }
+        for path in search.space
+    }
     paths = sorted(
         filter(by_path.get, by_path),
         key=lambda path: -max(setting.share or 0.0 for setting in by_path[path].values()),
@@ -253,22 +299,17 @@ def _bars(
             for index, setting in by_cell.items():
                 at = row + (index - (len(result.cells) - 1) / 2) * height
                 label = result.cells[index].cell.label
-                axes.barh(at, setting.share or 0.0, height * 0.9, color=style.color(index), label=label)
+                axes.barh(at, setting.share or 0.0, height * 0.9, color=series_color(index), label=label)
                 if setting.by_chance is not None:
-                    ends = [at - height * 0.45, at + height * 0.45]
-                    axes.plot([setting.by_chance] * 2, ends, color=style.soft, linewidth=1.6)
-        _name_rows(axes, list(by_path))
+                    low, high = at - height * 0.45, at + height * 0.45
+                    axes.vlines(setting.by_chance, low, high, color=colors()["soft"], linewidth=1.6)
+        axes.set_yticks(range(len(by_path)), list(by_path))
+        axes.set_ylim(len(by_path) - 0.5, -0.5)
+        axes.grid(visible=False, axis="y")
         axes.set_xlabel("share of the importances")
         style.add_legend(figure)
         caption = "Importance, a description (line: exceeded by one of twenty shuffles)"
         return [Drawing("Importances of the searched settings", figure, style, caption)]
-
-
-def _name_rows(axes: Axes, names: Sequence[str], **style: Any) -> None:
-    """Name the rows of a figure, the first one at the top."""
-    axes.set_yticks(range(len(names)), names, **style)
-    axes.set_ylim(len(names) - 0.5, -0.5)
-    axes.grid(visible=False, axis="y")
 
 
 def _points(
@@ -279,7 +320,7 @@ def _points(
         for index, setting in by_cell.items():
             values, objectives = zip(*setting.points, strict=True)
             places = _places(domain, values, index, len(result.cells))
-            drawn: dict[str, Any] = {"color": style.color(index), "markersize": 5, "alpha": 0.7}
+            drawn: dict[str, Any] = {"color": series_color(index), "markersize": 5, "alpha": 0.7}
             mark = _MARKS[index // NUM_SERIES % len(_MARKS)]
             axes.plot(places, objectives, mark, label=result.cells[index].cell.label, **drawn)
         if domain.type == "categorical":
@@ -324,3 +365,5 @@ KINDS: dict[str, Draw] = {
     "budget": expected_best_curves,
     "importance": setting_plots,
 }
+WIDE = ("forest", "gains")
+"""Kinds of which there is at most one figure, which stands alone."""

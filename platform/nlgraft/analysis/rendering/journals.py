@@ -14,9 +14,9 @@ from nlgraft.analysis.data.stream import BASELINE, Proposal, Stream
 from nlgraft.analysis.policy.answer import first_gain, gain_again
 from nlgraft.analysis.policy.recorded import Analysis, RecordedResults
 from nlgraft.analysis.policy.registered import claim_text
-from nlgraft.analysis.policy.rules import FIRST
 from nlgraft.analysis.rendering.typesetting import (
     NOTHING,
+    Row,
     Table,
     interval,
     make_table,
@@ -43,15 +43,13 @@ def deviations_table(result: RecordedResults) -> Table | None:
     registration = result.registration
     if registration is None or not registration.deviations:
         return None
-    header = ["what", "registered", "now"]
-    rows = [[getattr(deviation, name) for name in header] for deviation in registration.deviations]
-    return make_table(header, rows, num_text=3)
+    header = ("what", "registered", "now")
+    rows = ({name: getattr(deviation, name) for name in header} for deviation in registration.deviations)
+    return make_table(rows, num_text=3)
 
 
-def registered_entry(entry: Entry) -> str:
+def _registered(entry: Entry) -> str:
     """Say in a few words how an analysis of the ledger related to its registration."""
-    if not entry.registration:
-        return NOTHING
     if not entry.deviations:
         return f"as registered ({entry.registration})"
     return f"{count(len(entry.deviations), 'deviation')} from {entry.registration}"
@@ -77,7 +75,7 @@ def registered_table(registration: Registration) -> Table:
         *([path, _value(value)] for path, value in shared.items()),
         ["settings", f"{len(base.settings) - len(shared)} of each cell, see --json"],
     ]
-    return make_table([registration.variant, "registered"], rows, num_text=2)
+    return make_table(({registration.variant: name, "registered": text} for name, text in rows), num_text=2)
 
 
 def _before(registration: Registration) -> str:
@@ -127,27 +125,10 @@ def _sentence(metric: str, analysis: Analysis) -> str:
     return text
 
 
-def ledger_method(result: RecordedResults) -> list[str]:
-    """Describe the correction over the ledger; empty without a store."""
-    if not result.analyses:
-        return []
-    also = "" if result.is_corrected else "Stars follow it whatever the study's own correction. "
-    return [
-        "The store's ledger holds every analysis that was shown. What the first one on these test segments "
-        f"declared has {FIRST:g} of alpha, by Holm's correction over all its looks; what was declared later, "
-        "about trials that nobody had seen, shares the rest; all else is exploratory and gets no verdict. "
-        f"{also}Other stores cannot be known."
-    ]
-
-
 def ledger_table(entries: Mapping[int, Entry]) -> Table:
     """Tabulate analyses by number."""
-    header = ["analysis", "day", "study", "metric", "asked", "seeds", "segments", "decided"]
     rows = [_row(*item) for item in entries.items()]
-    if any(entry.registration for entry in entries.values()):
-        header.append("registration")
-        rows = [[*row, registered_entry(entry)] for row, entry in zip(rows, entries.values(), strict=True)]
-    return make_table(header, rows, num_text=len(header))
+    return make_table(rows, num_text=9)
 
 
 def earlier_analyses(result: RecordedResults) -> Table | None:
@@ -170,20 +151,21 @@ def ledger_document(result: RecordedResults) -> list[dict[str, Any]]:
     ]
 
 
-def _row(position: int, entry: Entry) -> list[str]:
+def _row(position: int, entry: Entry) -> Row:
     questions = [question for question in entry.asked if question.family is not None] or list(entry.asked)
     seeds = sorted({*chain(*(question.seeds for question in questions), *entry.scores.values())})
     decided = [_decided(question) for question in entry.asked if question.verdict != "open"]
-    return [
-        str(position),
-        entry.time[:_DAY],
-        entry.variant,
-        entry.metrics[0],
-        count(len(questions), "question"),
-        ", ".join(map(str, seeds)) or NOTHING,
-        str(entry.segments.num),
-        "; ".join(decided) or NOTHING,
-    ]
+    row: Row = {
+        "analysis": str(position),
+        "day": entry.time[:_DAY],
+        "study": entry.variant,
+        "metric": entry.metrics[0],
+        "asked": count(len(questions), "question"),
+        "seeds": ", ".join(map(str, seeds)) or NOTHING,
+        "segments": str(entry.segments.num),
+        "decided": "; ".join(decided) or NOTHING,
+    }
+    return row | ({"registration": _registered(entry)} if entry.registration else {})
 
 
 def _decided(question: LedgerQuestion) -> str:
@@ -196,18 +178,6 @@ def _decided(question: LedgerQuestion) -> str:
 
 def stream_table(stream: Stream) -> Table:
     """Tabulate the proposals of a stream, with what they cost and gained."""
-    header = [
-        "proposal",
-        "day",
-        "study",
-        "change",
-        "against",
-        "decision",
-        "seeds",
-        "level",
-        "gain",
-        "gain again",
-    ]
     metric = next((proposal.entered.metric for proposal in stream.proposals.values()), "")
     note = (
         f"{count(len(stream.proposals), 'proposal')} on {metric}, {stream.num_kept} kept, "
@@ -215,7 +185,7 @@ def stream_table(stream: Stream) -> Table:
         "intervals; the first gain of what was kept flatters it."
     )
     rows = [_proposal_row(stream, number, proposal) for number, proposal in stream.proposals.items()]
-    return make_table(header, rows, num_text=6, notes=[note])
+    return make_table(rows, num_text=6, notes=[note])
 
 
 def streams_document(streams: Mapping[str, Stream]) -> list[dict[str, Any]]:
@@ -239,7 +209,7 @@ def streams_document(streams: Mapping[str, Stream]) -> list[dict[str, Any]]:
     ]
 
 
-def _proposal_row(stream: Stream, at: int, proposal: Proposal) -> list[str]:
+def _proposal_row(stream: Stream, at: int, proposal: Proposal) -> Row:
     entered, decided = proposal.entered, proposal.decided
     before = stream.proposals.get(entered.against)
     texts_before = [] if before is None else before.entered.texts
@@ -249,15 +219,15 @@ def _proposal_row(stream: Stream, at: int, proposal: Proposal) -> list[str]:
     if again is not None:
         ends = interval(again.interval, _DECIMALS)
         measured = f"{number(again.mean, _DECIMALS, is_signed=True)} {ends}"
-    return [
-        str(at),
-        entered.time[:_DAY],
-        entered.study,
-        " ".join(text for text in entered.texts if text not in texts_before),
-        "baseline" if entered.against == BASELINE else str(entered.against),
-        "open" if decided is None else str(decided.decision),
-        str(len(gain.seeds)) if decided is not None else NOTHING,
-        f"{entered.level:.2g}",
-        number(gain.mean, _DECIMALS, is_signed=True),
-        measured,
-    ]
+    return {
+        "proposal": str(at),
+        "day": entered.time[:_DAY],
+        "study": entered.study,
+        "change": " ".join(text for text in entered.texts if text not in texts_before),
+        "against": "baseline" if entered.against == BASELINE else str(entered.against),
+        "decision": "open" if decided is None else str(decided.decision),
+        "seeds": str(len(gain.seeds)) if decided is not None else NOTHING,
+        "level": f"{entered.level:.2g}",
+        "gain": number(gain.mean, _DECIMALS, is_signed=True),
+        "gain again": measured,
+    }

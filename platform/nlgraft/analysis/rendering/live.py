@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nlgraft.analysis.policy.compared import ComparedResults
-from nlgraft.analysis.rendering.drawing import NUM_SERIES, PAGE, Drawing, Style
+from nlgraft.analysis.rendering.drawing import NUM_SERIES, PAGE, Drawing, Style, series_color
 from nlgraft.analysis.rendering.report import template
 from nlgraft.basics.wording import duration, hours_of_budget
 
@@ -66,6 +66,6 @@ def _dev_curves(status: Mapping[str, Any], result: ComparedResults, style: Style
         with style.canvas(style.panel) as (figure, axes):
             for index, points in by_name[name]:
                 steps, values = [point[0] for point in points], [point[1] for point in points]
-                axes.plot(steps, values, color=style.color(index), linewidth=1.2, marker=".", markersize=3)
+                axes.plot(steps, values, color=series_color(index), linewidth=1.2, marker=".", markersize=3)
             axes.set_xlabel("optimiser steps")
             yield Drawing(name, figure, style)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from nlgraft.analysis.data.provenance import cost_of, split_sizes
 from nlgraft.analysis.policy.recorded import RecordedResults
-from nlgraft.analysis.rendering.drawing import Drawing, paper_style
-from nlgraft.analysis.rendering.figures import KINDS
+from nlgraft.analysis.rendering.drawing import PAPER, Drawing
+from nlgraft.analysis.rendering.figures import KINDS, WIDE
 from nlgraft.analysis.rendering.paper_numbers import Numbers, slug, unique_slugs
 from nlgraft.analysis.rendering.paper_prose import (
     bibliography,
@@ -16,8 +16,9 @@ from nlgraft.analysis.rendering.paper_prose import (
     examples_appendix,
     methods_paragraph,
 )
-from nlgraft.analysis.rendering.paper_tables import caption, covered, latex_tables, seeds
-from nlgraft.analysis.rendering.report import describe
+from nlgraft.analysis.rendering.report import latex_tables
+from nlgraft.analysis.rendering.sections import sections
+from nlgraft.analysis.rendering.tables import caption, covered, seeds
 from nlgraft.analysis.rendering.typesetting import escape_latex
 
 _DOCUMENT = r"""% Compiles by itself; a paper of your own inputs the files that it wants, after
@@ -52,10 +53,6 @@ _DOCUMENT = r"""% Compiles by itself; a paper of your own inputs the files that 
 """
 
 
-_WIDE = ("forest", "gains")
-"""Figures that span two columns; there is one of each."""
-
-
 def write_paper(result: RecordedResults, out: Path) -> list[Path]:
     """Write the files of a paper.
 
@@ -67,21 +64,19 @@ def write_paper(result: RecordedResults, out: Path) -> list[Path]:
         ``paper.tex``, ``numbers.tex``, ``methods.tex``, ``tables.tex``, ``figures.tex``, ``examples.tex``,
         ``references.bib``, ``checklist.md``, and every figure as PDF and as SVG.
     """
-    facts = describe(result, math.inf)
+    parts = sections(result, math.inf)
     cost, sizes = cost_of(result.trials, result.store), split_sizes(result.cells, result.store)
-    compared = [name for name, _ in facts["other_comparisons"]]
-    compared += [result.main_metric] if result.main_metric in result.metrics else []
-    numbers = Numbers(result, compared, cost, sizes)
+    numbers = Numbers(result, cost, sizes)
     drawn = _figures(result)
     texts = {
         "paper.tex": _DOCUMENT.replace("TITLE", escape_latex(result.study.variant)),
         "numbers.tex": numbers.render(),
-        "methods.tex": methods_paragraph(result, facts, numbers, sizes),
-        "tables.tex": latex_tables(result, facts),
+        "methods.tex": methods_paragraph(result, numbers, sizes),
+        "tables.tex": latex_tables(result, parts),
         "figures.tex": "\n".join(_include(result, name, sentences) for name, (_, sentences) in drawn.items()),
         "examples.tex": examples_appendix(result),
         "references.bib": bibliography(result.system),
-        "checklist.md": checklist(result, facts, cost, sizes),
+        "checklist.md": checklist(result, cost, sizes),
     }
     (out / "figures").mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
@@ -107,28 +102,27 @@ def _figures(result: RecordedResults) -> dict[str, tuple[Drawing, str]]:
     named = {"curves": "curve", "budget": "best", "importance": "setting"}
     figures = {}
     for kind, draw in KINDS.items():
-        drawn = draw(result, paper_style())
+        drawn = draw(result, PAPER)
         shown = [figure.caption or figure.title for figure in drawn]
         names = (
             unique_slugs(figure.title for figure in drawn) if kind == "importance" else unique_slugs(shown)
         )
         for figure, text, name in zip(drawn, shown, names.values(), strict=True):
-            file = kind if kind in _WIDE else f"{named[kind]}-{name}"
+            file = kind if kind in WIDE else f"{named[kind]}-{name}"
             figures[file] = (figure, captions[kind].replace("{title}", text))
     return figures
 
 
 def _include(result: RecordedResults, name: str, sentences: str) -> str:
-    environment = "figure*" if name in _WIDE else "figure"
     return "\n".join(
         [
             r"\providecommand{\nlgraftdir}{.}",
-            rf"\begin{{{environment}}}[t]",
+            r"\begin{figure}[t]",
             r"\centering",
             rf"\includegraphics[width=\linewidth]{{\nlgraftdir/figures/{name}.pdf}}",
             rf"\caption{{{escape_latex(caption(result, sentences))}}}",
             rf"\label{{fig:{slug(result.study.variant)}-{name}}}",
-            rf"\end{{{environment}}}",
+            r"\end{figure}",
             "",
         ]
     )

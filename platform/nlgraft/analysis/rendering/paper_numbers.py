@@ -7,8 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
 from nlgraft.analysis.data.provenance import Cost
-from nlgraft.analysis.policy.compared import ComparedResults
-from nlgraft.analysis.rendering.tables import column_decimals
+from nlgraft.analysis.policy.recorded import RecordedResults
+from nlgraft.analysis.rendering.tables import (
+    column_decimals,
+    compared_metrics,
+    confidence,
+    numbers_of_seeds,
+)
 from nlgraft.analysis.rendering.typesetting import (
     NOTHING,
     escape_latex,
@@ -22,57 +27,44 @@ _DEFINITION = r"""% Numbers by name: \nlgraft{KEY}. A name that is not defined s
 """
 
 
-class Numbers:
-    """Numbers of one study by key, which begins with its name so that a paper may hold several.
+class Numbers(dict[str, str]):
+    """Numbers of one study as LaTeX by key, without the study's name.
 
     Args:
         result: The result.
-        compared: Metrics that the report compares with the baseline.
         cost: What it took.
         sizes: Examples by corpus and split.
     """
 
-    def __init__(
-        self,
-        result: ComparedResults,
-        compared: Iterable[str],
-        cost: Cost,
-        sizes: Mapping[str, Mapping[str, int]],
-    ) -> None:
+    def __init__(self, result: RecordedResults, cost: Cost, sizes: Mapping[str, Mapping[str, int]]) -> None:
         self._study = slug(result.study.variant)
-        examples = (
-            (f"examples.{slug(corpus)}.{slug(split)}", f"{number_of:,}")
-            for corpus, splits in sizes.items()
-            for split, number_of in splits.items()
-        )
-        verdicts = (
-            (f"claim.{index}.verdict", claim.text) for index, claim in enumerate(result.claims, start=1)
-        )
-        keyed = chain(_of_study(result, cost), examples, _of_cells(result, compared), verdicts)
-        self._by_key = {f"{self._study}.{key}": escape_latex(text) for key, text in keyed}
+        keyed = dict(chain(_of_study(result, cost), _of_cells(result)))
+        for corpus, splits in sizes.items():
+            keyed |= {f"examples.{slug(corpus)}.{slug(split)}": f"{num:,}" for split, num in splits.items()}
+        keyed |= {f"claim.{index}.verdict": claim.text for index, claim in enumerate(result.claims, start=1)}
+        super().__init__({key: escape_latex(text) for key, text in keyed.items()})
 
     def macro(self, key: str) -> str:
-        r"""Return the LaTeX of a number by its key without the study's name.
+        r"""Return the macro of a number; the study's name is in it, so that a paper may hold several.
 
         Raises:
             KeyError: There is no such number.
         """
-        whole = f"{self._study}.{key}"
-        self._by_key[whole]
-        return rf"\nlgraft{{{whole}}}"
+        self[key]
+        return rf"\nlgraft{{{self._study}.{key}}}"
 
     def render(self) -> str:
         """Write the definitions."""
         lines = [
-            rf"\expandafter\def\csname nlgraft@{key}\endcsname{{{value}}}"
-            for key, value in self._by_key.items()
+            rf"\expandafter\def\csname nlgraft@{self._study}.{key}\endcsname{{{value}}}"
+            for key, value in self.items()
         ]
         return _DEFINITION + "\n".join(lines) + "\n"
 
 
-def _of_study(result: ComparedResults, cost: Cost) -> Iterator[tuple[str, str]]:
+def _of_study(result: RecordedResults, cost: Cost) -> Iterator[tuple[str, str]]:
     states = [trial.state for trial in result.trials]
-    resources, alpha = result.study.resources, result.study.analysis.alpha
+    resources = result.study.resources
     facts = {
         "cells": len(result.cells),
         "trials": len(result.trials),
@@ -82,16 +74,17 @@ def _of_study(result: ComparedResults, cost: Cost) -> Iterator[tuple[str, str]]:
     }
     yield from ((key, f"{value:,}") for key, value in facts.items())
     yield "seeds", numbers_of_seeds(result)
-    yield "alpha", f"{alpha:g}"
-    yield "confidence", f"{100 * (1 - alpha):g} %"
+    yield "alpha", f"{result.study.analysis.alpha:g}"
+    yield "confidence", confidence(result)
     shares = {"worker": 1.0, "cpu": resources.cpus_per_worker, "gpu": resources.gpus_per_worker}
     for part, seconds in {"": cost.total_s, ".search": cost.search_s, ".lost": cost.lost_s}.items():
         for unit, share in shares.items():
             yield f"{unit}-hours{part}", hours_text(seconds * share * resources.max_workers)
 
 
-def _of_cells(result: ComparedResults, compared: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield means of all metrics, then the differences from the baseline on those that are compared."""
+def _of_cells(result: RecordedResults) -> Iterator[tuple[str, str]]:
+    """Yield by metric the means, and the differences from the baseline where reports compare it."""
+    compared = {result.main_metric, *compared_metrics(result)}
     labels, metrics = unique_slugs(cell.cell.label for cell in result.cells), unique_slugs(result.metrics)
     for metric in result.metrics:
         decimals = column_decimals(result, metric)
@@ -100,11 +93,9 @@ def _of_cells(result: ComparedResults, compared: Iterable[str]) -> Iterator[tupl
             yield f"{key}.mean", number(cell.mean(metric), decimals)
             yield f"{key}.std", number(cell.std(metric), decimals)
             yield f"{key}.n", str(len(cell.measured(metric)))
-    for metric in compared:
-        decimals = column_decimals(result, metric)
-        for cell in result.cells[1:]:
+            if cell is result.baseline or metric not in compared:
+                continue
             comparison = result.compare(cell.cell, metric=metric)
-            key = f"{labels[cell.cell.label]}.{metrics[metric]}"
             low, high = comparison.ci or (None, None)
             for name, value in (("difference", comparison.difference), ("low", low), ("high", high)):
                 yield f"{key}.{name}", number(value, decimals, is_signed=True)
@@ -114,12 +105,6 @@ def _of_cells(result: ComparedResults, compared: Iterable[str]) -> Iterator[tupl
             needed = comparison.seeds_needed
             yield f"{key}.seeds-needed", NOTHING if needed is None else f"{needed:,}"
             yield f"{key}.verdict", comparison.verdict
-
-
-def numbers_of_seeds(result: ComparedResults) -> str:
-    """Say how many seeds of the cells have finished: ``3``, or ``3 to 10``."""
-    numbers = {len(cell.measured(result.main_metric)) for cell in result.cells}
-    return " to ".join(map(str, sorted({min(numbers), max(numbers)})))
 
 
 def hours_text(seconds: float) -> str:

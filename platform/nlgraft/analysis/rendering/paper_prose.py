@@ -5,14 +5,16 @@ from __future__ import annotations
 import importlib.metadata
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from nlgraft.analysis.data.provenance import Cost
 from nlgraft.analysis.policy.compared import ComparedResults
 from nlgraft.analysis.policy.examples import NUM_EXAMPLES, Example, Examples, examples_of
 from nlgraft.analysis.policy.recorded import RecordedResults
+from nlgraft.analysis.rendering.journals import ledger_sentences
 from nlgraft.analysis.rendering.paper_numbers import Numbers, hours_text
-from nlgraft.analysis.rendering.search_tables import space_table
+from nlgraft.analysis.rendering.prose import fairness, method
+from nlgraft.analysis.rendering.search_tables import search_table, space_table
+from nlgraft.analysis.rendering.tables import comparison_table, metrics_table, signatures
 from nlgraft.analysis.rendering.typesetting import escape_latex, make_table, num_decimals, number, to_markdown
 from nlgraft.basics.wording import count, inert_markdown
 from nlgraft.study.data.system import System
@@ -25,9 +27,7 @@ _ANSWERED_BY_AUTHORS = (
 Sizes = Mapping[str, Mapping[str, int]]
 
 
-def methods_paragraph(
-    result: RecordedResults, facts: Mapping[str, Any], numbers: Numbers, sizes: Sizes
-) -> str:
+def methods_paragraph(result: RecordedResults, numbers: Numbers, sizes: Sizes) -> str:
     """Write the methods paragraph as LaTeX; its numbers are macros."""
     study, m = result.study, numbers.macro
     selection = "Every setting is fixed by the study"
@@ -42,7 +42,7 @@ def methods_paragraph(
     )
     most = "at most " if study.resources.max_workers > 1 else ""  # not every stage uses all workers
     main = result.main_metric
-    signed = ", ".join(facts["signatures"].get(main, []))
+    signed = ", ".join(signatures(result).get(main, []))
     sentences = [
         f"We study {escape_latex(result.system.name)}~\\cite{{{paper_key(result.system)}}} with "
         f"nlgraft~\\cite{{{TOOL_KEY}}}: {m('cells')} configurations, each trained with {m('seeds')} seeds.",
@@ -51,33 +51,37 @@ def methods_paragraph(
         f"The main metric is {escape_latex(main + (f' ({signed})' if signed else ''))}.",
         f"{selection}; scores on test are those of the seeds of the chosen configuration, and test was not "
         "used to choose.",
-        escape_latex(facts["fairness"]),
+        escape_latex(fairness(result)),
         f"Everything took {most}{m('worker-hours')} worker-hours, failed and searched trials included.",
-        *map(escape_latex, [*facts["method"], facts["ledger"], facts["registration"]]),
+        *map(escape_latex, _statistics(result)),
     ]
     return "\n".join(filter(None, sentences)) + "\n"
 
 
-def checklist(result: RecordedResults, facts: Mapping[str, Any], cost: Cost, sizes: Sizes) -> str:
+def _statistics(result: RecordedResults) -> list[str]:
+    return [*method(result), ledger_sentences(result), str(result.registration or "")]
+
+
+def checklist(result: RecordedResults, cost: Cost, sizes: Sizes) -> str:
     """Answer the items of ARR's responsible-NLP checklist that a study can answer, as Markdown."""
+    names = [name for name in _PARAMETERS if name in result.metrics]
+    parameters = to_markdown(metrics_table(result, names)) if names else "Parameters: not reported."
     items = {
         "B1. Creators of artifacts": [f"{result.system.paper} BibTeX: references.bib."],
         "B6. Sizes of train, dev and test": [_sizes(sizes)],
         "C1. Parameters, computing, hardware": [
-            _parameters(result),
+            parameters,
             *_hours(result, cost),
             _hardware(result),
             "Energy and emissions: not measured.",
         ],
-        "C2. Hyperparameters": _search(result, facts),
+        "C2. Hyperparameters": _search(result),
         "C3. Statistics": [
-            to_markdown(facts["comparison"]),
-            facts["fairness"],
-            *facts["method"],
-            facts["ledger"],
-            facts["registration"],
+            to_markdown(comparison_table(result, result.main_metric)),
+            fairness(result),
+            *_statistics(result),
         ],
-        "C4. Packages": [*_packages(result), *_signed(facts["signatures"])],
+        "C4. Packages": _packages(result),
     }
     parts = [
         f"# Responsible NLP checklist: {result.study.variant}",
@@ -91,23 +95,12 @@ def checklist(result: RecordedResults, facts: Mapping[str, Any], cost: Cost, siz
 def _sizes(sizes: Sizes) -> str:
     if not sizes:
         return "No trial has finished, so no size is known."
-    splits = list(dict.fromkeys(split for counts in sizes.values() for split in counts))
-    rows = [
-        [corpus, *(f"{counts[split]:,}" if split in counts else "" for split in splits)]
-        for corpus, counts in sizes.items()
-    ]
-    return to_markdown(make_table(["corpus (examples)", *splits], rows))
-
-
-def _parameters(result: RecordedResults) -> str:
-    names = [name for name in result.metrics if name in _PARAMETERS]
-    if not names:
-        return "Parameters: the system does not report them."
-    rows = [
-        [cell.cell.label, *("" if (mean := cell.mean(name)) is None else f"{mean:,.0f}" for name in names)]
-        for cell in result.cells
-    ]
-    return to_markdown(make_table(["cell", *names], rows))
+    return to_markdown(
+        make_table(
+            {"corpus (examples)": corpus} | {split: f"{num:,}" for split, num in splits.items()}
+            for corpus, splits in sizes.items()
+        )
+    )
 
 
 def _hours(result: RecordedResults, cost: Cost) -> list[str]:
@@ -147,35 +140,36 @@ def _hardware(result: RecordedResults) -> str:
     return f"Hardware: {'; '.join(named) or 'not on record'}. Hosts: {hosts or 'none yet'}.{missing}"
 
 
-def _search(result: RecordedResults, facts: Mapping[str, Any]) -> list[str]:
+def _search(result: RecordedResults) -> list[str]:
     search = result.study.search
     if search is None:
         return ["Nothing was searched: all settings are those of the study file."]
-    objective = result.study.objective.metric
+    chosen = search_table(result)
     scheduler = search.active_scheduler
     stopped = f", trials stopped early by {scheduler.name}" if scheduler else ""
     return [
         f"{search.trials} trials in each cell by {search.sampler.name} (seed {search.sampler.seed})"
-        f"{stopped}. {objective} chose; test was scored for the chosen values alone.",
+        f"{stopped}. {result.study.objective.metric} chose; test was scored for the chosen values alone.",
         to_markdown(space_table(search.space)),
-        "Best values:",
-        to_markdown(facts["search"]),
+        *([] if chosen is None else ["Best values:", to_markdown(chosen)]),
     ]
 
 
 def _packages(result: RecordedResults) -> list[str]:
     facts = result.provenance
-    versions = [(name, ", ".join(releases)) for name, releases in facts.versions.items()]
-    code = ", ".join(facts.commits)
-    return [
-        to_markdown(make_table(["package", "version"], versions, num_text=2)) if versions else "None yet.",
-        f"Code: commit {code} (+: with changes that were not committed)." if code else "",
+    versions = [
+        {"package": name, "version": ", ".join(releases)} for name, releases in facts.versions.items()
     ]
-
-
-def _signed(signatures: Mapping[str, list[str]]) -> list[str]:
-    rows = [(name, ", ".join(f"`{text}`" for text in distinct)) for name, distinct in signatures.items()]
-    return [to_markdown(make_table(["metric", "signature"], rows, num_text=2))] if rows else []
+    code = ", ".join(facts.commits)
+    signed = [
+        {"metric": name, "signature": ", ".join(f"`{text}`" for text in texts)}
+        for name, texts in signatures(result).items()
+    ]
+    return [
+        to_markdown(make_table(versions, num_text=2)) if versions else "None yet.",
+        f"Code: commit {code} (+: with changes that were not committed)." if code else "",
+        to_markdown(make_table(signed, num_text=2)) if signed else "",
+    ]
 
 
 _MOST_CHARACTERS = 600

@@ -10,9 +10,10 @@ from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.estimates.looks import look_levels
 from nlgraft.analysis.estimates.trivial import NEAR
 from nlgraft.analysis.policy.compared import ComparedResults
+from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.policy.rules import FIRST
 from nlgraft.analysis.policy.sequential import FUTILE
-from nlgraft.analysis.rendering.tables import comparison_table, effects_table
+from nlgraft.analysis.rendering.tables import comparison_table, confidence, effects_table
 from nlgraft.analysis.rendering.typesetting import num_decimals, number, to_markdown
 from nlgraft.basics.wording import count, duration
 from nlgraft.study.data.design import idle_note
@@ -50,6 +51,12 @@ _EFFECTS = (
     "p is the paired bootstrap's"
 )
 
+_LEDGER = (
+    "The store's ledger holds every analysis that was shown. What the first one on these test segments "
+    f"declared has {FIRST:g} of alpha, by Holm's correction over all its looks; what was declared later, "
+    "about trials that nobody had seen, shares the rest; all else is exploratory and gets no verdict. "
+)
+
 
 def headline(result: ComparedResults) -> str:
     """Summarise the comparison with the baseline and the claims in a few sentences.
@@ -61,6 +68,7 @@ def headline(result: ComparedResults) -> str:
     measured = [comparison for comparison in compared if comparison.difference is not None]
     if not measured:
         return f"No cell can be compared with the baseline on {main} yet."
+    # In the order in which a reader wants them: what is decided comes first.
     by_kind: dict[str, list[str]] = {kind: [] for kind in _STANDINGS}
     for comparison in measured:
         if comparison.p is None or comparison.family[0] or not result.is_corrected:
@@ -207,7 +215,7 @@ def _examples(result: ComparedResults) -> str:
     )
 
 
-def method(result: ComparedResults) -> list[str]:
+def method(result: RecordedResults) -> list[str]:
     """Describe the statistics, one sentence each."""
     study, settings = result.study, result.study.analysis
     level, correction, of_effects = "", "p is not corrected for multiple comparisons", ""
@@ -217,12 +225,13 @@ def method(result: ComparedResults) -> list[str]:
         level = " at the level that Holm's correction leaves to the open comparisons of the family"
         correction = f"p (Holm) is corrected over the declared family, run or not: {family}"
         of_effects = "; Holm's correction is over all effects"
+    also = "" if result.is_corrected else "Stars follow it whatever the study's own correction. "
     merged = idle_note(study)
     num_documents = max((trial.num_documents for trial in result.trials), default=0)
     sentences = [
         merged and f"{merged}.",
         "A difference is the mean over seeds of cell minus baseline, paired by seed and by test segment.",
-        f"Intervals have {100 * (1 - settings.alpha):g} % confidence. Segments are resampled "
+        f"Intervals have {confidence(result)} confidence. Segments are resampled "
         f"{result.samples:,} times, identically for all cells and seeds; variation over seeds follows "
         "Student's t on the paired differences, because resampling a handful of seeds gives intervals that "
         "are far too narrow.",
@@ -242,6 +251,7 @@ def method(result: ComparedResults) -> list[str]:
         "needed is the first later look that decides with that probability, predicted from what is seen.",
         "Search and selection use dev only; test scores come from the replicates of the chosen config.",
         study.search and _EXPECTED_BEST,
+        result.analyses and f"{_LEDGER}{also}Other stores cannot be known.",
     ]
     return [str(sentence) for sentence in sentences if sentence]
 

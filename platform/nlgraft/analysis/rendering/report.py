@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from dataclasses import replace
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,17 +18,10 @@ from nlgraft.analysis.estimates.comparison import Comparison, rounded
 from nlgraft.analysis.estimates.expected_best import expected_best
 from nlgraft.analysis.policy.examples import examples_of
 from nlgraft.analysis.policy.recorded import RecordedResults
-from nlgraft.analysis.policy.sensitivity import MANY_LINES
-from nlgraft.analysis.rendering import (
-    journals,
-    prose,
-    search_tables,
-    tables,
-    typesetting,
-)
-from nlgraft.analysis.rendering.journals import ledger_document
-from nlgraft.analysis.rendering.paper_tables import latex_tables
+from nlgraft.analysis.rendering import journals, prose, tables, typesetting
+from nlgraft.analysis.rendering.paper_numbers import slug
 from nlgraft.analysis.rendering.search_tables import which_setting
+from nlgraft.analysis.rendering.sections import Section, sections
 from nlgraft.basics.errors import NlgraftError, nearest
 from nlgraft.basics.wording import hours_of_budget, inert_markdown, without_credentials
 
@@ -67,113 +63,37 @@ def write_report(result: RecordedResults, out: Path, formats: Sequence[str]) -> 
     Raises:
         NlgraftError: There is no such format.
     """
-    texts = [(kind, render(result, kind)) for kind in formats]
-    out.mkdir(parents=True, exist_ok=True)
-    written = []
-    for kind, text in texts:
-        written.append(out / _FORMATS[kind][0])
-        written[-1].write_text(text, encoding="utf-8")
+    texts: dict[str, str] = {}
+    for kind in formats:
+        text = render(result, kind)
+        texts[_FORMATS[kind][0]] = text
         if kind == "csv":
-            written.append(out / "trials.csv")
-            result.frame().map(typesetting.inert).to_csv(written[-1], index=False)
-    return written
+            texts["trials.csv"] = _csv(result.frame())
+    out.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (out / name).write_text(text, encoding="utf-8")
+    return [out / name for name in texts]
 
 
-@lru_cache(maxsize=1)  # of 10,000 trials, it takes as long as the writing, and formats ask again
-def describe(result: RecordedResults, max_lines: float = MANY_LINES) -> dict[str, Any]:
-    """Gather the tables and sentences of a report by their names in the templates.
+def _html(result: RecordedResults) -> str:
+    from nlgraft.analysis.rendering import drawing, figures  # load matplotlib, which takes .3 s
 
-    Args:
-        result: The result.
-        max_lines: Lines of output up to which they are scored again with other tokenizers.
-    """
-    main = result.main_metric
-    metrics = result.metrics
-    return {
-        **_metrics_beside(result),
-        "result": result,
-        "study": result.study,
-        "system": result.system,
-        "main_metric": main,
-        "headline": prose.headline(result),
-        "ledger": journals.ledger_sentences(result),
-        "registration": str(result.registration or ""),
-        "deviations": journals.deviations_table(result),
-        "earlier": journals.earlier_analyses(result),
-        "comparison": tables.comparison_table(result, main),
-        "effects": tables.effects_table(result, main) if main in metrics else None,
-        "gains": tables.gains_table(result, main) if main in metrics else None,
-        "claims": tables.claims_table(result) if result.claims else None,
-        "search": search_tables.search_table(result) if result.study.search else None,
-        "expected_best": search_tables.expected_best_table(result) if result.study.search else None,
-        "which_setting": search_tables.which_setting(result),
-        "importances": search_tables.importance_table(result),
-        "levels": search_tables.levels_table(result),
-        "sensitivity": tables.sensitivity_table(result, max_lines),
-        "stability": tables.stability_table(result),
-        "looks": tables.looks_table(result) if result.stops else None,
-        "trials": tables.trials_table(result),
-        "fairness": prose.fairness(result),
-        "method": [*prose.method(result), *journals.ledger_method(result)],
-        "signatures": _signatures(result),
-        "corpora": corpora(result.study.data),
-        "data": json.dumps(result.study.data, indent=2, ensure_ascii=False),
-        "counts": _counts(result),
-        "sharing": prose.sharing(result),
-        "environment": _environment(result),
-    }
-
-
-def _metrics_beside(result: RecordedResults) -> dict[str, Any]:
-    """Gather the tables of metrics beside the main one."""
-    main, metrics = result.main_metric, result.metrics
-    lengths = [name for name in metrics if "length" in name.rpartition("/")[2]]
-    on_test = [name for name in lengths if metrics[name].split == "test"]
-    split = metrics[main].split if main in metrics else "test"
-    beside = [
-        name
-        for name, metric in metrics.items()
-        if metric.is_derived or (metric.split == split and not metric.is_time)
-    ]
-    groups = {
-        title: [name for name, metric in metrics.items() if metric.split == split]
-        for title, split in (("Test", "test"), ("Dev", "dev"), ("Without a split", None))
-    }
-    return {
-        "other_comparisons": [
-            (name, tables.comparison_table(result, name)) for name in beside if name not in (main, *lengths)
-        ],
-        "metric_tables": [
-            (title, tables.metrics_table(result, names)) for title, names in groups.items() if names
-        ],
-        "lengths": tables.length_table(result, on_test or lengths) if lengths else None,
-    }
+    drawings = defaultdict(list, {kind: draw(result, drawing.PAGE) for kind, draw in figures.KINDS.items()})
+    return template("report.html.j2").render(
+        _facts(result),
+        drawings=drawings,
+        wide=figures.WIDE,
+        legend=[(tables.cell_name(cell), index) for index, cell in enumerate(result.cells)],
+        num_series=drawing.NUM_SERIES,
+        examples=examples_of(result, _MOST_CELLS_WITH_TEXT),
+        num_examples=_NUM_EXAMPLES,
+    )
 
 
 def html_table(table: typesetting.Table, caption: str) -> str:
     """Render one table as HTML, without a page around it."""
     macros: Any = template("table.html.j2").module
     return macros.show(table, caption)
-
-
-def comparison_frame(result: RecordedResults) -> pd.DataFrame:
-    """Compare every cell on every metric, in full precision: one row for each."""
-    import pandas as pd
-
-    factors = list(result.baseline.cell.levels)
-    rows: list[list[Any]] = []
-    for cell in result.cells:
-        levels = [cell.cell.levels[factor] for factor in factors]
-        for name in result.metrics:
-            values = [rounded(cell.mean(name)), rounded(cell.std(name)), len(cell.measured(name))]
-            compared: dict[str, Any] = {}
-            if cell is not result.baseline:
-                compared = result.compare(cell.cell, metric=name).to_json()
-                compared["ci_low"], compared["ci_high"] = compared["ci"] or (None, None)
-            row = [cell.cell.label, *levels, cell.state, name, *values]
-            rows.append([*row, *(compared.get(key) for key in _COMPARED)])
-    titles = ["cell", *factors, "state", "metric", "mean", "std", "n", *_COMPARED]
-    return pd.DataFrame(rows, columns=titles, dtype=object)
 
 
 def template(name: str) -> jinja2.Template:
@@ -194,69 +114,102 @@ def template(name: str) -> jinja2.Template:
     return environment.get_template(name)
 
 
-def _markdown(result: RecordedResults) -> str:
-    return template("report.md.j2").render(describe(result))
+def _facts(result: RecordedResults) -> dict[str, Any]:
+    """Gather what a page says around its sections, by the names in the templates."""
+    return {
+        "result": result,
+        "study": result.study,
+        "headline": prose.headline(result),
+        "ledger": journals.ledger_sentences(result),
+        "registration": str(result.registration or ""),
+        "sections": sections(result),
+        "method": prose.method(result),
+        "signatures": tables.signatures(result),
+        "corpora": corpora(result.study.data),
+        "data": _json(result.study.data),
+        "counts": Counter(trial.state for trial in result.trials),
+        "environment": _environment(result),
+    }
 
 
-def _html(result: RecordedResults) -> str:
-    from nlgraft.analysis.rendering import drawing, figures  # load matplotlib, which takes .3 s
-
-    facts = dict(describe(result))
-    for kind, draw in figures.KINDS.items():
-        drawings = draw(result, drawing.PAGE)
-        facts[f"{kind}_figures"] = [(figure.caption or figure.title, figure.inline()) for figure in drawings]
-    facts["legend"] = [(tables.cell_name(cell), index) for index, cell in enumerate(result.cells)]
-    facts["num_series"] = drawing.NUM_SERIES
-    facts["examples"] = examples_of(result, _MOST_CELLS_WITH_TEXT)
-    facts["num_examples"] = _NUM_EXAMPLES
-    return template("report.html.j2").render(facts)
-
-
-def _comparison_csv(result: RecordedResults) -> str:
-    frame = comparison_frame(result)
-    return typesetting.to_csv([frame.columns, *frame.itertuples(index=False)])
-
-
-def _json(result: RecordedResults) -> str:
-    return json.dumps(result_document(result), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def _signatures(result: RecordedResults) -> dict[str, list[str]]:
-    signatures: dict[str, list[str]] = {}
-    for name in result.metrics:
-        seen = {trial.signature for cell in result.cells for trial in cell.measured(name).values()}
-        if seen - {None}:
-            signatures[name] = sorted(signature for signature in seen if signature)
-    return signatures
-
-
-def _counts(result: RecordedResults) -> dict[str, int]:
-    states = [trial.state for trial in result.trials]
-    return {state: states.count(state) for state in dict.fromkeys(states)}
-
-
-def _environment(result: RecordedResults) -> list[tuple[str, str]]:
+def _environment(result: RecordedResults) -> dict[str, str]:
     facts = result.provenance
-    rows = [("study fingerprint", result.study.fingerprint)]
-    if facts.ended_at is not None:
-        ended = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(facts.ended_at))
-        rows.append(("last trial ended", ended))
+    ended = "" if facts.ended_at is None else time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(facts.ended_at))
     records = [trial.record for trial in result.trials if trial.record is not None]
-    trial_s = sum(record.ended_at - record.started_at for record in records)
-    if hours := result.study.budget_hours(trial_s):
-        rows.append(("budget", hours_of_budget(hours)))
-    rows += [("hosts", ", ".join(facts.hosts))] if facts.hosts else []
-    rows += [("code", ", ".join(facts.commits))] if facts.commits else []
-    return rows + [(package, ", ".join(versions)) for package, versions in facts.versions.items()]
+    hours = result.study.budget_hours(sum(record.ended_at - record.started_at for record in records))
+    rows = {
+        "study fingerprint": result.study.fingerprint,
+        "last trial ended": ended,
+        "hosts": ", ".join(facts.hosts),
+        "code": ", ".join(facts.commits),
+        **{package: ", ".join(versions) for package, versions in facts.versions.items()},
+        "budget": hours_of_budget(hours) if hours else "",
+    }
+    return {name: text for name, text in rows.items() if text}
+
+
+def latex_tables(result: RecordedResults, parts: Sequence[Section]) -> str:
+    """Typeset the tables of a report, after comments that say what they are of."""
+    study, main = result.study, result.main_metric
+    lines = [f"{study.variant}, study {study.fingerprint[:12]}. Needs \\usepackage{{booktabs}}."]
+    lines += [f"override {text}" for text in study.overrides]
+    objective = study.objective.metric
+    beside = [objective] if objective != main and objective in result.metrics else []
+    first = tables.comparison_table(result, main, beside)
+    if result.registration:
+        first = replace(first, notes=(*first.notes, str(result.registration)))
+    title = f"{' beside '.join([*beside, main])} against the baseline"
+    caption = f"Mean ± standard deviation of {tables.seeds(result)}. {tables.covered(result)}"
+    texts = [f"% {' '.join(line.split())}" for line in lines]
+    for section in (Section("comparison", title, first, caption=caption), *parts):
+        if section.table is not None and section.caption is not None:
+            texts += _typeset(result, section, section.table)
+    return "\n".join(texts)
+
+
+def _typeset(result: RecordedResults, section: Section, table: typesetting.Table) -> list[str]:
+    """Typeset the table of a section, in several parts if it is too wide."""
+    # Columns of text become paragraphs, which share the width; numbers do not wrap.
+    parts = [table] if table.num_text >= len(table.header) else table.parts(typesetting.LINE)
+    texts = []
+    for index, part in enumerate(parts, start=1):
+        label = f"tab:{slug(result.study.variant)}-{section.name}{f'-{index}' if index > 1 else ''}"
+        title = section.title + (f" (part {index} of {len(parts)})" if len(parts) > 1 else "")
+        caption = tables.caption(result, f"{title}. {section.caption}".strip())
+        texts.append(typesetting.to_latex(part, caption, label))
+    return texts
+
+
+def _csv(frame: pd.DataFrame) -> str:
+    # Not by `frame.map`, which would turn whole numbers beside gaps into floats.
+    rows = [list(map(typesetting.inert, row)) for row in frame.itertuples(index=False)]
+    return type(frame)(rows, columns=frame.columns, dtype=object).to_csv(index=False, lineterminator="\n")
+
+
+def comparison_frame(result: RecordedResults) -> pd.DataFrame:
+    """Compare every cell on every metric, in full precision: one row for each."""
+    import pandas as pd
+
+    factors = list(result.baseline.cell.levels)
+    rows: list[list[Any]] = []
+    for cell, name in product(result.cells, result.metrics):
+        compared = {} if cell is result.baseline else result.compare(cell.cell, metric=name).to_json()
+        compared["ci_low"], compared["ci_high"] = compared.get("ci") or (None, None)
+        row = [cell.cell.label, *(cell.cell.levels[factor] for factor in factors), cell.state, name]
+        row += [rounded(cell.mean(name)), rounded(cell.std(name)), len(cell.measured(name))]
+        rows.append([*row, *map(compared.get, _COMPARED)])
+    titles = ["cell", *factors, "state", "metric", "mean", "std", "n", *_COMPARED]
+    return pd.DataFrame(rows, columns=titles, dtype=object)
 
 
 _FORMATS: dict[str, tuple[str, Callable[[RecordedResults], str]]] = {
-    "md": ("report.md", _markdown),
+    "md": ("report.md", lambda result: template("report.md.j2").render(_facts(result))),
     "html": ("report.html", _html),
-    "latex": ("report.tex", lambda result: latex_tables(result, describe(result))),
-    "csv": ("comparison.csv", _comparison_csv),
-    "json": ("result.json", _json),
+    "latex": ("report.tex", lambda result: latex_tables(result, sections(result))),
+    "csv": ("comparison.csv", lambda result: _csv(comparison_frame(result))),
+    "json": ("result.json", lambda result: _json(result_document(result), allow_nan=False) + "\n"),
 }
+_json = partial(json.dumps, indent=2, ensure_ascii=False)
 
 
 def result_document(result: RecordedResults) -> dict[str, Any]:
@@ -286,7 +239,7 @@ def result_document(result: RecordedResults) -> dict[str, Any]:
             label: {"num_seeds": stop.num_seeds, "stopped_because": stop.reason}
             for label, stop in result.stops.items()
         },
-        "ledger": ledger_document(result),
+        "ledger": journals.ledger_document(result),
         "registration": result.registration and result.registration.to_json(),
         "analysis": {**study.analysis.model_dump(mode="json"), "samples": result.samples},
         "which_setting": which_setting(result),

@@ -27,7 +27,7 @@ from nlgraft.study.data.space import Domain
 
 def space_table(space: Mapping[str, Domain]) -> Table:
     """Tabulate the domains of a search."""
-    return make_table(["setting", "searched values"], [(p, _values(d)) for p, d in space.items()], num_text=2)
+    return make_table(({"setting": p, "searched values": _values(d)} for p, d in space.items()), num_text=2)
 
 
 def _values(domain: Domain) -> str:
@@ -43,22 +43,27 @@ def _values(domain: Domain) -> str:
     return text
 
 
-def search_table(result: ComparedResults) -> Table:
-    """Tabulate the search of each cell and the values it chose."""
-    assert result.study.search is not None
-    space = list(result.study.search.space)
-    objective = result.study.objective.metric
+def search_table(result: ComparedResults) -> Table | None:
+    """Tabulate the search of each cell and the values it chose; None without a search."""
+    search, objective = result.study.search, result.study.objective.metric
+    if search is None:
+        return None
     rows = []
     for cell in result.cells:
         states = [trial.state for trial in cell.search]
-        counts = f"{states.count('finished')} + {states.count('stopped')} + {states.count('failed')}"
-        chosen = [trial for trial in cell.search if cell.params and trial.params == cell.params]
-        value = chosen[0].metrics.get(objective) if chosen else None
-        decimals = 4 if value is None else num_decimals([value])
-        row: Row = [cell_entry(cell), counts, str(cell.num_distinct), number(value, decimals)]
-        rows.append([*row, *(_param(cell.params.get(path)) for path in space)])
-    header = ["cell", "finished + stopped + failed", "distinct", f"best {objective}", *space]
-    return make_table(header, rows)
+        chosen = next((trial for trial in cell.search if cell.params and trial.params == cell.params), None)
+        value = None if chosen is None else chosen.metrics.get(objective)
+        row: Row = {
+            "cell": cell_entry(cell),
+            "finished + stopped + failed": " + ".join(
+                str(states.count(state)) for state in ("finished", "stopped", "failed")
+            ),
+            "distinct": str(cell.num_distinct),
+            f"best {objective}": number(value, num_decimals([value])),
+        }
+        rows.append(row | {path: _param(cell.params.get(path)) for path in search.space})
+    note = "Within every cell, on dev only; the replicates ran with the chosen config."
+    return make_table(rows, notes=[note])
 
 
 def expected_best_table(result: ComparedResults) -> Table | None:
@@ -71,19 +76,22 @@ def expected_best_table(result: ComparedResults) -> Table | None:
     decimals = num_decimals(value for curve in curves for value in curve.mean)
     rows = []
     for curve in curves:
-        row = [curve.label, number(curve.steps_per_trial, 0), number(curve.worker_s_per_trial, 1)]
+        row: Row = {
+            "cell": curve.label,
+            "steps of a trial": number(curve.steps_per_trial, 0),
+            "worker seconds of a trial": number(curve.worker_s_per_trial, 1),
+        }
+        again: Row = dict.fromkeys(row, "") | {"cell": f"{curve.label}, on new seeds"}
         for budget in budgets:
-            index = budget - 1
-            is_known = budget <= len(curve.mean)
-            ends = (float(curve.low[index]), float(curve.high[index])) if is_known else None
-            band = f"{NO_BREAK}{interval(ends, decimals, is_signed=False)}" if is_known else ""
-            row.append(number(float(curve.mean[index]) if is_known else None, decimals) + band)
-        rows.append(row)
-        if curve.on_new_seeds is not None:
-            reached = [number(float(value), decimals) for value in curve.on_new_seeds]
-            cells = [reached[n - 1] if n <= len(reached) else NOTHING for n in budgets]
-            rows.append([f"{curve.label}, on new seeds", "", "", *cells])
-    header = ["cell", "steps of a trial", "worker seconds of a trial", *(f"best of {n}" for n in budgets)]
+            row[f"best of {budget}"] = again[f"best of {budget}"] = NOTHING
+            if budget <= len(curve.mean):
+                mean, *ends = (float(values[budget - 1]) for values in (curve.mean, curve.low, curve.high))
+                band = interval((ends[0], ends[1]), decimals, is_signed=False)
+                row[f"best of {budget}"] = f"{number(mean, decimals)}{NO_BREAK}{band}"
+            # Cells whose searches ended early have no value for the larger budgets.
+            if curve.on_new_seeds is not None and budget <= len(curve.on_new_seeds):
+                again[f"best of {budget}"] = number(float(curve.on_new_seeds[budget - 1]), decimals)
+        rows += [row] if curve.on_new_seeds is None else [row, again]
     lacking = [f"{curve.label} {curve.num_without_value}" for curve in curves if curve.num_without_value]
     counted = (
         f" Trials without a value count as the worst finished one: {', '.join(lacking)}." if lacking else ""
@@ -94,7 +102,7 @@ def expected_best_table(result: ComparedResults) -> Table | None:
         "what the best is expected to reach there, without the luck of the one seed that chose "
         f"it.{counted}"
     )
-    return make_table(header, rows, notes=[note])
+    return make_table(rows, notes=[note])
 
 
 def _param(value: Any) -> str:
@@ -145,14 +153,14 @@ def importance_table(result: ComparedResults) -> Table | None:
     rows = []
     for cell in cells:
         settings = {setting.path: setting for setting in cell.settings}
-        shares = [_share(settings.get(path)) for path in search.space]
-        rows.append([cell.label, str(cell.num_trials), *shares])
+        shares = {path: _share(settings.get(path)) for path in search.space}
+        rows.append({"cell": cell.label, "finished trials": str(cell.num_trials)} | shares)
     caveats = grouped((caveat, cell.label) for cell in cells for caveat in cell.caveats)
     notes = [
         f"{'Every cell' if len(labels) == len(cells) else ', '.join(labels)}: {caveat}."
         for caveat, labels in caveats.items()
     ]
-    return make_table(["cell", "finished trials", *search.space], rows, notes=[_NOTE, *notes])
+    return make_table(rows, notes=[_NOTE, *notes])
 
 
 def _share(setting: SearchedSetting | None) -> str:
@@ -167,17 +175,24 @@ def levels_table(result: ComparedResults) -> Table | None:
     cells = result.searched_settings
     if not cells:
         return None
+    objective = result.study.objective.metric
     levels = [
-        (cell.label, setting, level)
+        (cell.label, setting.path, level)
         for cell in cells
         for setting in cell.settings
         for level in setting.levels
     ]
     decimals = num_decimals(level.best for _, _, level in levels)
     rows = [
-        [label, setting.path, level.name, str(level.num_trials)]
-        + [number(value, decimals) for value in (level.mean, level.best)]
-        for label, setting, level in levels
+        {
+            "cell": label,
+            "setting": path,
+            "level": level.name,
+            "trials": str(level.num_trials),
+            f"mean {objective}": number(level.mean, decimals),
+            f"best {objective}": number(level.best, decimals),
+        }
+        for label, path, level in levels
     ]
     without = [
         f"{cell.label}: {setting.path} was searched in {cell.num_trials - setting.num_without} of "
@@ -186,7 +201,5 @@ def levels_table(result: ComparedResults) -> Table | None:
         for setting in cell.settings
         if setting.num_without
     ]
-    objective = result.study.objective.metric
     note = "Numbers with many values are cut into four intervals with about equally many trials."
-    header = ["cell", "setting", "level", "trials", f"mean {objective}", f"best {objective}"]
-    return make_table(header, rows, num_text=3, notes=[note, *without])
+    return make_table(rows, num_text=3, notes=[note, *without])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from nlgraft.analysis.data.trials import CellResult, TrialResult
-from nlgraft.analysis.estimates.comparison import ONE_SEED, Comparison
+from nlgraft.analysis.estimates.comparison import ONE_SEED, Comparison, Standing
 from nlgraft.analysis.policy.claims import ClaimResult
 from nlgraft.analysis.policy.compared import ComparedResults
-from nlgraft.analysis.policy.sensitivity import MANY_LINES, WithoutSeeds, sensitivities
+from nlgraft.analysis.policy.sensitivity import MANY_LINES, sensitivities
 from nlgraft.analysis.rendering.typesetting import (
     NO_BREAK,
     NOTHING,
@@ -140,8 +140,53 @@ def scopes(compared: Compared) -> list[str]:
     ]
 
 
-_FEW_LEVELS = 2
-_WORDS = {"better": "better", "worse": "worse", "equal": "equal within the margin", "open": "undecided"}
+def covered(result: ComparedResults) -> str:
+    """Say in one or more sentences what the intervals on the main metric cover."""
+    main = result.main_metric
+    if main not in result.metrics:
+        return ""
+    compared = [
+        (cell.cell.label, comparison)
+        for cell in result.cells[1:]
+        if (comparison := result.compare(cell.cell, metric=main)).ci is not None
+    ]
+    texts = [f"Intervals have {confidence(result)} confidence.", *scopes(compared)]
+    if one_seed := [label for label, comparison in compared if comparison.scope == "segments"]:
+        subject = "Intervals cover" if len(one_seed) == len(compared) else f"{', '.join(one_seed)}: it covers"
+        texts.append(f"{subject} the test segments alone, not training.")
+    return " ".join(texts) if compared else ""
+
+
+def confidence(result: ComparedResults) -> str:
+    """Format the confidence of the intervals."""
+    return f"{100 * (1 - result.study.analysis.alpha):g} %"
+
+
+def caption(result: ComparedResults, text: str) -> str:
+    """Begin a caption with the study's name, since a paper may show several, and end it with its data."""
+    return f"{result.study.variant}: {text}{' The data is constructed.' if result.is_constructed else ''}"
+
+
+def seeds(result: ComparedResults) -> str:
+    """Say of how many seeds the means are: ``n = 3 seeds``, or ``n = 3 to 10 seeds``."""
+    numbers = numbers_of_seeds(result)
+    return f"n = {numbers} {'seed' if numbers == '1' else 'seeds'}"
+
+
+def numbers_of_seeds(result: ComparedResults) -> str:
+    """Say how many seeds of the cells have finished: ``3``, or ``3 to 10``."""
+    numbers = {len(cell.measured(result.main_metric)) for cell in result.cells}
+    return " to ".join(map(str, sorted({min(numbers), max(numbers)})))
+
+
+def signatures(result: ComparedResults) -> dict[str, list[str]]:
+    """List by metric the signatures with which it was scored."""
+    signed: dict[str, list[str]] = {}
+    for name in result.metrics:
+        scores = [trial for cell in result.cells for trial in cell.measured(name).values()]
+        if distinct := {trial.signature for trial in scores if trial.signature}:
+            signed[name] = sorted(distinct)
+    return signed
 
 
 def _scope(comparison: Comparison) -> str:
@@ -168,87 +213,126 @@ def comparison_table(result: ComparedResults, metric: str, beside: Sequence[str]
         metric: The metric that is compared.
         beside: Further metrics, whose means and deviations stand before it.
     """
-    shown = [*beside, metric]
-    header = ["cell", "seeds", *shown, *_comparison_header(result, metric)]
-    decimals_of = {name: column_decimals(result, name) for name in shown}
-    decimals = decimals_of[metric]
-    rows: list[Row] = []
-    compared: list[tuple[str, Comparison]] = []
+    decimals = {name: column_decimals(result, name) for name in (*beside, metric)}
+    rows, compared = [], []
     for cell in result.cells:
-        row: Row = [cell_entry(cell), str(len(cell.measured(metric)))]
-        row += [mean_and_std(cell, name, places) for name, places in decimals_of.items()]
-        if cell is result.baseline or metric not in result.metrics:
-            rows.append([*row, *[NOTHING] * (len(header) - len(row))])
-            continue
-        comparison = result.compare(cell.cell, metric=metric)
-        rows.append([*row, *_comparison_entries(result, comparison, decimals)])
-        compared.append((cell.cell.label, comparison))
-    return make_table(header, rows, notes=[*comparison_notes(result, compared), *_state_notes(result)])
+        row: Row = {"cell": cell_entry(cell), "seeds": str(len(cell.measured(metric)))}
+        row |= {name: mean_and_std(cell, name, places) for name, places in decimals.items()}
+        if cell is not result.baseline and metric in result.metrics:
+            comparison = result.compare(cell.cell, metric=metric)
+            compared.append((cell.cell.label, comparison))
+            row |= _comparison_row(result, comparison, decimals[metric])
+        rows.append(row)
+    reasons = [f"{cell.cell.label}: {reason}" for cell in result.cells for reason in cell.reasons]
+    return make_table(rows, notes=[*comparison_notes(result, compared), *reasons])
 
 
 def effects_table(result: ComparedResults, metric: str) -> Table | None:
     """Tabulate main effects and interactions; None where the design crosses no factors."""
-    rows = [
-        (
-            effect.contrast.label,
-            (effect.contrast.label, "interaction" if effect.is_interaction else "on average"),
-            effect.comparison,
-        )
-        for effect in result.effects(metric)
-    ]
-    return _differences_table(result, metric, ("effect", "kind"), rows)
+    return _differences_table(
+        result,
+        [
+            (
+                effect.contrast.label,
+                {
+                    "effect": effect.contrast.label,
+                    "kind": "interaction" if effect.is_interaction else "on average",
+                },
+                effect.comparison,
+            )
+            for effect in result.effects(metric)
+        ],
+        "On average: against the factor's baseline, averaged over the levels of the others. Interaction: the "
+        "change due to two levels together beyond the sum of their separate changes.",
+    )
 
 
 def gains_table(result: ComparedResults, metric: str) -> Table | None:
     """Tabulate the gains at each level of ``analysis.gains_over``; None where the study names no factor."""
+    over = f"at {result.study.analysis.gains_over}"
+    return _differences_table(
+        result,
+        [
+            (f"{curve.label} at {level}", {"gain of": curve.label, over: level}, comparison)
+            for curve in result.gains(metric)
+            for level, comparison in curve.gains
+        ],
+        f"Gain: a level against its factor's baseline, both {over} as given.",
+    )
+
+
+def _differences_table(
+    result: ComparedResults, differences: Sequence[tuple[str, Row, Comparison]], note: str
+) -> Table | None:
+    """Tabulate differences, each by its name in the notes, its two words and itself; None without any."""
+    if not differences:
+        return None
+    decimals = column_decimals(result, differences[0][2].metric)
     rows = [
-        (f"{curve.label} at {level}", (curve.label, level), comparison)
-        for curve in result.gains(metric)
-        for level, comparison in curve.gains
+        words | {"seeds": str(comparison.num_seeds)} | _comparison_row(result, comparison, decimals)
+        for _, words, comparison in differences
     ]
-    return _differences_table(result, metric, ("gain of", f"at {result.study.analysis.gains_over}"), rows)
+    notes = comparison_notes(result, [(name, comparison) for name, _, comparison in differences])
+    return make_table(rows, num_text=2, notes=[note, *notes])
 
 
 def metrics_table(result: ComparedResults, metrics: Sequence[str]) -> Table:
     """Tabulate mean ± standard deviation over seeds of several metrics, one row per cell."""
     decimals = {name: column_decimals(result, name) for name in metrics}
-    rows = [
-        [cell_entry(cell), *(mean_and_std(cell, name, decimals[name]) for name in metrics)]
+    return make_table(
+        {"cell": cell_entry(cell)} | {name: mean_and_std(cell, name, decimals[name]) for name in metrics}
         for cell in result.cells
+    )
+
+
+def is_length(metric: str) -> bool:
+    """Return True for metrics that have a table of their own."""
+    return "length" in metric.rpartition("/")[2]
+
+
+def compared_metrics(result: ComparedResults) -> list[str]:
+    """Choose the metrics beside the main one on which every cell is compared with the baseline."""
+    main, metrics = result.main_metric, result.metrics
+    split = metrics[main].split if main in metrics else "test"
+    return [
+        name
+        for name, metric in metrics.items()
+        if metric.is_derived or (metric.split == split and not metric.is_time)
+        if name != main and not is_length(name)
     ]
-    return make_table(["cell", *metrics], rows)
 
 
-def length_table(result: ComparedResults, metrics: Sequence[str]) -> Table:
-    """Tabulate sequence lengths, one row per cell.
+def length_table(result: ComparedResults) -> Table | None:
+    """Tabulate sequence lengths, on test if there are any, with their changes against the baseline."""
+    lengths = {name: metric for name, metric in result.metrics.items() if is_length(name)}
+    # Of the two splits one is enough: their lengths hardly differ.
+    shown = {name: metric for name, metric in lengths.items() if metric.split == "test"} or lengths
+    rows = []
+    for cell in result.cells:
+        row: Row = {"cell": cell_entry(cell)}
+        for name, metric in shown.items():
+            mean, base = cell.mean(name), result.baseline.mean(name)
+            if metric.unit.startswith("share"):
+                row[name] = NOTHING if mean is None else f"{number(100 * mean, 1)} %"
+                continue
+            change = ""
+            if mean is not None and base and cell is not result.baseline:
+                change = f"{NO_BREAK}({number(100 * (mean / base - 1), 1, is_signed=True)} %)"
+            row[name] = number(mean, 2) + change
+        rows.append(row)
+    return make_table(rows, notes=["In brackets: change against the baseline."]) if shown else None
 
-    A length has a second column, its change against the baseline; a share of saved tokens has one column.
-    """
-    shares = {name for name in metrics if result.metrics[name].unit.startswith("share")}
-    header = ["cell"]
-    columns: list[Row] = [[cell_entry(cell) for cell in result.cells]]
-    for name in metrics:
-        means = [cell.mean(name) for cell in result.cells]
-        header.append(name)
-        if name in shares:
-            columns.append([_percent(mean) for mean in means])
-            continue
-        header.append("against baseline")
-        base, *others = means
-        changes = [mean / base - 1 if mean is not None and base else None for mean in others]
-        columns.append([number(mean, 2) for mean in means])
-        columns.append([_percent(change, is_signed=True) for change in (None, *changes)])
-    return make_table(header, zip(*columns, strict=True))
 
-
-def claims_table(result: ComparedResults) -> Table:
+def claims_table(result: ComparedResults) -> Table | None:
     """Tabulate the claims with our verdicts and, where they are comparable, the published figures."""
-    header = ("claim", "source", "verdict", "because", "ours", "published")
     rows = [
-        [
-            *(claim.claim.text, claim.claim.source, Entry(claim.text, claim.verdict), claim.explanation),
-            *_claim_figures(claim),
-        ]
+        {
+            "claim": claim.claim.text,
+            "source": claim.claim.source,
+            "verdict": Entry(claim.text, claim.verdict),
+            "because": claim.explanation,
+            **_claim_figures(claim),
+        }
         for claim in result.claims
     ]
     reasons = grouped(
@@ -257,23 +341,25 @@ def claims_table(result: ComparedResults) -> Table:
         if claim.why_not_comparable and claim.claim.figures
     )
     notes = [f"Published figures not shown for {'; '.join(texts)}: {why}." for why, texts in reasons.items()]
-    return make_table(header, rows, num_text=len(header), notes=notes)
+    return make_table(rows, num_text=6, notes=notes) if rows else None
 
 
 def stability_table(result: ComparedResults) -> Table | None:
     """Tabulate lost and diverged seeds, and means robust to them; None before a seed has finished."""
     decimals = num_decimals(cell.mean for cell in result.stabilities)
     rows = [
-        [
-            cell.label,
-            str(cell.num_seeds),
-            *(_share(seeds, cell.num_seeds) for seeds in (cell.lost, cell.diverged)),
-            *(number(value, decimals) for value in (cell.mean, cell.median, cell.interquartile_mean)),
-        ]
+        {
+            "cell": cell.label,
+            "seeds ended": str(cell.num_seeds),
+            "lost": _share(cell.lost, cell.num_seeds),
+            "diverged": _share(cell.diverged, cell.num_seeds),
+            "mean": number(cell.mean, decimals),
+            "median": number(cell.median, decimals),
+            "interquartile mean": number(cell.interquartile_mean, decimals),
+        }
         for cell in result.stabilities
     ]
-    header = ["cell", "seeds ended", "lost", "diverged", "mean", "median", "interquartile mean"]
-    return make_table(header, rows) if rows else None
+    return make_table(rows) if rows else None
 
 
 def _share(seeds: Sequence[int], among: int) -> str:
@@ -283,57 +369,76 @@ def _share(seeds: Sequence[int], among: int) -> str:
     return f"{100 * len(seeds) / among:.0f} % (seed {', '.join(map(str, seeds))})"
 
 
-def looks_table(result: ComparedResults) -> Table:
-    """Tabulate how many seeds each cell got by the planned looks, and why no more."""
-    rows = [[label, str(stop.num_seeds), stop.reason or NOTHING] for label, stop in result.stops.items()]
-    return make_table(["cell", "seeds", "no more because"], rows, num_text=3)
+def looks_table(result: ComparedResults) -> Table | None:
+    """Tabulate how many seeds each cell got by the planned looks, and why no more; None without looks."""
+    rows = [
+        {"cell": label, "seeds": str(stop.num_seeds), "no more because": stop.reason or NOTHING}
+        for label, stop in result.stops.items()
+    ]
+    return make_table(rows, num_text=3) if rows else None
+
+
+_WORDS = {"better": "better", "worse": "worse", "equal": "equal within the margin", "open": "undecided"}
 
 
 def sensitivity_table(result: ComparedResults, max_lines: float = MANY_LINES) -> Table | None:
     """Tabulate by cell and choice which alternatives change the verdict; None without alternatives."""
     sensitivity = sensitivities(result, max_lines)
-    if not sensitivity.rows and not sensitivity.without_seeds:
-        return None
     rows: list[Row] = []
     for row in sensitivity.rows:
         changes = "; ".join(f"{_WORDS[other]} {name}" for name, other in row.changes.items())
         stands = f"{len(row.others) - len(row.changes)} of {len(row.others)}"
-        verdict = Entry(_WORDS[row.standing], row.standing)
-        rows.append([row.label, verdict, row.choice, stands, changes or NOTHING])
-    rows += [_without_seeds(result, span) for span in sensitivity.without_seeds]
-    rows = _named_once(rows)
+        rows.append(_sensitivity_row(row.label, row.standing, row.choice, stands, changes or NOTHING))
+    decimals = column_decimals(result, result.main_metric)
+    for span in sensitivity.without_seeds:
+        low, high = (number(end, decimals, is_signed=True) for end in (span.low, span.high))
+        sign = "same sign" if span.has_one_sign else "sign changes"
+        if span.low == span.high:
+            sign = "no difference"
+        standing = result.standing(result.compare(span.label))
+        otherwise = f"{low} to {high} without one seed"
+        rows.append(_sensitivity_row(span.label, standing, "seeds", sign, otherwise))
+    if not rows:
+        return None
+    order = [cell.cell.label for cell in result.cells]
     alternatives = {row.choice: ", ".join(row.others) for row in sensitivity.rows}
     notes = [f"{choice}: {names}." for choice, names in alternatives.items()]
-    header = ["cell", "verdict", "choice", "stands in", "otherwise"]
-    return make_table(header, rows, num_text=5, notes=[*notes, *sensitivity.missing])
+    # They come choice by choice, and are read cell by cell.
+    rows.sort(key=lambda row: order.index(str(row["cell"])))
+    return make_table(rows, num_text=5, notes=[*notes, *sensitivity.missing])
 
 
-def _named_once(rows: Sequence[Row]) -> list[Row]:
-    """Order rows by cell, and leave out cell and verdict where they are those of the row before."""
-    labels = list(dict.fromkeys(str(row[0]) for row in rows))
-    ordered = sorted(rows, key=lambda row: labels.index(str(row[0])))
-    return [
-        ["", "", *row[2:]] if before is not None and before[:2] == row[:2] else row
-        for before, row in zip([None, *ordered], ordered, strict=False)
-    ]
-
-
-def _without_seeds(result: ComparedResults, span: WithoutSeeds) -> Row:
-    """Say in a row whether the difference keeps its sign without each seed, and how far it moves."""
-    kind = result.standing(result.compare(span.label))
-    decimals = column_decimals(result, result.main_metric)
-    low, high = (number(end, decimals, is_signed=True) for end in (span.low, span.high))
-    sign = "same sign" if span.has_one_sign else "no difference" if span.low == span.high else "sign changes"
-    return [span.label, Entry(_WORDS[kind], kind), "seeds", sign, f"{low} to {high} without one seed"]
+def _sensitivity_row(label: str, standing: Standing, choice: str, stands: str, otherwise: str) -> Row:
+    verdict = Entry(_WORDS[standing], standing)
+    return {"cell": label, "verdict": verdict, "choice": choice, "stands in": stands, "otherwise": otherwise}
 
 
 def trials_table(result: ComparedResults) -> Table:
     """Tabulate every trial with its state, main metric, time and the cache decisions of its stages."""
-    objective = result.study.objective.metric
-    shown = list(dict.fromkeys([result.main_metric, objective]))
-    header = ["cell", "seed", "kind", "state", "stages", *shown, "seconds", "trial"]
-    rows = [_trial_row(trial, shown) for trial in result.trials]
-    return make_table(header, rows, num_text=5)
+    # Often one and the same metric.
+    shown = dict.fromkeys([result.main_metric, result.study.objective.metric])
+    return make_table((_trial_row(trial, shown) for trial in result.trials), num_text=5)
+
+
+def _trial_row(trial: TrialResult, metrics: Iterable[str]) -> Row:
+    record = trial.record
+    stages = [] if record is None else record.stages
+    decisions = ", ".join(f"{stage['name']}: {stage['decision']}" for stage in stages)
+    reasons = "\n".join(f"{stage['name']}: {stage.get('reason', '')}" for stage in stages)
+    values = {name: trial.metrics.get(name) for name in metrics}
+    return {
+        "cell": trial.cell.label,
+        "seed": str(trial.seed),
+        "kind": trial.kind if trial.number is None else f"search {trial.number}",
+        "state": Entry(trial.state, trial.state, trial.reason),
+        "stages": Entry(decisions or NOTHING, "", reasons),
+        **{name: number(value, num_decimals([value])) for name, value in values.items()},
+        "seconds": number(None if record is None else record.ended_at - record.started_at, 1),
+        "trial": Entry(trial.fingerprint[:12] or NOTHING, "", trial.fingerprint),
+    }
+
+
+_FEW_LEVELS = 2
 
 
 def cell_name(cell: CellResult) -> str:
@@ -350,77 +455,38 @@ def cell_entry(cell: CellResult) -> Entry:
     return Entry(cell_name(cell) + mark, hint="; ".join(cell.reasons))
 
 
-def _differences_table(
-    result: ComparedResults,
-    metric: str,
-    titles: tuple[str, str],
-    differences: Sequence[tuple[str, tuple[str, str], Comparison]],
-) -> Table | None:
-    """Tabulate differences, each by its name in the notes, its two words and itself; None without any."""
-    if not differences:
-        return None
-    decimals = column_decimals(result, metric)
-    rows: list[Row] = [
-        [*words, str(comparison.num_seeds), *_comparison_entries(result, comparison, decimals)]
-        for _, words, comparison in differences
-    ]
-    header = [*titles, "seeds", *_comparison_header(result, metric)]
-    notes = comparison_notes(result, [(name, comparison) for name, _, comparison in differences])
-    return make_table(header, rows, num_text=2, notes=notes)
-
-
-def _comparison_header(result: ComparedResults, metric: str) -> list[str]:
-    percent = f"{100 * (1 - result.study.analysis.alpha):g} %"
-    corrected = ["p (Holm)"] if result.is_corrected else []
-    verdict, equal = (["verdict"], ["p (equal)"]) if result.margin(metric) is not None else ([], [])
-    tests = ["difference", f"{percent} interval", "p", *corrected, *equal]
-    return [*verdict, *tests, "detectable", "seeds needed"]
-
-
-def _comparison_entries(result: ComparedResults, comparison: Comparison, decimals: int) -> Row:
+def _comparison_row(result: ComparedResults, comparison: Comparison, decimals: int) -> Row:
     kind = result.standing(comparison)
     star = f"{NO_BREAK}*" if kind in ("better", "worse") else ""
+    # One seed: what looks like a result says nothing of another training.
     dagger = "†" if comparison.scope == "segments" else ""
     hint = f"variation over {comparison.scope}; over segments alone: p = {probability(comparison.p_segments)}"
-    difference = number(comparison.difference, decimals, is_signed=True)
-    has_margin = result.margin(comparison.metric) is not None
-    entries: Row = [Entry(comparison.verdict, kind)] if has_margin else []
-    entries += [Entry(difference, kind), interval(comparison.ci, decimals) + dagger]
-    entries.append(
-        Entry(probability(comparison.p) + dagger + ("" if result.is_corrected else star), "", hint)
-    )
+    p = probability(comparison.p) + dagger + ("" if result.is_corrected else star)
+    row: Row = {
+        "difference": Entry(number(comparison.difference, decimals, is_signed=True), kind),
+        f"{confidence(result)} interval": interval(comparison.ci, decimals) + dagger,
+        "p": Entry(p, "", hint),
+    }
     if result.is_corrected:
-        entries.append(Entry(probability(comparison.p_holm) + star, kind))
-    if has_margin:
-        entries.append(_equal_entry(result, comparison))
-    return [*entries, *_power_entries(comparison, decimals)]
+        row["p (Holm)"] = Entry(probability(comparison.p_holm) + star, kind)
+    if result.margin(comparison.metric) is not None:
+        row = {"verdict": Entry(comparison.verdict, kind)} | row | {"p (equal)": _p_equal(result, comparison)}
+    detectable, needed = number(comparison.smallest_detectable, decimals), comparison.seeds_needed
+    if comparison.detectable_ci is not None and comparison.num_seeds < FEW_SEEDS:
+        low, high = (number(end, decimals) for end in comparison.detectable_ci)
+        detectable = f"{low}{NO_BREAK}to{NO_BREAK}{high}"
+    return row | {"detectable": detectable, "seeds needed": NOTHING if needed is None else str(needed)}
 
 
-def _equal_entry(result: ComparedResults, comparison: Comparison) -> Entry:
+def _p_equal(result: ComparedResults, comparison: Comparison) -> Entry:
     """Show the p-value of a difference of at least the margin, corrected where the study corrects."""
+    is_corrected = result.is_corrected or comparison.basis is not None
+    shown = comparison.p_equal_holm if is_corrected else comparison.p_equal
     star = f"{NO_BREAK}*" if comparison.is_within_margin else ""
-    shown = (
-        comparison.p_equal_holm if result.is_corrected or comparison.basis is not None else comparison.p_equal
-    )
     return Entry(probability(shown) + star, "", f"not corrected: p = {probability(comparison.p_equal)}")
 
 
-def _power_entries(comparison: Comparison, decimals: int) -> Row:
-    if comparison.smallest_detectable is None or comparison.detectable_ci is None:
-        return [NOTHING, NOTHING]
-    detectable = number(comparison.smallest_detectable, decimals)
-    if comparison.num_seeds < FEW_SEEDS:
-        low, high = (number(end, decimals) for end in comparison.detectable_ci)
-        detectable = f"{low}{NO_BREAK}to{NO_BREAK}{high}"
-    needed = comparison.seeds_needed
-    return [detectable, NOTHING if needed is None else str(needed)]
-
-
-def _state_notes(result: ComparedResults) -> list[str]:
-    return [f"{cell.cell.label}: {reason}" for cell in result.cells for reason in cell.reasons]
-
-
-def _claim_figures(claim: ClaimResult) -> tuple[str, str]:
+def _claim_figures(claim: ClaimResult) -> Row:
     """Format our means with their difference, and the published figures with theirs."""
     decimals = num_decimals([*claim.values, *claim.figures])
     comparison = claim.comparison
@@ -431,7 +497,7 @@ def _claim_figures(claim: ClaimResult) -> tuple[str, str]:
     published = _against(claim.figures, decimals) if claim.figures else NOTHING
     if len(claim.figures) > 1:
         published += f" ({number(gain(claim.figures), decimals, is_signed=True)})"
-    return measured, published
+    return {"ours": measured, "published": published}
 
 
 def _against(values: Sequence[float | None], decimals: int) -> str:
@@ -439,29 +505,3 @@ def _against(values: Sequence[float | None], decimals: int) -> str:
     texts = [number(value, decimals) for value in values]
     pairs = [" against ".join(texts[start : start + 2]) for start in range(0, len(texts), 2)]
     return "; ".join(pairs)
-
-
-def _percent(share: float | None, *, is_signed: bool = False) -> str:
-    if share is None:
-        return NOTHING
-    return f"{number(100 * share, 1, is_signed=is_signed)} %"
-
-
-def _trial_row(trial: TrialResult, metrics: Sequence[str]) -> Row:
-    record = trial.record
-    stages = [] if record is None else record.stages
-    decisions = ", ".join(f"{stage['name']}: {stage['decision']}" for stage in stages)
-    reasons = "\n".join(f"{stage['name']}: {stage.get('reason', '')}" for stage in stages)
-    kind = trial.kind if trial.number is None else f"search {trial.number}"
-    values = [trial.metrics.get(name) for name in metrics]
-    took_s = None if record is None else record.ended_at - record.started_at
-    return [
-        trial.cell.label,
-        str(trial.seed),
-        kind,
-        Entry(trial.state, trial.state, trial.reason),
-        Entry(decisions or NOTHING, "", reasons),
-        *(number(value, 4 if value is None else num_decimals([value])) for value in values),
-        number(took_s, 1),
-        Entry(trial.fingerprint[:12] or NOTHING, "", trial.fingerprint),
-    ]

@@ -1,4 +1,4 @@
-"""Numbers and tables as text: plain, Markdown, LaTeX and CSV.
+"""Numbers and tables as text: plain, Markdown and LaTeX.
 
 tabulate would replace some ten lines of this module; it escapes neither captions and notes nor ``± − †``, and
 pandas' Styler not even ``<``.
@@ -6,15 +6,11 @@ pandas' Styler not even ``<``.
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    pass
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
 
 NOTHING = "–"
 NO_BREAK = "\u00a0"
@@ -70,7 +66,8 @@ class Entry:
     hint: str = ""
 
 
-Row = list[Entry | str]
+Row = dict[str, Entry | str]
+"""Entries by the titles of their columns."""
 
 
 @dataclass(frozen=True)
@@ -99,13 +96,14 @@ class Table:
                 used = widths[0]
             groups[-1].append(index)
             used += width
-        rows = [[tuple(row[index] for index in group) for row in self.rows] for group in groups]
-        headers = [tuple(self.header[index] for index in group) for group in groups]
         return [
-            Table(
-                header, tuple(body), min(self.num_text, len(header)), self.notes if body is rows[-1] else ()
+            replace(
+                self,
+                header=tuple(self.header[index] for index in group),
+                rows=tuple(tuple(row[index] for index in group) for row in self.rows),
+                notes=self.notes if group is groups[-1] else (),
             )
-            for header, body in zip(headers, rows, strict=True)
+            for group in groups
         ]
 
     def plain(self) -> list[list[str]]:
@@ -114,12 +112,13 @@ class Table:
         return [[text.replace(NO_BREAK, " ") for text in row] for row in rows]
 
 
-def make_table(
-    header: Sequence[str], rows: Iterable[Sequence[Entry | str]], num_text: int = 1, notes: Sequence[str] = ()
-) -> Table:
-    """Build a table from entries and plain texts."""
-    full = tuple(tuple(cell if isinstance(cell, Entry) else Entry(cell) for cell in row) for row in rows)
-    return Table(tuple(header), full, num_text, tuple(notes))
+def make_table(rows: Iterable[Row], num_text: int = 1, notes: Sequence[str] = ()) -> Table:
+    """Build a table from rows; columns are in the order of their first entry, what a row lacks is a dash."""
+    rows = list(rows)
+    header = tuple(dict.fromkeys(chain.from_iterable(rows)))
+    entries = ([row.get(title, NOTHING) for title in header] for row in rows)
+    full = tuple(tuple(part if isinstance(part, Entry) else Entry(part) for part in row) for row in entries)
+    return Table(header, full, num_text, tuple(notes))
 
 
 def grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
@@ -144,6 +143,7 @@ def number(value: float | None, decimals: int, *, is_signed: bool = False) -> st
     if value is None:
         return NOTHING
     text = f"{value:{'+' if is_signed else ''},.{decimals}f}"
+    # What rounds to zero has no sign: "−0.0" would claim a direction.
     if not any(digit in text for digit in "123456789"):
         return f"{0:.{decimals}f}"
     return text.replace("-", _MINUS)
@@ -214,13 +214,6 @@ def escape_latex(text: str) -> str:
     """Make a text safe for LaTeX, also where it holds control characters; ends of lines become spaces."""
     printable = "".join(char if char.isprintable() or char == NO_BREAK else " " for char in text)
     return printable.translate(_LATEX)
-
-
-def to_csv(rows: Iterable[Iterable[Any]]) -> str:
-    """Format rows as CSV that no spreadsheet runs; see `inert`."""
-    buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerows(map(inert, row) for row in rows)
-    return buffer.getvalue()
 
 
 def inert(value: Any) -> Any:
