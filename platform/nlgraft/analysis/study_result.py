@@ -97,28 +97,38 @@ class StudyResult(SequentialResults):
         """Return the comparison table and the claims as Markdown, short enough for MLflow's note."""
         return short_note(self)
 
-    def render(self, kind: str) -> str:
+    def render(self, kind: str, beside: Sequence[StudyResult] = ()) -> str:
         """Render the main file of a report: ``md``, ``html``, ``latex``, ``csv`` or ``json``.
 
-        Raises:
-            NlgraftError: There is no such format.
-        """
-        return report.render(self, kind)
+        Args:
+            kind: The format.
+            beside: Further studies in the same text; ``md`` and ``html`` only.
 
-    def report(self, out: str | Path, formats: Sequence[str] = ("html", "md")) -> list[Path]:
+        Raises:
+            NlgraftError: There is no such format, or it holds one study.
+        """
+        return report.render(self, kind, beside)
+
+    def report(
+        self,
+        out: str | Path,
+        formats: Sequence[str] = ("html", "md"),
+        beside: Sequence[StudyResult] = (),
+    ) -> list[Path]:
         """Write a report.
 
         Args:
             out: Directory to write into; created when missing.
             formats: Any of ``html``, ``md``, ``latex``, ``csv``, ``json``.
+            beside: Further studies in the same files; ``md`` and ``html`` only.
 
         Returns:
             The files written.
 
         Raises:
-            NlgraftError: There is no such format.
+            NlgraftError: There is no such format, or it holds one study.
         """
-        return report.write_report(self, Path(out), formats)
+        return report.write_report(self, Path(out), formats, beside)
 
     def paper(self, out: str | Path) -> list[Path]:
         """Write tables, figures, numbers, methods, checklist, examples and BibTeX for a paper.

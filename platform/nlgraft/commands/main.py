@@ -272,7 +272,16 @@ def watch(study: Study, out: Path | None) -> None:
     help="Directory for a paper: LaTeX tables, numbers and methods, figures (PDF, SVG), BibTeX, examples, "
     "answers to a checklist.",
 )
-def report(study: Study, formats: tuple[str, ...], out: Path | None, paper: Path | None) -> None:
+@click.option(
+    "--with",
+    "others",
+    multiple=True,
+    metavar="STUDY",
+    help="Another study of the same store, in the same text: a file or a name. Repeatable; md or html.",
+)
+def report(
+    study: Study, formats: tuple[str, ...], out: Path | None, paper: Path | None, others: tuple[str, ...]
+) -> None:
     """Report the results that the store holds of a study.
 
     STUDY is a file, or the name under which a study was run: `demo@tiny-1f0c6a2e` needs no overrides.
@@ -280,6 +289,7 @@ def report(study: Study, formats: tuple[str, ...], out: Path | None, paper: Path
     from nlgraft import api
 
     result = api.load(study)
+    beside = [api.load(find_study(other, (), study.storage.path)) for other in others]
     if paper is not None:
         _write("--paper", paper, lambda: result.paper(paper))
         if out is None and not formats:  # --paper alone asks for nothing on stdout
@@ -287,9 +297,9 @@ def report(study: Study, formats: tuple[str, ...], out: Path | None, paper: Path
     names = list(formats) or ["md"]
     if out is None:
         for name in names:
-            click.echo(result.render(name))
+            click.echo(result.render(name, beside))
         return
-    _write("--out", out, lambda: result.report(out, formats=names))
+    _write("--out", out, lambda: result.report(out, names, beside))
 
 
 @main.command("why")

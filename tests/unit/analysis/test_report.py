@@ -177,6 +177,20 @@ def test_all_formats_are_written(result, tmp_path):
     assert len(paths[4].read_text(encoding="utf-8").splitlines()) == 16
 
 
+def test_two_studies_on_one_page_begin_with_both_answers(result, make_small_study, store, run):
+    other = run(make_small_study(name="a-second-study"), store)
+    page = Page(result.render("html", [other]))
+    assert len(page.ids) == len(set(page.ids))
+    assert {"#study-1", "#study-2"} <= set(page.addresses)
+    answers = [prose.headline(study) for study in (result, other)]
+    first, second = (page.text.index(answer) for answer in answers)
+    assert first < second < page.text.index("against the baseline")
+    text = result.render("md", [other])
+    assert text.index("a-second-study") < text.index("# made-up-table2") < text.index("# a-second-study")
+    with pytest.raises(NlgraftError, match=r"latex.* one"):
+        result.render("latex", [other])
+
+
 def test_an_unknown_format_is_refused_before_anything_is_written(result, tmp_path):
     with pytest.raises(NlgraftError, match="no report format 'htm'"):
         result.report(tmp_path / "out", formats=["md", "htm"])

@@ -123,10 +123,14 @@ class Drawing:
         with self._settings():
             self.figure.savefig(path, transparent=path.suffix != ".png", metadata=metadata or None)
 
-    def inline(self) -> str:
-        """Write the figure as SVG for a page, whose variables give the colours."""
+    def inline(self, owner: str = "fig") -> str:
+        """Write the figure as SVG for a page, whose variables give the colours.
+
+        Args:
+            owner: What no other figure of this title on the page has, as the beginning of ids.
+        """
         text = self.svg()
-        prefix = "fig-" + re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
+        prefix = f"{owner}-" + re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
         # Several figures share one page, so their ids must differ.
         text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', text)
         text = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", text)

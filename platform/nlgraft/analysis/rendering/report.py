@@ -37,22 +37,38 @@ _COMPARED = (
 _NUM_EXAMPLES, _MOST_CELLS_WITH_TEXT = 5, 12
 
 
-def render(result: RecordedResults, kind: str) -> str:
+def render(result: RecordedResults, kind: str, beside: Sequence[RecordedResults] = ()) -> str:
     """Render a report as ``md``, ``html``, ``latex``, ``csv`` or ``json``.
 
+    Args:
+        result: The result.
+        kind: The format.
+        beside: Further studies in the same text, behind all headlines; ``md`` and ``html`` only.
+
     Raises:
-        NlgraftError: There is no such format.
+        NlgraftError: There is no such format, or it holds one study.
     """
     if kind not in _FORMATS:
         raise NlgraftError(f"no report format '{kind}'. {nearest(kind, list(_FORMATS))}")
-    return _FORMATS[kind][1](result)
+    if not beside:
+        return _FORMATS[kind][1](result)
+    results = [result, *beside]
+    if kind == "html":
+        return _page(results)
+    if kind == "md":
+        headlines = [f"- **{each.study.variant}**: {prose.headline(each)}\n" for each in results]
+        return "\n".join([inert_markdown("".join(headlines)), *map(_FORMATS["md"][1], results)])
+    raise NlgraftError(f"several studies are reported together as md or html; {kind} holds one")
 
 
-def write_report(result: RecordedResults, out: Path, formats: Sequence[str]) -> list[Path]:
+def write_report(
+    result: RecordedResults, out: Path, formats: Sequence[str], beside: Sequence[RecordedResults] = ()
+) -> list[Path]:
     """Write a report to files.
 
     Args:
         result: The result.
+        beside: Further studies in the same files, see `render`.
         out: Directory to write into; created when missing.
         formats: Any of ``md``, ``html``, ``latex``, ``csv``, ``json``.
 
@@ -65,7 +81,7 @@ def write_report(result: RecordedResults, out: Path, formats: Sequence[str]) -> 
     """
     texts: dict[str, str] = {}
     for kind in formats:
-        text = render(result, kind)
+        text = render(result, kind, beside)
         texts[_FORMATS[kind][0]] = text
         if kind == "csv":
             texts["trials.csv"] = _csv(result.frame())
@@ -75,12 +91,20 @@ def write_report(result: RecordedResults, out: Path, formats: Sequence[str]) -> 
     return [out / name for name in texts]
 
 
-def _html(result: RecordedResults) -> str:
+def _page(results: Sequence[RecordedResults]) -> str:
+    return template("report.html.j2").render(
+        studies=[_facts(result) for result in results],
+        texts=[_study_html(result, f"study-{number}") for number, result in enumerate(results, 1)],
+    )
+
+
+def _study_html(result: RecordedResults, owner: str) -> str:
     from nlgraft.analysis.rendering import drawing, figures  # load matplotlib, which takes .3 s
 
     drawings = defaultdict(list, {kind: draw(result, drawing.PAGE) for kind, draw in figures.KINDS.items()})
-    return template("report.html.j2").render(
+    return template("study.html.j2").render(
         _facts(result),
+        owner=owner,
         drawings=drawings,
         wide=figures.WIDE,
         legend=[(tables.cell_name(cell), index) for index, cell in enumerate(result.cells)],
@@ -204,7 +228,7 @@ def comparison_frame(result: RecordedResults) -> pd.DataFrame:
 
 _FORMATS: dict[str, tuple[str, Callable[[RecordedResults], str]]] = {
     "md": ("report.md", lambda result: template("report.md.j2").render(_facts(result))),
-    "html": ("report.html", _html),
+    "html": ("report.html", lambda result: _page([result])),
     "latex": ("report.tex", lambda result: latex_tables(result, sections(result))),
     "csv": ("comparison.csv", lambda result: _csv(comparison_frame(result))),
     "json": ("result.json", lambda result: _json(result_document(result), allow_nan=False) + "\n"),
