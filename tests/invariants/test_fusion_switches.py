@@ -207,6 +207,7 @@ EXCLUSIVE = {
         "target_context": "lm",
         "source_context": None,
     },
+    ("else", "lm"): {**context(BI), "source_context": "else"},
     ("cross_attention", "fusion.side"): {
         **fused(side="both"),
         "num_sources": 2,
