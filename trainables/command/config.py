@@ -25,7 +25,7 @@ ITEM = "item."
 """Begins the name of a metric, behind its split, that has a value for each item."""
 Value = int | float | str | bool
 _TYPES: Mapping[str, type] = {"int": int, "float": float, "text": str, "bool": bool}
-_RESERVED = ("seed", "settings")
+_RESERVED = ("seed", "settings", "checkpoint")
 _SettingName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
 _StageName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")]
 _MetricName = Annotated[str, Field(pattern=r"^((dev|test)/)?[A-Za-z][A-Za-z0-9_.-]*$")]
@@ -107,8 +107,8 @@ class StageConfig(StrictConfig):
 
     command: str = Field(min_length=1)
     """Command line, split into words as a shell does, and run without one. In braces: a setting's name,
-    ``seed``, ``data.NAME``, ``needs.STAGE`` (directory of what that stage kept); ``{settings}`` stands for
-    all settings that no command names."""
+    ``seed``, ``data.NAME``, ``needs.STAGE`` (directory of what that stage kept), ``checkpoint`` (directory
+    from which a killed command goes on); ``{settings}`` stands for all settings that no command names."""
     setting: str = "--{name}={value}"
     """How ``{settings}`` writes one of them; white space separates words."""
     needs: tuple[str, ...] = ()

@@ -35,6 +35,7 @@ from trainables.command.graph import COMMAND, SELECT, CommandSettings, digest, f
 logger = logging.getLogger(__name__)
 
 LOG, SECONDS = "log.txt", "seconds.json"
+_CHECKPOINT = "checkpoint"
 WRITTEN, KEPT = "metrics", "kept.tar"
 """Of a command's artifact: folder of its files of metrics; archive of those that it keeps, of any kind, which
 nlgraft packs and unpacks and never reads."""
@@ -68,7 +69,10 @@ def run(context: StageContext) -> None:
     texts = {name: str(value) for name, value in settings.values.items()}
     texts |= {f"data.{name}": str(expand(path)) for name, path in context.locations["data"].items()}
     texts |= {f"needs.{name}": str((needs / name).absolute()) for name in inputs.needs}
-    texts["seed"] = str(context.seed)
+    texts |= {"seed": str(context.seed), _CHECKPOINT: str((work / _CHECKPOINT).absolute())}
+    if (saved := context.checkpoints.latest()) is not None:
+        shutil.copytree(saved[1], work, dirs_exist_ok=True)
+    (work / _CHECKPOINT).mkdir(exist_ok=True)
     for name, directory in inputs.needs.items():
         if (directory / KEPT).exists():
             with tarfile.open(directory / KEPT) as archive:
@@ -168,11 +172,12 @@ def _failure(what: str, log: Path) -> CommandFailed:
 
 
 class _Progress:
-    """Reports what a command adds to its files of JSON lines."""
+    """Reports what a command adds to its files of JSON lines, and saves its checkpoints."""
 
     def __init__(self, context: StageContext, work: Path, files: Sequence[str]) -> None:
         self.curves: dict[str, Curve] = {}
         self._context = context
+        self._work = work
         self._lengths = {work / name: 0 for name in files if name.endswith(".jsonl")}
 
     def report(self) -> None:
@@ -196,6 +201,16 @@ class _Progress:
                 point = [fields["step"], value, int(time.time() * 1000)]
                 self.curves.setdefault(name, []).append(point)
             self._context.report(fields["step"], values)
+        if fields.get(_CHECKPOINT) is True and type(fields.get("step")) is int:
+            self._context.checkpoints.save(fields["step"], self._copy_state)
+
+    def _copy_state(self, directory: Path) -> None:
+        """Copy the script's checkpoint and its progress, to which it appends when it goes on."""
+        shutil.copytree(self._work / _CHECKPOINT, directory / _CHECKPOINT)
+        for path in self._lengths:
+            name = path.relative_to(self._work)
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, directory / name)
 
 
 def _is_finite(value: Any) -> bool:

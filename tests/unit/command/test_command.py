@@ -310,6 +310,40 @@ echo '{{"step": 1, "dev/loss": 1}}' > out.jsonl
 """Three processes: the script, one in a session of its own that ignores SIGTERM, and a child."""
 
 
+RESUMED = """\
+import json, os, signal, sys
+state = os.path.join(sys.argv[1], "state")
+done = int(open(state).read()) if os.path.exists(state) else 0
+with open("out.jsonl", "a") as file:
+    for step in range(done + 1, 5):
+        print(step, file=open(sys.argv[2], "a"))
+        if step == 3 and not done:
+            os.kill(os.getpid(), signal.SIGKILL)
+        with open(state + ".new", "w") as new:
+            print(step, file=new)
+        os.replace(state + ".new", state)
+        print(json.dumps({"step": step, "dev/loss": 1 / step, "checkpoint": True}), file=file, flush=True)
+with open("items.csv", "w") as file:
+    print("item,metric,value", "a,test/item.hit,0", sep="\\n", file=file)
+"""
+
+
+def test_a_killed_command_goes_on_from_its_checkpoint(code: Path, store: ArtifactStore) -> None:
+    steps = code.parent / "steps"
+    (code / "run.py").write_text(RESUMED)
+    command = f"python run.py {{checkpoint}} {steps} {{settings}} {{seed}}"
+    study = study_of(code, {"base.stages.train.command": command})
+    with pytest.raises(TrialFailed, match="SIGKILL"):
+        ran(graph_of(study), store)
+    record = ran(graph_of(study), store)
+    again = [int(line) for line in steps.read_text().split()]
+    assert again[:3] == [1, 2, 3]
+    assert again[-1] == 4
+    assert 1 not in again[3:], "what the checkpoint has is not computed again"
+    assert record.metrics["dev/loss"] == 0.25
+    assert [point[0] for point in record.curves["dev/loss"]] == [1, 2, 3, 4], "as if it had not been killed"
+
+
 def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
