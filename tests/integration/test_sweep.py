@@ -33,14 +33,17 @@ from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Resources
 from nlgraft.study.public import Study
 from tests.commands import json_of, write_study
-from tests.processes import patient
+from tests.processes import descendants, patient
 
 
 @pytest.fixture(autouse=True)
 def no_place_is_kept(ray_cluster: Path) -> Iterator[None]:
-    """However a sweep ends, its placement groups are released."""
+    """However a sweep ends, its placement groups are released and its board is gone."""
     yield
     end_s = time.monotonic() + patient(30)
+    while any(command.startswith("ray::SweepBoard") for command in descendants(os.getpid()).values()):
+        assert time.monotonic() < end_s, "each takes a hundredth of a CPU"
+        time.sleep(0.5)
     while any(group["state"] != "REMOVED" for group in placement_group_table().values()):
         assert time.monotonic() < end_s, placement_group_table()
         time.sleep(0.5)

@@ -29,7 +29,7 @@ from nlgraft.execution.cluster_watch import MAX_PREEMPTIONS, ClusterWatch, memor
 from nlgraft.execution.events import Driver, Event, Notice, TrialEnded
 from nlgraft.execution.interruption import Interrupted, raising_interrupted
 from nlgraft.execution.optuna_study import open_search
-from nlgraft.execution.trial_queue import LOOK_SHARE, TrialQueue
+from nlgraft.execution.trial_queue import TrialQueue
 from nlgraft.pipeline.stage import Stage
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import one_line
@@ -113,6 +113,8 @@ def run_sweep(
 
 
 _LOOK_PAUSE_S = 5.0
+_LOOK_SHARE = 0.1
+"""Share of the driver's time; the first look, which starts the board's process, takes a second."""
 
 _BATCHES_PER_TUNER = 2_000
 """Tune keeps 7 kB of every batch that it ran until it ends; a new one starts within seconds."""
@@ -134,7 +136,7 @@ class _TuneSweep:
         self._group = WorkerGroup(study.resources, store.child_uri("ray"))
         self._wait = Wait(lambda line: driver.observe(Notice(line)))
         self._wait_timeout_s = driver.wait_timeout_s
-        self._looks = Pacer(_LOOK_PAUSE_S, LOOK_SHARE)
+        self._looks = Pacer(_LOOK_PAUSE_S, _LOOK_SHARE)
         self._board = DriverBoard(self._encode)
         self._watch = ClusterWatch(places_of_driver(), address)
         self._check_signals: Callable[[], None] = lambda: None
@@ -171,6 +173,7 @@ class _TuneSweep:
                 raise
             finally:
                 self._queue.close()
+                self._board.close()
 
     def _check(self, is_suspect: bool) -> None:
         """Raise if the sweep cannot go on; see `TuneSearcher`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -204,3 +205,8 @@ class DriverBoard:
     def num_waiting(self) -> int:
         """Count the trials whose process, or whose worker group, has not begun."""
         return ray.get(self.actor.num_waiting.remote())
+
+    def close(self) -> None:
+        """End the board: Tune keeps its handle for as long as this process is connected to Ray."""
+        with suppress(RayError):
+            ray.kill(self.actor)

@@ -302,7 +302,8 @@ class TransformerConfig(LayersConfig):
                 f"cross_attention serial with fusion.side '{self.fusion.side}': a branch runs beside one "
                 "attention; set fusion.side to source"
             )
-        for name in {self.source_context, self.target_context, *self.fusion.contexts} - {None, *self.contexts}:
+        named = {self.source_context, self.target_context, *self.fusion.contexts}
+        for name in named - {None, *self.contexts}:
             yield f"'{name}' is no context of the model; it has {', '.join(self.contexts) or 'none'}"
         target = self.contexts.get(self.target_context or "")
         if target and not target.encoder.is_causal:
