@@ -62,6 +62,7 @@ class Told:
 
     def result(self):
         return {
+            "main_metric": "test/score",
             "cells": [
                 {
                     "label": cell.label,
