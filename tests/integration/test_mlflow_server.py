@@ -71,7 +71,7 @@ class Told:
                     "metrics": {"test/score": {"mean": 1.0, "std": 0.1, "n": 2}},
                 }
                 for cell in self.cells
-            ]
+            ],
         }
 
     def run(self, uri, pause_s=0.0):

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from nlgraft.basics.shipped import studies
+from nlgraft.basics.shipped import studies, system_names
 from nlgraft.nn.modes import is_accelerator
 from nlgraft.pipeline.execute import RecordingReporter
 from nlgraft.pipeline.fingerprint import dotted
@@ -79,6 +79,17 @@ def differing(
     }
 
 
+def systems_with_trials() -> dict[str, Path]:
+    """Map the systems that come with a small study to it; a script chooses its device itself."""
+    shipped = studies()
+    small = {
+        path: shipped.get(f"{name}/demo") or shipped.get(f"{name}/search")
+        for path in system_names()
+        for name in [path.rpartition(".")[2]]
+    }
+    return {path: study for path, study in small.items() if study is not None}
+
+
 def small_trial(system_path: str, cell: int = -1, changes: Mapping[str, Any] | None = None) -> StageGraph:
     """Build a trial of seconds: a cell of a study that comes with the system, with few steps and little text.
 
@@ -87,9 +98,7 @@ def small_trial(system_path: str, cell: int = -1, changes: Mapping[str, Any] | N
         cell: Number of the cell.
         changes: Further settings, by dotted path.
     """
-    name = system_path.rpartition(".")[2]
-    shipped = studies()
-    study = Study.from_yaml(shipped.get(f"{name}/demo") or shipped[f"{name}/search"])
+    study = Study.from_yaml(systems_with_trials()[system_path])
     values = without_dropout(json.loads(json.dumps(resolve_cell(study, cells(study)[cell]).document)))
     for path, value in list(dotted(values)):
         limits = _TEXT_LIMITS if path.startswith("data.") else _LIMITS

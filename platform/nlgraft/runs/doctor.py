@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from nlgraft.basics.errors import StoreError
-from nlgraft.basics.shipped import system_names
 from nlgraft.basics.wording import count, size, without_credentials
 from nlgraft.execution.cluster import (
     LOOPBACK,
@@ -78,7 +77,9 @@ def examine(storage: str, tracking_uri: str, address: str | None) -> Iterator[Ch
         return
     yield from examine_node(storage, tracking_uri)
     yield run_check("ports", check_ports)
-    for path in system_names():
+    from nlgraft.runs.device_trials import systems_with_trials  # loads torch
+
+    for path in systems_with_trials():
         yield run_check(path.rpartition(".")[2], partial(check_system, path))
     yield run_check("speed", check_speed)
 
