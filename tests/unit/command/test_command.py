@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,10 @@ DOCUMENT: dict[str, Any] = {
     "objective": {"metric": "dev/loss", "direction": "minimize"},
     "seeds": [1, 2],
 }
+
+
+HEARS_SIGINT = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+"""In a child: a shell that runs the tests in the background has them ignore it."""
 
 
 @pytest.fixture
@@ -417,10 +422,11 @@ def test_ctrl_c_ends_the_command_of_a_trial(code: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=HEARS_SIGINT,
     )
     until(lambda: len(pids_in(pids)) == 3)
     process.send_signal(signal.SIGINT)
-    _, shown = process.communicate()
+    _, shown = process.communicate(timeout=patient(60))
     assert process.returncode != 0
     assert "Traceback" not in shown
     assert [pid for pid in pids_in(pids) if is_alive(pid)] == []
@@ -436,8 +442,10 @@ def test_whoever_waits_for_a_command_takes_it_along(tmp_path: Path, signum: sign
         f"command = [sys.executable, '-I', {guard.__file__!r}, '0.5', 'sh', 'tree.sh']\n"
         "subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True).wait()\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.DEVNULL, preexec_fn=HEARS_SIGINT
+    )
     until(lambda: len(pids_in(pids)) == 3)
     os.kill(process.pid, signum)
-    process.wait()
+    process.wait(patient(60))
     until(lambda: not any(is_alive(pid) for pid in pids_in(pids)))
