@@ -76,7 +76,7 @@ def ours(material: Material, model: Seq2Seq, directory: Path) -> Callable[[], fl
     text = material.text
     # a stage that stands for the training: the artifact is handed over
     decoding = DecodingSettings(decode=fixed_length())
-    stage = seq2seq_graph.translate("translation", text.stage, text, "test", decoding)
+    stage = seq2seq_graph.translate("translation", text.encoded, text, "test", decoding)
     inputs = {"model": directory, "corpus": _few_sentences(material, directory / "corpus")}
 
     def work() -> float:

@@ -83,7 +83,7 @@ def _stage(material: Material, *, is_fused: bool) -> Stage:
 def _write_states(material: Material, encoder: Path) -> tuple[Path, float]:
     """Run the stage of frozen states; tell its artifact and the sentences per CPU-second."""
     settings = FrozenStatesSettings(selection=PoolingConfig(kind="index", index=-2), side=SIDE)
-    text = material.text.stage
+    text = material.text.encoded
     # a stage that stands for the encoder: the artifact is handed over
     stage = FROZEN_STATES.stage("states", settings, FrozenStatesInputs(encoded=text, encoder=text))
     context = material.context(stage, inputs={"encoder": encoder})

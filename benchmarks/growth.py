@@ -86,7 +86,7 @@ def _text_costs(num_sentences: int) -> dict[str, float]:
     config = ConlangConfig(corpus="conlang", train=num_sentences, dev=100, test=100)
     corpus = seq2seq_graph.corpus("growth", config)
     learned = seq2seq_graph.tokenizers("growth", TokenizerConfig(vocab_size=1_500), {"growth": corpus})
-    encoded = seq2seq_graph.encode("growth", corpus, learned).stage
+    encoded = seq2seq_graph.encode("growth", corpus, learned).encoded
     with tempfile.TemporaryDirectory() as directory:
         store = ArtifactStore.open(directory)
 

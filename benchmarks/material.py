@@ -83,11 +83,11 @@ class Material:
     @cached_property
     def vocab_size(self) -> int:
         """Size of the vocabulary."""
-        return vocab_sizes(self.directory(self.text.stage))["target"]
+        return vocab_sizes(self.directory(self.text.encoded))["target"]
 
     def split(self, name: str) -> Encoded:
         """Read an encoded split."""
-        return read_encoded(self.directory(self.text.stage), name)
+        return read_encoded(self.directory(self.text.encoded), name)
 
 
 def _corpus(is_constructed: bool) -> tuple[str, CorpusConfig]:

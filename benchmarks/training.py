@@ -107,7 +107,7 @@ def ours(material: Material, stage: Stage, inputs: Mapping[str, Path] | None = N
     # the same batches, counted beforehand: what is counted must not be part of the measured work
     data = data_of(material, stage, inputs)
     counts = [num_tokens(data.batch(rows, 0)) for rows in data.epoch(0)[: STEPS * (NUM_ROUNDS + 2)]]
-    material.directory(material.text.stage)
+    material.directory(material.text.encoded)
     loop.REPORT_EVERY_STEPS = STEPS
     return Turns(
         lambda pause: train(material.context(stage, reporter=_Turn(pause, iter(counts)), inputs=inputs))

@@ -68,7 +68,7 @@ def pretrained(request, store):
 @pytest.fixture(scope="module")
 def text(pretrained, store):
     """Train and dev sentences, and the size of their vocabulary."""
-    directory = store.fetch(encoded_text().stage)
+    directory = store.fetch(encoded_text().encoded)
     train, dev = (read_encoded(directory, split).stream("source 0") for split in ("train", "dev"))
     return train, dev, vocab_sizes(directory)["source 0"]
 
