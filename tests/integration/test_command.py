@@ -1,4 +1,4 @@
-"""Scripts on Ray: broken off by Ctrl-C and by a kill, gone on with, stopped early, compared."""
+"""Scripts on Ray: interrupted by Ctrl-C and by a kill, resumed, stopped early, compared."""
 
 from __future__ import annotations
 

@@ -181,10 +181,10 @@ def test_no_line_outgrows_the_model(tokenizer):
         changed_data(tokenizer, max_tokens=longest).in_order(),
         strict=True,
     ):
-        own, split, read = (
+        unsplit, split, limited_lengths = (
             half.tokens.valid.sum(1) for half in (free.original, free.changed, limited.changed)
         )
-        assert torch.equal(read, torch.where(split > longest + 2, own, split))
+        assert torch.equal(limited_lengths, torch.where(split > longest + 2, unsplit, split))
         num_kept += int((split > longest + 2).sum())
     assert num_kept > 0
 

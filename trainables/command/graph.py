@@ -107,7 +107,7 @@ def digest(path: str, patterns: Sequence[str] = ("*",)) -> str:
 def files_of(path: str, patterns: Sequence[str]) -> list[str]:
     """List the files of a directory that match a pattern, by their paths in it, as digested and copied.
 
-    What nobody wrote for the script is left out: hidden and compiled files, caches, studies of this system.
+    Hidden and compiled files, caches and studies of this system are left out: editing them changes no result.
 
     Raises:
         DataError: No file matches.

@@ -286,17 +286,17 @@ def _check_group(storage: str, nodes: Sequence[dict[str, Any]]) -> Check:
     num_workers = min(max(2, len(nodes)), num_gpus or len(nodes) + 1)
     resources = Resources(workers=num_workers, gpus_per_worker=min(1, num_gpus))
     store, folder, began_s = ArtifactStore.open(storage), f"doctor-{uuid4().hex}", time.perf_counter()
-    own = ArtifactStore.open(store.child_uri(folder))
+    group_store = ArtifactStore.open(store.child_uri(folder))
     distribute = partial(
         run_on_workers,
-        place=own.place,
-        group=WorkerGroup(resources, own.child_uri("ray")),
+        place=group_store.place,
+        group=WorkerGroup(resources, group_store.child_uri("ray")),
         reporter=RecordingReporter(NullReporter()),
         losses=Losses(0),
         report_waiting=lambda is_waiting: None,
     )
     try:
-        unequal = unequal_losses(SPEED_SYSTEM, own.uri, distribute=distribute)
+        unequal = unequal_losses(SPEED_SYSTEM, group_store.uri, distribute=distribute)
     finally:
         store.remove(folder)
     what = f"{count(num_workers, 'worker')} train by {'NCCL' if num_gpus else 'gloo'}"

@@ -62,17 +62,17 @@ class Lines(torch.utils.data.Dataset):
         return {**values, "labels": torch.tensor(self.labels[index])}
 
 
-ours, args = HfArgumentParser((ModelArguments, TrainingArguments)).parse_args_into_dataclasses()
+model_args, args = HfArgumentParser((ModelArguments, TrainingArguments)).parse_args_into_dataclasses()
 set_seed(args.seed)
-with open(ours.data, newline="") as file:
+with open(model_args.data, newline="") as file:
     rows = list(csv.DictReader(file))
-if ours.model:
-    tokenizer = AutoTokenizer.from_pretrained(ours.model)
+if model_args.model:
+    tokenizer = AutoTokenizer.from_pretrained(model_args.model)
 
     def encode(texts):
         return tokenizer(texts, padding="max_length", truncation=True, max_length=LENGTH)
 
-    model = AutoModelForSequenceClassification.from_pretrained(ours.model, num_labels=len(LABELS))
+    model = AutoModelForSequenceClassification.from_pretrained(model_args.model, num_labels=len(LABELS))
 else:
     encode = Letters()
     config = BertConfig(
@@ -81,7 +81,7 @@ else:
         num_hidden_layers=1,
         num_attention_heads=2,
         intermediate_size=64,
-        hidden_dropout_prob=ours.hidden_dropout,
+        hidden_dropout_prob=model_args.hidden_dropout,
         num_labels=len(LABELS),
     )
     model = BertForSequenceClassification(config)

@@ -220,6 +220,6 @@ def test_calibration_and_other_measures_are_asked_for(store):
     tokens, confidence, right = sums.T
     assert record.metrics["test/ece"] == pytest.approx(100 * abs(right - confidence).sum() / tokens.sum())
     assert (right <= tokens).all()
-    plain, asked = (stage_graph(config("avg_eg", **each), seed=1, splits=SPLITS) for each in ({}, score))
-    assert plain.find("finetuned") == asked.find("finetuned")
+    plain, scored = (stage_graph(config("avg_eg", **each), seed=1, splits=SPLITS) for each in ({}, score))
+    assert plain.find("finetuned") == scored.find("finetuned")
     assert not plain.find("translation_test").config["is_calibrated"]

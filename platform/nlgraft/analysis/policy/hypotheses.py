@@ -121,7 +121,7 @@ def compare_systems(
     own_plan = Plan(seeds=tuple(range(1, 4 * num_seeds + 1)), looks=(num_seeds, 2 * num_seeds, 4 * num_seeds))
     comparer = Comparer(samples=_SAMPLES, alpha=ALPHA)
     scores: list[SystemScores] = []
-    asked: dict[tuple[str, str], tuple[LedgerQuestion, Plan, Test]] = {}
+    questions: dict[tuple[str, str], tuple[LedgerQuestion, Plan, Test]] = {}
     for metric in metrics:
         base_scores, base_measured = base.scores(metric, references)
         scores.append(base_scores)
@@ -143,7 +143,7 @@ def compare_systems(
                 difference=compared.difference,
                 p=compared.p,
             )
-            asked[metric, system.name] = question, plan, test
+            questions[metric, system.name] = question, plan, test
     if store is None:
         return [_without_verdict(system) for system in scores]
     name = f"compare with {Path(reference).name}"
@@ -160,14 +160,14 @@ def compare_systems(
         metrics=tuple(metrics),
         plan=own_plan,
         alpha=ALPHA,
-        asked=tuple(question for question, _, _ in asked.values()),
+        asked=tuple(question for question, _, _ in questions.values()),
         scores={system.digests[0]: dict(enumerate(decisive[system.name], start=1)) for system in read},
     )
     entry = answered(entry, past.entries.values())
     record(store, entry, past)
     rules = Rules([*past.entries.values(), entry])
     return [
-        _judged(system, entry, rules, *asked[system.metric, system.name]) if system.comparison else system
+        _judged(system, entry, rules, *questions[system.metric, system.name]) if system.comparison else system
         for system in scores
     ]
 
