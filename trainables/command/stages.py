@@ -69,16 +69,21 @@ def run(context: StageContext) -> None:
     texts = {name: str(value) for name, value in settings.values.items()}
     texts |= {f"data.{name}": str(expand(path)) for name, path in context.locations["data"].items()}
     texts |= {f"needs.{name}": str((needs / name).absolute()) for name in inputs.needs}
-    texts |= {"seed": str(context.seed), _CHECKPOINT: str((work / _CHECKPOINT).absolute())}
-    if (saved := context.checkpoints.latest()) is not None:
-        shutil.copytree(saved[1], work, dirs_exist_ok=True)
-    (work / _CHECKPOINT).mkdir(exist_ok=True)
+    texts["seed"] = str(context.seed)
+    # Beside the script's files, which may have a folder of that name.
+    state = context.directory / _CHECKPOINT
+    texts[_CHECKPOINT] = str(state.absolute())
+    saved_step, saved = context.checkpoints.latest() or (-1, None)
+    if saved is not None:
+        shutil.copytree(saved / _CHECKPOINT, state)
+        shutil.copytree(saved / WRITTEN, work, dirs_exist_ok=True)
+    state.mkdir(exist_ok=True)
     for name, directory in inputs.needs.items():
         if (directory / KEPT).exists():
             with tarfile.open(directory / KEPT) as archive:
                 archive.extractall(needs / name, filter="data")
     started = time.perf_counter()
-    write_json(context.directory / CURVES, _execute(context, settings, work, texts))
+    write_json(context.directory / CURVES, _execute(context, settings, work, texts, saved_step))
     write_json(context.directory / SECONDS, {"command_s": time.perf_counter() - started})
     read_scores(work, settings.metrics)
     for name in settings.metrics:
@@ -88,8 +93,8 @@ def run(context: StageContext) -> None:
         with tarfile.open(context.directory / KEPT, "w", dereference=True) as archive:
             for name in _matching(work, settings.keep):
                 archive.add(work / name, name)
-    remove_tree(work)
-    remove_tree(needs)
+    for folder in (work, needs, state):
+        remove_tree(folder)
 
 
 def _copy(directory: str, patterns: Sequence[str], work: Path, planned: str) -> None:
@@ -121,7 +126,7 @@ def _filled(text: str, texts: Mapping[str, str]) -> str | None:
 
 
 def _execute(
-    context: StageContext, settings: CommandSettings, work: Path, texts: Mapping[str, str]
+    context: StageContext, settings: CommandSettings, work: Path, texts: Mapping[str, str], saved_step: int
 ) -> dict[str, Curve]:
     """Run a command to its end and report its progress; return its learning curves."""
     # Python of the environment that runs nlgraft, and a log that shows what is written at once.
@@ -131,7 +136,7 @@ def _execute(
         if (value := _filled(text, texts)) is not None:
             environment[name] = value
     command = [sys.executable, "-I", guard.__file__, str(_PATIENCE_S), *_words(settings, texts)]
-    progress, started = _Progress(context, work, settings.metrics), time.monotonic()
+    progress, started = _Progress(context, work, settings.metrics, saved_step), time.monotonic()
     limit_s, log = context.locations["limit_s"], context.directory / LOG
     with (
         log.open("wb") as output,
@@ -174,43 +179,50 @@ def _failure(what: str, log: Path) -> CommandFailed:
 class _Progress:
     """Reports what a command adds to its files of JSON lines, and saves its checkpoints."""
 
-    def __init__(self, context: StageContext, work: Path, files: Sequence[str]) -> None:
+    def __init__(self, context: StageContext, work: Path, files: Sequence[str], saved_step: int) -> None:
         self.curves: dict[str, Curve] = {}
         self._context = context
         self._work = work
+        self._saved_step = saved_step
         self._lengths = {work / name: 0 for name in files if name.endswith(".jsonl")}
 
     def report(self) -> None:
+        complete_step = self._saved_step
         for path, num_lines in self._lengths.items():
             # The last line may be half written.
             lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
             self._lengths[path] = len(lines)
             for line in lines[num_lines:]:
-                self._report_line(line)
+                complete_step = max(complete_step, self._report_line(line))
+        if complete_step > self._saved_step:
+            self._saved_step = complete_step
+            self._context.checkpoints.save(complete_step, self._copy_state)
 
-    def _report_line(self, line: bytes) -> None:
+    def _report_line(self, line: bytes) -> int:
+        """Report a line; return its step if the script's checkpoint is complete then, else -1."""
         try:
             document = json.loads(line)
         except ValueError:
-            return  # told when the command has ended
+            return -1  # told when the command has ended
         fields = document if isinstance(document, dict) else {}
+        if type(fields.get("step")) is not int:
+            return -1
         reported: Mapping[str, str] = self._context.locations["reported"]
         values = {name: fields[key] for key, name in reported.items() if _is_finite(fields.get(key))}
-        if type(fields.get("step")) is int and values:
+        if values:
             for name, value in values.items():
                 point = [fields["step"], value, int(time.time() * 1000)]
                 self.curves.setdefault(name, []).append(point)
             self._context.report(fields["step"], values)
-        if fields.get(_CHECKPOINT) is True and type(fields.get("step")) is int:
-            self._context.checkpoints.save(fields["step"], self._copy_state)
+        return fields["step"] if fields.get(_CHECKPOINT) is True else -1
 
     def _copy_state(self, directory: Path) -> None:
         """Copy the script's checkpoint and its progress, to which it appends when it goes on."""
-        shutil.copytree(self._work / _CHECKPOINT, directory / _CHECKPOINT)
-        for path in self._lengths:
-            name = path.relative_to(self._work)
-            (directory / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(path, directory / name)
+        shutil.copytree(self._context.directory / _CHECKPOINT, directory / _CHECKPOINT)
+        for path in filter(Path.exists, self._lengths):
+            copied = directory / WRITTEN / path.relative_to(self._work)
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, copied)
 
 
 def _is_finite(value: Any) -> bool:

@@ -7,9 +7,9 @@ import gc
 import logging
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -249,7 +249,12 @@ def watch(study: Study, out: Path | None) -> None:
     from nlgraft import api
     from nlgraft.commands.terminal import watch_status
 
-    watch_status(lambda: api.status(study), None if out is None else partial(api.write_live_page, study, out))
+    def write_page(document: Mapping[str, Any]) -> None:
+        if out is not None:
+            with _writing("--out", out):
+                api.write_live_page(study, out, document)
+
+    watch_status(lambda: api.status(study), write_page)
 
 
 @main.command("report")
@@ -330,12 +335,19 @@ def why(
     click.echo("\n  ".join(explain(result, cell, against, metric, named)))
 
 
+@contextmanager
+def _writing(option: str, out: Path) -> Iterator[None]:
+    """Refuse a place that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{option} {out}: cannot be written ({error}); give another place") from error
+
+
 def _write(option: str, out: Path, write: Callable[[], list[Path]]) -> None:
     """Write files, and print their paths."""
-    try:
+    with _writing(option, out):
         paths = write()
-    except OSError as error:
-        raise DataError(f"{option} {out}: cannot be written ({error}); give another directory") from error
     for path in paths:
         click.echo(str(path))
 

@@ -261,7 +261,7 @@ def _counts(document: Mapping[str, Any]) -> Table:
 
 
 def watch_status(
-    read: Callable[[], Mapping[str, Any]], write_page: Callable[[Mapping[str, Any]], None] | None
+    read: Callable[[], Mapping[str, Any]], write_page: Callable[[Mapping[str, Any]], None]
 ) -> None:
     """Show the status, read anew every two seconds, until no live driver runs the study.
 
@@ -274,7 +274,7 @@ def watch_status(
         while True:
             document = read()
             live.update(_status(document), refresh=True)
-            if write_page is not None and (pages.is_due or not document["is_running"]):
+            if pages.is_due or not document["is_running"]:
                 with pages.turn():
                     write_page(document)
             if not document["is_running"]:

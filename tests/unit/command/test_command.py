@@ -336,6 +336,8 @@ with open("items.csv", "w") as file:
 def test_a_killed_command_goes_on_from_its_checkpoint(code: Path, store: ArtifactStore) -> None:
     steps = code.parent / "steps"
     (code / "run.py").write_text(RESUMED)
+    (code / "checkpoint").mkdir()
+    (code / "checkpoint" / "state").write_text("a file of the script, which is no state of it")
     command = f"python run.py {{checkpoint}} {steps} {{settings}} {{seed}}"
     study = study_of(code, {"base.stages.train.command": command})
     with pytest.raises(TrialFailed, match="SIGKILL"):
