@@ -15,7 +15,7 @@ from nlgraft.basics.pacing import Pacer
 from nlgraft.execution.events import Event, LookTaken, Outlook, TrialEnded, TrialProgress, TrialStarted
 from nlgraft.execution.planned_trials import planned_trials
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import TrialRecord
+from nlgraft.pipeline.trial import TrialRecord, is_dev_curve
 from nlgraft.study.data.design import Cell, cells
 from nlgraft.study.data.study import Study
 from nlgraft.study.planning.selection import read_granted, record_granted, study_key
@@ -74,7 +74,10 @@ class RunningRecord:
             self._outlook = {"held_back": dict(event.held_back), "left_s": event.left_s, "at": time.time()}
         elif (trial := self._running.get(event.trial.key)) is not None:
             trial |= {"stage": event.stage, "step": event.step, "num_steps": event.num_steps}
+            # Of all metrics, records of many trials would have megabytes, every five seconds.
             for name, value in event.metrics.items():
+                if not is_dev_curve(name):
+                    continue
                 points = trial.setdefault("curves", {}).setdefault(name, [])
                 points.append([event.step, value])
                 if len(points) > _MAX_POINTS:
@@ -105,14 +108,13 @@ def read_status(study: Study, store: ArtifactStore) -> dict[str, Any]:
 
     Returns:
         ``{"study", "is_running", "workers", "counts": {...}, "preemptions", "trial_s", "hours",
-        "running": [...], "outlook": {...},
-        "cells": [{"cell", "label", "counts", "preemptions", "reasons"}]}``; ``planned``
-        counts all trials of a cell, of replicates those
-        that planned looks have granted, and the other states add up to it. ``preemptions`` are the nodes
-        that the last attempts of trials have lost, ``trial_s`` the time that ended trials took together,
-        ``hours`` is `Study.budget_hours` of all.
-        ``running`` has the name, cell, stage, step and curves (``[step, value]``) of each running trial,
-        ``outlook`` the seconds that are left and which stages are awaited by how many trials.
+        "running": [...], "outlook": {...}, "cells": [{"cell", "label", "counts", "preemptions",
+        "reasons"}]}``. ``planned`` counts all trials of a cell, of replicates those that planned looks have
+        granted, and the other states add up to it. ``preemptions`` are the nodes that the last attempts of
+        trials have lost, ``trial_s`` the time that ended trials took together, ``hours`` is
+        `Study.budget_hours` of all. ``running`` has the name, cell, stage, step and dev curves (``[step,
+        value]``) of each running trial, ``outlook`` the seconds that are left and which stages are awaited
+        by how many trials.
     """
     key = study_key(study)
     is_running = store.leases.is_study_locked(key)

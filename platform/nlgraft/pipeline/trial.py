@@ -439,3 +439,8 @@ def _entry(stage: Stage, verdict: Verdict, duration_s: float) -> dict[str, Any]:
         "reason": verdict.reason,
         "duration_s": round(duration_s, 3),
     }
+
+
+def is_dev_curve(name: str) -> bool:
+    """Tell if a curve is of dev text: ``dev/loss``, ``upstream/dev/loss``, ``generator/dev_loss``."""
+    return any(part == "dev" or part.startswith("dev_") for part in name.split("/"))

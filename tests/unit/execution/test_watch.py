@@ -36,7 +36,8 @@ def test_a_page_shows_what_runs_and_dev_curves_but_no_test_scores(
         running.observe(Outlook(1, {"upstream": 2}, left_s=300.0))
         for step in range(1, 1001):
             clock_s += 60.0
-            running.observe(TrialProgress(second, "training", step, {"dev/score": 41.0}, 0, num_steps=2000))
+            values = {"dev/score": 41.0, "upstream/dev_loss": 1.0, "train/loss": 2.0}
+            running.observe(TrialProgress(second, "training", step, values, 0, num_steps=2000))
         page = tmp_path / "watch.html"
         api.write_live_page(bench.study, page)
         text = page.read_text()
@@ -46,7 +47,8 @@ def test_a_page_shows_what_runs_and_dev_curves_but_no_test_scores(
     assert second.name in text
     assert "5 min left" in text
     assert re.search(r"2 waiting for upstream", text)
-    assert "<figcaption>dev/score" in text
+    captions = re.findall("<figcaption>(.*?)</figcaption>", text)
+    assert captions == ["dev/score", "upstream/dev_loss"], "what has learned, not how a training runs"
     assert 'http-equiv="refresh"' in text
     assert "test/score" in record.metrics
     assert "test/" not in text, "arms could be chosen by it"

@@ -11,6 +11,7 @@ from nlgraft.analysis.policy.compared import ComparedResults
 from nlgraft.analysis.rendering.drawing import NUM_SERIES, PAGE, Drawing, Style, series_color
 from nlgraft.analysis.rendering.report import template
 from nlgraft.basics.wording import duration, hours_of_budget
+from nlgraft.pipeline.trial import is_dev_curve
 
 _MAX_PANELS = 4
 
@@ -60,7 +61,7 @@ def _dev_curves(status: Mapping[str, Any], result: ComparedResults, style: Style
     trials += [(index_of[trial["cell"]], trial.get("curves", {})) for trial in status["running"]]
     for index, curves in trials:
         for name, points in curves.items():
-            if "dev" in name.split("/"):
+            if is_dev_curve(name):
                 by_name.setdefault(name, []).append((index, points))
     for name in sorted(by_name, key=lambda name: (name.count("/"), name))[:_MAX_PANELS]:
         with style.canvas(style.panel) as (figure, axes):
