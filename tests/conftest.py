@@ -24,7 +24,7 @@ TESTS = Path(__file__).parent
 TOY = TESTS / "integration" / "toy"
 RAY_FILES = {
     f"tests/integration/test_{name}.py"
-    for name in ("api", "command_line", "local_ray", "margins", "sweep", "takeover", "verify")
+    for name in ("command_line", "local_ray", "margins", "sweep", "takeover", "verify")
 }
 """Files whose tests share one Ray, so that one process starts it; they wait for it half of their time."""
 SHARED_DATA = TESTS.parent.parent / "shared" / "data"

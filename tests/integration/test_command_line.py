@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from nlgraft.execution import sweep
 from tests.commands import json_of, nlgraft, write_study
 from tests.processes import descendants, listening, patient
 
@@ -82,7 +83,10 @@ def wait_for(path: Path, word: str, timeout_s: float = 90) -> list[str]:
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_run_status_report_and_reuse(study_file: Path) -> None:
+def test_run_status_report_and_reuse(
+    study_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "_BATCHES_PER_TUNER", 3)  # the fourth is a second Tuner's
     first = nlgraft("run", study_file, "--json")
     result = json.loads(first.stdout)
     assert result["trials"] == {"run": 4, "reused": 0, "failed": 0}
@@ -92,18 +96,13 @@ def test_run_status_report_and_reuse(study_file: Path) -> None:
     assert messages[2:4] == ["4 trials planned, 0 finished before, 2 at once", "starting Ray on this machine"]
     assert [cell["state"] for cell in result["cells"]] == ["finished", "finished"]
     assert result["cells"][1]["metrics"]["test/score"]["n"] == 2
+    events = [line.split()[0] for line in (tmp_path / "log").read_text().splitlines()]
+    assert (events.count("upstream"), events.count("training")) == (1, 4)
     second = json_of("run", study_file, "--json")
     assert second["trials"] == {"run": 0, "reused": 4, "failed": 0}
     assert without_times(second) == without_times(result)
-    status = json_of("status", study_file, "--json")
-    assert status["counts"] == {
-        "planned": 4,
-        "waiting": 0,
-        "running": 0,
-        "finished": 4,
-        "stopped": 0,
-        "failed": 0,
-    }
+    counts = {"planned": 4, "waiting": 0, "running": 0, "finished": 4, "stopped": 0, "failed": 0}
+    assert json_of("status", study_file, "--json")["counts"] == counts
     assert json_of("report", study_file, "--format", "json")["cells"] == result["cells"]
     assert Path(result["report_dir"], "report.html").is_file()
     plan = json_of("plan", study_file, "--json")

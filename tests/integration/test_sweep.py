@@ -17,6 +17,7 @@ import ray
 from ray.util import placement_group, placement_group_table, remove_placement_group
 
 import nlgraft
+from nlgraft import api
 from nlgraft.basics import pacing
 from nlgraft.basics.errors import ClusterError, StoreError
 from nlgraft.execution import sweep
@@ -26,7 +27,7 @@ from nlgraft.execution.sweep import SweepOutcome, run_sweep
 from nlgraft.execution.sweep_board import SweepBoard
 from nlgraft.execution.trainable import TrialSpec, TuneReporter
 from nlgraft.execution.trial_queue import TrialQueue
-from nlgraft.pipeline.stage import KillReason, Stage, StageGraph
+from nlgraft.pipeline.stage import KillReason, NullReporter, Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore, StorePlace
 from nlgraft.pipeline.trial import trial_record
 from nlgraft.study.data.design import cells
@@ -71,20 +72,6 @@ def log_of(tmp_path: Path) -> list[str]:
     return [line.split()[0] for line in (tmp_path / "log").read_text().splitlines()]
 
 
-def test_shared_stages_run_once_and_a_second_sweep_runs_nothing(
-    toy_document: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sweep, "_BATCHES_PER_TUNER", 3)  # the fourth is a second Tuner's
-    first = Sweep(toy_document)
-    assert (first.outcome.num_run, first.outcome.num_failed) == (4, 0)
-    assert log_of(tmp_path).count("upstream") == 1
-    assert log_of(tmp_path).count("training") == 4
-    second = Sweep(toy_document)
-    assert (second.outcome.num_run, second.outcome.num_reused) == (0, 4)
-    for name, record in first.records().items():
-        assert second.records()[name].metrics == record.metrics
-
-
 @pytest.mark.skipif(local_capacity()["CPU"] < 2, reason="one trial at a time")
 def test_trials_start_side_by_side_and_not_one_after_another(
     toy_document: dict[str, Any], tmp_path: Path
@@ -104,12 +91,16 @@ def test_trials_start_side_by_side_and_not_one_after_another(
     assert has_begun == [False, False]
 
 
-def test_a_handle_stops_a_study_which_goes_on_later(toy_document: dict[str, Any], tmp_path: Path) -> None:
+def test_a_handle_tells_events_and_stops_a_study_which_goes_on_later(
+    toy_document: dict[str, Any], tmp_path: Path
+) -> None:
     hold = tmp_path / "hold"
     hold.touch()  # nothing ends before it is stopped, however slow that is
     toy_document["base"] |= {"hold": str(hold)}
-    toy_document["seeds"] = [1]
-    handle = nlgraft.launch(Study.from_dict(toy_document), wait=False)
+    study = Study.from_dict(toy_document)
+    handle = nlgraft.launch(study, wait=False)
+    assert "toy" in repr(handle)
+    assert ".result()" in repr(handle)
     for event in handle.events():
         if isinstance(event, TrialStarted):
             handle.stop()
@@ -117,36 +108,35 @@ def test_a_handle_stops_a_study_which_goes_on_later(toy_document: dict[str, Any]
     assert {trial.state for trial in stopped.trials} <= {"killed", "planned"}
     assert stopped.invocation.stop_reason == "stopped by Handle.stop"
     hold.unlink()
-    later = nlgraft.launch(Study.from_dict(toy_document))
-    assert {trial.state for trial in later.trials} == {"finished"}
+    later = nlgraft.launch(study, wait=False)
+    ended = [event.record.state for event in later.events() if isinstance(event, TrialEnded)]
+    assert ended == ["finished"] * 4
+    assert list(later.events()) == [], "the events are told once"
+    assert later.status()["counts"]["finished"] == 4
+    result = later.result(timeout_s=60)
+    assert len(result.frame()) == 4
+    comparison = result.compare("gain=1.0", "baseline", metric="test/score")
+    assert comparison.difference == pytest.approx(10.0)
+    assert nlgraft.load(study).to_json()["cells"] == result.to_json()["cells"]
+    fewer = nlgraft.launch(study, only=["gain=0.0"])
+    assert fewer.invocation.num_reused == 2
 
 
-def test_failures_are_recorded_and_the_others_finish(toy_document: dict[str, Any]) -> None:
-    toy_document["factors"] = {
-        "behaviour": {"target": "behaviour", "levels": ["good", "nan", "raise", "exit"], "baseline": "good"}
-    }
-    toy_document["seeds"] = [1]
-    toy_document["resources"] = {"max_failures": 1}
-    records = Sweep(toy_document).records()
-    assert records["baseline, seed 1"].state == "finished"
-    assert records["behaviour=nan, seed 1"].state == "failed"
-    assert "nan" in records["behaviour=nan, seed 1"].reason
-    assert "this arm cannot work" in records["behaviour=raise, seed 1"].reason
-    assert "process died" in records["behaviour=exit, seed 1"].reason
-
-
-def test_failed_cells_end_the_command_with_1_and_status_says_why(
+def test_failures_are_recorded_the_others_finish_and_the_command_ends_with_1(
     toy_document: dict[str, Any], tmp_path: Path
 ) -> None:
     toy_document["factors"] = {
-        "behaviour": {"target": "behaviour", "levels": ["good", "nan"], "baseline": "good"}
+        "behaviour": {"target": "behaviour", "levels": ["good", "nan", "raise", "exit"], "baseline": "good"}
     }
+    toy_document |= {"seeds": [1], "resources": {"max_failures": 1}}
     file = write_study(tmp_path / "toy.yaml", toy_document)
     result = json_of("run", file, "--json", code=1)
-    assert [cell["state"] for cell in result["cells"]] == ["finished", "failed"]
+    assert [cell["state"] for cell in result["cells"]] == ["finished", "failed", "failed", "failed"]
     status = json_of("status", file, "--json")
-    assert status["counts"]["failed"] == 2
-    assert "nan" in status["cells"][1]["reasons"][0]
+    assert status["counts"]["failed"] == 3
+    reasons = [cell["reasons"] for cell in status["cells"][1:]]
+    for [reason], part in zip(reasons, ("nan", "this arm cannot work", "process died"), strict=True):
+        assert part in reason
 
 
 def test_asha_stops_trials_cooperatively_and_optuna_hears_of_it(
@@ -237,7 +227,7 @@ def test_a_worker_that_is_told_to_end_saves_and_its_trial_goes_on_elsewhere(
     toy_document: dict[str, Any], tmp_path: Path
 ) -> None:
     toy_document |= {"factors": {}, "seeds": [1], "resources": {"max_failures": 0}}
-    undisturbed = nlgraft.launch(Study.from_dict(toy_document))
+    undisturbed = api.run_one(Study.from_dict(toy_document), "baseline", None, NullReporter())
     hold, is_signalled = tmp_path / "hold", False
     toy_document |= {"name": "signalled", "storage": {"path": str(tmp_path / "other")}}
     toy_document["base"] |= {"hold": str(hold), "log": str(tmp_path / "log_of_signalled")}
@@ -264,7 +254,7 @@ def test_a_worker_that_is_told_to_end_saves_and_its_trial_goes_on_elsewhere(
     (trial,) = result.trials
     assert trial.record is not None
     assert (trial.state, trial.record.num_preemptions, trial.record.attempt) == ("finished", 1, 2)
-    assert result.frame()["test/score"].tolist() == undisturbed.frame()["test/score"].tolist()
+    assert trial.record.metrics == undisturbed.metrics
 
 
 def test_processes_that_a_worker_starts_can_be_ended_by_a_signal() -> None:
@@ -326,16 +316,20 @@ def two_workers(toy_document: dict[str, Any]) -> dict[str, Any]:
     return toy_document
 
 
-def test_a_lost_worker_of_a_group_is_replaced_whatever_the_others_raise(
+def test_a_lost_worker_of_a_group_is_replaced_and_an_error_in_one_is_the_stage_s_own(
     two_workers: dict[str, Any], tmp_path: Path
 ) -> None:
-    """The survivor's collective fails as well; that is no error of the stage."""
-    two_workers["base"]["num_losses"] = 1
-    [record] = Sweep(two_workers).records().values()
-    assert record.state == "finished", record.reason
-    assert log_of(tmp_path).count("lost") == 1
-    assert log_of(tmp_path).count("training") == log_of(tmp_path).count("of-2") == 2
-    assert record.metrics == pytest.approx({"dev/score": 5 + 0.1, "test/score": 5 + 0.1 + 0.5})
+    """When one is lost the collective of the survivor fails as well; that is no error of the stage."""
+    arms = {"lost": {"num_losses": 1}, "raises": {"behaviour": "raise"}}
+    two_workers["factors"] = {"arm": {"levels": arms, "baseline": "lost"}}
+    records = Sweep(two_workers).records()
+    lost, raises = records["baseline, seed 1"], records["arm=raises, seed 1"]
+    assert lost.state == "finished", lost.reason
+    assert lost.metrics == pytest.approx({"dev/score": 5 + 0.1, "test/score": 5 + 0.1 + 0.5})
+    assert raises.state == "failed"
+    assert "this arm cannot work" in raises.reason
+    counts = [log_of(tmp_path).count(event) for event in ("lost", "training", "of-2")]
+    assert counts == [1, 3, 3], "the error is not tried again"
 
 
 @pytest.mark.slow
@@ -346,16 +340,6 @@ def test_workers_lost_more_often_than_allowed_fail_the_trial(
     [record] = Sweep(two_workers).records().values()
     assert (record.state, log_of(tmp_path).count("lost")) == ("failed", 2)
     assert "a worker was lost 2 times, resources.max_failures allows 1" in record.reason
-
-
-def test_an_error_in_one_worker_is_the_stage_s_own_and_is_not_tried_again(
-    two_workers: dict[str, Any], tmp_path: Path
-) -> None:
-    two_workers["base"]["behaviour"] = "raise"
-    [record] = Sweep(two_workers).records().values()
-    assert record.state == "failed"
-    assert "this arm cannot work" in record.reason
-    assert log_of(tmp_path).count("training") == 1
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
