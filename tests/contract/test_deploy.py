@@ -83,7 +83,6 @@ def test_a_ray_job_runs_a_study_of_the_image_on_a_store_for_all_nodes(name: str)
     words = shlex.split(load(name)["spec"]["entrypoint"])
     assert words[:2] == ["nlgraft", "run"]
     home = re.search(r"^WORKDIR (\S+)$", (DEPLOY / "Dockerfile").read_text(), re.M)
-    assert home is not None
     file = ROOT / Path(words[2]).relative_to(home[1])
     study = Study.from_yaml(file, [word for word in words[3:] if word.startswith("storage.")])
     assert study.storage.path.startswith("s3://")

@@ -1,7 +1,5 @@
 """One version everywhere, and a wheel with complete metadata that works without the repository."""
 
-from __future__ import annotations
-
 import ast
 import email
 import json

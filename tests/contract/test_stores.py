@@ -35,7 +35,6 @@ ANY = TypeAdapter(dict[str, Any])
 def artifact_file(store: ArtifactStore, name: str) -> str:
     """Key of a file of number(1)'s artifact."""
     manifest = store.manifest(number(1))
-    assert manifest is not None
     return f"artifacts/number/{manifest.fingerprint}/{manifest.location}/{name}"
 
 
@@ -74,7 +73,6 @@ def test_publish_and_fetch(open_store: OpenStore):
 def test_manifest(open_store: OpenStore):
     publish(open_store())
     manifest = open_store().manifest(number(1).fingerprint)
-    assert manifest is not None
     assert (manifest.name, manifest.fingerprint, manifest.version) == ("number", number(1).fingerprint, 1)
     assert (manifest.config, manifest.inputs, manifest.seed) == ({"value": 1}, {}, None)
     assert manifest.files["deep/number.txt"] == FileEntry(
@@ -256,7 +254,6 @@ def test_checkpoints(open_store: OpenStore):
         other = open_store().checkpoints(stage, is_writable=False)
         assert other.newest_step() == 20
         latest = other.latest()
-        assert latest is not None
         assert (latest[0], (latest[1] / "state.json").read_text()) == (20, "again")
         assert other.latest() == latest
         other.clear()
@@ -266,7 +263,6 @@ def test_checkpoints(open_store: OpenStore):
     key = next(key for key in keys if "/20/" in key and key.endswith("state.json"))
     files_of(open_store()).write(key, b"AGAIN")
     latest = open_store().checkpoints(stage).latest()
-    assert latest is not None
     assert (latest[0], (latest[1] / "state.json").read_text()) == (10, "10")
     checkpoints.clear()
     assert open_store().checkpoints(stage).latest() is None
@@ -280,7 +276,6 @@ def test_checkpoint_cut_off_while_uploading(open_store: OpenStore):
     store.checkpoints(stage).save(1, lambda path: (path / "state.json").write_text("1"))
     files_of(store).write(f"checkpoints/{stage.fingerprint}/2/state.json", b"2")
     latest = open_store().checkpoints(stage).latest()
-    assert latest is not None
     assert latest[0] == 1
 
 

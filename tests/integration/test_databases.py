@@ -210,13 +210,11 @@ def test_a_study_is_written_once_and_in_full_although_the_database_is_lost_meanw
     toy_document["resources"] = {"max_concurrent": 1}
     study = Study.from_dict(toy_document)
     result = nlgraft.launch(study, tracking_uri=server.uri, on_event=on_event)
-    assert result.invocation is not None
     assert result.invocation.num_run == 4
     assert nlgraft.launch(study, tracking_uri=server.uri).invocation.num_reused == 4  # type: ignore[union-attr]
 
     client = MlflowClient(server.uri)
     experiment = client.get_experiment_by_name("toy")
-    assert experiment is not None
     runs = client.search_runs([experiment.experiment_id])
     kinds = [run.data.tags["nlgraft.kind"] for run in runs]
     assert sorted(kinds) == ["cell"] * 2 + ["study"] + ["trial"] * 4

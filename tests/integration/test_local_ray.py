@@ -68,7 +68,6 @@ def test_a_local_ray_has_the_environment_of_a_driver_that_uv_runs_and_ends_with_
         stdout=subprocess.PIPE,
         text=True,
     ) as uv:
-        assert uv.stdout is not None
         pid, _, printed = uv.stdout.readline().strip().partition(" ")
         assert printed == "command of workers: None"
         started = [*descendants(int(pid))]

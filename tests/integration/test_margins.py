@@ -46,7 +46,6 @@ def test_a_search_with_a_margin_from_file_to_mlflow(toy_document: dict[str, Any]
 
     client = MlflowClient(f"sqlite:///{tmp_path / 'store' / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("toy")
-    assert experiment is not None
     cell_runs = client.search_runs([experiment.experiment_id], "tags.`nlgraft.kind` = 'cell'")
     tags = {run.data.tags["nlgraft.cell"]: run.data.tags for run in cell_runs}
     assert tags["arm=same"]["nlgraft.verdict"] == "equal within 0.2 points"

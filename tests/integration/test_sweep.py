@@ -188,12 +188,10 @@ def test_undecided_cells_get_the_seeds_of_the_next_look(toy_document: dict[str, 
     assert [look.num_new for look in looks] == [4]
     stops = {label: (stop.num_seeds, stop.reason) for label, stop in result.stops.items()}
     assert stops == {"baseline": (5, ""), "arm=clear": (3, "decided"), "arm=noisy": (5, "")}
-    assert result.invocation is not None
     assert (result.invocation.num_run, log_of(tmp_path).count("training")) == (13, 13)
     assert result.compare("noisy").notes[-1] == "looks taken: 3, 5"
     assert [len(cell.measured("test/score")) for cell in result.cells] == [5, 3, 5]
     again = nlgraft.launch(study, tracking_uri=uri)
-    assert again.invocation is not None
     assert (again.invocation.num_run, again.invocation.num_reused) == (0, 13)
     assert again.stops == result.stops
 
@@ -252,7 +250,6 @@ def test_a_worker_that_is_told_to_end_saves_and_its_trial_goes_on_elsewhere(
     result = nlgraft.launch(Study.from_dict(toy_document))
     thread.join(patient(30))
     (trial,) = result.trials
-    assert trial.record is not None
     assert (trial.state, trial.record.num_preemptions, trial.record.attempt) == ("finished", 1, 2)
     assert trial.record.metrics == undisturbed.metrics
 

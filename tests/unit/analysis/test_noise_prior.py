@@ -76,7 +76,6 @@ def test_many_studies_give_the_prior_that_made_them() -> None:
     dfs = rng.choice([2.0, 8.0], 4000)
     drawn = true * rng.chisquare(dfs) / dfs
     prior = prior_of(map(StudyVariance, drawn, dfs), weight=1.0)
-    assert prior is not None
     assert prior.df == pytest.approx(6.0, rel=0.12)
     assert prior.variance == pytest.approx(9.0, rel=0.04)
 
@@ -112,7 +111,6 @@ def test_a_noisier_study_is_moderated_by_its_own_other_arms() -> None:
     noisy = StudyVariance(9.0, 4.6)
     assert applicable(prior, StudyVariance(1.2, 4.6), 3) is prior
     pooled = applicable(prior, noisy, 3)
-    assert pooled is not None
     assert (pooled.df, pooled.variance) == (pytest.approx(2.6), 9.0)
     assert applicable(NoisePrior(1.0, 1.0), StudyVariance(99.0, 4.6), 3) == NoisePrior(1.0, 99.0)
     assert applicable(prior, StudyVariance.of([[0.0, 9.0, -9.0]]), 3) is None, "one arm knows no more"

@@ -1,7 +1,5 @@
 """Configs of trials with a BERT as the pretrained model, and their runs."""
 
-from __future__ import annotations
-
 import functools
 
 from nlgraft.text.corpora import load_corpus

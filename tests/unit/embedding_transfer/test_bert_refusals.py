@@ -1,7 +1,5 @@
 """How a BERT is identified, and which checkpoints and settings are refused."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

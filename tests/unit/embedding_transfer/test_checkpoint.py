@@ -1,7 +1,5 @@
 """An mBART of transformers as the pretrained model: renumbered, its vocabulary exchanged (Table 3)."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

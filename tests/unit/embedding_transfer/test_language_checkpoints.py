@@ -1,7 +1,5 @@
 """mBART, mBART-50, M2M-100 and NLLB as the pretrained model: languages by name, a new vocabulary."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """An OPUS-MT as the pretrained model: its two tokenizers, its logits, its vocabulary exchanged."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Masked language models: which stages trials share, and which settings contradict each other."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Memory of worker processes that run one trial after another."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

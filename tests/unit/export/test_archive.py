@@ -145,7 +145,6 @@ def test_an_unpacked_study_is_as_registered_planned_and_checked_on_its_packed_te
     store = ArtifactStore.open(tmp_path / "store")
     study = Study.from_store("small", store)
     standing = nlgraft.load(study).registration
-    assert standing is not None
     assert standing.is_as_registered, str(standing)
     [registration] = open_registrations(store).read().documents.values()
     assert nlgraft.register(study) == registration

@@ -218,7 +218,6 @@ def test_the_seeds_of_later_looks_belong_to_their_study(place):
 def test_config_prints_what_a_cell_is_trained_with(study):
     done = invoke("config", "small", "--cell", "both", "--storage", study.storage.path, "--json")
     record = next(trial for trial in nlgraft.load(study).cell("both").trials).record
-    assert record is not None
     assert json.loads(done.stdout) == record.config
     assert "read: both" in invoke("config", "small", "--cell", "both", "--storage", study.storage.path).stdout
     invoke("config", "small", "--cell", "neither", "--storage", study.storage.path, code=2)

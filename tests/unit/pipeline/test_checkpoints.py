@@ -25,7 +25,6 @@ def folders(root: Path) -> list[str]:
 
 def content(checkpoints: Checkpoints) -> tuple[int, str]:
     latest = checkpoints.latest()
-    assert latest is not None
     return latest[0], (latest[1] / "state.json").read_text()
 
 

@@ -53,7 +53,6 @@ def start_holder(root: Path) -> subprocess.Popen:
         "print('held', flush=True); time.sleep(600)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
     return process
 

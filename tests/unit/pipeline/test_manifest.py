@@ -79,7 +79,6 @@ def test_code_state_is_recorded_in_a_checkout():
     command = ["git", "-C", root, "rev-parse", "HEAD"]
     head = subprocess.run(command, capture_output=True, text=True, check=True)
     git = manifest(stage()).git
-    assert git is not None
     assert git["commit"] == head.stdout.strip()
     assert isinstance(git["is_dirty"], bool)
 

@@ -34,7 +34,6 @@ def test_trial_record_round_trip(store: ArtifactStore):
     )
     store.records.write("trials", "abc", record.to_json())
     back = store.records.read("trials", "abc", TRIAL_RECORD)
-    assert back is not None
     assert math.isnan(back.metrics["dev/loss"])
     assert math.isnan(back.curves["train/loss"][1][1])
     assert (back.metrics["x"], back.metrics["y"]) == (math.inf, -math.inf)

@@ -40,7 +40,6 @@ def made_with(threads: Threads, store: ArtifactStore, *numbers: int) -> int | No
         patch.setattr(execute, "load_function", lambda *_: run)
         execute_stage(stage, store, reporter=NullReporter())
     manifest = store.manifest(stage)
-    assert manifest is not None
     return manifest.num_threads
 
 

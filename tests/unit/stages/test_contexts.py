@@ -1,7 +1,5 @@
 """Pretrained encoders as contexts: in the store, live or as stored states, in a trained model."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

@@ -1,7 +1,5 @@
 """Released checkpoints are looked at when a study is planned, in every system that takes one."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

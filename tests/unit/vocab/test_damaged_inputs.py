@@ -1,7 +1,5 @@
 """`nlgraft vocab` on damaged or hostile files: a sentence and exit 2, whatever they hold."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil

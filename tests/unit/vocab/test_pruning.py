@@ -1,7 +1,5 @@
 """Vocabularies without their rare tokens."""
 
-from __future__ import annotations
-
 import json
 import random
 

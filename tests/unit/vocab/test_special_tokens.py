@@ -1,7 +1,5 @@
 """Special tokens without a role through an exchange: T5's sentinels, mBART's languages, chat templates."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Verification of checkpoints on disk: weights, rows, padding, architectures."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
