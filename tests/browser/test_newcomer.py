@@ -28,7 +28,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Newcomer:
+def newcomer(tmp_path_factory):
     home = tmp_path_factory.mktemp("newcomer")
     subprocess.run(["git", "clone", "--quiet", "--local", ROOT, home / "nlgraft"], check=True)
     return Newcomer(home)
@@ -87,7 +87,7 @@ def commands_of_docs() -> list[list[str]]:
     ]
 
 
-def test_plan_run_report_and_the_report_in_a_browser(newcomer: Newcomer) -> None:
+def test_plan_run_report_and_the_report_in_a_browser(newcomer):
     plan = newcomer.types("nlgraft", "plan", "law.yaml", *OVERRIDES)
     assert re.search(r"^cells +3$", plan.stdout, re.M)
     assert re.search(r"^worker time, rough estimate +\d", plan.stdout, re.M)
@@ -115,7 +115,7 @@ def test_plan_run_report_and_the_report_in_a_browser(newcomer: Newcomer) -> None
     assert "trials: 0 run, 6 reused, 0 failed" in again.stdout
 
 
-def test_the_same_from_python(newcomer: Newcomer) -> None:
+def test_the_same_from_python(newcomer):
     """The Python of docs/commands.md on the study that the command line has run."""
     page = (newcomer.clone / "docs" / "commands.md").read_text("utf-8")
     [code] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

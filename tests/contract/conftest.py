@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from nlgraft.pipeline.store import ArtifactStore
 from tests.proxies import LosingProxy, listening
-from tests.store_places import OpenStore
 
 
 @pytest.fixture(scope="session")
-def losing_s3_server(s3_server: str) -> Iterator[str]:
+def losing_s3_server(s3_server):
     """The same server through a network that loses the answer to the first change of each key."""
     with listening(s3_server, LosingProxy) as proxy:
         yield proxy.address.removeprefix("http://")
 
 
 @pytest.fixture(params=["local", "s3", "losing_s3"])
-def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> OpenStore:
+def open_store(request, tmp_path):
     """Opens one place, each time as from another host: with a cache of its own."""
     num_opened = 0
 

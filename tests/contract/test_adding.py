@@ -156,7 +156,7 @@ def add_system(root: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def house(tmp_path_factory):
     """A copy of the sources, with everything added."""
     root = tmp_path_factory.mktemp("house")
     for name in ("platform", "trainables"):
@@ -261,7 +261,7 @@ def study_of_the_merge() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def examined(house: Path, empty_database: Path) -> dict[str, Any]:
+def examined(house, empty_database):
     """Of each study what is found before and after it runs in the copy, by its name."""
     studies = [study_of_the_system(), study_of_the_merge()]
     for entry in studies:
@@ -276,21 +276,21 @@ def examined(house: Path, empty_database: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def of_the_system(examined: dict[str, Any]) -> dict[str, Any]:
+def of_the_system(examined):
     return examined["system"]
 
 
 @pytest.fixture
-def of_the_merge(examined: dict[str, Any]) -> dict[str, Any]:
+def of_the_merge(examined):
     return examined["merge"]
 
 
 @pytest.mark.parametrize("addition", ADDITIONS, ids=lambda addition: addition.what)
-def test_only_files_are_edited_that_architecture_names(addition: Addition) -> None:
+def test_only_files_are_edited_that_architecture_names(addition):
     assert set(addition.edits) <= set(table()[addition.what])
 
 
-def test_a_metric_is_found(of_the_system: dict[str, Any]) -> None:
+def test_a_metric_is_found(of_the_system):
     shown = of_the_system
     assert "1 problem\n" in shown["mistakes"]["metric"]
     assert "Did you mean 'exact'?" in shown["mistakes"]["metric"]
@@ -304,7 +304,7 @@ def test_a_metric_is_found(of_the_system: dict[str, Any]) -> None:
     assert shown["result"] == {"dev/exact": "minimize", "test/exact": "minimize"}
 
 
-def test_a_schedule_is_found(of_the_system: dict[str, Any]) -> None:
+def test_a_schedule_is_found(of_the_system):
     shown = of_the_system
     assert "Did you mean 'square'?" in shown["mistakes"]["schedule"]
     assert "square" in shown["knobs"]["train.lr_schedule"]["allowed"].split(", ")
@@ -314,7 +314,7 @@ def test_a_schedule_is_found(of_the_system: dict[str, Any]) -> None:
     assert "schedule=square" in shown["report"]
 
 
-def test_a_corpus_source_is_found(of_the_system: dict[str, Any]) -> None:
+def test_a_corpus_source_is_found(of_the_system):
     shown = of_the_system
     assert "Did you mean 'numbers'?" in shown["mistakes"]["corpus"]
     assert '"numbers"' in shown["schema"]
@@ -326,7 +326,7 @@ def test_a_corpus_source_is_found(of_the_system: dict[str, Any]) -> None:
     assert {"numbers/train", "numbers/dev", "numbers/test"} <= set(shown["datasets"])
 
 
-def test_a_system_is_found(of_the_system: dict[str, Any]) -> None:
+def test_a_system_is_found(of_the_system):
     shown = of_the_system
     assert "Did you mean 'trainables.added'?" in shown["mistakes"]["system"]
     assert "added" in [system["name"] for system in shown["systems"]]
@@ -336,7 +336,7 @@ def test_a_system_is_found(of_the_system: dict[str, Any]) -> None:
     assert "trainables.added" in shown["report"]
 
 
-def test_a_system_without_toys_fails_one_test_which_says_what_to_add(house: Path) -> None:
+def test_a_system_without_toys_fails_one_test_which_says_what_to_add(house):
     left_out = shutil.ignore_patterns("adding", "test_adding.py", "conftest.py")  # the last is for stores
     for name in ("tests/contract", "examples"):
         shutil.copytree(ROOT / name, house / name, ignore=left_out)
@@ -349,7 +349,7 @@ def test_a_system_without_toys_fails_one_test_which_says_what_to_add(house: Path
     assert "tests/contract/toys/added.py is missing or empty: give it ARMS" in done.stdout
 
 
-def test_a_merge_strategy_is_found(of_the_merge: dict[str, Any]) -> None:
+def test_a_merge_strategy_is_found(of_the_merge):
     shown = of_the_merge
     assert "Did you mean 'scaled'?" in shown["mistakes"]["merge"]
     assert "scaled_factor has no effect with merge 'sum'" in shown["mistakes"]["setting"]

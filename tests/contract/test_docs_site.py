@@ -18,7 +18,7 @@ CONFIG = YAML(typ="safe").load((ROOT / "mkdocs.yml").read_text("utf-8"))
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site(tmp_path_factory):
     """The site, built as `make docs` builds it."""
     folder = tmp_path_factory.mktemp("site")
     path = os.pathsep.join([str(ROOT), str(ROOT / "platform")])
@@ -45,7 +45,7 @@ def pages() -> list[str]:
     return paths
 
 
-def test_every_page_is_there_for_people_and_as_markdown(site: Path) -> None:
+def test_every_page_is_there_for_people_and_as_markdown(site):
     listed = re.findall(r"^- \[[^]]+\]\((.*?)\): \S", (site / "llms.txt").read_text("utf-8"), re.M)
     assert sorted(listed) == sorted(pages())
     for page in pages():
@@ -56,7 +56,7 @@ def test_every_page_is_there_for_people_and_as_markdown(site: Path) -> None:
         assert "::: " not in text
 
 
-def test_what_pages_put_in_is_there(site: Path) -> None:
+def test_what_pages_put_in_is_there(site):
     metrics = (site / "metrics.md").read_text("utf-8")
     assert re.search(r"^\| `test/bleu` \| higher \| .+ \| .+ \|$", metrics, re.M)
     assert "## Deviations" in (site / "systems" / "multi_source.md").read_text("utf-8")
@@ -66,12 +66,12 @@ def test_what_pages_put_in_is_there(site: Path) -> None:
     assert "Raises" in shown
 
 
-def test_the_site_needs_no_network(site: Path) -> None:
+def test_the_site_needs_no_network(site):
     text = "".join(path.read_text("utf-8") for path in site.rglob("*.html"))
     assert not re.search(r"<(?:script|link|img)[^>]*(?:src|href)=\"?https?://", text)
 
 
-def test_pictures_are_few_and_small() -> None:
+def test_pictures_are_few_and_small():
     sizes = [path.stat().st_size for path in (ROOT / "docs" / "pictures").iterdir()]
     assert 0 < len(sizes) < 10
     assert max(sizes) < 150_000

@@ -21,7 +21,7 @@ def source_of(file: str, test: str) -> str:
     return match[0]
 
 
-def test_every_row_names_tests_that_exist_and_verify_where_that_is_said() -> None:
+def test_every_row_names_tests_that_exist_and_verify_where_that_is_said():
     assert len(ROWS) > 30
     for _, checks, file, tests in ROWS:
         sources = [source_of(file, test) for test in tests.split(", ")]

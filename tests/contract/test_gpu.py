@@ -53,19 +53,19 @@ def assert_equal_on_both(arms: list[str]) -> None:
         assert differing(system, result["cpu"], result["gpu"], tolerance, only_losses=IS_REAL) == {}, arm
 
 
-def test_an_encoder_decoder_with_a_finetuned_prlm_is_equal_on_both() -> None:
+def test_an_encoder_decoder_with_a_finetuned_prlm_is_equal_on_both():
     assert_equal_on_both(FEW[:1])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", sorted({*SYSTEMS} - {"trainables.command"}))  # its scripts choose a device
-def test_every_arm_is_equal_on_both(path: str) -> None:
+def test_every_arm_is_equal_on_both(path):
     assert_equal_on_both([f"{path}/{arm}" for arm in arms_of(path)])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_mistake_that_a_gpu_would_show_is_found(fault: str) -> None:
+def test_a_mistake_that_a_gpu_would_show_is_found(fault):
     finished = trials(simulated_gpu.DEVICE, fault, *FEW)
     assert finished.returncode != 0
     assert "tensors on simgpu:0 and on cpu" in finished.stderr
@@ -73,7 +73,7 @@ def test_a_mistake_that_a_gpu_would_show_is_found(fault: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["", "tokens are not moved"])
-def test_doctor_says_if_a_gpu_computes_what_the_cpu_does(fault: str) -> None:
+def test_doctor_says_if_a_gpu_computes_what_the_cpu_does(fault):
     finished = trials(simulated_gpu.DEVICE, fault, "doctor")
     assert finished.returncode == 0, finished.stderr[-3000:]
     devices, system = json.loads(finished.stdout.splitlines()[-1])

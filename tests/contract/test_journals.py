@@ -13,14 +13,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "pipeline"))
 
 from nlgraft.pipeline import record_store
 from nlgraft.pipeline.store import ArtifactStore
-from tests.store_places import OpenStore, files_of
+from tests.store_places import files_of
 
 NUM_ENTRIES = 3
 """Of each driver; together they fill three blocks."""
 
 
 @pytest.fixture
-def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_blocks(monkeypatch):
     monkeypatch.setattr(record_store, "BLOCK", 4)
 
 
@@ -30,7 +30,7 @@ def fill(store: ArtifactStore, last: int) -> None:
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_a_journal_keeps_what_was_written_in_order(open_store: OpenStore):
+def test_a_journal_keeps_what_was_written_in_order(open_store):
     assert open_store().journal("log", dict[str, int]).read() == record_store.Pages({}, 0)
     fill(open_store(), 10)
     pages = open_store().journal("log", dict[str, int]).read()
@@ -41,7 +41,7 @@ def test_a_journal_keeps_what_was_written_in_order(open_store: OpenStore):
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_damaged_missing_and_foreign_files_of_a_journal_are_named(open_store: OpenStore):
+def test_damaged_missing_and_foreign_files_of_a_journal_are_named(open_store):
     store = open_store()
     fill(store, 3)
     files = files_of(store)
@@ -60,7 +60,7 @@ def test_damaged_missing_and_foreign_files_of_a_journal_are_named(open_store: Op
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_several_drivers_write_one_journal(open_store: OpenStore):
+def test_several_drivers_write_one_journal(open_store):
     def write(driver: int) -> None:
         log = open_store().journal("log", dict[str, int])
         for value in range(NUM_ENTRIES):

@@ -80,9 +80,7 @@ def _study(system: str, arm: str, target: str, levels: list[Any], model: dict[st
     PROBES,
     ids=[f"{probe[0]}-{probe[2]}-{probe[4][:4] or 'read'}" for probe in PROBES],
 )
-def test_a_factor_without_effect_is_refused_by_its_name(
-    system: str, arm: str, target: str, levels: list[Any], message: str, model: dict[str, Any]
-) -> None:
+def test_a_factor_without_effect_is_refused_by_its_name(system, arm, target, levels, message, model):
     document = _study(system, arm, target, levels, model)
     if not message:
         assert len(Study.from_dict(document).plan(capacity={"CPU": 1.0, "GPU": 0.0}).cells) == len(levels)
@@ -95,7 +93,7 @@ def test_a_factor_without_effect_is_refused_by_its_name(
     assert any(text in problem.message for text in message.split("|"))
 
 
-def test_the_refusal_of_a_wiring_setting_names_the_setting_of_its_system() -> None:
+def test_the_refusal_of_a_wiring_setting_names_the_setting_of_its_system():
     for system, target, setting in (
         ("prlm_fusion", "model.fusion.side", "fusion.side"),
         ("multi_source", "model.fine_encoder.norm", "sources.fine_encoder.norm"),

@@ -36,7 +36,7 @@ def is_met(system: System, condition: Condition, config: Mapping[str, Any]) -> b
 
 
 @pytest.mark.parametrize("path", SYSTEMS)
-def test_every_value_of_a_condition_has_an_arm(path: str) -> None:
+def test_every_value_of_a_condition_has_an_arm(path):
     """Otherwise no test would cover whether the settings are read under that condition."""
     system = load_system(path)
     arms = [

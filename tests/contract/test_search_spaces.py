@@ -6,7 +6,6 @@ import copy
 import functools
 import importlib.util
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,7 @@ def _read(path: Path, *overrides: str) -> Study:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _each_file_and_text_once() -> Iterator[None]:
+def _each_file_and_text_once():
     """A study is parsed once for its scales; of constructed text the beginning is made, for all studies."""
     generate = kind_checks.generate
 
@@ -74,7 +73,7 @@ def _foreign_sizes(model: Any) -> dict[str, int]:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 @pytest.mark.parametrize("scale", [None, "tiny", "small", "paper"])
-def test_a_shipped_study_validates(path: Path, scale: str | None) -> None:
+def test_a_shipped_study_validates(path, scale):
     study = _read(path, *([] if scale is None else [f"@{scale}"]))
     assert {"tiny", "small", "paper"} <= set(study.scales), f"{path} lacks a scale"
     system = load_system(study.system)
@@ -91,13 +90,13 @@ def test_a_shipped_study_validates(path: Path, scale: str | None) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_further_scales_of_a_shipped_study_validate(path: Path) -> None:
+def test_further_scales_of_a_shipped_study_validate(path):
     for scale in _read(path).scales.keys() - {"tiny", "small", "paper"}:
         assert cells(_read(path, f"@{scale}"))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_a_shipped_study_plans_at_tiny(path: Path) -> None:
+def test_a_shipped_study_plans_at_tiny(path):
     _skip_without_its_files(path)
     plan = _read(path, "@tiny").plan(capacity={"CPU": 2.0, "GPU": 0.0})
     document = plan.to_json()
@@ -107,13 +106,13 @@ def test_a_shipped_study_plans_at_tiny(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_a_shipped_study_of_a_script_is_planned_without_a_problem(path: Path) -> None:
+def test_a_shipped_study_of_a_script_is_planned_without_a_problem(path):
     plan = _read(path).plan(capacity={"CPU": 2.0, "GPU": 0.0})
     assert plan.problems == []
     assert len(plan.trials) >= 4
 
 
-def test_verdicts_know_which_data_a_paper_used() -> None:
+def test_verdicts_know_which_data_a_paper_used():
     path = ROOT / "search_spaces" / "embedding_transfer" / "table2_domain_adaptation.yaml"
     for scale in ("tiny", "small"):
         study = _read(path, f"@{scale}")
@@ -123,14 +122,14 @@ def test_verdicts_know_which_data_a_paper_used() -> None:
     assert same == {"Table 2, Thesis"}
 
 
-def test_claims_of_embedding_transfer_say_which_data_their_paper_used() -> None:
+def test_claims_of_embedding_transfer_say_which_data_their_paper_used():
     studies = [_read(path) for path in FILES if path.parent.name == "embedding_transfer"]
     assert [
         (study.name, claim.text) for study in studies for claim in claims_of(study) if not claim.data
     ] == []
 
 
-def test_table_2_is_claimed_on_both_of_its_columns() -> None:
+def test_table_2_is_claimed_on_both_of_its_columns():
     study = Study.from_yaml(ROOT / "search_spaces" / "embedding_transfer" / "table2_domain_adaptation.yaml")
     claims = claims_of(study)
     assert len(claims) == 40
@@ -140,7 +139,7 @@ def test_table_2_is_claimed_on_both_of_its_columns() -> None:
     assert figures["random_init", "cbow", "Table 2, Laws"] == [53.14, 52.93]
 
 
-def test_studies_of_prlm_fusion_pretrain_for_every_seed() -> None:
+def test_studies_of_prlm_fusion_pretrain_for_every_seed():
     """One pretraining for all seeds leaves every claim of fused above plain or random undecided."""
     studies = [_read(path) for path in FILES if path.parent.name == "prlm_fusion"]
     assert len(studies) >= 10
@@ -156,7 +155,7 @@ def _at_paper(name: str) -> list[dict[str, Any]]:
     return [resolve_config(study, cell).model_dump(mode="json") for cell in cells(study)]
 
 
-def test_table_2_at_paper_has_the_numbers_of_section_4_1() -> None:
+def test_table_2_at_paper_has_the_numbers_of_section_4_1():
     for config in _at_paper("table2_domain_adaptation"):
         assert (
             config["model"] | {"d_model": 512, "ffn_dim": 2048, "num_heads": 8, "dropout": 0.3}
@@ -186,14 +185,14 @@ def test_table_2_at_paper_has_the_numbers_of_section_4_1() -> None:
 
 
 @pytest.mark.parametrize(("name", "pieces"), [("table3_translation", 32_000), ("table3_questions", 10_000)])
-def test_table_3_at_paper_has_the_numbers_of_section_4_2(name: str, pieces: int) -> None:
+def test_table_3_at_paper_has_the_numbers_of_section_4_2(name, pieces):
     for config in _at_paper(name):
         generator = config["generator"]
         assert (generator["max_epochs"], generator["max_steps"], generator["batch_tokens"]) == (1, None, 4096)
         assert config["tokenizers"]["downstream"]["vocab_size"] == pieces
 
 
-def test_an_editor_with_the_schema_of_the_system_accepts_every_study_and_sees_mistakes() -> None:
+def test_an_editor_with_the_schema_of_the_system_accepts_every_study_and_sees_mistakes():
     schema = Study.json_schema("trainables.embedding_transfer")
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
@@ -216,7 +215,7 @@ def test_an_editor_with_the_schema_of_the_system_accepts_every_study_and_sees_mi
         Study.json_schema("trainables.embeding_transfer")
 
 
-def test_the_demo_claims_no_more_than_its_pretrainings_show() -> None:
+def test_the_demo_claims_no_more_than_its_pretrainings_show():
     """Every random stage of the demo depends on the seed, so that verdicts generalise beyond one training."""
     study = Study.from_yaml(ROOT / "search_spaces" / "embedding_transfer" / "demo.yaml")
     trials = study.plan().trials

@@ -21,12 +21,12 @@ from nlgraft.pipeline.fence import Fence, Superseded
 from nlgraft.pipeline.leases import Lease, Leases
 from nlgraft.pipeline.object_files import Files, ObjectFiles
 from nlgraft.pipeline.store import ArtifactStore
-from tests.store_places import OpenStore, files_of, publish
+from tests.store_places import files_of, publish
 
 ANY = TypeAdapter(dict[str, Any])
 
 
-def test_leases(open_store: OpenStore):
+def test_leases(open_store):
     first, second = open_store(), open_store()
     with first.leases.acquire("a" * 64, "trial 7"):
         with pytest.raises(StageBusy, match="trial 7"):
@@ -37,7 +37,7 @@ def test_leases(open_store: OpenStore):
     second.leases.acquire("a" * 64).release()
 
 
-def test_study_lock(open_store: OpenStore):
+def test_study_lock(open_store):
     first, second = open_store(), open_store()
     assert not second.leases.is_study_locked("abc")
     with first.leases.lock_study("abc", "nlgraft run"):
@@ -68,7 +68,7 @@ def stored(store: ArtifactStore) -> dict[str, bytes | None]:
     return {key: files.read(key) for key in files.sizes("") if not key.startswith("tmp/")}
 
 
-def test_who_has_lost_the_lock_of_a_study_writes_nothing(open_store: OpenStore):
+def test_who_has_lost_the_lock_of_a_study_writes_nothing(open_store):
     lock = open_store().leases.lock_study("study")
     older = open_store(fence=lock.fence)
     publish(older, 1)
@@ -103,7 +103,7 @@ def test_who_has_lost_the_lock_of_a_study_writes_nothing(open_store: OpenStore):
 
 @pytest.mark.parametrize("before", [None, {"by": "older"}])
 def test_a_write_that_slept_after_its_look_at_the_lock_replaces_nothing_newer(
-    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, before: dict[str, str] | None
+    open_store, monkeypatch, before
 ):
     """SIGSTOP between the look and the write: a look alone would let it through."""
     lock = open_store().leases.lock_study("study")
@@ -129,7 +129,7 @@ def test_a_write_that_slept_after_its_look_at_the_lock_replaces_nothing_newer(
     taken[0].release()
 
 
-def test_silent_lease_expires(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch):
+def test_silent_lease_expires(open_store, monkeypatch):
     store = open_store(expiry_s=60.0)
     key = silent_lease(store)
     shift_clock(store, key, monkeypatch, by_s=59.0)
@@ -139,7 +139,7 @@ def test_silent_lease_expires(open_store: OpenStore, monkeypatch: pytest.MonkeyP
     store.leases.acquire("a" * 64).release()
 
 
-def test_the_clock_is_that_of_the_place(open_store: OpenStore):
+def test_the_clock_is_that_of_the_place(open_store):
     """S3 keeps times to the second."""
     store, began_s = open_store(), time.monotonic()
     before = store.leases._clock.now()
@@ -150,7 +150,7 @@ def test_the_clock_is_that_of_the_place(open_store: OpenStore):
     assert before - 2 < stamp < store.leases._clock.now() + 2 + probed_s
 
 
-def test_only_one_of_many_takes_over(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch):
+def test_only_one_of_many_takes_over(open_store, monkeypatch):
     """All see that the owner is silent before the first of them writes."""
     key = silent_lease(open_store())
     barrier = threading.Barrier(6, timeout=60)
@@ -186,7 +186,7 @@ def test_only_one_of_many_takes_over(open_store: OpenStore, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("is_taken", [False, True])
-def test_conditional_writes_have_one_winner(open_store: OpenStore, is_taken: bool):
+def test_conditional_writes_have_one_winner(open_store, is_taken):
     if is_taken:
         files_of(open_store()).write("leases/x", b"before")
     barrier = threading.Barrier(6, timeout=60)
@@ -210,9 +210,7 @@ def test_conditional_writes_have_one_winner(open_store: OpenStore, is_taken: boo
 
 
 @pytest.mark.parametrize("act", [Leases.remove_stale, lambda leases: leases.lock_study("abc")])
-def test_a_lock_that_is_taken_over_meanwhile_stays(
-    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, act: Callable[[Leases], object]
-):
+def test_a_lock_that_is_taken_over_meanwhile_stays(open_store, monkeypatch, act):
     """A driver has died; while one process cleans up or starts, another one takes its lock over."""
     store, other = open_store(), open_store()
     with store.leases.lock_study("abc") as lease:
@@ -246,7 +244,7 @@ def test_a_lock_that_is_taken_over_meanwhile_stays(
     lock.release()
 
 
-def test_lease_of_a_dead_process_of_this_host(open_store: OpenStore):
+def test_lease_of_a_dead_process_of_this_host(open_store):
     store = open_store()
     with store.leases.acquire("a" * 64) as lease:
         data = json.loads(files_of(store).read(lease.key) or b"")

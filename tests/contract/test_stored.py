@@ -41,7 +41,7 @@ def study_of(sample: Path, store: Path) -> Study:
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.stem)
-def test_a_store_of_an_earlier_release_is_read_and_nothing_runs_again(sample: Path, tmp_path: Path) -> None:
+def test_a_store_of_an_earlier_release_is_read_and_nothing_runs_again(sample, tmp_path):
     for name, text in json.loads(sample.read_text("utf-8")).items():
         (tmp_path / "store" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "store" / name).write_text(text, "utf-8")

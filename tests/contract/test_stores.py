@@ -27,7 +27,7 @@ from nlgraft.pipeline.manifest import MANIFEST
 from nlgraft.pipeline.stage import KillReason, NullReporter
 from nlgraft.pipeline.store import ArtifactStore, Decision
 from nlgraft.pipeline.trial import execute_stage, finished_record, run_trial
-from tests.store_places import OpenStore, files_of, publish
+from tests.store_places import files_of, publish
 
 ANY = TypeAdapter(dict[str, Any])
 
@@ -48,7 +48,7 @@ def damage(store: ArtifactStore, name: str, data: bytes) -> None:
         files.write(key, data)
 
 
-def test_publish_and_fetch(open_store: OpenStore):
+def test_publish_and_fetch(open_store):
     store = open_store()
     assert not store.has(number(1))
     assert store.manifest(number(1)) is None
@@ -70,7 +70,7 @@ def test_publish_and_fetch(open_store: OpenStore):
         assert not opened.has(number(2))
 
 
-def test_manifest(open_store: OpenStore):
+def test_manifest(open_store):
     publish(open_store())
     manifest = open_store().manifest(number(1).fingerprint)
     assert (manifest.name, manifest.fingerprint, manifest.version) == ("number", number(1).fingerprint, 1)
@@ -82,14 +82,14 @@ def test_manifest(open_store: OpenStore):
     assert (manifest.started_at, manifest.duration_s, manifest.reason) == (5.0, 2.5, "missing")
 
 
-def test_why_it_is_missing(open_store: OpenStore):
+def test_why_it_is_missing(open_store):
     publish(open_store())
     verdict = open_store().verify(number(2))
     assert verdict.decision is Decision.MISS
     assert verdict.reason == f"changed field value (1 -> 2) since {number(1).fingerprint[:12]}"
 
 
-def test_second_writer_is_harmless(open_store: OpenStore):
+def test_second_writer_is_harmless(open_store):
     """Its bytes are dropped even if they differ."""
     first, second = open_store(), open_store()
     scratch = second.new_scratch(number(1))
@@ -104,7 +104,7 @@ def test_second_writer_is_harmless(open_store: OpenStore):
     assert sum("other.txt" in key for key in files_of(first).sizes("artifacts")) == 0
 
 
-def test_many_writers_at_once(open_store: OpenStore):
+def test_many_writers_at_once(open_store):
     """Different bytes, one name: whoever wins, the artifact is one writer's alone."""
     barrier = threading.Barrier(4)
     failures: list[Exception] = []
@@ -129,7 +129,7 @@ def test_many_writers_at_once(open_store: OpenStore):
 
 
 @pytest.mark.parametrize("data", [b"2", b"", b"22"])
-def test_damage_is_found_and_repaired(open_store: OpenStore, data: bytes):
+def test_damage_is_found_and_repaired(open_store, data):
     """Other bytes of the same length, none, too many."""
     publish(open_store())
     damage(open_store(), "deep/number.txt", data)
@@ -147,7 +147,7 @@ def test_damage_is_found_and_repaired(open_store: OpenStore, data: bytes):
     assert (open_store().fetch(number(1)) / "deep" / "number.txt").read_text() == "1"
 
 
-def test_damage_that_keeps_the_size_is_found_by_reading_again(open_store: OpenStore):
+def test_damage_that_keeps_the_size_is_found_by_reading_again(open_store):
     """An object store compares sizes alone otherwise, and a local one each file once per process."""
     store = open_store()
     publish(store)
@@ -161,7 +161,7 @@ def test_damage_that_keeps_the_size_is_found_by_reading_again(open_store: OpenSt
     assert "model.safetensors has" in verdict.reason
 
 
-def test_missing_file_and_garbage_manifest(open_store: OpenStore):
+def test_missing_file_and_garbage_manifest(open_store):
     store = open_store()
     publish(store)
     files_of(store).delete(artifact_file(store, "model.safetensors"))
@@ -174,7 +174,7 @@ def test_missing_file_and_garbage_manifest(open_store: OpenStore):
     assert store.verify(number(1)).decision is Decision.MISS
 
 
-def test_half_published_is_invisible(open_store: OpenStore):
+def test_half_published_is_invisible(open_store):
     """Files without a manifest: a writer that was killed."""
     store = open_store()
     key = f"artifacts/number/{number(1).fingerprint}"
@@ -186,7 +186,7 @@ def test_half_published_is_invisible(open_store: OpenStore):
     assert (open_store().fetch(number(1)) / "deep" / "number.txt").read_text() == "1"
 
 
-def test_forgotten_uploads_are_removed(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch):
+def test_forgotten_uploads_are_removed(open_store, monkeypatch):
     """Remains of a killed writer go when they are old; files that another is writing now stay."""
     store = open_store()
     key = f"artifacts/number/{number(1).fingerprint}"
@@ -201,7 +201,7 @@ def test_forgotten_uploads_are_removed(open_store: OpenStore, monkeypatch: pytes
     assert store.verify(number(1)).decision is Decision.HIT
 
 
-def test_finished_and_accounts(open_store: OpenStore):
+def test_finished_and_accounts(open_store):
     store = open_store()
     for value in (1, 2):
         publish(store, value)
@@ -214,7 +214,7 @@ def test_finished_and_accounts(open_store: OpenStore):
     assert [len(costs[name].runs) for name in ("number", "ranked")] == [2, 1]
 
 
-def test_trial_on_two_hosts(open_store: OpenStore):
+def test_trial_on_two_hosts(open_store):
     """The second host reads what the first computed, also as an input of something new."""
     first = open_store()
     record = run_trial(
@@ -234,7 +234,7 @@ def total_of_written(store: ArtifactStore, *values: int):
     return graph
 
 
-def test_trial_repairs_a_damaged_input(open_store: OpenStore):
+def test_trial_repairs_a_damaged_input(open_store):
     """Same length, other bytes: on a remote store only fetching it finds out."""
     total_of_written(open_store(), 1, 2)
     damage(open_store(), "number.txt", b"9")
@@ -243,7 +243,7 @@ def test_trial_repairs_a_damaged_input(open_store: OpenStore):
     assert (open_store().fetch(number(1)) / "number.txt").read_text() == "1"
 
 
-def test_checkpoints(open_store: OpenStore):
+def test_checkpoints(open_store):
     stage = alone("stepping").result
     checkpoints = open_store().checkpoints(stage)
     assert checkpoints.latest() is None
@@ -269,7 +269,7 @@ def test_checkpoints(open_store: OpenStore):
     assert open_store().checkpoints(stage).newest_step() is None
 
 
-def test_checkpoint_cut_off_while_uploading(open_store: OpenStore):
+def test_checkpoint_cut_off_while_uploading(open_store):
     """Its manifest comes last: without it the previous one is used."""
     stage = alone("stepping").result
     store = open_store()
@@ -279,9 +279,7 @@ def test_checkpoint_cut_off_while_uploading(open_store: OpenStore):
     assert latest[0] == 1
 
 
-def test_a_trial_that_finishes_while_another_end_of_it_is_written_stays_finished(
-    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_trial_that_finishes_while_another_end_of_it_is_written_stays_finished(open_store, monkeypatch):
     """Killed while it waits for another process, which is quicker than the write of that."""
     graph, store, other = total(1, 2), open_store(), open_store()
     options = {"config": {}, "is_waiting": True}
@@ -307,9 +305,7 @@ def test_a_trial_that_finishes_while_another_end_of_it_is_written_stays_finished
     assert finished_record(graph, open_store()) is not None
 
 
-def test_a_full_disk_of_one_host_is_named_and_ends_no_trial(
-    open_store: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_full_disk_of_one_host_is_named_and_ends_no_trial(open_store, tmp_path, monkeypatch):
     """Where artifacts are fetched to, and where they are written; another host goes on."""
     graph, options = total(1, 2), {"reporter": NullReporter(), "config": {}, "is_waiting": False}
     store = open_store()
@@ -342,7 +338,7 @@ def test_a_full_disk_of_one_host_is_named_and_ends_no_trial(
     assert run_trial(graph, open_store(), **options).state == "finished"
 
 
-def test_records(open_store: OpenStore, caplog: pytest.LogCaptureFixture):
+def test_records(open_store, caplog):
     store = open_store()
     store.records.write("proposals", "study/00001", {"params": {"lr": 0.1}})
     store.records.write("proposals", "study/00002", {"params": {}})
@@ -357,7 +353,7 @@ def test_records(open_store: OpenStore, caplog: pytest.LogCaptureFixture):
     assert files_of(store).read("records/proposals/study/00001.json.corrupt") == b'{"par'
 
 
-def test_clean_up_after_killed_processes(open_store: OpenStore):
+def test_clean_up_after_killed_processes(open_store):
     store = open_store()
     publish(store)
     store.checkpoints(number(1)).save(1, lambda path: (path / "state.json").write_text("1"))
@@ -371,7 +367,7 @@ ESCAPING = ("../../../../escaped", "/escaped", "deep/../../escaped", "deep//x", 
 
 
 @pytest.mark.parametrize("key", ["files", "location"])
-def test_names_in_a_manifest_stay_inside(open_store: OpenStore, tmp_path: Path, key: str):
+def test_names_in_a_manifest_stay_inside(open_store, tmp_path, key):
     """Whoever can write to the store must not read or write outside it."""
     publish(open_store())
     checkpoints = open_store().checkpoints(number(1))
@@ -396,7 +392,7 @@ def test_names_in_a_manifest_stay_inside(open_store: OpenStore, tmp_path: Path, 
     assert {path for path in tmp_path.rglob("*") if "store" not in path.parts} - outside == set()
 
 
-def test_child_uri_keeps_the_options(tmp_path: Path):
+def test_child_uri_keeps_the_options(tmp_path):
     uri = "s3://key:secret@bucket/some/prefix/?endpoint_override=127.0.0.1:9000&scheme=http"
     child = ArtifactStore.open(uri, cache=tmp_path).child_uri("ray")
     assert child == "s3://key:secret@bucket/some/prefix/ray?endpoint_override=127.0.0.1:9000&scheme=http"
@@ -404,7 +400,7 @@ def test_child_uri_keeps_the_options(tmp_path: Path):
     assert ArtifactStore.open(tmp_path).child_uri("ray") == str(tmp_path / "ray")
 
 
-def test_unreachable_server_is_named(tmp_path: Path):
+def test_unreachable_server_is_named(tmp_path):
     """Port 1 of this host answers nobody; the message holds no secrets."""
     uri = "s3://key:secret@bucket/x?endpoint_override=127.0.0.1:1&scheme=http&region=us-east-1"
     store = ArtifactStore.open(uri, cache=tmp_path)
@@ -425,14 +421,14 @@ def test_unreachable_server_is_named(tmp_path: Path):
         ),
     ],
 )
-def test_uris_that_are_not_understood(uri: str, message: str):
+def test_uris_that_are_not_understood(uri, message):
     with pytest.raises(StoreError, match=message) as error:
         ArtifactStore.open(uri)
     assert "cret" not in str(error.value)
     assert error.value.__suppress_context__
 
 
-def test_an_aws_profile_is_used(s3_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_an_aws_profile_is_used(s3_server, tmp_path, monkeypatch):
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "credentials").write_text("[work]\naws_access_key_id = a\naws_secret_access_key = b\n")
@@ -446,9 +442,7 @@ def test_an_aws_profile_is_used(s3_server: str, tmp_path: Path, monkeypatch: pyt
     assert store.has(number(1))
 
 
-def test_a_cache_stays_within_its_bound_and_keeps_what_is_used(
-    s3_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_cache_stays_within_its_bound_and_keeps_what_is_used(s3_uri, tmp_path, monkeypatch):
     """Artifacts of 10 kB on a disk of 50 kB: the least recently used go, never one that a process reads."""
 
     def usage(root: Path) -> Any:
@@ -482,7 +476,7 @@ def test_a_cache_stays_within_its_bound_and_keeps_what_is_used(
     assert (store.fetch(number(0)) / "deep" / "number.txt").read_text() == "0"
 
 
-def test_default_cache_is_one_per_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_default_cache_is_one_per_store(tmp_path, monkeypatch):
     monkeypatch.setenv("NLGRAFT_CACHE", str(tmp_path))
     stores = [ArtifactStore.open(f"s3://bucket/{name}?region=us-east-1") for name in ("a", "b")]
     assert len({files_of(store).scratch.new("f" * 64).parent for store in stores}) == 2

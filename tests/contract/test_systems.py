@@ -48,7 +48,7 @@ ARMS = [(path, arm) for path in SYSTEMS for arm in arms_of(path)]
 
 
 @pytest.mark.parametrize("path", SYSTEMS)
-def test_a_system_has_the_layout_that_all_have(path: str) -> None:
+def test_a_system_has_the_layout_that_all_have(path):
     folder = ROOT / path.replace(".", "/")
     assert [name for name in MODULES if not (folder / name).is_file()] == []
     module = importlib.import_module(path)
@@ -58,7 +58,7 @@ def test_a_system_has_the_layout_that_all_have(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", SYSTEMS)
-def test_a_system_has_toys(path: str) -> None:
+def test_a_system_has_toys(path):
     """Without them the tests of this file that take arms test nothing of it."""
     assert arms_of(path), (
         f"{toys_of(path).relative_to(ROOT)} is missing or empty: give it ARMS, a config of every kind of arm "
@@ -78,7 +78,7 @@ def parts_of(config: type[BaseModel]) -> Iterator[tuple[type[BaseModel], str, Ba
 
 
 @pytest.mark.parametrize("path", SYSTEMS)
-def test_one_setting_of_a_part_leaves_the_defaults_of_its_others(path: str) -> None:
+def test_one_setting_of_a_part_leaves_the_defaults_of_its_others(path):
     """A part may default to other values than its class: `fine_encoder: {norm: pre}` keeps its one layer."""
     for config, name, default in parts_of(load_system(path).config_type):
         field = config.model_fields[name]
@@ -124,7 +124,7 @@ DATA = {(path, json.dumps(arms_of(path)[arm]["data"])): arm for path, arm in ARM
 
 
 @pytest.mark.parametrize(("path", "arm"), [(path, arm) for (path, _), arm in DATA.items()])
-def test_further_test_sets_are_scored_or_refused(path: str, arm: str, tmp_path: Path) -> None:
+def test_further_test_sets_are_scored_or_refused(path, arm, tmp_path):
     system, values = load_system(path), arms_of(path)[arm]
     for corpus in corpora_in(values["data"]):
         data = in_files(values["data"], tmp_path, corpus)
@@ -198,7 +198,7 @@ def distinct_arms(system: System) -> dict[str, BaseModel]:
 
 
 @pytest.mark.parametrize("path", SYSTEMS)
-def test_a_knob_has_an_effect_or_is_refused_where_it_is_said_to_be_read(path: str) -> None:
+def test_a_knob_has_an_effect_or_is_refused_where_it_is_said_to_be_read(path):
     system = load_system(path)
     idle, wrong = [], []
     effects: dict[str, set[str]] = {}
@@ -232,21 +232,19 @@ def test_a_knob_has_an_effect_or_is_refused_where_it_is_said_to_be_read(path: st
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> ArtifactStore:
+def store(tmp_path_factory):
     """One store for all arms: they share stages as those of a study do."""
     return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
 
 
 @pytest.fixture(scope="module")
-def written() -> dict[str, dict[str, set[str]]]:
+def written():
     """Metrics written so far, by system and arm."""
     return {}
 
 
 @pytest.mark.parametrize(("path", "arm"), ARMS, ids=[f"{path.split('.')[-1]}-{arm}" for path, arm in ARMS])
-def test_an_arm_runs_and_declares_its_metrics(
-    path: str, arm: str, store: ArtifactStore, written: dict[str, dict[str, set[str]]]
-) -> None:
+def test_an_arm_runs_and_declares_its_metrics(path, arm, store, written):
     values = arms_of(path)[arm]
     system = of_arm(load_system(path), values)
     config = config_of(system, values)
@@ -281,9 +279,7 @@ def answers_of(graph: StageGraph, store: ArtifactStore) -> list[str]:
 
 
 @pytest.mark.parametrize(("path", "arm"), ARMS, ids=[f"{path.split('.')[-1]}-{arm}" for path, arm in ARMS])
-def test_an_exported_arm_answers_as_its_trial_did(
-    path: str, arm: str, store: ArtifactStore, tmp_path: Path
-) -> None:
+def test_an_exported_arm_answers_as_its_trial_did(path, arm, store, tmp_path):
     """Sentence by sentence, from a directory that knows nothing of the store."""
     graph = graph_of(load_system(path), config_of(load_system(path), arms_of(path)[arm]))
     if not store.has(graph.result):
@@ -315,9 +311,7 @@ def test_an_exported_arm_answers_as_its_trial_did(
 
 
 @pytest.mark.parametrize("path", SYSTEMS)
-def test_every_declared_metric_is_written_by_some_arm(
-    path: str, written: dict[str, dict[str, set[str]]]
-) -> None:
+def test_every_declared_metric_is_written_by_some_arm(path, written):
     by_arm = written.get(path, {})
     if not by_arm or by_arm.keys() != arms_of(path).keys():
         pytest.skip("not all arms ran here: select this file as a whole, with --dist loadfile")
@@ -326,7 +320,7 @@ def test_every_declared_metric_is_written_by_some_arm(
 
 
 @pytest.mark.parametrize("path", SYSTEMS)
-def test_what_a_mean_is_over_is_a_fixed_metric(path: str) -> None:
+def test_what_a_mean_is_over_is_a_fixed_metric(path):
     metrics = load_system(path).metrics
     counted = {name: metric.counted_by for name, metric in metrics.items() if metric.counted_by}
     assert {name: metrics[by].is_fixed for name, by in counted.items() if by in metrics} == dict.fromkeys(
@@ -338,7 +332,7 @@ def test_what_a_mean_is_over_is_a_fixed_metric(path: str) -> None:
 
 
 @pytest.mark.parametrize(("first_path", "second_path"), list(combinations(SYSTEMS, 2)))
-def test_two_systems_name_one_thing_alike(first_path: str, second_path: str) -> None:
+def test_two_systems_name_one_thing_alike(first_path, second_path):
     first, second = load_system(first_path), load_system(second_path)
     for name in set(first.metrics) & set(second.metrics):
         metric, other_metric = first.metrics[name], second.metrics[name]

@@ -183,11 +183,11 @@ def unused(folders: dict[str, Path]) -> list[str]:
     )
 
 
-def test_every_function_class_and_constant_is_used() -> None:
+def test_every_function_class_and_constant_is_used():
     assert [name for name in unused(FOLDERS) if name.split(".")[0] not in USERS] == []
 
 
-def test_a_function_is_unused_although_a_field_has_its_name(tmp_path: Path) -> None:
+def test_a_function_is_unused_although_a_field_has_its_name(tmp_path):
     (tmp_path / "house").mkdir()
     (tmp_path / "house" / "__init__.py").write_text("")
     (tmp_path / "house" / "presets.py").write_text(
@@ -202,7 +202,7 @@ def test_a_function_is_unused_although_a_field_has_its_name(tmp_path: Path) -> N
     assert unused({"house": tmp_path}) == ["house.presets.preset"]
 
 
-def test_nothing_is_defined_that_nobody_uses() -> None:
+def test_nothing_is_defined_that_nobody_uses():
     """By name; finds methods, attributes and variables, too."""
     decorators = ["@main.*", "@vocab.*", "@_study_command", "@model_validator", "@field_validator"]
     vulture = Vulture(ignore_decorators=decorators)

@@ -1,9 +1,6 @@
 """The Python API without Ray."""
 
-from __future__ import annotations
-
 import io
-from typing import Any
 
 import pytest
 
@@ -13,7 +10,7 @@ from nlgraft.basics.errors import StudyError
 from nlgraft.commands.progress import LineReporter
 
 
-def test_one_trial_runs_in_this_process(toy_document: dict[str, Any]) -> None:
+def test_one_trial_runs_in_this_process(toy_document):
     lines = io.StringIO()
     study = nlgraft.Study.from_dict(toy_document)
     record = api.run_one(study, "gain=1.0", 2, LineReporter(lines))

@@ -70,7 +70,7 @@ def document(place: Path) -> dict[str, Any]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, empty_database: Path) -> Path:
+def place(tmp_path, empty_database):
     (tmp_path / "store").mkdir()
     shutil.copy(empty_database, tmp_path / "store" / "mlflow.db")
     return tmp_path
@@ -104,7 +104,7 @@ def until(is_met: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.1)
 
 
-def test_a_study_of_a_script_goes_on_after_ctrl_c_and_after_a_kill(place: Path) -> None:
+def test_a_study_of_a_script_goes_on_after_ctrl_c_and_after_a_kill(place):
     study = document(place)
     study["factors"] = {"rate": {"target": "settings.rate", "levels": [0.0, 0.3], "baseline": 0.0}}
     write_study(place / "study.json", study)
@@ -126,7 +126,7 @@ def test_a_study_of_a_script_goes_on_after_ctrl_c_and_after_a_kill(place: Path) 
     assert "1 cell worse than the baseline (rate=0.3)" in shown
 
 
-def test_a_search_stops_poor_trials_by_what_the_script_reports(place: Path) -> None:
+def test_a_search_stops_poor_trials_by_what_the_script_reports(place):
     study = document(place)
     study["seeds"] = [1]
     study["search"] = {

@@ -19,7 +19,7 @@ from tests.processes import descendants, listening, patient
 
 
 @pytest.fixture
-def study_file(toy_document: dict[str, Any], tmp_path: Path) -> Path:
+def study_file(toy_document, tmp_path):
     return write_study(tmp_path / "toy.yaml", toy_document)
 
 
@@ -83,9 +83,7 @@ def wait_for(path: Path, word: str, timeout_s: float = 90) -> list[str]:
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_run_status_report_and_reuse(
-    study_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_status_report_and_reuse(study_file, tmp_path, monkeypatch):
     monkeypatch.setattr(sweep, "_BATCHES_PER_TUNER", 3)  # the fourth is a second Tuner's
     first = nlgraft("run", study_file, "--json")
     result = json.loads(first.stdout)
@@ -111,9 +109,7 @@ def test_run_status_report_and_reuse(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_registered_study_says_what_deviates_until_it_ran_as_registered(
-    toy_document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_registered_study_says_what_deviates_until_it_ran_as_registered(toy_document, tmp_path):
     toy_document["factors"]["gain"]["levels"] = [0.0, 1.0, 2.0]
     file = write_study(tmp_path / "toy.yaml", toy_document)
     registered = json_of("register", file, "--json")
@@ -131,7 +127,7 @@ def test_a_registered_study_says_what_deviates_until_it_ran_as_registered(
     assert [tag.partition(" (")[0] for tag in tags] == ["As registered"]
 
 
-def test_a_trial_says_of_each_stage_why_it_runs_and_what_it_reports(study_file: Path) -> None:
+def test_a_trial_says_of_each_stage_why_it_runs_and_what_it_reports(study_file):
     process = start("trial", study_file, "--cell", "gain=1.0")
     out, err = finish(process, 60)
     assert process.returncode == 0, err
@@ -142,7 +138,7 @@ def test_a_trial_says_of_each_stage_why_it_runs_and_what_it_reports(study_file: 
 
 
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_killed_driver_loses_nothing(toy_document: dict[str, Any], tmp_path: Path) -> None:
+def test_a_killed_driver_loses_nothing(toy_document, tmp_path):
     toy_document["base"] |= {"steps": 6, "pause_s": 0.4}
     study_file = write_study(tmp_path / "toy.yaml", toy_document)
     process = start("run", study_file, "--json")
@@ -165,9 +161,7 @@ def test_a_killed_driver_loses_nothing(toy_document: dict[str, Any], tmp_path: P
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
-def test_a_second_signal_ends_the_driver_at_once_and_nothing_is_lost(
-    toy_document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_second_signal_ends_the_driver_at_once_and_nothing_is_lost(toy_document, tmp_path):
     toy_document["base"] |= {"steps": 6, "pause_s": 0.4}
     study_file = write_study(tmp_path / "toy.yaml", toy_document)
     driver = start("run", study_file)
@@ -184,9 +178,7 @@ def test_a_second_signal_ends_the_driver_at_once_and_nothing_is_lost(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
-def test_an_edited_study_reuses_nothing_and_put_back_reuses_all(
-    toy_document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_an_edited_study_reuses_nothing_and_put_back_reuses_all(toy_document, tmp_path):
     studies = [
         write_study(tmp_path / "toy.yaml", toy_document),
         write_study(tmp_path / "edited.yaml", {**toy_document, "base": {**toy_document["base"], "steps": 4}}),
@@ -201,7 +193,7 @@ def test_an_edited_study_reuses_nothing_and_put_back_reuses_all(
     assert runs == [(4, 0, first), (4, 0, edited), (0, 4, first)]
 
 
-def test_a_signal_while_ray_starts_ends_the_driver_without_a_dump(study_file: Path, tmp_path: Path) -> None:
+def test_a_signal_while_ray_starts_ends_the_driver_without_a_dump(study_file, tmp_path):
     driver = start("run", study_file)
     end_s = time.monotonic() + patient(90)
     while not any("gcs_server" in command for command in descendants(driver.pid).values()):
@@ -219,9 +211,7 @@ def test_a_signal_while_ray_starts_ends_the_driver_without_a_dump(study_file: Pa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gcs_server", "raylet"])
-def test_a_ray_that_is_killed_ends_the_driver_with_a_sentence(
-    toy_document: dict[str, Any], tmp_path: Path, name: str
-) -> None:
+def test_a_ray_that_is_killed_ends_the_driver_with_a_sentence(toy_document, tmp_path, name):
     toy_document["base"] |= {"steps": 200, "pause_s": 0.3}
     driver = start("run", write_study(tmp_path / "toy.yaml", toy_document))
     wait_for(tmp_path / "log", "training")
@@ -235,8 +225,8 @@ def test_a_ray_that_is_killed_ends_the_driver_with_a_sentence(
 
 
 def test_a_driver_listens_on_loopback_refuses_others_of_its_study_or_search_and_ends_by_a_signal(
-    toy_document: dict[str, Any], tmp_path: Path
-) -> None:
+    toy_document, tmp_path
+):
     """Two versions of a search share its proposals. One driver for all, since Ray starts for seconds."""
     toy_document["base"] |= {"steps": 200, "pause_s": 0.3}
     toy_document["search"] = {
@@ -271,9 +261,7 @@ def test_a_driver_listens_on_loopback_refuses_others_of_its_study_or_search_and_
 
 
 @pytest.mark.slow
-def test_different_studies_at_once_compute_a_shared_stage_once(
-    toy_document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_different_studies_at_once_compute_a_shared_stage_once(toy_document, tmp_path):
     toy_document["base"] |= {"upstream_pause_s": 6.0}
     toy_document["seeds"] = [1]
     first = write_study(tmp_path / "one.yaml", {**toy_document, "name": "one", "factors": {}})
@@ -287,7 +275,7 @@ def test_different_studies_at_once_compute_a_shared_stage_once(
     assert len([line for line in log if line.startswith("upstream")]) == 1
 
 
-def test_what_never_fits_exits_with_3_before_ray_starts(toy_document: dict[str, Any], tmp_path: Path) -> None:
+def test_what_never_fits_exits_with_3_before_ray_starts(toy_document, tmp_path):
     toy_document["resources"] = {"workers": 3, "gpus_per_worker": 1}
     study_file = write_study(tmp_path / "toy.yaml", toy_document)
     ran = nlgraft("run", study_file, code=3)

@@ -122,7 +122,7 @@ def running_database(enter: Sequence[str] = ()) -> Iterator[Database]:
 
 
 @pytest.fixture(scope="module")
-def database() -> Iterator[Database]:
+def database():
     with running_database() as database:
         yield database
 
@@ -137,7 +137,7 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server(database: Database, s3_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(database, s3_server, tmp_path_factory):
     """Start the service `mlflow` of the file, with this machine in place of the services beside it."""
     keys = {"aws_access_key_id": "mlflow", "aws_secret_access_key": SECRETS["S3_PASSWORD"]}
     client = boto3.client("s3", endpoint_url=f"http://{s3_server}", region_name="us-east-1", **keys)
@@ -182,7 +182,7 @@ def server(database: Database, s3_server: str, tmp_path_factory: pytest.TempPath
 
 
 @pytest.fixture
-def user(monkeypatch: pytest.MonkeyPatch) -> None:
+def user(monkeypatch):
     """The environment of a user, who has no keys of the artifact store."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
@@ -193,8 +193,8 @@ def user(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_study_is_written_once_and_in_full_although_the_database_is_lost_meanwhile(
-    server: Server, user: None, toy_document: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    server, user, toy_document, tmp_path, monkeypatch
+):
     from mlflow import MlflowClient
 
     monkeypatch.chdir(tmp_path)

@@ -57,7 +57,7 @@ def commands(page: str) -> list[str]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path, monkeypatch):
     """A folder with every text that the pages name."""
     monkeypatch.chdir(tmp_path)
     several = generate(ConlangConfig(corpus="conlang", task="multi_source", train=NUM_LINES), "train")
@@ -96,7 +96,7 @@ def type_in(line: str) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_command_and_option_of_a_page_exists(page: str) -> None:
+def test_every_command_and_option_of_a_page_exists(page):
     command_lines = commands(page) + [
         f"nlgraft {name}" for name in re.findall(r"`nlgraft (\w+)", text_of(page))
     ]
@@ -114,7 +114,7 @@ def test_every_command_and_option_of_a_page_exists(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_trains_nothing_runs_as_printed_and_every_study_is_planned(page: str, place: Path) -> None:
+def test_what_trains_nothing_runs_as_printed_and_every_study_is_planned(page, place):
     run = [] if page in ELSEWHERE else commands(page)
     for line in run:
         if shlex.split(line.rpartition("nlgraft ")[2])[0] not in NEEDS_A_RUN:
@@ -136,7 +136,7 @@ def test_what_trains_nothing_runs_as_printed_and_every_study_is_planned(page: st
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize("page", sorted({*PAGES} - ELSEWHERE))
-def test_all_commands_of_a_page_run_in_their_order(page: str, place: Path) -> None:
+def test_all_commands_of_a_page_run_in_their_order(page, place):
     if page == "api":
         type_in("nlgraft init prlm_fusion --source text.en --target text.de")
     for line in commands(page):
@@ -152,12 +152,12 @@ def test_all_commands_of_a_page_run_in_their_order(page: str, place: Path) -> No
         assert (place / "report" / "report.html").is_file()
 
 
-def test_the_python_page_names_everything_that_is_public() -> None:
+def test_the_python_page_names_everything_that_is_public():
     shown = re.findall(r"^::: (\S+)$", text_of("api"), re.M)
     assert {name.rpartition(".")[2] for name in shown} >= {*public_names}
 
 
-def test_there_is_a_page_for_every_system_with_its_readme_and_metrics() -> None:
+def test_there_is_a_page_for_every_system_with_its_readme_and_metrics():
     for page in SYSTEMS:
         name = page.partition("/")[2]
         assert f"<!-- file: trainables/{name}/README.md -->" in text_of(page)

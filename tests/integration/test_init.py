@@ -41,7 +41,7 @@ NUM_EXAMPLES = 400
 
 
 @pytest.fixture(scope="module")
-def text() -> dict[str, list[str]]:
+def text():
     several = generate(ConlangConfig(corpus="conlang", task="multi_source", train=NUM_EXAMPLES), "train")
     labelled = generate(ConlangConfig(corpus="conlang", task="classification", train=NUM_EXAMPLES), "train")
     return {
@@ -54,7 +54,7 @@ def text() -> dict[str, list[str]]:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: dict[str, list[str]]) -> Path:
+def place(tmp_path, monkeypatch, text):
     monkeypatch.chdir(tmp_path)
     for name, lines in text.items():
         Path(name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
@@ -65,21 +65,19 @@ def init(*arguments: str, code: int = 0) -> Result:
     return nlgraft("init", *arguments, code=code)
 
 
-def test_a_place_that_cannot_be_written_is_bad_input(place: Path) -> None:
+def test_a_place_that_cannot_be_written_is_bad_input(place):
     Path("file").touch()
     done = init("embedding_transfer", *PAIRS, "--out", "file/study.yaml", code=2)
     assert "--out file/study.yaml: cannot be written (" in done.output
 
 
-def test_every_system_that_has_a_template_is_tried_here() -> None:
+def test_every_system_that_has_a_template_is_tried_here():
     folders = [ROOT / name.replace(".", "/") for name in system_names()]
     assert {folder.name for folder in folders if (folder / "init.yaml.j2").exists()} == set(OPTIONS)
 
 
 @pytest.mark.parametrize("system", OPTIONS)
-def test_the_study_of_every_system_is_planned_without_a_problem_at_every_scale(
-    place: Path, system: str
-) -> None:
+def test_the_study_of_every_system_is_planned_without_a_problem_at_every_scale(place, system):
     done = init(system, *OPTIONS[system])
     for scale in SCALES:
         plan = api.plan(Study.from_yaml(f"{system}.yaml", [f"@{scale}"]))
@@ -99,7 +97,7 @@ def test_the_study_of_every_system_is_planned_without_a_problem_at_every_scale(
     assert "a cell has learned something from test/" in done.output or system == "llm_vocabulary"
 
 
-def test_the_splits_divide_the_text_and_share_no_line(place: Path, text: dict[str, list[str]]) -> None:
+def test_the_splits_divide_the_text_and_share_no_line(place, text):
     init("prlm_fusion", *PAIRS)
     folder = place / "prlm_fusion_text"
     pairs = {
@@ -124,7 +122,7 @@ def test_the_splits_divide_the_text_and_share_no_line(place: Path, text: dict[st
     assert (len(pairs["dev"]), len(pairs["test"])) == (40, 80)
 
 
-def test_a_table_and_text_to_pretrain_on_are_taken(place: Path, text: dict[str, list[str]]) -> None:
+def test_a_table_and_text_to_pretrain_on_are_taken(place, text):
     with Path("pairs.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows(
             [("english", "german"), *zip(text["text.en"], text["text.de"], strict=True)]
@@ -139,9 +137,7 @@ def test_a_table_and_text_to_pretrain_on_are_taken(place: Path, text: dict[str, 
 
 
 @pytest.mark.parametrize("system", ["embedding_transfer", "prlm_fusion", "vocabulary_transfer"])
-def test_a_released_model_takes_the_place_of_the_pretraining(
-    place: Path, system: str, text: dict[str, list[str]]
-) -> None:
+def test_a_released_model_takes_the_place_of_the_pretraining(place, system, text):
     (place / "bert").mkdir()
     bert_tokenizer(place / "bert", text["text.en"])
     bert(transformers.AutoTokenizer.from_pretrained(place / "bert").get_vocab()).save_pretrained(
@@ -153,7 +149,7 @@ def test_a_released_model_takes_the_place_of_the_pretraining(
     assert api.plan(study).problems == []
 
 
-def test_an_opus_mt_is_taken_as_a_translator(place: Path, text: dict[str, list[str]]) -> None:
+def test_an_opus_mt_is_taken_as_a_translator(place, text):
     (place / "opus").mkdir()
     write_marian(place / "opus", text["text.en"], text["text.de"])
     init("embedding_transfer", *OPTIONS["embedding_transfer"], "--checkpoint", "opus")
@@ -162,7 +158,7 @@ def test_an_opus_mt_is_taken_as_a_translator(place: Path, text: dict[str, list[s
     assert api.plan(study).problems == []
 
 
-def test_a_causal_model_meets_the_text_and_is_scored_on_its_old_domain(place: Path) -> None:
+def test_a_causal_model_meets_the_text_and_is_scored_on_its_old_domain(place):
     released = release(place / "gpt2", "gpt2")
     init("llm_vocabulary", *OPTIONS["llm_vocabulary"], "--checkpoint", str(released))
     alone = Study.from_yaml("llm_vocabulary.yaml")
@@ -212,9 +208,7 @@ def test_a_causal_model_meets_the_text_and_is_scored_on_its_old_domain(place: Pa
         ),
     ],
 )
-def test_what_does_not_suit_is_told_before_anything_is_written(
-    place: Path, arguments: list[str], message: str
-) -> None:
+def test_what_does_not_suit_is_told_before_anything_is_written(place, arguments, message):
     Path("pairs.csv").write_text("a,b\n", "utf-8")
     Path("few").write_text("a\nb\nc\n", "utf-8")
     number = len(Path("text.en").read_text("utf-8").splitlines())
@@ -225,7 +219,7 @@ def test_what_does_not_suit_is_told_before_anything_is_written(
     assert sorted(place.iterdir()) == before
 
 
-def test_a_trial_of_the_smallest_scale_runs(place: Path) -> None:
+def test_a_trial_of_the_smallest_scale_runs(place):
     for name in ("text.en", "text.de"):  # less text gets fewer steps
         lines = Path(name).read_text("utf-8").splitlines(keepends=True)
         Path(name).write_text("".join(lines[:120]), "utf-8")
@@ -239,7 +233,7 @@ def sides(folder: str, name: str, *roles: str) -> list[tuple[str, ...]]:
     return list(zip(*(file.read_text("utf-8").splitlines() for file in files), strict=True))
 
 
-def test_sorted_classes_are_divided_in_like_shares_and_equal_lines_stay_together(place: Path) -> None:
+def test_sorted_classes_are_divided_in_like_shares_and_equal_lines_stay_together(place):
     examples = [(f"{word} {n // 2}", word) for word in ("apple", "bread", "cheese") for n in range(200)]
     examples += [("a lonely line", "only")]
     write("sorted.txt", [line for line, _ in examples])
@@ -261,7 +255,7 @@ def test_sorted_classes_are_divided_in_like_shares_and_equal_lines_stay_together
     assert len(first) == 3  # limits take the first lines
 
 
-def test_own_dev_and_test_files_are_taken_and_leave_train(place: Path, text: dict[str, list[str]]) -> None:
+def test_own_dev_and_test_files_are_taken_and_leave_train(place, text):
     for name in ("text.en", "text.de"):
         write(f"dev.{name}", text[name][:30])
         write(f"test.{name}", [f"{line} anew" for line in text[name][30:50]])
@@ -278,7 +272,7 @@ def test_own_dev_and_test_files_are_taken_and_leave_train(place: Path, text: dic
     assert Study.from_yaml("prlm_fusion.yaml").seeds == [1, 2, 3, 4, 5]
 
 
-def test_the_number_of_lines_held_out_is_that_asked_for(place: Path) -> None:
+def test_the_number_of_lines_held_out_is_that_asked_for(place):
     init("prlm_fusion", *PAIRS, "--held-out", "70")
     assert [len(sides("prlm_fusion_text", name, "source")) for name in ("dev", "test")] == [70, 70]
     done = init("prlm_fusion", *PAIRS, "--held-out", "190", "--out", "other.yaml", code=2)
@@ -334,7 +328,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize("script", TEXTS)
-def test_text_in_every_script_gets_a_study_that_is_valid(place: Path, script: str) -> None:
+def test_text_in_every_script_gets_a_study_that_is_valid(place, script):
     system, metric = TEXTS[script]
     lines, english = {"emoji": emoji, "mixed": mixed}.get(script, lambda: named_alike(script))()
     write("text.xx", lines)
@@ -351,7 +345,7 @@ def test_text_in_every_script_gets_a_study_that_is_valid(place: Path, script: st
         assert study.objective.metric == decisive
 
 
-def test_a_vocabulary_below_the_number_of_characters_is_refused_before_the_run(place: Path) -> None:
+def test_a_vocabulary_below_the_number_of_characters_is_refused_before_the_run(place):
     lines, english = named_alike("ja")
     write("text.ja", lines)
     write("text.en", english)
@@ -364,7 +358,7 @@ def test_a_vocabulary_below_the_number_of_characters_is_refused_before_the_run(p
         nlgraft("validate", "prlm_fusion.yaml", f"{setting}.vocab_size={needed - 1}", code=2)
 
 
-def test_bytes_take_the_place_of_rare_characters_where_there_are_thousands(place: Path) -> None:
+def test_bytes_take_the_place_of_rare_characters_where_there_are_thousands(place):
     characters = [chr(0x4E00 + n) for n in range(3000)]
     common = random.Random(1).choices(characters[:300], k=60 * 1500)
     lines = ["".join([*common[60 * n : 60 * n + 60], *characters[2 * n : 2 * n + 2]]) for n in range(1500)]
@@ -383,7 +377,7 @@ def test_bytes_take_the_place_of_rare_characters_where_there_are_thousands(place
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize("system", OPTIONS)
-def test_the_smallest_scale_of_every_system_runs_and_is_reported(place: Path, system: str) -> None:
+def test_the_smallest_scale_of_every_system_runs_and_is_reported(place, system):
     init(system, *OPTIONS[system])
     nlgraft("run", f"{system}.yaml", "@minutes")
     assert "arm=" in nlgraft("report", f"{system}.yaml", "@minutes").stdout

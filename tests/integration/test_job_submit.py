@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -34,7 +33,7 @@ seeds: [1]
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def environment(tmp_path_factory):
     """Environment of a user of a cluster with token authentication, with a token of this test's own."""
     names = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "RAY_ADDRESS")}
     token = tmp_path_factory.mktemp("token") / "auth_token"
@@ -44,7 +43,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def job_server(environment: dict[str, str]) -> Iterator[str]:
+def job_server(environment):
     """A head in the foreground of a process of ours, so that ending it ends nothing else."""
     directory = tempfile.mkdtemp(prefix="nlg-head-")
     dashboard = free_port()
@@ -69,9 +68,7 @@ def job_server(environment: dict[str, str]) -> Iterator[str]:
 
 
 @pytest.fixture
-def nlgraft(
-    job_server: str, environment: dict[str, str], tmp_path: Path
-) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+def nlgraft(job_server, environment, tmp_path):
     """A command of the submitter about the study, whose training waits while a file exists."""
     study_file = ROOT / "toy-held-job.yaml"
     study_file.write_text(f"{STUDY}\nbase: {{hold: {tmp_path / 'hold'}}}\n")
@@ -93,9 +90,7 @@ def nlgraft(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_study_is_submitted_joined_stopped_and_resumed_from_the_submitter_s_machine(
-    nlgraft: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
+def test_a_study_is_submitted_joined_stopped_and_resumed_from_the_submitter_s_machine(nlgraft, tmp_path):
     (tmp_path / "hold").touch()
     places = ["--storage", str(tmp_path / "store"), "--tracking-uri", f"sqlite:///{tmp_path / 'mlflow.db'}"]
     submitted = nlgraft("submit", *places)
@@ -173,7 +168,7 @@ class Reader:
 
 
 @pytest.fixture
-def clone(tmp_path: Path) -> Path:
+def clone(tmp_path):
     """What of a clone a job needs, with a study whose store all nodes reach, and `nlgraft` as a command."""
     for folder in ("platform", "tests/integration/toy"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -189,11 +184,11 @@ def clone(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def reader(clone: Path, environment: dict[str, str], job_server: str) -> Reader:
+def reader(clone, environment, job_server):
     return Reader(clone, environment, job_server)
 
 
-def test_every_command_of_the_cluster_pages_is_run_by_a_test() -> None:
+def test_every_command_of_the_cluster_pages_is_run_by_a_test():
     """Those in blocks are run below; a sentence that names a command with its arguments is listed here."""
     programs = {"nlgraft", "ray", "mlflow", "sbatch"}
     inline = {code for code in re.findall(r"`([^`\n]+)`", README + PAGE) if code.split()[0] in programs}
@@ -205,7 +200,7 @@ def test_every_command_of_the_cluster_pages_is_run_by_a_test() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_commands_of_the_readme_run_a_study_and_show_it(reader: Reader) -> None:
+def test_the_commands_of_the_readme_run_a_study_and_show_it(reader):
     submit, ui = typed(README)
     following = re.findall(r": (nlgraft logs .*)", reader.type(submit))
     assert "2 run, 0 reused" in reader.type(following[0])
@@ -229,7 +224,7 @@ def test_the_commands_of_the_readme_run_a_study_and_show_it(reader: Reader) -> N
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_commands_of_the_cluster_page_run_in_their_order(reader: Reader, clone: Path) -> None:
+def test_the_commands_of_the_cluster_page_run_in_their_order(reader, clone):
     submit, follow, status, stop, ray_submit = typed(PAGE)
     (clone / "hold").touch()  # the study trains until it is stopped
     job_id = reader.type(submit).split()[0]

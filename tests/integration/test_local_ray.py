@@ -10,9 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -28,14 +26,14 @@ DEFAULT_PORTS = {6379, 8265, 10001, 52365}
 
 
 @pytest.fixture
-def short_tmp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def short_tmp(monkeypatch):
     directory = Path(tempfile.mkdtemp(prefix="nlg-t-"))
     monkeypatch.setattr(tempfile, "tempdir", str(directory))
     yield directory
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def test_a_local_ray_takes_no_port_that_a_head_needs(ray_cluster: Path) -> None:
+def test_a_local_ray_takes_no_port_that_a_head_needs(ray_cluster):
     assert ray.get(ray.remote(lambda: os.getpid()).remote()) != os.getpid()
     ports = {port for _, port in listening(os.getpid())}
     logs = "".join(path.read_text() for path in ray_cluster.rglob("dashboard_agent.log"))
@@ -44,7 +42,7 @@ def test_a_local_ray_takes_no_port_that_a_head_needs(ray_cluster: Path) -> None:
     assert "failed to bind" not in logs, "it wanted a port that somebody else has"
 
 
-def test_a_local_ray_has_the_environment_of_a_driver_that_uv_runs_and_ends_with_it(short_tmp: Path) -> None:
+def test_a_local_ray_has_the_environment_of_a_driver_that_uv_runs_and_ends_with_it(short_tmp):
     """Ray looks for `uv run` among the ancestors of the driver, and would have uv start each worker."""
     project = short_tmp / "project"  # apart from Ray's files, since Ray would send it to the workers
     project.mkdir()
@@ -81,8 +79,8 @@ def test_a_local_ray_has_the_environment_of_a_driver_that_uv_runs_and_ends_with_
 
 @pytest.mark.parametrize(("load", "num_starts"), [(0.0, 3), (8.0, 7), (1000.0, 12)])
 def test_a_busier_machine_gets_more_attempts_and_each_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any, load: float, num_starts: int
-) -> None:
+    tmp_path, monkeypatch, caplog, load, num_starts
+):
     attempts = []
 
     def fail(*_: object) -> None:

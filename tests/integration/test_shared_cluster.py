@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ class Cluster:
 
 
 @pytest.fixture
-def cluster(toy_on_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+def cluster(toy_on_path, monkeypatch):
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
     with tempfile.TemporaryDirectory(prefix="nlg-") as directory:
         cluster = Cluster(directory)
@@ -72,9 +72,7 @@ def cluster(toy_on_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clus
 
 
 @pytest.fixture
-def token_cluster(
-    toy_on_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[Cluster, str]]:
+def token_cluster(toy_on_path, tmp_path, monkeypatch):
     """A cluster with token authentication and its token; this process has neither token nor mode."""
     token = secrets.token_hex(32)
     monkeypatch.setenv("HOME", str(tmp_path))  # Ray looks for a token there
@@ -92,7 +90,7 @@ def token_cluster(
 
 
 @pytest.fixture
-def study_file(toy_document: dict[str, Any], tmp_path: Path) -> Path:
+def study_file(toy_document, tmp_path):
     """A search of three trials, one at a time."""
     del toy_document["factors"]
     toy_document["base"] |= {"steps": 3, "pause_s": 1.0}
@@ -132,9 +130,7 @@ def wait_until(is_true: Callable[[], object], process: subprocess.Popen[str], ti
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_trials_that_lose_their_driver_are_killed_and_run_again(
-    study_file: Path, tmp_path: Path, cluster: Cluster
-) -> None:
+def test_trials_that_lose_their_driver_are_killed_and_run_again(study_file, tmp_path, cluster):
     log, records = tmp_path / "log", tmp_path / "store/records/trials"
 
     def num_started() -> int:
@@ -164,9 +160,7 @@ SOAK_S = 600.0
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_random_kills_change_no_result(
-    toy_document: dict[str, Any], tmp_path: Path, cluster: Cluster, request: pytest.FixtureRequest
-) -> None:
+def test_random_kills_change_no_result(toy_document, tmp_path, cluster, request):
     """Driver, workers and MLflow server are killed and the driver is stopped, in random order."""
 
     def command(pause_s: float, tracking_uri: str, store: str) -> list[str]:
@@ -204,8 +198,8 @@ def test_random_kills_change_no_result(
 
 @pytest.mark.slow
 def test_a_cluster_with_tokens_refuses_a_driver_without_one_and_takes_one_that_has_it(
-    study_file: Path, token_cluster: tuple[Cluster, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    study_file, token_cluster, monkeypatch
+):
     cluster, token = token_cluster
     refused = run(study_file, "--address", cluster.address)
     _, err = refused.communicate(timeout=120)

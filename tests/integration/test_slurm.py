@@ -9,14 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.hosts import ROOT, Host, joined_hosts
+from tests.hosts import ROOT, joined_hosts
 from tests.processes import patient
 
 BIN = Path(sys.executable).parent
@@ -80,7 +80,7 @@ for path in Path("/proc").glob("[0-9]*"):
 
 
 @pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[tuple[Host, Host]]:
+def hosts(tmp_path):
     with joined_hosts([tmp_path]) as both:
         yield both
 
@@ -149,9 +149,7 @@ while :; do sleep 0.1; done
 
 
 @pytest.mark.parametrize("status", [143, 0])
-def test_a_driver_ends_in_order_before_its_job_and_is_requeued_unless_it_had_finished(
-    tmp_path: Path, status: int
-) -> None:
+def test_a_driver_ends_in_order_before_its_job_and_is_requeued_unless_it_had_finished(tmp_path, status):
     """Without Ray: the signal of Slurm goes to the script alone, and reaches the driver alone."""
     isolated = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "true"]
     if not shutil.which("unshare") or subprocess.run(isolated, check=False).returncode:
@@ -179,7 +177,7 @@ def test_a_driver_ends_in_order_before_its_job_and_is_requeued_unless_it_had_fin
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_study_whose_trials_take_a_worker_of_each_node(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+def test_a_study_whose_trials_take_a_worker_of_each_node(hosts, tmp_path):
     output = finish(submit(7, list(hosts), tmp_path, workers=2), tmp_path / "7" / "output", 800)
     assert "2 run, 0 reused" in output
     assert len(list((tmp_path / "7" / "store").rglob("score.json"))) == 2
@@ -187,7 +185,7 @@ def test_a_study_whose_trials_take_a_worker_of_each_node(hosts: tuple[Host, Host
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_two_jobs_that_share_a_host_both_end(hosts: tuple[Host, Host], tmp_path: Path) -> None:
+def test_two_jobs_that_share_a_host_both_end(hosts, tmp_path):
     """The first ends, and with it its Ray, while the second computes."""
     jobs = {
         8: submit(8, [hosts[0]], tmp_path),
@@ -210,9 +208,7 @@ def states(directory: Path) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("is_told", [True, False])
-def test_a_preempted_job_goes_on_when_it_is_requeued(
-    hosts: tuple[Host, Host], tmp_path: Path, is_told: bool
-) -> None:
+def test_a_preempted_job_goes_on_when_it_is_requeued(hosts, tmp_path, is_told):
     """Slurm tells the script alone, or where it is not set up so, sends SIGTERM to all of the job's steps."""
     host, directory = hosts[0], tmp_path / "11"
     job = submit(11, [host], tmp_path, steps=20, pause_s=1)

@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -68,9 +67,7 @@ def faults_of(cluster: Cluster, driver: Driver, server: MlflowServer, database: 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800 + 240 * MINUTES)
-def test_random_faults_on_two_hosts_change_no_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
+def test_random_faults_on_two_hosts_change_no_result(tmp_path, monkeypatch, request):
     """With NLGRAFT_SOAK_MINUTES=10 the long one; NLGRAFT_SOAK_SEED gives another order of faults."""
     with joined_hosts() as (head, worker), running_database(head.on_network()) as database:
         cluster = Cluster(head, worker)

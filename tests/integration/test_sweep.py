@@ -7,7 +7,6 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,7 +37,7 @@ from tests.processes import descendants, patient
 
 
 @pytest.fixture(autouse=True)
-def no_place_is_kept(ray_cluster: Path) -> Iterator[None]:
+def no_place_is_kept(ray_cluster):
     """However a sweep ends, its placement groups are released and its board is gone."""
     yield
     end_s = time.monotonic() + patient(30)
@@ -73,9 +72,7 @@ def log_of(tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.skipif(local_capacity()["CPU"] < 2, reason="one trial at a time")
-def test_trials_start_side_by_side_and_not_one_after_another(
-    toy_document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_trials_start_side_by_side_and_not_one_after_another(toy_document, tmp_path):
     """Else the last of many workers starts only when all the others have imported their modules."""
     toy_document["factors"]["gain"]["target"] = "upstream"  # no shared stage to wait for
     toy_document["factors"]["gain"] |= {"levels": [0, 1], "baseline": 0}
@@ -91,9 +88,7 @@ def test_trials_start_side_by_side_and_not_one_after_another(
     assert has_begun == [False, False]
 
 
-def test_a_handle_tells_events_and_stops_a_study_which_goes_on_later(
-    toy_document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_handle_tells_events_and_stops_a_study_which_goes_on_later(toy_document, tmp_path):
     hold = tmp_path / "hold"
     hold.touch()  # nothing ends before it is stopped, however slow that is
     toy_document["base"] |= {"hold": str(hold)}
@@ -122,9 +117,7 @@ def test_a_handle_tells_events_and_stops_a_study_which_goes_on_later(
     assert fewer.invocation.num_reused == 2
 
 
-def test_failures_are_recorded_the_others_finish_and_the_command_ends_with_1(
-    toy_document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_failures_are_recorded_the_others_finish_and_the_command_ends_with_1(toy_document, tmp_path):
     toy_document["factors"] = {
         "behaviour": {"target": "behaviour", "levels": ["good", "nan", "raise", "exit"], "baseline": "good"}
     }
@@ -139,9 +132,7 @@ def test_failures_are_recorded_the_others_finish_and_the_command_ends_with_1(
         assert part in reason
 
 
-def test_asha_stops_trials_cooperatively_and_optuna_hears_of_it(
-    toy_document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_asha_stops_trials_cooperatively_and_optuna_hears_of_it(toy_document, tmp_path):
     del toy_document["factors"]
     toy_document["base"]["steps"] = 9
     toy_document["seeds"] = [1]
@@ -168,7 +159,7 @@ def test_asha_stops_trials_cooperatively_and_optuna_hears_of_it(
 
 
 @pytest.mark.slow
-def test_undecided_cells_get_the_seeds_of_the_next_look(toy_document: dict[str, Any], tmp_path: Path) -> None:
+def test_undecided_cells_get_the_seeds_of_the_next_look(toy_document, tmp_path):
     toy_document["factors"] = {
         "arm": {
             "levels": {
@@ -196,7 +187,7 @@ def test_undecided_cells_get_the_seeds_of_the_next_look(toy_document: dict[str, 
     assert again.stops == result.stops
 
 
-def test_a_lost_worker_resumes_at_its_last_checkpoint(toy_document: dict[str, Any], tmp_path: Path) -> None:
+def test_a_lost_worker_resumes_at_its_last_checkpoint(toy_document, tmp_path):
     toy_document["factors"] = {}
     toy_document["seeds"] = [1]
     toy_document["base"] |= {"steps": 40, "pause_s": 0.3}  # still training when a busy machine kills it
@@ -221,9 +212,7 @@ def test_a_lost_worker_resumes_at_its_last_checkpoint(toy_document: dict[str, An
     assert log_of(tmp_path).count("upstream") == 1
 
 
-def test_a_worker_that_is_told_to_end_saves_and_its_trial_goes_on_elsewhere(
-    toy_document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_worker_that_is_told_to_end_saves_and_its_trial_goes_on_elsewhere(toy_document, tmp_path):
     toy_document |= {"factors": {}, "seeds": [1], "resources": {"max_failures": 0}}
     undisturbed = api.run_one(Study.from_dict(toy_document), "baseline", None, NullReporter())
     hold, is_signalled = tmp_path / "hold", False
@@ -254,7 +243,7 @@ def test_a_worker_that_is_told_to_end_saves_and_its_trial_goes_on_elsewhere(
     assert trial.record.metrics == undisturbed.metrics
 
 
-def test_processes_that_a_worker_starts_can_be_ended_by_a_signal() -> None:
+def test_processes_that_a_worker_starts_can_be_ended_by_a_signal():
     def end_a_child() -> int:
         child = subprocess.Popen(["sleep", "60"])
         child.terminate()
@@ -266,7 +255,7 @@ def test_processes_that_a_worker_starts_can_be_ended_by_a_signal() -> None:
     assert ray.get(ray.remote(end_a_child).remote()) == -signal.SIGTERM
 
 
-def test_a_trial_that_cannot_reach_its_driver_is_killed_and_not_failed(toy_document: dict[str, Any]) -> None:
+def test_a_trial_that_cannot_reach_its_driver_is_killed_and_not_failed(toy_document):
     group = WorkerGroup(Resources(max_failures=0), "")
     stage = Stage(name="training", run="sweep_toy:run_training")
     spec = TrialSpec(StageGraph(stage), {}, StorePlace(""), "batch-1", "a", group, "", None)
@@ -285,9 +274,7 @@ def test_a_trial_that_cannot_reach_its_driver_is_killed_and_not_failed(toy_docum
     assert isinstance(reporter.should_stop(), KillReason)
 
 
-def test_an_error_at_the_end_of_a_trial_ends_the_sweep_and_is_not_the_trial_s_own(
-    toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_at_the_end_of_a_trial_ends_the_sweep_and_is_not_the_trial_s_own(toy_document, monkeypatch):
     """Tune only logs it and runs the trial again: a sweep whose store was full went on for ever."""
     monkeypatch.setattr(TrialQueue, "end", lambda *_: raising(StoreError("No space left on device")))
     toy_document["factors"] = {}
@@ -305,7 +292,7 @@ def raising(error: Exception) -> None:
 
 
 @pytest.fixture
-def two_workers(toy_document: dict[str, Any]) -> dict[str, Any]:
+def two_workers(toy_document):
     toy_document["factors"] = {}
     toy_document["seeds"] = [1]
     toy_document["base"]["steps"] = 5
@@ -313,9 +300,7 @@ def two_workers(toy_document: dict[str, Any]) -> dict[str, Any]:
     return toy_document
 
 
-def test_a_lost_worker_of_a_group_is_replaced_and_an_error_in_one_is_the_stage_s_own(
-    two_workers: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_lost_worker_of_a_group_is_replaced_and_an_error_in_one_is_the_stage_s_own(two_workers, tmp_path):
     """When one is lost the collective of the survivor fails as well; that is no error of the stage."""
     arms = {"lost": {"num_losses": 1}, "raises": {"behaviour": "raise"}}
     two_workers["factors"] = {"arm": {"levels": arms, "baseline": "lost"}}
@@ -330,9 +315,7 @@ def test_a_lost_worker_of_a_group_is_replaced_and_an_error_in_one_is_the_stage_s
 
 
 @pytest.mark.slow
-def test_workers_lost_more_often_than_allowed_fail_the_trial(
-    two_workers: dict[str, Any], tmp_path: Path
-) -> None:
+def test_workers_lost_more_often_than_allowed_fail_the_trial(two_workers, tmp_path):
     two_workers["base"]["num_losses"] = 9
     [record] = Sweep(two_workers).records().values()
     assert (record.state, log_of(tmp_path).count("lost")) == ("failed", 2)
@@ -340,9 +323,7 @@ def test_workers_lost_more_often_than_allowed_fail_the_trial(
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
-def test_a_training_without_progress_fails_with_the_stacks_of_its_worker(
-    two_workers: dict[str, Any], tmp_path: Path, num_workers: int
-) -> None:
+def test_a_training_without_progress_fails_with_the_stacks_of_its_worker(two_workers, tmp_path, num_workers):
     two_workers["base"]["behaviour"] = "hang"
     two_workers["resources"] |= {"workers": num_workers, "stall_timeout": "5s"}
     sweep = Sweep(two_workers)
@@ -358,9 +339,7 @@ def test_a_training_without_progress_fails_with_the_stacks_of_its_worker(
     assert trial_record(sweep.store, record.fingerprint) == record
 
 
-def test_a_sweep_without_a_place_says_so_and_ends_when_it_has_waited_enough(
-    toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_without_a_place_says_so_and_ends_when_it_has_waited_enough(toy_document, monkeypatch):
     monkeypatch.setattr(pacing, "_TELL_PAUSE_S", 2.0)
     monkeypatch.setattr(sweep, "_LOOK_PAUSE_S", 0.5)
     num_cpus = int(ray.cluster_resources()["CPU"])

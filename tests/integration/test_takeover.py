@@ -1,13 +1,9 @@
 """Two attempts at one study overlap: the older is stopped for longer than its lease, then woken."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,9 +15,7 @@ from tests.processes import patient
 
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize("sleep_s", [0, pytest.param(75, marks=pytest.mark.slow)])
-def test_the_older_attempt_writes_nothing_when_it_wakes(
-    toy_document: dict[str, Any], tmp_path: Path, sleep_s: float, request: pytest.FixtureRequest
-) -> None:
+def test_the_older_attempt_writes_nothing_when_it_wakes(toy_document, tmp_path, sleep_s, request):
     hold = tmp_path / "hold"
     hold.touch()
     toy_document["base"] |= {"hold": str(hold)}

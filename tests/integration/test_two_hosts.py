@@ -8,7 +8,6 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +181,7 @@ def training(workers: int) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def cluster():
     with joined_hosts() as (head, worker):
         cluster = Cluster(head, worker)
         yield cluster
@@ -191,7 +190,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_four_trials_of_half_a_gpu_run_at_once_on_two_hosts_of_one(cluster: Cluster) -> None:
+def test_four_trials_of_half_a_gpu_run_at_once_on_two_hosts_of_one(cluster):
     study = {**toy("halves", pause_s=3), "seeds": [1, 2], "resources": {"gpus_per_worker": 0.5}}
     result, messages = finish(cluster.run(study, "halves"))
     assert "4 at once" in messages
@@ -202,7 +201,7 @@ def test_four_trials_of_half_a_gpu_run_at_once_on_two_hosts_of_one(cluster: Clus
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_host_whose_disk_is_full_is_left_out_and_the_other_computes_all(cluster: Cluster) -> None:
+def test_a_host_whose_disk_is_full_is_left_out_and_the_other_computes_all(cluster):
     fill = "mkdir -p /tmp/cache; mount -t tmpfs -o size=16k none /tmp/cache; yes > /tmp/cache/x; true"
     subprocess.run(cluster.worker.command("sh", "-c", fill), check=True, stderr=subprocess.DEVNULL)
     try:
@@ -218,7 +217,7 @@ def test_a_host_whose_disk_is_full_is_left_out_and_the_other_computes_all(cluste
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_one_trial_on_two_hosts_gives_the_metrics_of_one(cluster: Cluster) -> None:
+def test_one_trial_on_two_hosts_gives_the_metrics_of_one(cluster):
     """Each worker takes all CPUs of a host, so the two can only be on two.
 
     Both see the same global batches, and gradients are sums over them: only the order of floats differs.
@@ -232,7 +231,7 @@ def test_one_trial_on_two_hosts_gives_the_metrics_of_one(cluster: Cluster) -> No
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_trial_survives_the_loss_of_one_of_its_hosts(cluster: Cluster) -> None:
+def test_a_trial_survives_the_loss_of_one_of_its_hosts(cluster):
     """The host vanishes like one without power: no connection is closed. Another one takes its place."""
     studies = [toy(name, steps=30, pause_s=pause_s) for name, pause_s in (("lost", 1), ("undisturbed", 0))]
     for study in studies:

@@ -21,9 +21,7 @@ def run(study: Study, tracking_uri: str) -> dict[str, Any]:
     return api.launch(study, tracking_uri=tracking_uri).to_json()
 
 
-def test_a_variant_has_a_name_a_report_and_an_experiment_of_its_own(
-    toy_document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_variant_has_a_name_a_report_and_an_experiment_of_its_own(toy_document, tmp_path):
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     plain = Study.from_dict(toy_document)
     variant = Study.from_dict(toy_document, OVERRIDES)
@@ -63,7 +61,7 @@ def test_a_variant_has_a_name_a_report_and_an_experiment_of_its_own(
         assert run_.data.tags["nlgraft.study"] == name
 
 
-def test_plan_shows_the_variant_and_its_overrides(toy_document: dict[str, Any], tmp_path: Path) -> None:
+def test_plan_shows_the_variant_and_its_overrides(toy_document, tmp_path):
     file = write_study(tmp_path / "toy.json", toy_document)
     plan = json_of("plan", file, *OVERRIDES, "--json")
     assert plan["study"] == Study.from_dict(toy_document, OVERRIDES).variant

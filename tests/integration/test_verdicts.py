@@ -23,7 +23,7 @@ FIRST = 0.8
 
 
 @pytest.fixture
-def document(toy_document: dict[str, Any]) -> dict[str, Any]:
+def document(toy_document):
     components = {name: {"without": {"gain": gain, "noise": noise}} for name, (gain, noise) in ARMS.items()}
     del toy_document["factors"]
     return {**toy_document, "components": components, "seeds": [1, 2, 3]}
@@ -76,8 +76,8 @@ def verdicts(result: StudyResult) -> dict[str, tuple[float | None, str]]:
 
 
 def test_a_study_keeps_its_own_p_values_also_after_a_launch_with_fewer_seeds(
-    document: dict[str, Any],
-) -> None:
+    document,
+):
     """Two seeds after three are no earlier look, but a later one."""
     first = launched(document)
     before, expected = verdicts(first), by_hand()
@@ -96,7 +96,7 @@ def test_a_study_keeps_its_own_p_values_also_after_a_launch_with_fewer_seeds(
     assert "extended after" not in after.render("md")
 
 
-def test_another_study_with_the_same_baseline_is_asked_about_its_own_pairs(document: dict[str, Any]) -> None:
+def test_another_study_with_the_same_baseline_is_asked_about_its_own_pairs(document):
     """After a decided study the arms of the next one have its level, and a tenth of alpha of their own."""
     first = launched(with_arm(document, "strong"))
     assert first.standing(first.compare("without strong")) == "better"
@@ -108,7 +108,7 @@ def test_another_study_with_the_same_baseline_is_asked_about_its_own_pairs(docum
     assert second.standing(comparison) == "better"
 
 
-def test_another_study_after_an_open_one_pays_and_is_told_why(document: dict[str, Any]) -> None:
+def test_another_study_after_an_open_one_pays_and_is_told_why(document):
     """Nobody can tell it from arms that are swapped in the file until one is significant."""
     launched(with_arm(document, "weak"))
     comparison = launched(with_arm(document, "strong")).compare("without strong")

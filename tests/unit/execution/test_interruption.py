@@ -20,7 +20,7 @@ class Careless:
         os.kill(os.getpid(), signal.SIGHUP)
 
 
-def test_a_signal_whose_exception_was_ignored_is_raised_at_the_next_check() -> None:
+def test_a_signal_whose_exception_was_ignored_is_raised_at_the_next_check():
     with pytest.raises(Interrupted), raising_interrupted() as check:
         expect_interrupted(check)
 
@@ -33,7 +33,7 @@ def expect_interrupted(check: Callable[[], None]) -> None:
     assert raised.value.signum == signal.SIGHUP
 
 
-def test_a_signal_whose_exception_was_ignored_is_raised_at_the_end() -> None:
+def test_a_signal_whose_exception_was_ignored_is_raised_at_the_end():
     before = signal.getsignal(signal.SIGHUP)
     with pytest.raises(Interrupted, match="SIGHUP"), raising_interrupted():
         Careless()
@@ -55,6 +55,6 @@ with raising_interrupted():
 """
 
 
-def test_a_second_signal_ends_the_process_also_on_the_way_out_of_an_inner_context() -> None:
+def test_a_second_signal_ends_the_process_also_on_the_way_out_of_an_inner_context():
     ended = subprocess.run([sys.executable, "-c", TWO_SIGNALS], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (-signal.SIGTERM, "ending\n"), ended.stderr

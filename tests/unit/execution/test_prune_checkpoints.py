@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from nlgraft.execution.events import TrialEnded
@@ -24,7 +22,7 @@ TRAINING = stage("training", {"upstream": UPSTREAM})
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> ArtifactStore:
+def store(tmp_path):
     store = ArtifactStore.open(str(tmp_path))
     for trained in (UPSTREAM, TRAINING):
         for step in (3, 6):
@@ -46,29 +44,27 @@ def left(store: ArtifactStore) -> list[str]:
     return [s.name for s in (UPSTREAM, TRAINING) if store.checkpoints(s).newest_step() is not None]
 
 
-def test_all_stages_of_a_stopped_proposal_lose_theirs(store: ArtifactStore) -> None:
+def test_all_stages_of_a_stopped_proposal_lose_theirs(store):
     assert prune_checkpoints(store, [ended("search", "stopped", TRAINING)]) == 2
     assert left(store) == []
     assert prune_checkpoints(store, [ended("search", "stopped", TRAINING)]) == 0
 
 
 @pytest.mark.parametrize("state", ["failed", "killed"])
-def test_what_the_next_sweep_runs_again_goes_on_from_its_checkpoint(
-    store: ArtifactStore, state: TrialState
-) -> None:
+def test_what_the_next_sweep_runs_again_goes_on_from_its_checkpoint(store, state):
     events = [ended("search", "stopped", TRAINING), ended("replicate", state, UPSTREAM)]
     assert prune_checkpoints(store, events) == 1
     assert left(store) == ["upstream"]
 
 
-def test_only_proposals_are_never_run_again(store: ArtifactStore) -> None:
+def test_only_proposals_are_never_run_again(store):
     """A replicate that its owner stopped is not finished, so the next sweep takes it up."""
     events = [ended("replicate", "stopped", TRAINING), ended("search", "finished", TRAINING)]
     assert prune_checkpoints(store, events) == 0
     assert left(store) == ["upstream", "training"]
 
 
-def test_what_another_sweep_computes_stays(store: ArtifactStore) -> None:
+def test_what_another_sweep_computes_stays(store):
     with store.leases.acquire(TRAINING.fingerprint, "another sweep"):
         assert prune_checkpoints(store, [ended("search", "stopped", TRAINING)]) == 1
     assert left(store) == ["training"]

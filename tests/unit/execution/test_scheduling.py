@@ -26,7 +26,7 @@ class Inner:
 
 
 @pytest.fixture
-def parts() -> tuple[Any, dict[str, Inner], list[tuple[str, str]]]:
+def parts():
     """A scheduler of trials named after their cells, its inner ones in order, and what it requests."""
     inner: list[Inner] = []
     requests: list[tuple[str, str]] = []
@@ -43,7 +43,7 @@ def parts() -> tuple[Any, dict[str, Inner], list[tuple[str, str]]]:
     return scheduler, inner, requests
 
 
-def test_a_stop_is_requested_once_and_tune_goes_on(parts: Any) -> None:
+def test_a_stop_is_requested_once_and_tune_goes_on(parts):
     scheduler, inner, requests = parts
     trial: Any = SimpleNamespace(trial_id="a1")
     results = [{STEP: 2, VALUE: 1.0}, {STEP: 3}, {STEP: 4, VALUE: 1.0}, {STEP: 5, VALUE: 1.0}]
@@ -53,7 +53,7 @@ def test_a_stop_is_requested_once_and_tune_goes_on(parts: Any) -> None:
     assert scheduler.__getstate__() == {}
 
 
-def test_every_cell_has_a_scheduler_of_its_own_and_replicates_have_none(parts: Any) -> None:
+def test_every_cell_has_a_scheduler_of_its_own_and_replicates_have_none(parts):
     scheduler, inner, requests = parts
     trials: list[Any] = [SimpleNamespace(trial_id=name) for name in ("a1", "b1", "a2", "-1")]
     for trial in trials:

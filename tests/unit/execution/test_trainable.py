@@ -51,7 +51,7 @@ class Board:
 
 
 @pytest.fixture
-def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def sent(monkeypatch):
     results: list[dict[str, Any]] = []
     monkeypatch.setattr(trainable.tune, "report", results.append)
 
@@ -76,9 +76,7 @@ def spec(tmp_path: Path, watched: str | None = "dev/loss", num_workers: int = 1,
     )
 
 
-def test_reports_without_dev_metrics_are_sent_once_a_second(
-    tmp_path: Path, sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reports_without_dev_metrics_are_sent_once_a_second(tmp_path, sent, monkeypatch):
     now = SimpleNamespace(s=50.0)
     monkeypatch.setattr(
         trainable, "time", SimpleNamespace(monotonic=lambda: now.s, time=lambda: 1000.0 + now.s)
@@ -106,9 +104,7 @@ def test_reports_without_dev_metrics_are_sent_once_a_second(
     assert reports[0]["unix_ms"] == 1_050_000
 
 
-def test_a_trial_that_tune_ends_is_killed_and_says_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_that_tune_ends_is_killed_and_says_no_more(tmp_path, monkeypatch):
     calls = []
 
     def end(result: dict[str, Any]) -> None:
@@ -136,13 +132,13 @@ def test_a_trial_that_tune_ends_is_killed_and_says_no_more(
     ],
 )
 def test_the_board_hears_how_a_trial_ended(
-    tmp_path: Path,
-    sent: list[dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    end: Any,
-    result: Outcome,
-    num_workers: int,
-) -> None:
+    tmp_path,
+    sent,
+    monkeypatch,
+    end,
+    result,
+    num_workers,
+):
     run_options: dict[str, Any] = {}
 
     def run(graph: StageGraph, store: Any, **options: Any) -> TrialRecord:
@@ -161,7 +157,7 @@ def test_the_board_hears_how_a_trial_ended(
     assert (run_options["distribute"] is None) == (num_workers == 1)
 
 
-def test_a_trial_whose_code_is_not_on_the_node_is_not_tried_again(sent: list[dict[str, Any]]) -> None:
+def test_a_trial_whose_code_is_not_on_the_node_is_not_tried_again(sent):
     board = Board(specs=[b"cnowhere\nnothing\n."])
     run_tune_trial({TRIAL_ID: "t1"}, board)
     [outcome] = board.outcomes
@@ -174,12 +170,12 @@ def test_a_trial_whose_code_is_not_on_the_node_is_not_tried_again(sent: list[dic
     ("lost_on", "preemptions"), [([], 0), (["gone"] * 7, 7), (["gone", "here"], 1), (["here"] * 2, None)]
 )
 def test_a_lost_process_counts_as_a_failure_if_its_node_is_still_there(
-    tmp_path: Path,
-    sent: list[dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-    lost_on: list[str],
-    preemptions: int | None,
-) -> None:
+    tmp_path,
+    sent,
+    monkeypatch,
+    lost_on,
+    preemptions,
+):
     """One failure is allowed. The next trial of the batch begins without the losses of this one."""
     recorded = []
 
@@ -200,18 +196,14 @@ def test_a_lost_process_counts_as_a_failure_if_its_node_is_still_there(
         assert first.reason.endswith("a worker was lost 2 times, resources.max_failures allows 1")
 
 
-def test_a_worker_that_cannot_reach_the_board_says_so(
-    sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_cannot_reach_the_board_says_so(sent, monkeypatch):
     board = Board()
     board.begin = SimpleNamespace(remote=lambda batch_id, node: ("", RayError()))
     run_tune_trial({TRIAL_ID: "t1"}, board)
     assert sent == [{OUTCOME: "killed", REASON: "lost contact with the driver of the sweep (RayError)"}]
 
 
-def test_a_trial_on_a_host_whose_disk_is_full_is_left_to_others(
-    sent: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trial_on_a_host_whose_disk_is_full_is_left_to_others(sent, tmp_path, monkeypatch):
     """A fault that comes back while nobody else computes kills it; see the test of the board."""
 
     def run(*arguments: object, **options: object) -> TrialRecord:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -76,11 +75,11 @@ class Bench:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> ArtifactStore:
+def store(tmp_path):
     return ArtifactStore.open(tmp_path / "store")
 
 
-def test_it_hands_out_trials_until_the_queue_is_done(store: ArtifactStore) -> None:
+def test_it_hands_out_trials_until_the_queue_is_done(store):
     bench = Bench(store, trial("x"))
     assert bench.searcher.suggest("t1") == {TRIAL_ID: "t1"}
     assert bench.assigned == {"t1": "x"}
@@ -92,7 +91,7 @@ def test_it_hands_out_trials_until_the_queue_is_done(store: ArtifactStore) -> No
     assert bench.searcher.trial_of("t2") is None
 
 
-def test_reports_reach_the_queue(store: ArtifactStore) -> None:
+def test_reports_reach_the_queue(store):
     bench = Bench(store, trial("x"))
     bench.searcher.suggest("t1")
     event = {"key": "x", "stage": "train", "step": 3, "metrics": {"dev/loss": 0.5}, "unix_ms": 1000}
@@ -125,12 +124,12 @@ ENDED, RECORDED = {OUTCOME: "ended"}, Outcome("ended")
     ],
 )
 def test_the_end_of_a_trial(
-    store: ArtifactStore,
-    outcomes: list[Outcome],
-    result: dict[str, Any] | None,
-    is_error: bool,
-    call: tuple[str, ...],
-) -> None:
+    store,
+    outcomes,
+    result,
+    is_error,
+    call,
+):
     record = TrialRecord(fingerprint="x", config={}, seed=1, state="finished")
     store.records.write("trials", "x", record.to_json())
     bench = Bench(store, trial("x"))
@@ -145,7 +144,7 @@ def test_the_end_of_a_trial(
     assert bench.checks == [False] + [True] * is_error
 
 
-def test_a_training_that_stood_still_fails_with_its_stacks(store: ArtifactStore) -> None:
+def test_a_training_that_stood_still_fails_with_its_stacks(store):
     stages = [SimpleNamespace(name=name, fingerprint=name * 2) for name in ("corpus", "training")]
     stalled = SimpleNamespace(fingerprint="x", key="x", graph=SimpleNamespace(stages=stages))
     bench = Bench(store, stalled)
@@ -157,7 +156,7 @@ def test_a_training_that_stood_still_fails_with_its_stacks(store: ArtifactStore)
     assert bench.queue.told[-1] == ("end", "x", ("no progress", [expected]))
 
 
-def test_of_a_batch_whose_process_died_one_trial_is_lost_and_the_rest_goes_back(store: ArtifactStore) -> None:
+def test_of_a_batch_whose_process_died_one_trial_is_lost_and_the_rest_goes_back(store):
     record = TrialRecord(fingerprint="a", config={}, seed=1, state="finished")
     store.records.write("trials", "a", record.to_json())
     bench = Bench(store, *map(trial, "abcd"), num_following=3)
@@ -173,7 +172,7 @@ def test_of_a_batch_whose_process_died_one_trial_is_lost_and_the_rest_goes_back(
     ]
 
 
-def test_a_sweep_that_stops_ends_what_runs_and_takes_back_the_rest_of_a_batch(store: ArtifactStore) -> None:
+def test_a_sweep_that_stops_ends_what_runs_and_takes_back_the_rest_of_a_batch(store):
     bench = Bench(store, *map(trial, "abc"), num_following=2)
     bench.searcher.suggest("t1")
     bench.queue.stop_reason = "the budget is spent"
@@ -186,9 +185,7 @@ def test_a_sweep_that_stops_ends_what_runs_and_takes_back_the_rest_of_a_batch(st
     assert bench.queue.told[2:] == [("kill", "a", "the budget is spent")]
 
 
-def test_an_idle_worker_gets_what_has_not_begun_of_a_batch_that_takes_long(
-    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_idle_worker_gets_what_has_not_begun_of_a_batch_that_takes_long(store, monkeypatch):
     clock = SimpleNamespace(s=100.0)
     monkeypatch.setattr(tune_searcher, "time", SimpleNamespace(monotonic=lambda: clock.s))
     bench = Bench(store, *map(trial, "abcd"), num_following=3, num_idle=1)
@@ -203,7 +200,7 @@ def test_an_idle_worker_gets_what_has_not_begun_of_a_batch_that_takes_long(
     assert bench.queue.told == [("give_back", "d"), ("give_back", "c")]
 
 
-def test_trials_of_a_host_that_is_left_out_run_elsewhere(store: ArtifactStore) -> None:
+def test_trials_of_a_host_that_is_left_out_run_elsewhere(store):
     """The batch keeps its place, without trials, until none is left."""
     bench = Bench(store, trial("a"), trial("b"), trial("c"), num_following=2)
     bench.searcher.suggest("t1")

@@ -6,7 +6,7 @@ from nlgraft.basics.pacing import Wait
 from nlgraft.execution.sweep import place_text, unplaced
 
 
-def test_a_wait_is_told_every_thirty_seconds_and_begins_anew_after_something_ran() -> None:
+def test_a_wait_is_told_every_thirty_seconds_and_begins_anew_after_something_ran():
     now_s = 0.0
     messages: list[str] = []
     wait = Wait(messages.append, lambda: now_s)
@@ -22,7 +22,7 @@ def test_a_wait_is_told_every_thirty_seconds_and_begins_anew_after_something_ran
     assert messages[2:] == ["waiting for 31 s: a place"]
 
 
-def test_the_groups_that_wait_are_those_of_our_shape() -> None:
+def test_the_groups_that_wait_are_those_of_our_shape():
     def group(state: str, *bundles: dict[str, float]) -> dict[str, object]:
         return {"state": state, "bundles": dict(enumerate(bundles))}
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
-from typing import Any
 
-import pytest
 from click.testing import CliRunner
 
 from nlgraft import api
@@ -19,9 +16,7 @@ from tests.commands import write_study
 from tests.unit.execution.queue_bench import Bench
 
 
-def test_a_page_shows_what_runs_and_dev_curves_but_no_test_scores(
-    toy_document: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_shows_what_runs_and_dev_curves_but_no_test_scores(toy_document, tmp_path, monkeypatch):
     bench = Bench(toy_document)
     clock_s = 0.0
     with bench.store.leases.lock_study(study_key(bench.study), "a driver"):
@@ -66,9 +61,7 @@ def test_a_page_shows_what_runs_and_dev_curves_but_no_test_scores(
     assert 'http-equiv="refresh"' not in page.read_text()
 
 
-def test_a_page_that_cannot_be_written_is_told_in_a_sentence(
-    toy_document: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_page_that_cannot_be_written_is_told_in_a_sentence(toy_document, tmp_path):
     bench = Bench(toy_document)
     file = write_study(tmp_path / "toy.yaml", bench.study.to_dict())
     done = CliRunner().invoke(main, ["watch", str(file), "--out", str(tmp_path / "missing" / "page.html")])

@@ -41,7 +41,7 @@ def run_all(study: Study) -> None:
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+def study(tmp_path_factory):
     """Two cells, one source or both, and three seeds; all have finished."""
     root: Path = tmp_path_factory.mktemp("finished")
     small_study = Study.from_dict({**DOCUMENT, "storage": {"path": str(root / "store")}})

@@ -56,7 +56,7 @@ def write_study(root: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def origin(tmp_path_factory):
     """Where a study was run; its file and its text lie there, and nowhere else."""
     root = tmp_path_factory.mktemp("origin")
     write_study(root)
@@ -64,7 +64,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def archive(origin: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def archive(origin, tmp_path_factory):
     """The archive, and the tables as the origin itself shows them; then the origin is gone."""
     study = Study.from_yaml(origin / "small.json", [f"storage.path={origin}/store"])
     nlgraft.register(study)

@@ -36,7 +36,7 @@ def stored(place: Path) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory):
     """A store with two studies of one seed, which share text, tokenizer and the cell with one source."""
     place = tmp_path_factory.mktemp("finished") / "store"
     for levels in (["first", "both"], ["first", "second"]):
@@ -45,7 +45,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def place(finished: Path, tmp_path: Path) -> Path:
+def place(finished, tmp_path):
     """A copy of that store to take things from."""
     return Path(shutil.copytree(finished, tmp_path / "store"))
 
@@ -243,7 +243,7 @@ def write(path: Path, lines: list[str]) -> Path:
 
 
 @pytest.fixture
-def outputs(tmp_path: Path) -> dict[str, list[Path]]:
+def outputs(tmp_path):
     """References, and three systems of six seeds that get 30, 31 and 60 words in a hundred wrong."""
     draw = random.Random(1)
     words = [f"wort{number}" for number in range(50)]

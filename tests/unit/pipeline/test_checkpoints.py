@@ -33,7 +33,7 @@ def write(text: str):
 
 
 @pytest.mark.parametrize("damage", ["truncated", "missing", "empty manifest"])
-def test_damaged_one_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str):
+def test_damaged_one_is_passed_over(tmp_path, caplog, damage):
     checkpoints = open_checkpoints(tmp_path)
     for step in (1, 2):
         checkpoints.save(step, write("state"))
@@ -50,7 +50,7 @@ def test_damaged_one_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFix
     assert "checkpoints/fp/2 is skipped" in caplog.text
 
 
-def test_failing_write_leaves_nothing(tmp_path: Path):
+def test_failing_write_leaves_nothing(tmp_path):
     checkpoints = open_checkpoints(tmp_path)
     checkpoints.save(1, write("good"))
 
@@ -65,7 +65,7 @@ def test_failing_write_leaves_nothing(tmp_path: Path):
     assert not list(tmp_path.glob("tmp/[!.]*"))
 
 
-def test_killed_while_writing(tmp_path: Path):
+def test_killed_while_writing(tmp_path):
     """A process that dies in the middle leaves the previous one in force; the next save cleans up."""
     code = f"""
 import os
@@ -88,6 +88,6 @@ checkpoints.save(2, die)
     assert not list(tmp_path.glob("tmp/[!.]*"))
 
 
-def test_pickles_are_refused(tmp_path: Path):
+def test_pickles_are_refused(tmp_path):
     with pytest.raises(ContractError, match=r"state\.pt: the store holds no pickles"):
         open_checkpoints(tmp_path).save(1, lambda path: (path / "state.pt").write_text(""))

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from nlgraft.basics.pacing import Pacer
 from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.stage import Stage
@@ -27,8 +23,8 @@ def reason(store: ArtifactStore, rate: float) -> str:
 
 
 def test_a_folder_that_is_slow_to_list_is_listed_rarely_and_own_artifacts_are_known_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     """Else each of 10,000 short trials lists the artifacts of all the others."""
     store, other = ArtifactStore.open(tmp_path), ArtifactStore.open(tmp_path)
     assert "no artifact of stage" in reason(store, 1.0)

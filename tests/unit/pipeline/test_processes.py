@@ -56,7 +56,7 @@ def wait_for_line(log: Path, num_lines: int = 1) -> None:
     wait_until(lambda: log.exists() and len(log.read_text().split()) >= num_lines)
 
 
-def test_computed_once(store: ArtifactStore, tmp_path: Path):
+def test_computed_once(store, tmp_path):
     log = tmp_path / "log"
     processes = [start(store, log, pause_s=1.0) for _ in range(4)]
     outputs = sorted(process.communicate(timeout=60)[0].split() for process in processes)
@@ -68,7 +68,7 @@ def test_computed_once(store: ArtifactStore, tmp_path: Path):
     assert store.leases.busy() == set()
 
 
-def test_killed_owner_is_taken_over(store: ArtifactStore, tmp_path: Path):
+def test_killed_owner_is_taken_over(store, tmp_path):
     log = tmp_path / "log"
     first = start(store, log, pause_s=120.0)
     wait_for_line(log)
@@ -85,7 +85,7 @@ def test_killed_owner_is_taken_over(store: ArtifactStore, tmp_path: Path):
         second.communicate()
 
 
-def test_frozen_owner_is_taken_over_and_harmless(store: ArtifactStore, tmp_path: Path):
+def test_frozen_owner_is_taken_over_and_harmless(store, tmp_path):
     """It wakes after another has published; what it then publishes is dropped, and it succeeds too."""
     log = tmp_path / "log"
     result = alone("gated", log=str(log), pause_s=0.0).result
@@ -106,7 +106,7 @@ def test_frozen_owner_is_taken_over_and_harmless(store: ArtifactStore, tmp_path:
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.02, 0.05, 0.1, 0.2])
-def test_killed_at_any_moment(store: ArtifactStore, tmp_path: Path, delay_s: float):
+def test_killed_at_any_moment(store, tmp_path, delay_s):
     """Whatever it leaves, the next run finishes and nothing half-made is ever taken for whole."""
     log = tmp_path / "log"
     graph = slow(log, 0.05)
@@ -122,7 +122,7 @@ def test_killed_at_any_moment(store: ArtifactStore, tmp_path: Path, delay_s: flo
     assert not list(Path(store.uri).glob("tmp/[!.]*"))
 
 
-def test_a_job_in_a_process_namespace_keeps_its_scratch_until_it_ends(store: ArtifactStore, tmp_path: Path):
+def test_a_job_in_a_process_namespace_keeps_its_scratch_until_it_ends(store, tmp_path):
     """Jobs of a node as deploy/slurm.sh starts them: the number of one names another process elsewhere."""
     isolated = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"]
     if not shutil.which("unshare") or subprocess.run([*isolated, "true"], check=False).returncode:
@@ -170,7 +170,7 @@ print(files.replace("leases/x", b"old", b"stopped"))
 
 @pytest.mark.parametrize("num_reads", [1, 2])
 def test_a_process_that_is_stopped_in_a_conditional_write_blocks_nobody_and_overwrites_nothing(
-    store: ArtifactStore, num_reads: int, caplog: pytest.LogCaptureFixture
+    store, num_reads, caplog
 ):
     """It is stopped between what it reads and what it writes."""
     files = files_of(store)
@@ -193,7 +193,7 @@ def test_a_process_that_is_stopped_in_a_conditional_write_blocks_nobody_and_over
     assert not [path for path in (Path(store.uri) / "leases").iterdir() if path.name != "x"]
 
 
-def test_overlapping_starts_of_a_search_have_one_winner(store: ArtifactStore):
+def test_overlapping_starts_of_a_search_have_one_winner(store):
     """Of studies that share a search, one runs at any time, and one always can."""
     code = (
         "import sys, time; from nlgraft.basics.errors import StudyLockedError; "

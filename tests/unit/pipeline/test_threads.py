@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +15,7 @@ from nlgraft.pipeline.store import ArtifactStore
 
 
 @pytest.fixture
-def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Threads]:
+def threads(monkeypatch):
     before = torch.get_num_threads()
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     threads = Threads()
@@ -43,7 +41,7 @@ def made_with(threads: Threads, store: ArtifactStore, *numbers: int) -> int | No
     return manifest.num_threads
 
 
-def test_a_manifest_records_the_threads_of_its_stage(tmp_path: Path, threads: Threads) -> None:
+def test_a_manifest_records_the_threads_of_its_stage(tmp_path, threads):
     store = ArtifactStore.open(tmp_path)
     torch.set_num_threads(3)
     assert made_with(threads, store) == 3, "as the process was started"
@@ -53,7 +51,7 @@ def test_a_manifest_records_the_threads_of_its_stage(tmp_path: Path, threads: Th
     assert made_with(threads, ArtifactStore.open(tmp_path / "another")) == 2
 
 
-def test_threads_are_limited_without_importing_pytorch_which_takes_seconds() -> None:
+def test_threads_are_limited_without_importing_pytorch_which_takes_seconds():
     code = (
         "import os, sys; from nlgraft.pipeline.execute import THREADS; THREADS.set(2)\n"
         "print('torch' in sys.modules, os.environ['OMP_NUM_THREADS'])"

@@ -38,7 +38,7 @@ def decisions(record: TrialRecord) -> dict[str, str]:
     return {stage["fingerprint"]: stage["decision"] for stage in record.stages}
 
 
-def test_first_run_and_second_run(store: ArtifactStore):
+def test_first_run_and_second_run(store):
     graph = total(1, 2)
     record = run(graph, store)
     assert record.state == "finished"
@@ -56,7 +56,7 @@ def test_first_run_and_second_run(store: ArtifactStore):
     assert run(graph, store) == record
 
 
-def test_sharing(store: ArtifactStore):
+def test_sharing(store):
     """The second trial runs only what differs."""
     run(total(1, 2), store)
     record = run(total(1, 3), store)
@@ -70,7 +70,7 @@ def test_sharing(store: ArtifactStore):
     assert store.manifest(number(3)).reason == reason
 
 
-def test_what_only_feeds_stored_artifacts_is_not_rebuilt(store: ArtifactStore):
+def test_what_only_feeds_stored_artifacts_is_not_rebuilt(store):
     graph = total(1, 2)
     failed = replace(run(graph, store), state="failed")
     store.discard(number(1))
@@ -83,7 +83,7 @@ def test_what_only_feeds_stored_artifacts_is_not_rebuilt(store: ArtifactStore):
 
 
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "missing"])
-def test_damaged_result_is_made_again(store: ArtifactStore, damage: str):
+def test_damaged_result_is_made_again(store, damage):
     graph = total(1, 2)
     run(graph, store)
     path = store.fetch(graph.result) / "metrics.json"
@@ -117,7 +117,7 @@ def test_damaged_result_is_made_again(store: ArtifactStore, damage: str):
         ("absent", "absent: ContractError: stage absent: pipeline_stages has no function 'run_absent'"),
     ],
 )
-def test_failures_are_named_and_recorded(store: ArtifactStore, function: str, reason: str):
+def test_failures_are_named_and_recorded(store, function, reason):
     graph = alone(function)
     with pytest.raises(TrialFailed) as failed:
         run(graph, store)
@@ -140,7 +140,7 @@ def test_failures_are_named_and_recorded(store: ArtifactStore, function: str, re
     assert stored_record(graph, store).attempt == 2
 
 
-def test_interruption_is_recorded_as_killed(store: ArtifactStore):
+def test_interruption_is_recorded_as_killed(store):
     graph = alone("interrupted")
     with pytest.raises(KeyboardInterrupt):
         run(graph, store)
@@ -159,7 +159,7 @@ class StopsAfter(NullReporter):
         return "ASHA: rung 2" if self.num_left <= 0 else None
 
 
-def test_stopped_and_resumed(store: ArtifactStore):
+def test_stopped_and_resumed(store):
     graph = alone("stepping")
     record = run(graph, store, reporter=StopsAfter(2))
     assert (record.state, record.reason) == ("stopped", "ASHA: rung 2")
@@ -178,7 +178,7 @@ def test_stopped_and_resumed(store: ArtifactStore):
     assert store.checkpoints(graph.result).newest_step() is None
 
 
-def test_killed_process_leaves_its_checkpoint(store: ArtifactStore):
+def test_killed_process_leaves_its_checkpoint(store):
     """A process that ends without a word: no record, no artifact, a stale lease, a checkpoint."""
     graph = alone("dying")
     code = (
@@ -194,7 +194,7 @@ def test_killed_process_leaves_its_checkpoint(store: ArtifactStore):
     store.leases.acquire(graph.fingerprint).release()
 
 
-def test_busy_stage(store: ArtifactStore):
+def test_busy_stage(store):
     graph = total(1, 2)
     with store.leases.acquire(number(1).fingerprint, "trial 7"):
         with pytest.raises(StageBusy, match="trial 7"):
@@ -206,7 +206,7 @@ def test_busy_stage(store: ArtifactStore):
     assert run(graph, store).state == "finished"
 
 
-def test_distributed_stage_goes_to_the_workers(store: ArtifactStore):
+def test_distributed_stage_goes_to_the_workers(store):
     """Every rank runs it; rank 0 publishes, what the others wrote is dropped."""
     first = number(1, is_distributed=True)
     graph = StageGraph(
@@ -225,7 +225,7 @@ def test_distributed_stage_goes_to_the_workers(store: ArtifactStore):
     assert not list(Path(store.uri).glob("tmp/[!.]*"))
 
 
-def test_workers_that_publish_nothing(store: ArtifactStore):
+def test_workers_that_publish_nothing(store):
     graph = StageGraph(number(1, is_distributed=True))
     with pytest.raises(TrialFailed, match="number: ContractError: its workers ended without"):
         run(graph, store, distribute=lambda stage: None)
@@ -236,7 +236,7 @@ def test_workers_that_publish_nothing(store: ArtifactStore):
     assert run(graph, store, distribute=stop).state == "stopped"
 
 
-def test_failure_after_another_owner_published(store: ArtifactStore):
+def test_failure_after_another_owner_published(store):
     """The artifact is there, which is all that was wanted."""
 
     def publish_and_raise(stage: Stage) -> None:
@@ -247,9 +247,7 @@ def test_failure_after_another_owner_published(store: ArtifactStore):
     assert run(graph, store, distribute=publish_and_raise).state == "finished"
 
 
-def test_what_another_owner_published_before_the_lease_is_not_made_again(
-    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
-):
+def test_what_another_owner_published_before_the_lease_is_not_made_again(store, monkeypatch):
     acquire = store.leases.acquire
 
     def acquire_late(fingerprint: str):
@@ -262,7 +260,7 @@ def test_what_another_owner_published_before_the_lease_is_not_made_again(
     assert decisions(run(graph, store)) == {graph.fingerprint: "hit"}
 
 
-def test_names_that_collide_are_prefixed(store: ArtifactStore):
+def test_names_that_collide_are_prefixed(store):
     """The deepest stage keeps the plain name."""
     upstream = alone("stepping", part="upstream").result
     downstream = Stage(name="finetune", run="pipeline_stages:run_stepping", inputs={"a": upstream})
@@ -276,7 +274,7 @@ def test_names_that_collide_are_prefixed(store: ArtifactStore):
     assert any(names == {"train/loss", "stepping/train/loss", name} for name in numbered)
 
 
-def test_a_driver_that_is_gone_kills_a_trial(store: ArtifactStore):
+def test_a_driver_that_is_gone_kills_a_trial(store):
     class Orphaned(NullReporter):
         def should_stop(self) -> str:
             return KillReason("the driver is gone")
@@ -286,7 +284,7 @@ def test_a_driver_that_is_gone_kills_a_trial(store: ArtifactStore):
     assert stored_record(alone("stepping"), store).state == "killed"
 
 
-def test_store_that_cannot_be_written(store: ArtifactStore, monkeypatch: pytest.MonkeyPatch):
+def test_store_that_cannot_be_written(store, monkeypatch):
     """An error of the store is no failure of the trial."""
 
     def refuse(fingerprint: str) -> None:
@@ -299,7 +297,7 @@ def test_store_that_cannot_be_written(store: ArtifactStore, monkeypatch: pytest.
     assert stored_record(graph, store).state == "killed"
 
 
-def test_a_finished_record_is_not_overwritten_by_a_later_end(store: ArtifactStore):
+def test_a_finished_record_is_not_overwritten_by_a_later_end(store):
     """Another process finishes the trial while this one waits and is then stopped."""
     graph = total(1, 2)
 
@@ -314,7 +312,7 @@ def test_a_finished_record_is_not_overwritten_by_a_later_end(store: ArtifactStor
     assert stored_record(graph, store).state == "finished"
 
 
-def test_full_disk_leaves_no_record_but_the_reason(store: ArtifactStore, monkeypatch: pytest.MonkeyPatch):
+def test_full_disk_leaves_no_record_but_the_reason(store, monkeypatch):
     """Neither the record's failure nor a library's wrapping hides it."""
 
     def refuse(*arguments: object) -> None:

@@ -23,7 +23,7 @@ SPLITS = {"train": 60, "dev": 12, "test": 12}
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for language, words in WORDS.items():
         for offset, (split, number) in enumerate(SPLITS.items()):
@@ -59,7 +59,7 @@ def problems_of(document: dict[str, Any]) -> str:
     return str(caught.value)
 
 
-def test_a_wrong_key_value_and_consistency_are_told_together(place: Path) -> None:
+def test_a_wrong_key_value_and_consistency_are_told_together(place):
     data = {"task": files("en", "fr", target="de"), "languages": ["en", "fr", "de"]}
     base = {"model": {"preset": "tinny", "dropout": 2}, "tokenizer": {"size": 9}, "upstream": {}}
     text = problems_of(study("multi_source", data, base))
@@ -70,14 +70,14 @@ def test_a_wrong_key_value_and_consistency_are_told_together(place: Path) -> Non
     assert "upstream learns from data.text, which lacks de, en, fr" in text
 
 
-def test_the_rule_of_a_part_hides_no_rule_of_the_whole(place: Path) -> None:
+def test_the_rule_of_a_part_hides_no_rule_of_the_whole(place):
     data = {"task": files("en", "fr", target="de"), "languages": ["en", "de"]}
     text = problems_of(study("multi_source", data, {}))
     assert "the task has 2 sources and a target" in text
     assert "single_source and multi_source are both null: nothing is finetuned" in text
 
 
-def test_a_rule_about_a_refused_value_is_not_made_up(place: Path) -> None:
+def test_a_rule_about_a_refused_value_is_not_made_up(place):
     """`multi_source` counts as null where its value is no mapping; that it is missing would be wrong."""
     data = {"task": files("en", "fr", target="de"), "languages": ["en", "fr", "de"]}
     text = problems_of(study("multi_source", data, {"multi_source": 5}))
@@ -86,7 +86,7 @@ def test_a_rule_about_a_refused_value_is_not_made_up(place: Path) -> None:
     assert "both null" not in text
 
 
-def test_a_refused_value_does_not_undo_what_its_neighbours_imply(place: Path) -> None:
+def test_a_refused_value_does_not_undo_what_its_neighbours_imply(place):
     """Batches in characters have none in tokens; `independent` inherits them from `downstream.train`."""
     data = {"upstream": files("en", target="de"), "downstream": files("en", target="de")}
     train = {"batch_characters": 4000, "peak_lr": "fast"}
@@ -95,7 +95,7 @@ def test_a_refused_value_does_not_undo_what_its_neighbours_imply(place: Path) ->
     assert "batch_tokens" not in text
 
 
-def test_a_system_without_its_package_hides_nothing_else(place: Path) -> None:
+def test_a_system_without_its_package_hides_nothing_else(place):
     document = study("multi_source", {"task": files("en", target="de"), "languages": ["en", "de"]}, {})
     text = problems_of({**document, "system": "multi_source", "base": {"trian": {}}})
     assert "Did you mean 'trainables.multi_source'?" in text
@@ -114,7 +114,7 @@ def transfer(upstream: dict[str, Any], downstream: dict[str, Any]) -> dict[str, 
     )
 
 
-def test_validate_names_the_problems_of_all_files_of_all_corpora(place: Path) -> None:
+def test_validate_names_the_problems_of_all_files_of_all_corpora(place):
     upstream, downstream = files("en", target="de"), files("en", target="de")
     upstream["dev"]["target"] = "none.de"
     upstream["test"] = {"sources": "no.en", "target": "no.de"}
@@ -126,7 +126,7 @@ def test_validate_names_the_problems_of_all_files_of_all_corpora(place: Path) ->
     assert "data.downstream: train: files differ in their number of lines" in done.output
 
 
-def test_validate_tells_languages_that_are_the_other_way_round(place: Path) -> None:
+def test_validate_tells_languages_that_are_the_other_way_round(place):
     right = validated(transfer(files("en", target="de"), files("en", target="de")))
     assert right.exit_code == 0
     assert "looks like the target" not in right.output
@@ -141,9 +141,7 @@ def test_validate_tells_languages_that_are_the_other_way_round(place: Path) -> N
     assert "looks like the target" not in other.output  # another language is no swap
 
 
-def test_text_of_the_hub_needs_its_package_before_anything_starts(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_text_of_the_hub_needs_its_package_before_anything_starts(place, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     hub = {"corpus": "huggingface", "path": "x", "revision": "main", "sources": ["en"], "target": "de"}
     done = validated(transfer(hub, {**hub, "path": "y"}))

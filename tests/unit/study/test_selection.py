@@ -18,7 +18,7 @@ def proposal(number: int, value: float, state: TrialState = "finished") -> Propo
 
 
 @pytest.mark.parametrize(("direction", "best"), [("minimize", 2), ("maximize", 8)])
-def test_the_best_proposal_follows_the_direction_and_the_first_wins_a_tie(direction: str, best: int) -> None:
+def test_the_best_proposal_follows_the_direction_and_the_first_wins_a_tie(direction, best):
     objective = Objective.model_validate({"metric": "dev/loss", "direction": direction})
     proposals = [
         proposal(3, 1.0),
@@ -36,7 +36,7 @@ def test_the_best_proposal_follows_the_direction_and_the_first_wins_a_tie(direct
     assert chosen.number == best
 
 
-def test_a_killed_proposal_has_not_ended() -> None:
+def test_a_killed_proposal_has_not_ended():
     states: list[TrialState] = ["finished", "failed", "stopped", "killed"]
     assert [proposal(0, 1.0, state).has_ended for state in states] == [True, True, True, False]
     assert not replace(proposal(0, 1.0), record=None).has_ended

@@ -1,7 +1,5 @@
 """Tokenizers of masked language models, and lines that remember their words."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -35,7 +33,7 @@ for kind in ("wordpiece", "unigram", "bpe"):
 
 
 @pytest.fixture(scope="module")
-def lines() -> list[str]:
+def lines():
     conlang = ConlangConfig(corpus="conlang", task="monolingual", train=300, dev=1, test=1)
     return load_corpus(conlang)["train"].sources[0]
 

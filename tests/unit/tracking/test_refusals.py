@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -14,7 +13,7 @@ from nlgraft.tracking.mlflow_tracker import MlflowTracker
 
 
 @pytest.fixture
-def refusing(request: pytest.FixtureRequest) -> Iterator[str]:
+def refusing(request):
     """The address of a server that answers every request with one status, as MLflow's basic-auth does."""
 
     class Refusal(BaseHTTPRequestHandler):
@@ -37,9 +36,7 @@ def refusing(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("refusing", [401, 403], indirect=True)
-def test_a_user_whom_the_server_refuses_is_told_before_anything_runs(
-    refusing: str, toy: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_user_whom_the_server_refuses_is_told_before_anything_runs(refusing, toy, monkeypatch, caplog):
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ada")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "geheim")
     tracker = MlflowTracker(refusing, "demo")
@@ -53,9 +50,7 @@ def test_a_user_whom_the_server_refuses_is_told_before_anything_runs(
 
 
 @pytest.mark.parametrize("refusing", [500], indirect=True)
-def test_a_server_that_fails_stops_no_study(
-    refusing: str, toy: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_server_that_fails_stops_no_study(refusing, toy, caplog):
     tracker = MlflowTracker(refusing, "demo")
     tracker.start_study(toy.study, toy.fingerprint, toy.cells)
     assert tracker.close() == 3
