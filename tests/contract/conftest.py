@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from nlgraft.pipeline.store import ArtifactStore
 from tests.proxies import LosingProxy, listening
+
+# The toy stages must be importable.
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "pipeline"))
 
 
 @pytest.fixture(scope="session")

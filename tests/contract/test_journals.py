@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "pipeline"))
 
 from nlgraft.pipeline import record_store
 from nlgraft.pipeline.store import ArtifactStore
+from tests.processes import at_once
 from tests.store_places import files_of
 
 NUM_ENTRIES = 3
@@ -67,11 +67,7 @@ def test_several_drivers_write_one_journal(open_store):
             while not log.append(log.read().last + 1, {"driver": driver, "value": value}):
                 pass
 
-    threads = [threading.Thread(target=write, args=(driver,)) for driver in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(write, range(4))
     pages = open_store().journal("log", dict[str, int]).read()
     assert (pages.last, pages.problems) == (4 * NUM_ENTRIES, ())
     for driver in range(4):

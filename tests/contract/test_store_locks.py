@@ -21,6 +21,7 @@ from nlgraft.pipeline.fence import Fence, Superseded
 from nlgraft.pipeline.leases import Lease, Leases
 from nlgraft.pipeline.object_files import Files, ObjectFiles
 from nlgraft.pipeline.store import ArtifactStore
+from tests.processes import at_once
 from tests.store_places import files_of, publish
 
 ANY = TypeAdapter(dict[str, Any])
@@ -154,9 +155,8 @@ def test_only_one_of_many_takes_over(open_store, monkeypatch):
     """All see that the owner is silent before the first of them writes."""
     key = silent_lease(open_store())
     barrier = threading.Barrier(6, timeout=60)
-    outcomes: list[object] = []
 
-    def grab() -> None:
+    def grab(_: int) -> Lease | None:
         store = open_store()
         shift_clock(store, key, monkeypatch, by_s=1000.0)
         find = store.leases._find
@@ -168,21 +168,11 @@ def test_only_one_of_many_takes_over(open_store, monkeypatch):
             return lease
 
         monkeypatch.setattr(store.leases, "_find", find_and_wait)
-        try:
-            outcomes.append(store.leases.acquire("a" * 64))
-        except StageBusy as busy:
-            outcomes.append(busy)
+        with contextlib.suppress(StageBusy):
+            return store.leases.acquire("a" * 64)
 
-    threads = [threading.Thread(target=grab) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [type(outcome).__name__ for outcome in outcomes].count("Lease") == 1
-    assert len(outcomes) == 6
-    for outcome in outcomes:
-        if isinstance(outcome, Lease):
-            outcome.release()
+    [lease] = filter(None, at_once(grab, range(6)))
+    lease.release()
 
 
 @pytest.mark.parametrize("is_taken", [False, True])
@@ -190,19 +180,14 @@ def test_conditional_writes_have_one_winner(open_store, is_taken):
     if is_taken:
         files_of(open_store()).write("leases/x", b"before")
     barrier = threading.Barrier(6, timeout=60)
-    winners: list[bytes] = []
 
-    def write(data: bytes) -> None:
+    def has_written(data: bytes) -> bool:
         files = files_of(open_store())
         barrier.wait()
-        if files.replace("leases/x", b"before", data) if is_taken else files.create("leases/x", data):
-            winners.append(data)
+        return files.replace("leases/x", b"before", data) if is_taken else files.create("leases/x", data)
 
-    threads = [threading.Thread(target=write, args=(str(index).encode(),)) for index in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    texts = [str(index).encode() for index in range(6)]
+    winners = [text for text, has_won in zip(texts, at_once(has_written, texts), strict=True) if has_won]
     assert winners == [files_of(open_store()).read("leases/x")]
     assert not files_of(open_store()).replace("leases/x", b"before", b"late")
     assert not files_of(open_store()).create("leases/x", b"late")

@@ -24,9 +24,10 @@ from nlgraft.pipeline import artifacts, object_files
 from nlgraft.pipeline.integrity import ArtifactDamaged, FileEntry
 from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.manifest import MANIFEST
-from nlgraft.pipeline.stage import KillReason, NullReporter
+from nlgraft.pipeline.stage import KillReason, NullReporter, StageGraph
 from nlgraft.pipeline.store import ArtifactStore, Decision
-from nlgraft.pipeline.trial import execute_stage, finished_record, run_trial
+from nlgraft.pipeline.trial import TrialRecord, execute_stage, finished_record, run_trial
+from tests.processes import at_once
 from tests.store_places import files_of, publish
 
 ANY = TypeAdapter(dict[str, Any])
@@ -46,6 +47,12 @@ def damage(store: ArtifactStore, name: str, data: bytes) -> None:
         (files.root / key).write_bytes(data)
     else:
         files.write(key, data)
+
+
+def ran(graph: StageGraph, store: ArtifactStore, **options: Any) -> TrialRecord:
+    """The record of a trial that runs now."""
+    defaults = {"reporter": NullReporter(), "config": {}, "is_waiting": False}
+    return run_trial(graph, store, **defaults | options)
 
 
 def test_publish_and_fetch(open_store):
@@ -107,22 +114,13 @@ def test_second_writer_is_harmless(open_store):
 def test_many_writers_at_once(open_store):
     """Different bytes, one name: whoever wins, the artifact is one writer's alone."""
     barrier = threading.Barrier(4)
-    failures: list[Exception] = []
 
     def write(text: str) -> None:
-        try:
-            store = open_store()
-            barrier.wait()
-            publish(store, text=text)
-        except Exception as error:
-            failures.append(error)
+        store = open_store()
+        barrier.wait()
+        publish(store, text=text)
 
-    threads = [threading.Thread(target=write, args=(str(index),)) for index in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    at_once(write, "0123")
     store = open_store()
     assert store.verify(number(1)).decision is Decision.HIT
     assert (store.fetch(number(1)) / "deep" / "number.txt").read_text() in "0123"
@@ -205,7 +203,7 @@ def test_finished_and_accounts(open_store):
     store = open_store()
     for value in (1, 2):
         publish(store, value)
-    run_trial(alone("ranked"), store, reporter=NullReporter(), config={}, is_waiting=False)
+    ran(alone("ranked"), store)
     fingerprints = [number(value).fingerprint for value in (1, 2, 3)] + [alone("ranked").fingerprint]
     assert store.finished(fingerprints) == {fingerprints[0], fingerprints[1], fingerprints[3]}
     assert store.finished([]) == set()
@@ -217,28 +215,20 @@ def test_finished_and_accounts(open_store):
 def test_trial_on_two_hosts(open_store):
     """The second host reads what the first computed, also as an input of something new."""
     first = open_store()
-    record = run_trial(
-        total_of_written(first, 1, 2), first, reporter=NullReporter(), config={}, is_waiting=False
-    )
+    record = ran(total(1, 2), first)
     second = open_store()
     assert finished_record(total(1, 2), second) == record
-    assert run_trial(total(1, 2), second, reporter=NullReporter(), config={}, is_waiting=False) == record
-    other = run_trial(total(1, 5), second, reporter=NullReporter(), config={}, is_waiting=False)
+    assert ran(total(1, 2), second) == record
+    other = ran(total(1, 5), second)
     assert other.metrics == {"test/total": 6.0}
     assert [stage["decision"] for stage in other.stages].count("hit") == 1
 
 
-def total_of_written(store: ArtifactStore, *values: int):
-    graph = total(*values)
-    run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=False)
-    return graph
-
-
 def test_trial_repairs_a_damaged_input(open_store):
     """Same length, other bytes: on a remote store only fetching it finds out."""
-    total_of_written(open_store(), 1, 2)
+    ran(total(1, 2), open_store())
     damage(open_store(), "number.txt", b"9")
-    record = run_trial(total(1, 3), open_store(), reporter=NullReporter(), config={}, is_waiting=False)
+    record = ran(total(1, 3), open_store())
     assert record.metrics == {"test/total": 4.0}
     assert (open_store().fetch(number(1)) / "number.txt").read_text() == "1"
 
@@ -282,7 +272,6 @@ def test_checkpoint_cut_off_while_uploading(open_store):
 def test_a_trial_that_finishes_while_another_end_of_it_is_written_stays_finished(open_store, monkeypatch):
     """Killed while it waits for another process, which is quicker than the write of that."""
     graph, store, other = total(1, 2), open_store(), open_store()
-    options = {"config": {}, "is_waiting": True}
     leases = [other.leases.acquire(graph.fingerprint)]
     files = files_of(store)
 
@@ -294,21 +283,20 @@ def test_a_trial_that_finishes_while_another_end_of_it_is_written_stays_finished
         def write_late(key: str, *arguments: Any) -> Any:
             if key.startswith("records/trials/") and leases:
                 leases.pop().release()
-                run_trial(graph, other, reporter=NullReporter(), **options)
+                ran(graph, other)
             return write(key, *arguments)
 
         return write_late
 
     for name in ("write", "create", "replace"):
         monkeypatch.setattr(files, name, after_the_other(getattr(files, name)))
-    assert run_trial(graph, store, reporter=Kills(), **options).state == "killed"
+    assert ran(graph, store, reporter=Kills(), is_waiting=True).state == "killed"
     assert finished_record(graph, open_store()) is not None
 
 
 def test_a_full_disk_of_one_host_is_named_and_ends_no_trial(open_store, tmp_path, monkeypatch):
     """Where artifacts are fetched to, and where they are written; another host goes on."""
-    graph, options = total(1, 2), {"reporter": NullReporter(), "config": {}, "is_waiting": False}
-    store = open_store()
+    graph, store = total(1, 2), open_store()
     if isinstance(files_of(store), LocalFiles):
         pytest.skip("its disk is that of the store")
     for stage in graph.stages[:2]:
@@ -329,13 +317,13 @@ def test_a_full_disk_of_one_host_is_named_and_ends_no_trial(open_store, tmp_path
         with monkeypatch.context() as patching:
             patching.setattr(Path, name, fault)
             with pytest.raises(HostFault) as raised:
-                run_trial(graph, store, **options)
+                ran(graph, store)
         assert f"host {socket.gethostname()}" in str(raised.value)
         assert str(tmp_path) in str(raised.value)
         assert "s3://" not in str(raised.value)
         assert "No space left" in str(raised.value)
         assert open_store().records.read("trials", graph.fingerprint, ANY) is None
-    assert run_trial(graph, open_store(), **options).state == "finished"
+    assert ran(graph, open_store()).state == "finished"
 
 
 def test_records(open_store, caplog):

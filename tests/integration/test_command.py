@@ -7,8 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ import pytest
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TRIAL_RECORD, TrialRecord
 from tests.commands import write_study
-from tests.processes import patient
+from tests.processes import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -97,13 +95,6 @@ def records(place: Path) -> list[TrialRecord]:
     return [*ArtifactStore.open(str(place / "store")).records.list("trials", TRIAL_RECORD).values()]
 
 
-def until(is_met: Callable[[], bool], seconds: float) -> None:
-    end_s = time.monotonic() + patient(seconds)
-    while not is_met():
-        assert time.monotonic() < end_s
-        time.sleep(0.1)
-
-
 def test_a_study_of_a_script_goes_on_after_ctrl_c_and_after_a_kill(place):
     study = document(place)
     study["factors"] = {"rate": {"target": "settings.rate", "levels": [0.0, 0.3], "baseline": 0.0}}
@@ -111,11 +102,11 @@ def test_a_study_of_a_script_goes_on_after_ctrl_c_and_after_a_kill(place):
     for signum in (signal.SIGINT, signal.SIGKILL):
         before, run = len(notes(place, "begun")), start(place)
         # Two run at once, so when a third begins the result of another is stored.
-        until(lambda before=before: len(notes(place, "begun")) >= before + 3, 300)  # type: ignore[misc]
+        wait_until(lambda before=before: len(notes(place, "begun")) >= before + 3, 300)  # type: ignore[misc]
         os.kill(run.pid, signum)
         run.communicate()
         assert run.returncode != 0
-        until(lambda: not any(Path(f"/proc/{pid}").exists() for *_, pid in notes(place, "begun")), 60)
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for *_, pid in notes(place, "begun")), 60)
     finished = [record.fingerprint for record in records(place) if record.state == "finished"]
     num_begun, run = len(notes(place, "begun")), start(place)
     shown, _ = run.communicate()

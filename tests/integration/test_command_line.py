@@ -15,7 +15,7 @@ import pytest
 
 from nlgraft.execution import sweep
 from tests.commands import json_of, nlgraft, write_study
-from tests.processes import descendants, listening, patient
+from tests.processes import descendants, listening, patient, wait_until
 
 
 @pytest.fixture
@@ -72,14 +72,14 @@ def dev_means(out: str) -> list[float]:
 
 
 def wait_for(path: Path, word: str, timeout_s: float = 90) -> list[str]:
-    end_s = time.monotonic() + patient(timeout_s)
-    while time.monotonic() < end_s:
+    """Wait for lines of a file that begin with a word."""
+
+    def matching() -> list[str]:
         lines = path.read_text().splitlines() if path.exists() else []
-        matching = [line for line in lines if line.startswith(word)]
-        if matching:
-            return matching
-        time.sleep(0.1)
-    raise AssertionError(f"{path} never said {word!r}")
+        return [line for line in lines if line.startswith(word)]
+
+    wait_until(matching, timeout_s, pause_s=0.1)
+    return matching()
 
 
 @pytest.mark.usefixtures("ray_cluster")
@@ -195,11 +195,11 @@ def test_an_edited_study_reuses_nothing_and_put_back_reuses_all(toy_document, tm
 
 def test_a_signal_while_ray_starts_ends_the_driver_without_a_dump(study_file, tmp_path):
     driver = start("run", study_file)
-    end_s = time.monotonic() + patient(90)
-    while not any("gcs_server" in command for command in descendants(driver.pid).values()):
-        assert driver.poll() is None, driver.stderr.read()
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
+    wait_until(
+        lambda: any("gcs_server" in command for command in descendants(driver.pid).values()),
+        90,
+        process=driver,
+    )
     os.kill(driver.pid, signal.SIGHUP)  # its terminal is closed
     _, err = driver.communicate(timeout=patient(60))
     assert driver.returncode == 129, err

@@ -11,13 +11,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.processes import patient
+from tests.processes import patient, wait_until
 from tests.servers import first_answer, free_port
 
 ROOT = Path(__file__).parents[2]
@@ -108,9 +107,7 @@ def test_a_study_is_submitted_joined_stopped_and_resumed_from_the_submitter_s_ma
     assert refused.returncode == 4
     assert f"job {job_id} runs this study already, by another command" in refused.stderr
 
-    end_s = time.monotonic() + patient(180)
-    while "2 trials planned" not in nlgraft("logs").stdout:
-        assert time.monotonic() < end_s
+    wait_until(lambda: "2 trials planned" in nlgraft("logs").stdout, 180)
     shown = nlgraft("status", "--storage", str(tmp_path / "store"), "--json")
     assert json.loads(shown.stdout)["job"]["state"] == "RUNNING"
     stopped = nlgraft("stop")
@@ -229,11 +226,7 @@ def test_the_commands_of_the_cluster_page_run_in_their_order(reader, clone):
     (clone / "hold").touch()  # the study trains until it is stopped
     job_id = reader.type(submit).split()[0]
     logs = reader.start(follow, "logs")
-    end_s = time.monotonic() + patient(180)
-    while "2 trials planned" not in reader.output("logs"):
-        assert logs.poll() is None, reader.output("logs")
-        assert time.monotonic() < end_s, reader.output("logs")
-        time.sleep(0.5)
+    wait_until(lambda: "2 trials planned" in reader.output("logs"), 180, process=logs)
     assert "RUNNING" in reader.type(status)
     assert f"{job_id}: STOPPED" in reader.type(stop)
     assert logs.wait(patient(60)) == 0, "what follows a job ends with it"

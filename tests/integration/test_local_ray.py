@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -19,7 +18,7 @@ import ray
 from nlgraft.basics.errors import ClusterError
 from nlgraft.execution import cluster
 from nlgraft.execution.cluster import LocalRay
-from tests.processes import descendants, listening, patient
+from tests.processes import descendants, listening, wait_until
 
 DEFAULT_PORTS = {6379, 8265, 10001, 52365}
 """Of the GCS, the dashboard, the client server and the agent that a head needs to accept jobs."""
@@ -71,10 +70,7 @@ def test_a_local_ray_has_the_environment_of_a_driver_that_uv_runs_and_ends_with_
         started = [*descendants(int(pid))]
         os.kill(int(pid), signal.SIGKILL)
     assert len(started) > 2
-    end_s = time.monotonic() + patient(60)
-    while any(Path(f"/proc/{process}").exists() for process in started):
-        assert time.monotonic() < end_s
-        time.sleep(0.2)
+    wait_until(lambda: not any(Path(f"/proc/{process}").exists() for process in started))
 
 
 @pytest.mark.parametrize(("load", "num_starts"), [(0.0, 3), (8.0, 7), (1000.0, 12)])

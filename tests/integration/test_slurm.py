@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.hosts import ROOT, joined_hosts
-from tests.processes import patient
+from tests.processes import patient, wait_until
 
 BIN = Path(sys.executable).parent
 
@@ -163,11 +162,7 @@ def test_a_driver_ends_in_order_before_its_job_and_is_requeued_unless_it_had_fin
     job = submit(job_id, [SimpleNamespace(name="here", command=list)], tmp_path, cwd=directory)
     study = [str(directory / "study.yaml"), f"storage.path={directory}/store"]
     begun = f"began -m nlgraft run --wait-timeout 48h {' '.join(study)}"
-    end_s = time.monotonic() + patient(30)
-    while begun not in (directory / "output").read_text().splitlines():
-        assert job.poll() is None, (directory / "output").read_text()
-        assert time.monotonic() < end_s, (directory / "output").read_text()
-        time.sleep(0.1)
+    wait_until(lambda: begun in (directory / "output").read_text().splitlines(), 30, process=job)
     job.send_signal(signal.SIGUSR1)
     assert job.wait(patient(30)) == (1 if status else 0)
     assert (directory / "output").read_text().splitlines()[-1] == "ended in order"
@@ -212,11 +207,7 @@ def test_a_preempted_job_goes_on_when_it_is_requeued(hosts, tmp_path, is_told):
     """Slurm tells the script alone, or where it is not set up so, sends SIGTERM to all of the job's steps."""
     host, directory = hosts[0], tmp_path / "11"
     job = submit(11, [host], tmp_path, steps=20, pause_s=1)
-    end_s = time.monotonic() + patient(200)
-    while not list(directory.glob("store/checkpoints/**/state.json")):
-        assert job.poll() is None, (directory / "output").read_text()
-        assert time.monotonic() < end_s, (directory / "output").read_text()
-        time.sleep(0.5)
+    wait_until(lambda: list(directory.glob("store/checkpoints/**/state.json")), 200, process=job)
     if is_told:
         job.send_signal(signal.SIGUSR1)
     else:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,23 +34,22 @@ from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Resources
 from nlgraft.study.public import Study
 from tests.commands import json_of, write_study
-from tests.processes import descendants, patient
+from tests.integration.test_command_line import wait_for
+from tests.processes import descendants, patient, wait_until
 
 
 @pytest.fixture(autouse=True)
 def no_place_is_kept(ray_cluster):
     """However a sweep ends, its placement groups are released and its board is gone."""
     yield
-    end_s = time.monotonic() + patient(30)
-    while any(command.startswith("ray::SweepBoard") for command in descendants(os.getpid()).values()):
-        assert time.monotonic() < end_s, "each takes a hundredth of a CPU"
-        time.sleep(0.5)
-    while any(group["state"] != "REMOVED" for group in placement_group_table().values()):
-        assert time.monotonic() < end_s, placement_group_table()
-        time.sleep(0.5)
-    while ray.available_resources().get("CPU") != ray.cluster_resources()["CPU"]:
-        assert time.monotonic() < end_s, ray.available_resources()
-        time.sleep(0.5)
+
+    def is_free() -> bool:
+        boards = [name for name in descendants(os.getpid()).values() if name.startswith("ray::SweepBoard")]
+        is_placed = any(group["state"] != "REMOVED" for group in placement_group_table().values())
+        has_all = ray.available_resources().get("CPU") == ray.cluster_resources()["CPU"]
+        return not boards and not is_placed and has_all
+
+    wait_until(is_free, timeout_s=30, pause_s=0.5)
 
 
 class Sweep:
@@ -193,15 +193,9 @@ def test_a_lost_worker_resumes_at_its_last_checkpoint(toy_document, tmp_path):
     toy_document["base"] |= {"steps": 40, "pause_s": 0.3}  # still training when a busy machine kills it
 
     def kill_when_training() -> None:
-        log = tmp_path / "log"
-        for _ in range(600):
-            lines = log.read_text().splitlines() if log.exists() else []
-            training = [line for line in lines if line.startswith("training")]
-            if training:
-                time.sleep(1.2)
-                os.kill(int(training[0].split()[2]), signal.SIGKILL)
-                return
-            time.sleep(0.1)
+        [training] = wait_for(tmp_path / "log", "training")
+        time.sleep(1.2)
+        os.kill(int(training.split()[2]), signal.SIGKILL)
 
     killer = threading.Thread(target=kill_when_training)
     killer.start()
@@ -215,23 +209,17 @@ def test_a_lost_worker_resumes_at_its_last_checkpoint(toy_document, tmp_path):
 def test_a_worker_that_is_told_to_end_saves_and_its_trial_goes_on_elsewhere(toy_document, tmp_path):
     toy_document |= {"factors": {}, "seeds": [1], "resources": {"max_failures": 0}}
     undisturbed = api.run_one(Study.from_dict(toy_document), "baseline", None, NullReporter())
-    hold, is_signalled = tmp_path / "hold", False
+    hold = tmp_path / "hold"
     toy_document |= {"name": "signalled", "storage": {"path": str(tmp_path / "other")}}
     toy_document["base"] |= {"hold": str(hold), "log": str(tmp_path / "log_of_signalled")}
     hold.touch()
 
     def signal_and_wait() -> None:
-        nonlocal is_signalled
-        lines: list[list[str]] = []
-        end_s = time.monotonic() + patient(120)
-        while len(lines) < 2 and time.monotonic() < end_s:
-            if (tmp_path / "log_of_signalled").exists():
-                log = (tmp_path / "log_of_signalled").read_text().splitlines()
-                lines = [line.split() for line in log if line.startswith("training")]
-            if lines and not is_signalled:
-                is_signalled = True
-                os.kill(int(lines[0][2]), signal.SIGTERM)
-            time.sleep(0.1)
+        log = tmp_path / "log_of_signalled"
+        [first] = wait_for(log, "training")
+        os.kill(int(first.split()[2]), signal.SIGTERM)
+        with suppress(AssertionError):
+            wait_until(lambda: log.read_text().count("training") == 2, 120)
         hold.unlink()
 
     thread = threading.Thread(target=signal_and_wait)
@@ -267,10 +255,8 @@ def test_a_trial_that_cannot_reach_its_driver_is_killed_and_not_failed(toy_docum
     ray.get(board.request_stop.remote("batch-1", KillReason("the sweep ends")))
     assert isinstance(reporter.should_stop(), KillReason), "the kind of a request survives the board"
     ray.kill(board)
-    end_s = time.monotonic() + patient(60)
     # ray.kill returns before the process has ended, which answers as before until then.
-    while "lost contact with the driver" not in (reason := str(reporter.should_stop())):
-        assert time.monotonic() < end_s, reason
+    wait_until(lambda: "lost contact with the driver" in str(reporter.should_stop()))
     assert isinstance(reporter.should_stop(), KillReason)
 
 

@@ -10,7 +10,7 @@ import pytest
 from nlgraft import Study, api
 from tests.commands import json_of, write_study
 from tests.integration.test_command_line import start, wait_for
-from tests.processes import patient
+from tests.processes import patient, wait_until
 
 
 @pytest.mark.usefixtures("ray_cluster")
@@ -36,10 +36,7 @@ def test_the_older_attempt_writes_nothing_when_it_wakes(toy_document, tmp_path, 
         os.utime(lock, (time.time() - 75, time.time() - 75))
     token = json.loads(lock.read_text())["token"]
     newer = api.launch(Study.from_yaml(study_file), wait=False)
-    end_s = time.monotonic() + patient(60)
-    while json.loads(lock.read_text())["token"] == token:
-        assert time.monotonic() < end_s
-        time.sleep(0.1)
+    wait_until(lambda: json.loads(lock.read_text())["token"] != token)
     hold.unlink()  # the workers of both go on; those of the older one can publish nothing
     result = newer.result(timeout_s=patient(240)).to_json()
     verified = json_of("verify", study_file, "--json")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +30,7 @@ from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system_import import load_system
+from tests.processes import at_once
 
 
 def sweep_here(run: Run, grant: Callable[[], Mapping[str, int]], note: Callable[[], str]) -> SweepOutcome:
@@ -264,16 +264,11 @@ def test_drivers_that_propose_at_once_get_different_levels(tmp_path):
 
         append(store, "s", step)
 
-    threads = [threading.Thread(target=enter, args=(f"c{index}",)) for index in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    names = [f"c{index}" for index in range(12)]
+    at_once(enter, names)
     proposals = read_streams(store)["s"].proposals
     assert sorted(proposals) == list(range(1, 13))
-    assert {proposal.entered.config for proposal in proposals.values()} == {
-        f"c{index}" for index in range(12)
-    }
+    assert {proposal.entered.config for proposal in proposals.values()} == {*names}
 
 
 def test_a_lost_record_counts_as_a_proposal(study, tmp_path):

@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_cell
 from tests.commands import write_study
-from tests.processes import patient
+from tests.processes import patient, wait_until
 from trainables.command import guard
 from trainables.command.stages import LOG
 
@@ -350,13 +349,6 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def until(is_met: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + patient(60)
-    while not is_met():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def pids_in(path: Path) -> list[int]:
     return [int(line) for line in path.read_text().split()] if path.exists() else []
 
@@ -402,7 +394,7 @@ def test_a_limit_and_an_end_take_all_processes_with_them(code, store, end, limit
     with pytest.raises(TrialFailed, match=words):
         ran(graph_of(study), store)
     assert pids_in(pids)
-    until(lambda: not any(is_alive(pid) for pid in pids_in(pids)))
+    wait_until(lambda: not any(is_alive(pid) for pid in pids_in(pids)))
 
 
 def test_ctrl_c_ends_the_command_of_a_trial(code):
@@ -416,7 +408,7 @@ def test_ctrl_c_ends_the_command_of_a_trial(code):
         start_new_session=True,
         preexec_fn=HEARS_SIGINT,
     )
-    until(lambda: len(pids_in(pids)) == 3)
+    wait_until(lambda: len(pids_in(pids)) == 3)
     process.send_signal(signal.SIGINT)
     _, shown = process.communicate(timeout=patient(60))
     assert process.returncode != 0
@@ -437,7 +429,7 @@ def test_whoever_waits_for_a_command_takes_it_along(tmp_path, signum):
     process = subprocess.Popen(
         [sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.DEVNULL, preexec_fn=HEARS_SIGINT
     )
-    until(lambda: len(pids_in(pids)) == 3)
+    wait_until(lambda: len(pids_in(pids)) == 3)
     os.kill(process.pid, signum)
     process.wait(patient(60))
-    until(lambda: not any(is_alive(pid) for pid in pids_in(pids)))
+    wait_until(lambda: not any(is_alive(pid) for pid in pids_in(pids)))
