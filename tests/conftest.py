@@ -1,7 +1,5 @@
 """Where the tests find the toy system and the real text."""
 
-from __future__ import annotations
-
 import gc
 import gzip
 import importlib.util
@@ -12,7 +10,6 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import hypothesis
 import pytest
@@ -52,25 +49,25 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 gc.disable()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """They begin first: nothing else takes as long in one process."""
     items.sort(key=lambda item: item.nodeid.partition("::")[0] not in RAY_FILES)
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+def pytest_xdist_make_scheduler(config, log):
     """As `--dist loadfile`, but for what shares a Ray."""
     from xdist.scheduler import LoadFileScheduling
 
     class RayTogether(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
+        def _split_scope(self, nodeid):
             file = super()._split_scope(nodeid)
             return "Ray" if file in RAY_FILES else file
 
     return RayTogether(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish():
     gc.freeze()
     gc.enable()
 

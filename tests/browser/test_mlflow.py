@@ -1,10 +1,7 @@
 """MLflow's own pages in a browser: what a person sees of a study first."""
 
-from __future__ import annotations
-
 import io
 import re
-from pathlib import Path
 
 import pytest
 
@@ -34,7 +31,7 @@ def experiment(toy_document, tmp_path):
         yield f"{address}/#/experiments/1/runs"
 
 
-def text_of(page: str, profile: Path) -> str:
+def text_of(page, profile):
     """Open a page in headless Chromium and return its text."""
     document = browse(page, profile, "--window-size=1600,900")
     return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", document))

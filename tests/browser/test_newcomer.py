@@ -1,7 +1,5 @@
 """A newcomer: a fresh clone, own text the commands of the pages, the report in a browser."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import re
@@ -37,7 +35,7 @@ def newcomer(tmp_path_factory):
 class Newcomer:
     """Someone with a clone, an environment, and text in a folder of their own."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home):
         self.clone = home / "nlgraft"
         self.project = home / "my project"
         (self.project / "text").mkdir(parents=True)
@@ -50,7 +48,7 @@ class Newcomer:
             study = re.sub(rf"(?<![\w/-]){re.escape(name)}(?![\w.])", f"text/{name}", study)
         (self.project / "law.yaml").write_text(study, "utf-8")
 
-    def write_text(self, names: set[str]) -> None:
+    def write_text(self, names):
         corpora = {
             stem: load_corpus(ConlangConfig(corpus="conlang", domain=domain, train=400, dev=20, test=20))
             for stem, domain in (("wiki", "a"), ("law", "b"))
@@ -64,7 +62,7 @@ class Newcomer:
             path = self.project / "text" / name
             path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
 
-    def types(self, *command: str) -> subprocess.CompletedProcess[str]:
+    def types(self, *command):
         """Run a command of the documentation in the project's folder, with the clone's code."""
         done = subprocess.run(
             [sys.executable, *(() if command[0] == "-c" else ("-m",)), *command],
@@ -78,7 +76,7 @@ class Newcomer:
         return done
 
 
-def commands_of_docs() -> list[list[str]]:
+def commands_of_docs():
     """Every command of the pages in docs/ that names a study."""
     texts = [path.read_text("utf-8") for path in sorted(ROOT.glob("docs/*.md"))]
     lines = [line for text in texts for line in text.splitlines() if line.startswith("nlgraft ")]

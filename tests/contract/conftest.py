@@ -1,7 +1,5 @@
 """Every kind of store: a directory, an S3-compatible server, one whose answers get lost."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -26,15 +24,15 @@ def open_store(request, tmp_path):
     """Opens one place, each time as from another host: with a cache of its own."""
     num_opened = 0
 
-    def new_cache() -> Path:
+    def new_cache():
         nonlocal num_opened
         num_opened += 1
         return tmp_path / f"cache{num_opened}"
 
-    def open_local(**options) -> ArtifactStore:
+    def open_local(**options):
         return ArtifactStore.open(tmp_path / "store", **options)
 
-    def open_s3(**options) -> ArtifactStore:
+    def open_s3(**options):
         return ArtifactStore.open(uri, cache=new_cache(), **options)
 
     if request.param == "local":

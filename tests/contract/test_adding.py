@@ -11,7 +11,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -124,7 +123,7 @@ SYSTEM = Addition("a system", {})
 ADDITIONS = (MERGE, METRIC, SCHEDULE, CORPUS, SYSTEM)
 
 
-def table() -> dict[str, list[str]]:
+def table():
     """ARCHITECTURE's rows, with the files and folders that each names."""
     text = (ROOT / "ARCHITECTURE.md").read_text("utf-8")
     section = text.partition("## To add X, edit Y")[2].partition("\n## ")[0]
@@ -132,7 +131,7 @@ def table() -> dict[str, list[str]]:
     return {what: re.findall(r"`([\w./-]+)`", where) for what, where in rows}
 
 
-def edit(root: Path, addition: Addition) -> None:
+def edit(root, addition):
     for file, changes in addition.edits.items():
         path = root / file
         text = path.read_text("utf-8")
@@ -144,7 +143,7 @@ def edit(root: Path, addition: Addition) -> None:
         path.write_text(text, "utf-8")
 
 
-def add_system(root: Path) -> None:
+def add_system(root):
     """Follow trainables/README.md, whose steps give the minimal example."""
     folder = root / "trainables" / "added"
     folder.mkdir()
@@ -167,7 +166,7 @@ def house(tmp_path_factory):
     return root
 
 
-def run_in(house: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_in(house, *arguments):
     """Run Python on the copy."""
     environment = {**os.environ, "PYTHONPATH": f"{house / 'platform'}:{house}"}
     command = [sys.executable, *arguments]
@@ -181,7 +180,7 @@ _TINY = {
 _TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
 
 
-def study_of_the_system() -> dict[str, Any]:
+def study_of_the_system():
     """A study of the new system, on the new corpus, with the new schedule and metric, and mistakes in it."""
     study = {
         "schema_version": 1,
@@ -219,7 +218,7 @@ def study_of_the_system() -> dict[str, Any]:
     return {"study": study, "mistakes": mistakes}
 
 
-def study_of_the_merge() -> dict[str, Any]:
+def study_of_the_merge():
     """A study of fusion whose trials merge by the new strategy and by the sum, and mistakes in it."""
     corpus = {"corpus": "conlang", "train": 60, "dev": 6, "test": 4}
     prlm = {"kind": "bert", "model": {"d_model": 16, "num_heads": 2, "ffn_dim": 32, "num_layers": 1}}

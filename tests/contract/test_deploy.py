@@ -1,7 +1,5 @@
 """The files of deploy/ against the schemas and tools of those who read them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -9,9 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
@@ -25,16 +21,16 @@ DEPLOY = ROOT / "deploy"
 JOBS = ["rayjob.yaml", "rayjob-existing-cluster.yaml"]
 
 
-def load(name: str) -> dict[str, Any]:
+def load(name):
     return YAML(typ="safe").load(DEPLOY / name)
 
 
-def schema(name: str) -> jsonschema.Draft7Validator:
+def schema(name):
     text = (Path(__file__).parent / "schemas" / f"{name}.json").read_text()
     return jsonschema.Draft7Validator(json.loads(text))
 
 
-def nested(document: Any, *place: Any) -> Iterator[tuple[Any, ...]]:
+def nested(document, *place):
     """Places of all keys of a document."""
     items = document.items() if isinstance(document, dict) else enumerate(document)
     for key, value in items:
@@ -88,7 +84,7 @@ def test_a_ray_job_runs_a_study_of_the_image_on_a_store_for_all_nodes(name):
     assert study.storage.path.startswith("s3://")
 
 
-def containers() -> list[dict[str, Any]]:
+def containers():
     cluster = load("rayjob.yaml")["spec"]["rayClusterSpec"]
     groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
     return [group["template"]["spec"]["containers"][0] for group in groups]

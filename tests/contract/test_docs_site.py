@@ -34,7 +34,7 @@ def site(tmp_path_factory):
     return folder
 
 
-def pages() -> list[str]:
+def pages():
     """Every page of the navigation."""
     paths: list[str] = []
     waiting = list(CONFIG["nav"])

@@ -1,7 +1,5 @@
 """docs/faults.md: every row names tests that exist, and those that are said to verify do."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -13,7 +11,7 @@ ROWS = re.findall(
 )
 
 
-def source_of(file: str, test: str) -> str:
+def source_of(file, test):
     match = re.search(
         rf"^def {test}\(.*?(?=^def |^@|\Z)", (TESTS / file).read_text("utf-8"), re.MULTILINE | re.DOTALL
     )

@@ -4,8 +4,6 @@ The GPU is one in name (`tests.simulated_gpu`) or, with NLGRAFT_TEST_DEVICE=gpu 
 machine, whose kernels sum in another order: there losses alone are compared, to 1e-3.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -28,7 +26,7 @@ IN_BF16 = {"trainables.prlm_fusion/gate"}
 IS_REAL = os.environ.get("NLGRAFT_TEST_DEVICE") == "gpu"
 
 
-def device() -> str:
+def device():
     """The device to compare with the CPU."""
     if not IS_REAL:
         return simulated_gpu.DEVICE
@@ -37,12 +35,12 @@ def device() -> str:
     return f"{accelerator}:0"
 
 
-def trials(place: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def trials(place, *arguments):
     command = [sys.executable, "-m", "tests.gpu_trials", place, *arguments]
     return subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
 
 
-def assert_equal_on_both(arms: list[str]) -> None:
+def assert_equal_on_both(arms):
     finished = trials(device(), "", *arms)
     assert finished.returncode == 0, finished.stderr[-3000:]
     results = [json.loads(line) for line in finished.stdout.splitlines() if line.startswith('{"cpu"')]

@@ -125,7 +125,7 @@ def test_nothing_in_the_store_is_unpickled():
         assert not re.search(r"\bpickle\b|torch\.load\b", path.read_text()), path
 
 
-def run_tool(*command: str, cwd: Path = ROOT) -> str:
+def run_tool(*command, cwd=ROOT):
     """Run a tool of the test environment and return its complaints; empty if there are none."""
     tool = str(Path(sys.executable).with_name(command[0]))
     path = f"{cwd / 'platform'}:{cwd}"

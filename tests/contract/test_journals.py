@@ -1,7 +1,5 @@
 """Journals over every kind of store, see `conftest.py`."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -11,7 +9,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "pipeline"))
 
 
 from nlgraft.pipeline import record_store
-from nlgraft.pipeline.store import ArtifactStore
 from tests.processes import at_once
 from tests.store_places import files_of
 
@@ -24,7 +21,7 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(record_store, "BLOCK", 4)
 
 
-def fill(store: ArtifactStore, last: int) -> None:
+def fill(store, last):
     for place in range(1, last + 1):
         assert store.journal("log", dict[str, int]).append(place, {"value": 10 * place})
 
@@ -61,7 +58,7 @@ def test_damaged_missing_and_foreign_files_of_a_journal_are_named(open_store):
 
 @pytest.mark.usefixtures("small_blocks")
 def test_several_drivers_write_one_journal(open_store):
-    def write(driver: int) -> None:
+    def write(driver):
         log = open_store().journal("log", dict[str, int])
         for value in range(NUM_ENTRIES):
             while not log.append(log.read().last + 1, {"driver": driver, "value": value}):

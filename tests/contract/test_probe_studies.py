@@ -55,7 +55,7 @@ PROBES: list[tuple[str, str, str, list[Any], str, dict[str, Any]]] = [
 ]
 
 
-def _study(system: str, arm: str, target: str, levels: list[Any], model: dict[str, Any]) -> dict[str, Any]:
+def _study(system, arm, target, levels, model):
     values = dict(arms_of(f"trainables.{system}")[arm])
     data = values.pop("data")
     metric = {"vocabulary_transfer": "accuracy", "llm_vocabulary": "bits_per_byte"}.get(system, "bleu")

@@ -7,7 +7,6 @@ import functools
 import importlib.util
 import os
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
@@ -21,7 +20,6 @@ from nlgraft.study.public import Study
 from nlgraft.study.reading import documents
 from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system_import import load_system
-from nlgraft.text.corpus_config import ConlangConfig
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted(ROOT.glob("search_spaces/command/*.yaml"))
@@ -34,7 +32,7 @@ CHECKPOINT = Path(_MINILM.origin).parent / "model" if _MINILM and _MINILM.origin
 
 
 @functools.cache
-def _read(path: Path, *overrides: str) -> Study:
+def _read(path, *overrides):
     environ = {"NLGRAFT_DATA": str(DATA), "NLGRAFT_CHECKPOINT": str(CHECKPOINT)}
     return Study.from_yaml(path, overrides=overrides, environ=environ)
 
@@ -45,7 +43,7 @@ def _each_file_and_text_once():
     generate = kind_checks.generate
 
     @functools.cache
-    def beginning(config: ConlangConfig, split: str) -> dict[str, list[str]]:
+    def beginning(config, split):
         return generate(config.model_copy(update={"train": min(config.train, NUM_LINES)}), split)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -56,14 +54,14 @@ def _each_file_and_text_once():
         yield
 
 
-def _skip_without_its_files(path: Path) -> None:
+def _skip_without_its_files(path):
     text = path.read_text()
     for name, directory in {"NLGRAFT_DATA": DATA, "NLGRAFT_CHECKPOINT": CHECKPOINT}.items():
         if f"${{env:{name}}}" in text and not directory.is_dir():
             pytest.skip(f"its files are missing: set {name} (looked at {directory})")
 
 
-def _foreign_sizes(model: Any) -> dict[str, int]:
+def _foreign_sizes(model):
     """Sizes of a model, except its depth, that differ from its preset; tiny models may set their own."""
     if not isinstance(model, ArchitectureConfig) or model.preset == "tiny":
         return {}
@@ -149,7 +147,7 @@ def test_studies_of_prlm_fusion_pretrain_for_every_seed():
             assert pretraining["is_per_seed"], f"{study.name}, {cell.label}"
 
 
-def _at_paper(name: str) -> list[dict[str, Any]]:
+def _at_paper(name):
     """The resolved configs of a study's cells at @paper."""
     study = _read(ROOT / "search_spaces" / "embedding_transfer" / f"{name}.yaml", "@paper")
     return [resolve_config(study, cell).model_dump(mode="json") for cell in cells(study)]

@@ -19,8 +19,7 @@ from pydantic import TypeAdapter
 from nlgraft.basics.errors import StageBusy, StudyLockedError
 from nlgraft.pipeline.fence import Fence, Superseded
 from nlgraft.pipeline.leases import Lease, Leases
-from nlgraft.pipeline.object_files import Files, ObjectFiles
-from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.object_files import ObjectFiles
 from tests.processes import at_once
 from tests.store_places import files_of, publish
 
@@ -48,7 +47,7 @@ def test_study_lock(open_store):
     second.leases.lock_study("abc").release()
 
 
-def silent_lease(store: ArtifactStore) -> str:
+def silent_lease(store):
     """A lease of an owner on another host that no longer renews it."""
     with store.leases.acquire("a" * 64) as lease:
         data = json.loads(files_of(store).read(lease.key) or b"")
@@ -56,14 +55,14 @@ def silent_lease(store: ArtifactStore) -> str:
     return lease.key
 
 
-def shift_clock(store: ArtifactStore, key: str, monkeypatch: pytest.MonkeyPatch, *, by_s: float) -> None:
+def shift_clock(store, key, monkeypatch, *, by_s):
     """Let the store's clock say that a key was written some time ago."""
     written_at = files_of(store).modified_at(key)
     assert written_at is not None
     monkeypatch.setattr(store.leases._clock, "now", lambda: written_at + by_s)
 
 
-def stored(store: ArtifactStore) -> dict[str, bytes | None]:
+def stored(store):
     """Everything that a store holds for others than the process that wrote it."""
     files = files_of(store)
     return {key: files.read(key) for key in files.sizes("") if not key.startswith("tmp/")}
@@ -114,7 +113,7 @@ def test_a_write_that_slept_after_its_look_at_the_lock_replaces_nothing_newer(
     look = Fence.is_held
     taken: list[Lease] = []
 
-    def sleep_after(fence: Fence, files: Files) -> bool:
+    def sleep_after(fence, files):
         is_held = look(fence, files)
         monkeypatch.setattr(Fence, "is_held", look)
         files_of(open_store()).delete(lock.key)
@@ -156,12 +155,12 @@ def test_only_one_of_many_takes_over(open_store, monkeypatch):
     key = silent_lease(open_store())
     barrier = threading.Barrier(6, timeout=60)
 
-    def grab(_: int) -> Lease | None:
+    def grab(_):
         store = open_store()
         shift_clock(store, key, monkeypatch, by_s=1000.0)
         find = store.leases._find
 
-        def find_and_wait(key: str):
+        def find_and_wait(key):
             monkeypatch.setattr(store.leases, "_find", find)
             lease = find(key)
             barrier.wait()
@@ -181,7 +180,7 @@ def test_conditional_writes_have_one_winner(open_store, is_taken):
         files_of(open_store()).write("leases/x", b"before")
     barrier = threading.Barrier(6, timeout=60)
 
-    def has_written(data: bytes) -> bool:
+    def has_written(data):
         files = files_of(open_store())
         barrier.wait()
         return files.replace("leases/x", b"before", data) if is_taken else files.create("leases/x", data)
@@ -203,8 +202,8 @@ def test_a_lock_that_is_taken_over_meanwhile_stays(open_store, monkeypatch, act)
     files_of(store).write(lease.key, json.dumps({**data, "process_started": "1"}).encode())
     pending, taken = [other], []
 
-    def after_the_other(call: Callable[..., Any]) -> Callable[..., Any]:
-        def call_late(*arguments: Any, **options: Any) -> Any:
+    def after_the_other(call):
+        def call_late(*arguments, **options):
             if pending:
                 taken.append(pending.pop().leases.lock_study("abc"))
             return call(*arguments, **options)

@@ -35,7 +35,7 @@ STUDY: dict[str, Any] = {
 }
 
 
-def study_of(sample: Path, store: Path) -> Study:
+def study_of(sample, store):
     system = f"tests.contract.stored.{sample.stem.replace('store', 'system')}"
     return Study.from_dict({**STUDY, "system": system, "storage": {"path": str(store)}})
 

@@ -9,7 +9,6 @@ import shutil
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,22 +23,22 @@ from nlgraft.pipeline import artifacts, object_files
 from nlgraft.pipeline.integrity import ArtifactDamaged, FileEntry
 from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.manifest import MANIFEST
-from nlgraft.pipeline.stage import KillReason, NullReporter, StageGraph
+from nlgraft.pipeline.stage import KillReason, NullReporter
 from nlgraft.pipeline.store import ArtifactStore, Decision
-from nlgraft.pipeline.trial import TrialRecord, execute_stage, finished_record, run_trial
+from nlgraft.pipeline.trial import execute_stage, finished_record, run_trial
 from tests.processes import at_once
 from tests.store_places import files_of, publish
 
 ANY = TypeAdapter(dict[str, Any])
 
 
-def artifact_file(store: ArtifactStore, name: str) -> str:
+def artifact_file(store, name):
     """Key of a file of number(1)'s artifact."""
     manifest = store.manifest(number(1))
     return f"artifacts/number/{manifest.fingerprint}/{manifest.location}/{name}"
 
 
-def damage(store: ArtifactStore, name: str, data: bytes) -> None:
+def damage(store, name, data):
     """Overwrite a file where it is stored."""
     files, key = files_of(store), artifact_file(store, name)
     if isinstance(files, LocalFiles):
@@ -49,7 +48,7 @@ def damage(store: ArtifactStore, name: str, data: bytes) -> None:
         files.write(key, data)
 
 
-def ran(graph: StageGraph, store: ArtifactStore, **options: Any) -> TrialRecord:
+def ran(graph, store, **options):
     """The record of a trial that runs now."""
     defaults = {"reporter": NullReporter(), "config": {}, "is_waiting": False}
     return run_trial(graph, store, **defaults | options)
@@ -115,7 +114,7 @@ def test_many_writers_at_once(open_store):
     """Different bytes, one name: whoever wins, the artifact is one writer's alone."""
     barrier = threading.Barrier(4)
 
-    def write(text: str) -> None:
+    def write(text):
         store = open_store()
         barrier.wait()
         publish(store, text=text)
@@ -276,11 +275,11 @@ def test_a_trial_that_finishes_while_another_end_of_it_is_written_stays_finished
     files = files_of(store)
 
     class Kills(NullReporter):
-        def should_stop(self) -> str:
+        def should_stop(self):
             return KillReason("told to end")
 
-    def after_the_other(write: Callable[..., Any]) -> Callable[..., Any]:
-        def write_late(key: str, *arguments: Any) -> Any:
+    def after_the_other(write):
+        def write_late(key, *arguments):
             if key.startswith("records/trials/") and leases:
                 leases.pop().release()
                 ran(graph, other)
@@ -303,12 +302,12 @@ def test_a_full_disk_of_one_host_is_named_and_ends_no_trial(open_store, tmp_path
         execute_stage(stage, store, reporter=NullReporter())
     open_file, make = Path.open, Path.mkdir
 
-    def refuse(path: Path, *arguments: Any, **options: Any) -> None:
+    def refuse(path, *arguments, **options):
         if store.scratch_root in path.parents:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         make(path, *arguments, **options)
 
-    def open_full(path: Path, mode: str = "r", *arguments: Any, **options: Any) -> Any:
+    def open_full(path, mode="r", *arguments, **options):
         is_full = "w" in mode and store.scratch_root in path.parents
         return open_file(Path("/dev/full") if is_full else path, mode, *arguments, **options)
 
@@ -433,7 +432,7 @@ def test_an_aws_profile_is_used(s3_server, tmp_path, monkeypatch):
 def test_a_cache_stays_within_its_bound_and_keeps_what_is_used(s3_uri, tmp_path, monkeypatch):
     """Artifacts of 10 kB on a disk of 50 kB: the least recently used go, never one that a process reads."""
 
-    def usage(root: Path) -> Any:
+    def usage(root):
         used = sum(path.stat().st_size for path in root.rglob("*.safetensors"))
         return SimpleNamespace(total=50_000, free=50_000 - used)
 

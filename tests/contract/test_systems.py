@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 import importlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from itertools import combinations
-from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -17,11 +16,10 @@ from nlgraft.basics.errors import DataError, NlgraftError
 from nlgraft.evaluation.artifact import read_lines, read_segments
 from nlgraft.export.exported import ExportedModel
 from nlgraft.export.model_directory import write_directory
-from nlgraft.pipeline.stage import NullReporter, StageGraph
+from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.study.data import paths
-from nlgraft.study.data.system import System
 from nlgraft.study.reading.system_import import load_system
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.corpus_config import CorpusConfig
@@ -69,7 +67,7 @@ def test_a_system_has_toys(path):
 # --- defaults -------------------------------------------------------------------------------------------
 
 
-def parts_of(config: type[BaseModel]) -> Iterator[tuple[type[BaseModel], str, BaseModel]]:
+def parts_of(config):
     """Parts with a default of their own, in a config and in its parts: class, field, default."""
     for name, field in config.model_fields.items():
         if isinstance(field.default, BaseModel):
@@ -91,7 +89,7 @@ def test_one_setting_of_a_part_leaves_the_defaults_of_its_others(path):
 # --- further test sets ----------------------------------------------------------------------------------
 
 
-def in_files(value: Any, directory: Path, tested: str, path: str = "data") -> Any:
+def in_files(value, directory, tested, path="data"):
     """Constructed corpora as files with as many roles; that at ``tested`` has a further test set."""
     if not isinstance(value, Mapping):
         return value
@@ -109,7 +107,7 @@ def in_files(value: Any, directory: Path, tested: str, path: str = "data") -> An
     return {"corpus": "files", **dict.fromkeys(("train", "dev", "test"), files), **further}
 
 
-def corpora_in(value: Any, path: str = "data") -> list[str]:
+def corpora_in(value, path="data"):
     if not isinstance(value, Mapping):
         return []
     if "corpus" in value:
@@ -141,7 +139,7 @@ def test_further_test_sets_are_scored_or_refused(path, arm, tmp_path):
 # --- every knob has an effect ---------------------------------------------------------------------------
 
 
-def fingerprint_of(system: System, values: Mapping[str, Any]) -> str | None:
+def fingerprint_of(system, values):
     """The fingerprint of a trial with these settings; None if they are refused."""
     try:
         return graph_of(system, config_of(system, values)).fingerprint
@@ -149,7 +147,7 @@ def fingerprint_of(system: System, values: Mapping[str, Any]) -> str | None:
         return None
 
 
-def effect_of(system: System, values: Mapping[str, Any], plain: str, path: str, others: list[Any]) -> str:
+def effect_of(system, values, plain, path, others):
     """Tell if another value ``changes`` the trial, is ``refused`` or leaves it ``idle``."""
     effect = "refused"
     for other in others:
@@ -160,9 +158,7 @@ def effect_of(system: System, values: Mapping[str, Any], plain: str, path: str, 
     return effect
 
 
-def changing(
-    system: System, values: Mapping[str, Any], plain: str, others: Sequence[tuple[str, Any]]
-) -> set[str]:
+def changing(system, values, plain, others):
     """Which settings change the trial by these other values, tried together since most change nothing."""
     together = functools.reduce(lambda settings, other: changed(settings, *other), others, values)
     fingerprint = fingerprint_of(system, together)
@@ -175,14 +171,14 @@ def changing(
     return set().union(*(changing(system, values, plain, half) for half in halves))
 
 
-def is_accepted(system: System, values: Mapping[str, Any]) -> bool:
+def is_accepted(system, values):
     try:
         return bool(config_of(system, values))
     except ValidationError:
         return False
 
 
-def distinct_arms(system: System) -> dict[str, BaseModel]:
+def distinct_arms(system):
     """One arm of each set of stages and of conditions that hold: such arms read the same settings.
 
     Those with most stages come first.
@@ -260,7 +256,7 @@ def test_an_arm_runs_and_declares_its_metrics(path, arm, store, written):
     written.setdefault(path, {})[arm] = set(record.metrics)
 
 
-def columns_of(graph: StageGraph, store: ArtifactStore) -> dict[str, list[str]]:
+def columns_of(graph, store):
     """The test sources of a trial by role, as its translation or its classifier reads them."""
     stage = graph.result.inputs.get("translations/test", graph.result)
     while "corpus" not in stage.inputs:
@@ -268,7 +264,7 @@ def columns_of(graph: StageGraph, store: ArtifactStore) -> dict[str, list[str]]:
     return read_corpus(store.fetch(stage.inputs["corpus"]) / "test").streams()
 
 
-def answers_of(graph: StageGraph, store: ArtifactStore) -> list[str]:
+def answers_of(graph, store):
     """What the trial itself said of each test example: a translation, or a label."""
     if (stage := graph.result.inputs.get("translations/test")) is not None:
         return read_lines(store.fetch(stage) / "hypotheses.txt")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from vulture import Vulture
@@ -51,7 +50,7 @@ UNREAD = {
 
 
 @functools.cache
-def parsed(*folders: tuple[str, Path]) -> dict[str, ast.Module]:
+def parsed(*folders):
     """The modules of packages by their dotted names."""
     modules = {}
     for package, root in folders:
@@ -61,7 +60,7 @@ def parsed(*folders: tuple[str, Path]) -> dict[str, ast.Module]:
     return modules
 
 
-def named_in_text(modules: dict[str, ast.Module]) -> set[tuple[str, str]]:
+def named_in_text(modules):
     """Functions that are named as ``package.module:function``; the module is empty where it is a variable."""
     texts = {
         node.value
@@ -74,7 +73,7 @@ def named_in_text(modules: dict[str, ast.Module]) -> set[tuple[str, str]]:
     return {("" if match[1][:1] in ("", ".") else match[1], match[2]) for match in matches if match}
 
 
-def definitions(tree: ast.Module) -> Iterator[tuple[str, ast.stmt]]:
+def definitions(tree):
     """Names that a module defines at its top, each with its statement."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -86,7 +85,7 @@ def definitions(tree: ast.Module) -> Iterator[tuple[str, ast.stmt]]:
                 yield from ((child.id, node) for child in ast.walk(target) if isinstance(child, ast.Name))
 
 
-def is_plain(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def is_plain(node):
     """A command of click is called by click: it counts as used, whereas a cached function does not."""
     written = " ".join(ast.unparse(decorator) for decorator in node.decorator_list)
     return not re.search(r"\b(command|group|_study_command|callback|overload)\b", written)
@@ -95,25 +94,25 @@ def is_plain(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 class Uses(ast.NodeVisitor):
     """Names of modules that a statement reads, as (module, name)."""
 
-    def __init__(self, module: str, defined: set[str], modules: dict[str, ast.Module]) -> None:
+    def __init__(self, module, defined, modules):
         self.module, self.own, self.modules = module, defined, modules
         self.aliases: dict[str, str] = {}
         self.hidden: list[set[str]] = []
         self.found: set[tuple[str, str]] = set()
 
-    def visit_Import(self, node: ast.Import) -> None:
+    def visit_Import(self, node):
         for alias in node.names:
             if alias.asname and alias.name in self.modules:
                 self.aliases[alias.asname] = alias.name
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+    def visit_ImportFrom(self, node):
         for alias in node.names:
             if f"{node.module}.{alias.name}" in self.modules:
                 self.aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
             elif node.module is not None:
                 self.found.add((node.module, alias.name))
 
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+    def visit_FunctionDef(self, node):
         parameters = ast.walk(node.args)
         self.hidden.append(
             {argument.arg for argument in parameters if isinstance(argument, ast.arg)}
@@ -138,18 +137,18 @@ class Uses(ast.NodeVisitor):
 
     visit_AsyncFunctionDef = visit_FunctionDef  # type: ignore[assignment]
 
-    def visit_Name(self, node: ast.Name) -> None:
+    def visit_Name(self, node):
         is_local = any(node.id in names for names in self.hidden)
         if isinstance(node.ctx, ast.Load) and node.id in self.own and not is_local:
             self.found.add((self.module, node.id))
 
-    def visit_Attribute(self, node: ast.Attribute) -> None:
+    def visit_Attribute(self, node):
         if isinstance(node.value, ast.Name) and node.value.id in self.aliases:
             self.found.add((self.aliases[node.value.id], node.attr))
         self.generic_visit(node)
 
 
-def unused(folders: dict[str, Path]) -> list[str]:
+def unused(folders):
     """What modules define and none of them uses, as ``module.name``."""
     modules = parsed(*folders.items())
     used = named_in_text(modules)

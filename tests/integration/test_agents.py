@@ -1,12 +1,9 @@
 """AGENTS.md: its commands run in their order, and the keys that it documents are there."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -56,7 +53,7 @@ def test_the_skill_names_commands_options_and_keys_that_the_page_explains():
     assert {key for key in keys if key not in PAGE} == set()
 
 
-def keys_of(document: Any, path: str) -> Any:
+def keys_of(document, path):
     for part in re.sub(r"\[\]", ".[]", path).split("."):
         if part == "[]":
             document = document[-1]  # not the baseline, which is compared with nothing

@@ -1,19 +1,16 @@
 """Scripts on Ray: interrupted by Ctrl-C and by a kill, resumed, stopped early, compared."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import TRIAL_RECORD, TrialRecord
+from nlgraft.pipeline.trial import TRIAL_RECORD
 from tests.commands import write_study
 from tests.processes import wait_until
 
@@ -42,7 +39,7 @@ note("ended")
 """
 
 
-def document(place: Path) -> dict[str, Any]:
+def document(place):
     (place / "code").mkdir()
     (place / "code" / "run.py").write_text(SCRIPT)
     metrics = {name: {"direction": "maximize", "unit": "share"} for name in ("dev/item.hit", "test/item.hit")}
@@ -74,7 +71,7 @@ def place(tmp_path, empty_database):
     return tmp_path
 
 
-def start(place: Path) -> subprocess.Popen[str]:
+def start(place):
     return subprocess.Popen(
         [sys.executable, "-m", "nlgraft", "run", "study.json"],
         cwd=place,
@@ -85,13 +82,13 @@ def start(place: Path) -> subprocess.Popen[str]:
     )
 
 
-def notes(place: Path, word: str) -> list[tuple[str, str, int]]:
+def notes(place, word):
     path = place / "notes"
     lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
     return [(rate, seed, int(pid)) for kind, rate, seed, pid in lines if kind == word]
 
 
-def records(place: Path) -> list[TrialRecord]:
+def records(place):
     return [*ArtifactStore.open(str(place / "store")).records.list("trials", TRIAL_RECORD).values()]
 
 

@@ -1,7 +1,5 @@
 """The command line on a real Ray and a real MLflow store: exit codes, crashes, locks."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -9,7 +7,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,7 +20,7 @@ def study_file(toy_document, tmp_path):
     return write_study(tmp_path / "toy.yaml", toy_document)
 
 
-def start(*arguments: str | Path) -> subprocess.Popen[str]:
+def start(*arguments):
     return subprocess.Popen(
         [sys.executable, "-m", "nlgraft", *map(str, arguments)],
         stdout=subprocess.PIPE,
@@ -34,7 +31,7 @@ def start(*arguments: str | Path) -> subprocess.Popen[str]:
     )
 
 
-def finish(process: subprocess.Popen[str], timeout_s: float) -> tuple[str, str]:
+def finish(process, timeout_s):
     """Output of a process that ends in time; one that does not tells where each of its threads is."""
     try:
         return process.communicate(timeout=patient(timeout_s))
@@ -48,7 +45,7 @@ def finish(process: subprocess.Popen[str], timeout_s: float) -> tuple[str, str]:
 LOOPBACK_IN_IPV6 = "0000000000000000FFFF00000100007F"
 
 
-def mlflow_runs(database: Path) -> list[Any]:
+def mlflow_runs(database):
     from mlflow import MlflowClient
 
     client = MlflowClient(f"sqlite:///{database}")
@@ -56,25 +53,25 @@ def mlflow_runs(database: Path) -> list[Any]:
     return list(client.search_runs([experiment.experiment_id]))
 
 
-def mlflow_statuses(database: Path) -> set[str]:
+def mlflow_statuses(database):
     return {run.info.status for run in mlflow_runs(database)}
 
 
-def without_times(document: dict[str, Any]) -> dict[str, Any]:
+def without_times(document):
     """A result without what may differ between two runs: places and counts of reuse."""
     kept = {"study", "fingerprint", "baseline", "cells", "claims"}
     return {key: value for key, value in document.items() if key in kept}
 
 
-def dev_means(out: str) -> list[float]:
+def dev_means(out):
     """Means of dev/score over the seeds of each cell, which the toy's settings give by hand."""
     return [cell["metrics"]["dev/score"]["mean"] for cell in json.loads(out.splitlines()[-1])["cells"]]
 
 
-def wait_for(path: Path, word: str, timeout_s: float = 90) -> list[str]:
+def wait_for(path, word, timeout_s=90):
     """Wait for lines of a file that begin with a word."""
 
-    def matching() -> list[str]:
+    def matching():
         lines = path.read_text().splitlines() if path.exists() else []
         return [line for line in lines if line.startswith(word)]
 

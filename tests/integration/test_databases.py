@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ import pytest
 from ruamel.yaml import YAML
 
 import nlgraft
-from nlgraft.execution.events import Event, TrialEnded, TrialStarted
+from nlgraft.execution.events import TrialEnded, TrialStarted
 from nlgraft.study.public import Study
 from tests.processes import patient
 from tests.servers import first_answer, free_port
@@ -46,7 +45,7 @@ class Database:
         enter: Begin of a command that runs another one on another network.
     """
 
-    def __init__(self, directory: Path, enter: Sequence[str] = ()) -> None:
+    def __init__(self, directory, enter=()):
         self.port = free_port()
         self._data, self._binaries, self._enter = directory / "data", postgresql(), enter
         self.uri = f"postgresql://mlflow:{SECRETS['DATABASE_PASSWORD']}@127.0.0.1:{self.port}/mlflow"
@@ -61,15 +60,15 @@ class Database:
         self.start()
         self._run("createdb", "--host=127.0.0.1", f"--port={self.port}", "--username=mlflow", "mlflow")
 
-    def _command(self, name: str, *arguments: str | Path) -> list[str | Path]:
+    def _command(self, name, *arguments):
         return [*self._enter, self._binaries / name, *arguments]
 
-    def _run(self, name: str, *arguments: str) -> None:
+    def _run(self, name, *arguments):
         environment = {**os.environ, "PGPASSWORD": SECRETS["DATABASE_PASSWORD"], "LC_ALL": "C.UTF-8"}
         command = self._command(name, *arguments)
         subprocess.run(command, check=True, capture_output=True, cwd="/", env=environment)
 
-    def start(self) -> None:
+    def start(self):
         settings = {
             "listen_addresses": "127.0.0.1",
             "port": self.port,
@@ -88,13 +87,13 @@ class Database:
             assert time.monotonic() < end_s
             time.sleep(0.1)
 
-    def kill(self) -> None:
+    def kill(self):
         """End it at once, as if the power failed: without a checkpoint, so that it recovers from its log."""
         self.process.send_signal(signal.SIGQUIT)
         self.process.wait(60)
 
 
-def postgresql() -> Path:
+def postgresql():
     """Directory of PostgreSQL's binaries; skips the test where it or its driver is missing."""
     folders = [
         path for path in sorted(Path("/usr/lib/postgresql").glob("*/bin")) if (path / "initdb").is_file()
@@ -108,7 +107,7 @@ def postgresql() -> Path:
 
 
 @contextlib.contextmanager
-def running_database(enter: Sequence[str] = ()) -> Iterator[Database]:
+def running_database(enter=()):
     """Yield a database that ends with its directory."""
     directory = Path(tempfile.mkdtemp(prefix="nlg-pg-"))
     try:
@@ -200,7 +199,7 @@ def test_a_study_is_written_once_and_in_full_although_the_database_is_lost_meanw
     monkeypatch.chdir(tmp_path)
     events: list[str] = []
 
-    def on_event(event: Event) -> None:
+    def on_event(event):
         events.append(type(event).__name__)
         if events.count(TrialStarted.__name__) == 1 and events[-1] == TrialStarted.__name__:
             server.database.kill()

@@ -38,12 +38,12 @@ ELSEWHERE = {"cluster", "mlflow"}
 """Pages whose commands need a cluster or a server: only their options are looked up."""
 
 
-def text_of(page: str) -> str:
+def text_of(page):
     """The page itself, without files that it puts in."""
     return (DOCS / f"{page}.md").read_text("utf-8")
 
 
-def blocks(page: str, kind: str) -> list[str]:
+def blocks(page, kind):
     return [
         block
         for language, block in re.findall(r"```(\w*)\n(.*?)```", text_of(page), re.S)
@@ -51,7 +51,7 @@ def blocks(page: str, kind: str) -> list[str]:
     ]
 
 
-def commands(page: str) -> list[str]:
+def commands(page):
     lines = [line.partition(" #")[0].strip() for block in blocks(page, "") for line in block.splitlines()]
     return [line for line in lines if re.match(r"(paste .* \| )?nlgraft ", line)]
 
@@ -75,7 +75,7 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-def type_in(line: str) -> str:
+def type_in(line):
     """Run a command as a shell would, with its input from a file or from `paste`; return what it prints."""
     line, _, input_file = line.partition(" < ")
     pasted = re.match(r"paste (\S+) (\S+) \| (.*)", line)

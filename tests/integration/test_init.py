@@ -1,7 +1,5 @@
 """`nlgraft init`: from a newcomer's text to a study that is valid, planned and run, for every system."""
 
-from __future__ import annotations
-
 import csv
 import json
 import random
@@ -11,7 +9,6 @@ from pathlib import Path
 import pytest
 import transformers
 from babel import Locale
-from click.testing import Result
 
 from nlgraft import api
 from nlgraft.basics.shipped import system_names
@@ -61,7 +58,7 @@ def place(tmp_path, monkeypatch, text):
     return tmp_path
 
 
-def init(*arguments: str, code: int = 0) -> Result:
+def init(*arguments, code=0):
     return nlgraft("init", *arguments, code=code)
 
 
@@ -228,7 +225,7 @@ def test_a_trial_of_the_smallest_scale_runs(place):
     assert json_of("trial", "prlm_fusion.yaml", *few, "--cell", "fused", "--json")["state"] == "finished"
 
 
-def sides(folder: str, name: str, *roles: str) -> list[tuple[str, ...]]:
+def sides(folder, name, *roles):
     files = (Path(folder, f"{name}.{role}") for role in roles)
     return list(zip(*(file.read_text("utf-8").splitlines() for file in files), strict=True))
 
@@ -281,11 +278,11 @@ def test_the_number_of_lines_held_out_is_that_asked_for(place):
     assert "--test-target: give test the options that the text itself has" in done.output
 
 
-def write(name: str, lines: list[str]) -> None:
+def write(name, lines):
     Path(name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
 
-def named_alike(language: str) -> tuple[list[str], list[str]]:
+def named_alike(language):
     """Names of languages, territories and currencies, and what they are in English."""
     tables = ("languages", "territories", "currencies")
     english, other = Locale("en"), Locale(language)
@@ -298,14 +295,14 @@ def named_alike(language: str) -> tuple[list[str], list[str]]:
     return [name for name, _ in pairs], [name for _, name in pairs]
 
 
-def mixed() -> tuple[list[str], list[str]]:
+def mixed():
     several = [named_alike(language) for language in ("ja", "zh", "ko", "th", "ar", "de")]
     return [line for lines, _ in several for line in lines[::6]], [
         line for _, lines in several for line in lines[::6]
     ]
 
 
-def emoji() -> tuple[list[str], list[str]]:
+def emoji():
     _, english = named_alike("ja")
     return [f"{chr(0x1F300 + n % 700)} {chr(0x1F300 + n // 2)}" for n in range(len(english))], english
 

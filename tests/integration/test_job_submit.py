@@ -1,7 +1,5 @@
 """`ray job submit`, plain and through `nlgraft submit`, against a head on this machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -72,7 +70,7 @@ def nlgraft(job_server, environment, tmp_path):
     study_file = ROOT / "toy-held-job.yaml"
     study_file.write_text(f"{STUDY}\nbase: {{hold: {tmp_path / 'hold'}}}\n")
 
-    def call(command: str, *options: str) -> subprocess.CompletedProcess[str]:
+    def call(command, *options):
         return subprocess.run(
             [BIN / "python", "-m", "nlgraft", command, study_file.name, "--address", job_server, *options],
             cwd=ROOT,
@@ -133,7 +131,7 @@ RUN_ELSEWHERE = {
 """Commands of the two pages that no head on this machine can run."""
 
 
-def typed(text: str) -> list[str]:
+def typed(text):
     """Lines of the blocks of a page, in their order."""
     return [line for block in re.findall(r"```\n(.*?)```", text, re.S) for line in block.splitlines()]
 
@@ -141,11 +139,11 @@ def typed(text: str) -> list[str]:
 class Reader:
     """Types the commands of a page into a shell in a clone, with what a reader puts in place of HEAD."""
 
-    def __init__(self, clone: Path, environment: dict[str, str], job_server: str) -> None:
+    def __init__(self, clone, environment, job_server):
         self._clone, self._address = clone, job_server
         self._environment = {**environment, "PATH": f"{clone / 'bin'}:{environment['PATH']}"}
 
-    def start(self, line: str, name: str = "last") -> subprocess.Popen[str]:
+    def start(self, line, name="last"):
         line = line.replace("http://HEAD:8265", self._address)
         assert "HEAD" not in line
         with (self._clone / f"{name}.out").open("w") as out, (self._clone / f"{name}.err").open("w") as err:
@@ -154,10 +152,10 @@ class Reader:
                 stdout=out, stderr=err, text=True, start_new_session=True,
             )  # fmt: skip
 
-    def output(self, name: str = "last") -> str:
+    def output(self, name="last"):
         return (self._clone / f"{name}.out").read_text() + (self._clone / f"{name}.err").read_text()
 
-    def type(self, line: str) -> str:
+    def type(self, line):
         """Run a command to its end and return what it printed."""
         status = self.start(line).wait(patient(300))
         assert status == 0, f"{line}: {self.output()}"

@@ -1,7 +1,5 @@
 """Vocabularies and checkpoints of the size of large language models: memory, reachability, encodings."""
 
-from __future__ import annotations
-
 import os
 import random
 import subprocess
@@ -46,13 +44,13 @@ print(memory("VmHWM") - before)
 begins with its parent's)."""
 
 
-def peak_bytes(call: str) -> int:
+def peak_bytes(call):
     """Measure a call in a process of its own."""
     done = subprocess.run([sys.executable, "-c", MEASURED, call], capture_output=True, text=True, check=True)
     return int(done.stdout.splitlines()[-1])
 
 
-def learn_bpe(lines, size: int, directory: Path) -> tokenizers.Tokenizer:
+def learn_bpe(lines, size, directory):
     """Learn a byte-level BPE and save it as transformers does."""
     made = tokenizers.Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -69,7 +67,7 @@ def learn_bpe(lines, size: int, directory: Path) -> tokenizers.Tokenizer:
     return made
 
 
-def random_lines(count: int) -> list[str]:
+def random_lines(count):
     draw = random.Random(0)
     words = ["".join(draw.choices("abcdefghijklmnoprstuvwyz", k=draw.randint(2, 9))) for _ in range(count)]
     return [" ".join(draw.choices(words, k=10)) for _ in range(count)]

@@ -1,7 +1,5 @@
 """A local Ray beside others on one host: its ports, its start on a busy machine, its end."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil
@@ -79,7 +77,7 @@ def test_a_busier_machine_gets_more_attempts_and_each_is_told(
 ):
     attempts = []
 
-    def fail(*_: object) -> None:
+    def fail(*_):
         attempts.append(1)
         raise RuntimeError("timed out during startup")
 

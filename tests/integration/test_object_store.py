@@ -1,11 +1,6 @@
 """Sweeps whose store is an S3-compatible server, named by a URI with options, and a network that fails."""
 
-from __future__ import annotations
-
-import subprocess
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +19,7 @@ def store_uri(s3_uri, monkeypatch, tmp_path):
 class CutOff:
     """The toy study on a store behind a proxy, and the same one with the store at hand."""
 
-    def __init__(self, document: dict[str, Any], uri: str, directory: Path, proxy: type[Proxy]) -> None:
+    def __init__(self, document, uri, directory, proxy):
         behind = uri.replace(proxy.target, proxy.address.removeprefix("http://"))
         self.proxy, self.log = proxy, directory / "log"
         self._tracking = ["--tracking-uri", f"sqlite:///{directory / 'mlflow.db'}"]
@@ -33,18 +28,18 @@ class CutOff:
             for name, path in (("behind", behind), ("at_hand", uri))
         )
 
-    def start(self, study: Path, *options: str) -> subprocess.Popen[str]:
+    def start(self, study, *options):
         return start("run", study, "--json", *self._tracking, *options)
 
-    def verify(self) -> dict[str, Any]:
+    def verify(self):
         return json_of("verify", self.at_hand, "--json", *self._tracking)
 
-    def verify_table(self, result: str) -> None:
+    def verify_table(self, result):
         """Compare with what the toy's scores are by hand, and verify."""
         assert dev_means(result) == pytest.approx([6.15, 16.15], abs=1e-9)
         assert self.verify()["num_planned"] == 4
 
-    def begun(self) -> list[str]:
+    def begun(self):
         """Stages that began, in the order of their names."""
         words = [line.split()[0] for line in self.log.read_text().splitlines()]
         return sorted(word for word in words if word in ("upstream", "training"))

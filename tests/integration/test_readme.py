@@ -1,7 +1,5 @@
 """Every command and every file of README.md and docs/commands.md, as a newcomer would use them."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import re
@@ -20,12 +18,12 @@ ROOT = Path(__file__).parents[2]
 README, PAGE = ((ROOT / name).read_text("utf-8") for name in ("README.md", "docs/commands.md"))
 
 
-def blocks(page: str) -> list[tuple[str, str]]:
+def blocks(page):
     """The language and the text of each block of code."""
     return re.findall(r"```(\w*)\n(.*?)```", page, re.DOTALL)
 
 
-def typed(page: str) -> list[list[str]]:
+def typed(page):
     """The commands of nlgraft in a page's blocks, split into words."""
     return [
         shlex.split(line, comments=True)
@@ -50,13 +48,13 @@ SMALL = [
 """Overrides that make the page's study one of seconds."""
 
 
-def study_of_readme() -> str:
+def study_of_readme():
     """The only YAML file of the page."""
     [text] = [block for language, block in blocks(PAGE) if language == "yaml"]
     return text
 
 
-def write_text(directory: Path) -> None:
+def write_text(directory):
     """Make the text files that the page's study names, parallel and of two domains."""
     names = set(re.findall(r"[\w-]+\.(?:en|de)(?:\.gz)?", study_of_readme()))
     corpora = {
@@ -81,13 +79,13 @@ def project(tmp_path, monkeypatch):
     return tmp_path
 
 
-def commands(*names: str) -> list[list[str]]:
+def commands(*names):
     arguments = [command[1:] for command in COMMANDS if command[1] in names]
     assert {command[0] for command in arguments} == set(names)
     return arguments
 
 
-def run_all(*names: str) -> None:
+def run_all(*names):
     for command in commands(*names):
         arguments = command[: command.index(">")] if ">" in command else command
         nlgraft(*arguments, *(SMALL if "STUDY.yaml" in command else []))

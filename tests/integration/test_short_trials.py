@@ -1,7 +1,5 @@
 """Short trials in batches: a driver that is killed between them loses none and repeats none."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -29,7 +27,7 @@ def test_a_killed_driver_loses_no_short_trial_and_repeats_none(toy_document, tmp
     command = ("run", write_study(tmp_path / "study.yaml", toy_document), "--json")
     records = tmp_path / "store/records/trials"
 
-    def finished() -> set[str]:
+    def finished():
         states = {path.stem: json.loads(path.read_text())["state"] for path in records.glob("[!.]*.json")}
         return {fingerprint for fingerprint, state in states.items() if state == "finished"}
 

@@ -1,17 +1,13 @@
 """deploy/slurm.sh with a `srun` of ours, on hosts that are namespaces of this machine."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -84,21 +80,21 @@ def hosts(tmp_path):
         yield both
 
 
-def write_program(path: Path, text: str) -> None:
+def write_program(path, text):
     path.write_text(text)
     path.chmod(0o755)
 
 
 def submit(
-    job_id: int,
-    nodes: Sequence[Any],
-    tmp_path: Path,
+    job_id,
+    nodes,
+    tmp_path,
     *,
-    workers: int = 1,
-    steps: int = 3,
-    pause_s: float = 0.0,
-    cwd: Path = ROOT,
-) -> subprocess.Popen[str]:
+    workers=1,
+    steps=3,
+    pause_s=0.0,
+    cwd=ROOT,
+):
     """Do what `sbatch` does, for a study of two trials of a directory of its own."""
     directory = tmp_path / str(job_id)
     directory.mkdir(exist_ok=True)  # it is there if the job was requeued
@@ -126,7 +122,7 @@ def submit(
     )
 
 
-def finish(job: subprocess.Popen[str], output: Path, timeout_s: float) -> str:
+def finish(job, output, timeout_s):
     try:
         status = job.wait(timeout_s)
     except subprocess.TimeoutExpired:
@@ -195,7 +191,7 @@ def test_two_jobs_that_share_a_host_both_end(hosts, tmp_path):
     assert "nlgraft-" not in remaining_files
 
 
-def states(directory: Path) -> list[str]:
+def states(directory):
     """How the trials of a job have ended so far."""
     return [json.loads(path.read_text())["state"] for path in directory.glob("store/records/trials/*.json")]
 

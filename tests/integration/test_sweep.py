@@ -8,7 +8,6 @@ import subprocess
 import threading
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, cast
 
 import optuna
@@ -43,7 +42,7 @@ def no_place_is_kept(ray_cluster):
     """However a sweep ends, its placement groups are released and its board is gone."""
     yield
 
-    def is_free() -> bool:
+    def is_free():
         boards = [name for name in descendants(os.getpid()).values() if name.startswith("ray::SweepBoard")]
         is_placed = any(group["state"] != "REMOVED" for group in placement_group_table().values())
         has_all = ray.available_resources().get("CPU") == ray.cluster_resources()["CPU"]
@@ -55,7 +54,7 @@ def no_place_is_kept(ray_cluster):
 class Sweep:
     """One sweep of a study, with its events."""
 
-    def __init__(self, document: dict[str, Any]) -> None:
+    def __init__(self, document):
         self.study = Study.from_dict(document)
         self.store = ArtifactStore.open(self.study.storage.path)
         self.events: list[Event] = []
@@ -63,11 +62,11 @@ class Sweep:
             self.study, self.store, cells(self.study), Driver(self.events.append)
         )
 
-    def records(self) -> dict[str, Any]:
+    def records(self):
         return {event.trial.name: event.record for event in self.events if isinstance(event, TrialEnded)}
 
 
-def log_of(tmp_path: Path) -> list[str]:
+def log_of(tmp_path):
     return [line.split()[0] for line in (tmp_path / "log").read_text().splitlines()]
 
 
@@ -79,7 +78,7 @@ def test_trials_start_side_by_side_and_not_one_after_another(toy_document, tmp_p
     toy_document["seeds"] = [1]
     has_begun = []
 
-    def observe(event: Event) -> None:
+    def observe(event):
         if isinstance(event, TrialStarted):
             has_begun.append((tmp_path / "log").exists())
 
@@ -192,7 +191,7 @@ def test_a_lost_worker_resumes_at_its_last_checkpoint(toy_document, tmp_path):
     toy_document["seeds"] = [1]
     toy_document["base"] |= {"steps": 40, "pause_s": 0.3}  # still training when a busy machine kills it
 
-    def kill_when_training() -> None:
+    def kill_when_training():
         [training] = wait_for(tmp_path / "log", "training")
         time.sleep(1.2)
         os.kill(int(training.split()[2]), signal.SIGKILL)
@@ -214,7 +213,7 @@ def test_a_worker_that_is_told_to_end_saves_and_its_trial_goes_on_elsewhere(toy_
     toy_document["base"] |= {"hold": str(hold), "log": str(tmp_path / "log_of_signalled")}
     hold.touch()
 
-    def signal_and_wait() -> None:
+    def signal_and_wait():
         log = tmp_path / "log_of_signalled"
         [first] = wait_for(log, "training")
         os.kill(int(first.split()[2]), signal.SIGTERM)
@@ -232,7 +231,7 @@ def test_a_worker_that_is_told_to_end_saves_and_its_trial_goes_on_elsewhere(toy_
 
 
 def test_processes_that_a_worker_starts_can_be_ended_by_a_signal():
-    def end_a_child() -> int:
+    def end_a_child():
         child = subprocess.Popen(["sleep", "60"])
         child.terminate()
         try:
@@ -273,7 +272,7 @@ def test_an_error_at_the_end_of_a_trial_ends_the_sweep_and_is_not_the_trial_s_ow
     assert [event.record.state for event in events if isinstance(event, TrialEnded)] == ["killed"]
 
 
-def raising(error: Exception) -> None:
+def raising(error):
     raise error
 
 

@@ -1,10 +1,7 @@
 """A study and its variant side by side: reports, MLflow, and commands that take the variant's name."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
-from typing import Any
 
 from nlgraft import Study, api
 from nlgraft.commands.progress import LineReporter
@@ -13,7 +10,7 @@ from tests.commands import json_of, nlgraft, write_study
 OVERRIDES = ["steps=4", "seeds=[1]"]
 
 
-def run(study: Study, tracking_uri: str) -> dict[str, Any]:
+def run(study, tracking_uri):
     """Run a study without Ray: its trials one by one, then the report over them."""
     for cell in ("gain=0.0", "gain=1.0"):
         for seed in study.seeds:

@@ -1,17 +1,13 @@
 """Verdicts of a launched study against t tests and Holm's procedure by hand, and after other launches."""
 
-from __future__ import annotations
-
 import io
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import nlgraft
 from nlgraft import api
-from nlgraft.analysis.study_result import StudyResult
 from nlgraft.commands.progress import LineReporter
 
 NUM_DRAWS = 1000
@@ -29,7 +25,7 @@ def document(toy_document):
     return {**toy_document, "components": components, "seeds": [1, 2, 3]}
 
 
-def launched(document: dict[str, Any], *overrides: str) -> StudyResult:
+def launched(document, *overrides):
     """Launch a study whose trials have run one by one, which needs no Ray."""
     study = nlgraft.Study.from_dict(document, list(overrides))
     for cell in ("baseline", *(f"without {name}" for name in document["components"])):
@@ -38,12 +34,12 @@ def launched(document: dict[str, Any], *overrides: str) -> StudyResult:
     return nlgraft.launch(study)
 
 
-def with_arm(document: dict[str, Any], name: str) -> dict[str, Any]:
+def with_arm(document, name):
     """A study of one arm alone."""
     return {**document, "name": f"{name}_alone", "components": {name: document["components"][name]}}
 
 
-def t_test(gain: float, noise: float) -> float:
+def t_test(gain, noise):
     """The two-sided p-value of three differences; Student's t has a closed form for two degrees of freedom.
 
     It is counted over a thousand equally likely values of t where at least twenty of them are as large.
@@ -58,7 +54,7 @@ def t_test(gain: float, noise: float) -> float:
     return (1 + num_far) / (1 + NUM_DRAWS) if num_far >= 20 else 1 - t / math.sqrt(2 + t**2)
 
 
-def by_hand() -> dict[str, float]:
+def by_hand():
     """Holm's procedure: of m p-values the smallest times m, the next times m - 1, never below the last."""
     adjusted, last = {}, 0.0
     raw = {name: t_test(*arm) for name, arm in ARMS.items()}
@@ -68,7 +64,7 @@ def by_hand() -> dict[str, float]:
     return adjusted
 
 
-def verdicts(result: StudyResult) -> dict[str, tuple[float | None, str]]:
+def verdicts(result):
     comparisons = {name: result.compare(f"without {name}") for name in ARMS}
     return {
         name: (comparison.p_holm, result.standing(comparison)) for name, comparison in comparisons.items()

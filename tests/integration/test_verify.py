@@ -1,14 +1,10 @@
 """`nlgraft verify`: damage done by hand in each place is named, and what it says to do next repairs it."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
 import threading
 import time
-from pathlib import Path
-from typing import Any
 
 import optuna
 import pytest
@@ -17,7 +13,6 @@ from mlflow import MlflowClient
 from nlgraft import api
 from nlgraft.execution.interruption import StudyLock
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.runs.verifying import Verification
 from nlgraft.study.public import Study
 from nlgraft.tracking.entries import CELL
 from tests.commands import json_of, nlgraft, write_study
@@ -51,7 +46,7 @@ def finished(tmp_path_factory, ray_cluster):
 class Bench:
     """A copy of the study that has run, to be damaged."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory):
         self.directory = directory
         self.store = directory / "store"
         document = json.loads((directory / "toy.yaml").read_text())
@@ -60,24 +55,24 @@ class Bench:
         self.study = Study.from_yaml(directory / "toy.yaml")
         self.client = MlflowClient(f"sqlite:///{self.store / 'mlflow.db'}")
 
-    def verify(self, **options: Any) -> Verification:
+    def verify(self, **options):
         return api.verify(self.study, **options)
 
-    def run_again(self) -> None:
+    def run_again(self):
         """Needs no Ray, since every trial has ended."""
         api.launch(self.study)
 
-    def runs(self, kind: str) -> list[Any]:
+    def runs(self, kind):
         experiment = self.client.get_experiment_by_name("toy")
         runs_of_kind = self.client.search_runs([experiment.experiment_id], f"tags.`nlgraft.kind` = '{kind}'")
         return sorted(runs_of_kind, key=lambda run: (run.data.tags.get(CELL, ""), run.info.run_name))
 
-    def optuna_study(self) -> optuna.Study:
+    def optuna_study(self):
         url = f"sqlite:///{self.store / 'optuna.db'}"
         [name] = [study_name for study_name in optuna.get_all_study_names(url) if "baseline" in study_name]
         return optuna.load_study(study_name=name, storage=url)
 
-    def artifact(self, stage: str) -> Path:
+    def artifact(self, stage):
         """The largest file of an artifact of a stage that a replicate has: the search is scored on dev."""
         files = [path for path in (self.store / "artifacts" / stage).rglob("*") if path.is_file()]
         return max((path for path in files if path.name != "manifest.json"), key=lambda p: p.stat().st_size)
@@ -113,24 +108,24 @@ def test_what_has_not_run_is_named_trial_by_trial(bench):
     assert not (bench.store / "mlflow.db").exists()
 
 
-def delete_a_run(bench: Bench) -> str:
+def delete_a_run(bench):
     run = bench.runs("trial")[0]
     bench.client.delete_run(run.info.run_id)
     return f"{run.info.run_name}: has no run"
 
 
-def delete_the_run_of_a_cell(bench: Bench) -> str:
+def delete_the_run_of_a_cell(bench):
     bench.client.delete_run(bench.runs("cell")[0].info.run_id)
     return "cell baseline: has no run"
 
 
-def leave_one_running(bench: Bench) -> str:
+def leave_one_running(bench):
     run = bench.runs("trial")[0]
     bench.client.update_run(run.info.run_id, status="RUNNING")
     return f"run {run.info.run_name} ({run.info.run_id[:8]}) is RUNNING"
 
 
-def lose_the_database_of_optuna(bench: Bench) -> str:
+def lose_the_database_of_optuna(bench):
     (bench.store / "optuna.db").unlink()
     return f"{bench.store}/optuna.db is missing"
 
@@ -162,13 +157,13 @@ def test_a_run_that_is_there_twice_goes_by_the_command_that_is_named(bench):
     assert bench.verify().findings == ()
 
 
-def twice(study: optuna.Study) -> str:
+def twice(study):
     trial = study.get_trials()[1]
     study.add_trial(trial)
     return f"baseline, search {trial.user_attrs['nlgraft.number']}: is there 2 times, as trials 1, 3"
 
 
-def running(study: optuna.Study) -> str:
+def running(study):
     study.ask()
     return "baseline: trial 3 is RUNNING"
 

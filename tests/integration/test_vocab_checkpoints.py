@@ -1,10 +1,7 @@
 """`nlgraft vocab` on checkpoints of seven architectures: permutation, reload, generation, one side."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -43,7 +40,7 @@ def checkpoint(request, tmp_path_factory):
     return directory
 
 
-def reverse_ids(source: Path, target: Path) -> None:
+def reverse_ids(source, target):
     """The same tokenizer with its ids reversed."""
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.safetensors", "config.json", "gen*"))
     if (target / "vocab.json").is_file() and (target / "source.spm").is_file():

@@ -4,8 +4,6 @@ Dependencies are those of the test environment, by a path; of nlgraft there is t
 That it requires what it imports is tested with the rest of its metadata in tests/contract/test_release.py.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
@@ -59,15 +57,15 @@ def environment(tmp_path_factory):
 class Newcomer:
     """Someone with text in a folder, who types what is printed."""
 
-    def __init__(self, folder: Path, environment: Path) -> None:
+    def __init__(self, folder, environment):
         self.folder = folder
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         self.environment = {**kept, "PATH": f"{environment}:/usr/bin:/bin", "HOME": str(folder)}
 
-    def writes(self, name: str, lines: list[str]) -> None:
+    def writes(self, name, lines):
         (self.folder / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
-    def types(self, line: str, stdin: str = "") -> tuple[str, str]:
+    def types(self, line, stdin=""):
         done = subprocess.run(
             shlex.split(line),
             cwd=self.folder,
@@ -81,7 +79,7 @@ class Newcomer:
         return done.stdout, done.stderr
 
 
-def write_text(newcomer: Newcomer, takes: list[str]) -> tuple[list[str], list[list[str]]]:
+def write_text(newcomer, takes):
     """Write the text that a system takes; return the options that name it, and its sources line by line."""
     if "sources" in takes:
         corpus = generate(ConlangConfig(corpus="conlang", task="multi_source", train=NUM_LINES), "train")

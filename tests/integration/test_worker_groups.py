@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from nlgraft.execution.cluster import connected
 from nlgraft.execution.events import Driver, Event, TrialEnded
 from nlgraft.execution.sweep import run_sweep
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Resources
 from nlgraft.study.public import Study
@@ -23,7 +21,7 @@ def ray_cluster():
         yield
 
 
-def record_of(document: dict[str, Any], storage: Path, num_workers: int) -> TrialRecord:
+def record_of(document, storage, num_workers):
     study = Study.from_dict(
         {**document, "storage": {"path": str(storage)}, "resources": {"workers": num_workers}}
     )

@@ -1,10 +1,7 @@
 """Every command ends bad input in one sentence and exit code 2: long names, deep JSON, pipes, places."""
 
-from __future__ import annotations
-
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -41,7 +38,7 @@ PLAN = ("vocab", "plan", "--old", "vocab.txt", "--new")
 INIT = ("init", "prlm_fusion", "--source", "lines.txt", "--target", "lines.txt")
 
 
-def ends_in_a_sentence(arguments: Sequence[str], directory: Path) -> None:
+def ends_in_a_sentence(arguments, directory):
     done = CliRunner().invoke(main, list(arguments), input="a\n", catch_exceptions=False)
     assert done.exit_code == 2, done.output
     assert 0 < len(done.output) < 1500 or "Usage:" in done.output, done.output

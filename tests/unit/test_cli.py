@@ -26,7 +26,7 @@ STUDY = "examples/minimal_system/study.yaml"
 def test_a_trial_takes_a_level_of_every_factor(monkeypatch, arguments, cell):
     cells: list[Any] = []
 
-    def record(study: Any, cell: str, seed: int | None, reporter: Any) -> SimpleNamespace:
+    def record(study, cell, seed, reporter):
         cells.append(cell)
         return SimpleNamespace(metrics={}, state="finished", reason="")
 
@@ -71,7 +71,7 @@ def test_a_command_hears_how_a_run_ended_and_does_not_change_it(
     tmp_path,
     monkeypatch,
 ):
-    def launch(*arguments: Any, **options: Any) -> Any:
+    def launch(*arguments, **options):
         if end is not None:
             raise end
         return SimpleNamespace(to_json=lambda: {"cells": []}, invocation=None)

@@ -1,27 +1,22 @@
 """The checks of ``nlgraft doctor``: each finds the fault that is planted, and nothing where there is none."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.runs import device_trials, doctor
-from nlgraft.runs.doctor import Check, check_equal_versions, run_check
+from nlgraft.runs.doctor import check_equal_versions, run_check
 
 
-def always_writes(files: LocalFiles, key: str, *data: bytes) -> bool:
+def always_writes(files, key, *data):
     """As a service does that ignores the condition of a request."""
     files.write(key, data[-1])
     return True
@@ -62,7 +57,7 @@ def test_a_clock_far_off_is_seen(ahead_s, state, tmp_path, monkeypatch):
 @pytest.mark.parametrize(("free", "state"), [(50e9, "ok"), (5e9, "warn"), (1e8, "wrong")])
 @pytest.mark.parametrize("is_store_full", [True, False])
 def test_the_fuller_disk_decides(free, state, is_store_full, tmp_path, monkeypatch):
-    def usage(path: Path) -> Any:
+    def usage(path):
         is_full = (tmp_path in (path, *path.parents)) == is_store_full
         return SimpleNamespace(total=100e9, free=free if is_full else 90e9)
 
@@ -73,11 +68,11 @@ def test_the_fuller_disk_decides(free, state, is_store_full, tmp_path, monkeypat
 
 
 @contextmanager
-def served(status: int, body: bytes = b"{}") -> Iterator[str]:
+def served(status, body=b"{}"):
     """A server that answers every request alike."""
 
     class Answers(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
+        def do_POST(self):
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.end_headers()
@@ -85,7 +80,7 @@ def served(status: int, body: bytes = b"{}") -> Iterator[str]:
 
         do_GET = do_POST
 
-        def log_message(self, *arguments: Any) -> None:
+        def log_message(self, *arguments):
             pass
 
     server = HTTPServer(("127.0.0.1", 0), Answers)
@@ -100,7 +95,7 @@ def served(status: int, body: bytes = b"{}") -> Iterator[str]:
 
 
 def test_a_tracking_server_that_is_down_or_refuses_is_told_at_once(tmp_path):
-    def check(uri: str) -> Check:
+    def check(uri):
         return run_check("tracking", lambda: doctor.check_tracking(uri))
 
     with served(200) as uri:
@@ -154,7 +149,7 @@ def test_gpus_that_torch_does_not_find_are_wrong_and_a_machine_without_any_is_no
 def test_a_device_with_other_losses_is_wrong(on_gpu, state, monkeypatch):
     on_cpu = {"dev/loss": 2.0, "test/bleu": 20.0, "dev/tokens_per_s": 5.0}
 
-    def run(place: Any, graph: Any, device: str = "cpu") -> Any:
+    def run(place, graph, device="cpu"):
         return SimpleNamespace(metrics=on_cpu if device == "cpu" else on_gpu | {"dev/tokens_per_s": 900.0})
 
     monkeypatch.setattr(device_trials, "trial_in", run)
@@ -173,7 +168,7 @@ def test_nodes_with_other_versions_are_told():
 
 
 def test_a_check_that_breaks_is_wrong_and_the_others_go_on():
-    def breaks() -> Check:
+    def breaks():
         raise RuntimeError("driver: /dev/nvidia0 vanished")
 
     broken = run_check("devices", breaks)

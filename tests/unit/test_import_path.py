@@ -1,7 +1,5 @@
 """Which files of the working directory a command runs: those of a study's system, and no others."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -45,7 +43,7 @@ def planted(tmp_path):
     return folder
 
 
-def call(program: list[str], folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def call(program, folder, *arguments):
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}", "PYTHONSAFEPATH": ""}
     return subprocess.run(
         [*program, *arguments], cwd=folder, env=environment, input="", capture_output=True, text=True

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from nlgraft import api
-from nlgraft.analysis.data.stream import Step, Stream, append, open_streams, read_streams
+from nlgraft.analysis.data.stream import Step, append, open_streams, read_streams
 from nlgraft.analysis.policy.answer import Answer
 from nlgraft.analysis.policy.proposals import FRESH_SEEDS, LOOKS, stream_level
 from nlgraft.basics.errors import NlgraftError, StudyError, TrialFailed
@@ -33,7 +30,7 @@ from nlgraft.study.reading.system_import import load_system
 from tests.processes import at_once
 
 
-def sweep_here(run: Run, grant: Callable[[], Mapping[str, int]], note: Callable[[], str]) -> SweepOutcome:
+def sweep_here(run, grant, note):
     """Do what a sweep does, one trial after another in this process."""
     driver = Driver(run.on_event or (lambda _: None), grant=grant, splits=("dev",))
     queue = TrialQueue(run.study, run.store, list(run._cells), lambda _: None, driver, 1)
@@ -56,7 +53,7 @@ def study(toy_document, monkeypatch):
     return Study.from_dict(toy_document)
 
 
-def num_lines(log: Path, stage: str) -> int:
+def num_lines(log, stage):
     return log.read_text().split().count(stage)
 
 
@@ -103,7 +100,7 @@ def test_a_proposal_has_one_level_and_one_answer(study, tmp_path):
 
 
 def test_a_level_is_entered_before_anything_runs(study, monkeypatch):
-    def crash(*_: Any) -> None:
+    def crash(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as context:
@@ -116,7 +113,7 @@ def test_a_level_is_entered_before_anything_runs(study, monkeypatch):
 
 
 def test_a_kept_proposal_whose_second_measurement_was_cut_off_goes_on(study, monkeypatch):
-    def crash_later(run: Run, *arguments: Any) -> SweepOutcome:
+    def crash_later(run, *arguments):
         if run.study.sequential is None:
             raise KeyboardInterrupt
         return sweep_here(run, *arguments)
@@ -131,12 +128,12 @@ def test_a_kept_proposal_whose_second_measurement_was_cut_off_goes_on(study, mon
 
 
 def test_a_second_measurement_that_fails_is_made_again(study, monkeypatch):
-    def fail_later(run: Run, *arguments: Any) -> SweepOutcome:
+    def fail_later(run, *arguments):
         if run.study.sequential is None:
             monkeypatch.setattr("sweep_toy.run_scores", fail)
         return sweep_here(run, *arguments)
 
-    def fail(_: Any) -> None:
+    def fail(_):
         raise OSError("disk full")
 
     with monkeypatch.context() as context:
@@ -201,7 +198,7 @@ def test_what_is_no_proposal_is_refused_and_has_no_level(study, changes, message
 def test_a_difference_in_what_is_trained_once_is_refused(toy_document, monkeypatch):
     import sweep_toy
 
-    def trained_once(config: Any, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
+    def trained_once(config, *, seed, splits):
         whole = sweep_toy.stage_graph(config, seed=seed, splits=splits).result
         training = whole.inputs["training"]
         upstream = replace(training.inputs["upstream"], seed=1)
@@ -257,8 +254,8 @@ def test_another_baseline_on_the_same_data_shares_the_levels_but_not_what_is_kep
 def test_drivers_that_propose_at_once_get_different_levels(tmp_path):
     store = ArtifactStore.open(str(tmp_path / "store"))
 
-    def enter(name: str) -> None:
-        def step(stream: Stream) -> Step:
+    def enter(name):
+        def step(stream):
             number = len(stream.proposals) + 1
             return Step(kind="proposed", stream="s", number=number, config=name, level=1 / number)
 

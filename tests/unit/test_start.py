@@ -1,7 +1,5 @@
 """What a newcomer sees first: systems and their settings, and the studies that come with nlgraft."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -20,7 +18,7 @@ SCREEN = 40
 NAMES = [path.rpartition(".")[2] for path in system_names()]
 
 
-def shown(*arguments: str) -> str:
+def shown(*arguments):
     done = CliRunner().invoke(main, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.output

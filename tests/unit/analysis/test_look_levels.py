@@ -1,7 +1,5 @@
 """Levels of looks, by drawing the seeds of studies."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np
@@ -14,7 +12,7 @@ PLANS = [(3, 6, 12), (2, 4, 8), (5, 10), (2, 3, 4, 5)]
 
 
 @cache
-def p_values(looks: tuple[int, ...], prior_df: float, effect: float = 0.0) -> dict[int, np.ndarray]:
+def p_values(looks, prior_df, effect=0.0):
     """Moderated t tests of 200,000 studies at each look; the prior is a variance that was seen before."""
     rng = np.random.default_rng(20261127)
     gains = rng.standard_normal((200_000, looks[-1])) + effect

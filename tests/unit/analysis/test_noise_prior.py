@@ -1,7 +1,5 @@
 """Moderated t tests against scipy, against Smyth's model, and by their error rates."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -128,7 +126,7 @@ def test_errors_and_power_with_a_prior_of_five_studies(spread, power):
     """Four arms of three seeds, Holm, arms that differ by .3; a plain t test has .15 of power."""
     rng = np.random.default_rng(SEED)
 
-    def study() -> tuple[np.ndarray, np.ndarray]:
+    def study():
         deviations = np.exp(spread * rng.standard_normal() + 0.3 * rng.standard_normal((5, 1)))
         scores = rng.standard_normal((5, 3)) * deviations
         return scores[1:] - scores[0], np.hypot(deviations[1:], deviations[0])

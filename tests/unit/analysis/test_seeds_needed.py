@@ -1,7 +1,5 @@
 """Seeds that a question needs, against studies that are run to their end."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -11,20 +9,18 @@ from scipy import stats
 
 from nlgraft.analysis.data.ledger import NoisePrior
 from nlgraft.analysis.estimates.looks import look_levels
-from nlgraft.analysis.estimates.noise_prior import Estimate, moderated
+from nlgraft.analysis.estimates.noise_prior import moderated
 from nlgraft.analysis.estimates.power import PROBABILITY, decided_by, likely_look
 
 LOOKS = (3, 6, 12)
 
 
-def with_moments(mean: float, deviation: float) -> list[float]:
+def with_moments(mean, deviation):
     """Three gains of a mean and a deviation."""
     return [mean - deviation, mean, mean + deviation]
 
 
-def seeds_needed(
-    now: Estimate, looks: tuple[int, ...], level: float, prior: NoisePrior | None = None
-) -> int | None:
+def seeds_needed(now, looks, level, prior=None):
     """Ask for the likely look among those that are left."""
     levels = zip(looks, look_levels(looks, level, prior.df if prior else 0.0), strict=True)
     return likely_look(now, {look: at for look, at in levels if look > now.num_seeds})

@@ -15,7 +15,7 @@ from tests.commands import nlgraft, write_study
 PAGE = (Path(__file__).parents[3] / "docs" / "any_script.md").read_text("utf-8")
 
 
-def blocks(language: str) -> list[str]:
+def blocks(language):
     return [text for kind, text in re.findall(r"```(\w*)\n(.*?)```", PAGE, re.S) if kind == language]
 
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,9 @@ import pytest
 
 from nlgraft.basics.errors import StudyError, TrialFailed
 from nlgraft.evaluation.artifact import read_segments
-from nlgraft.pipeline.stage import NullReporter, StageGraph
+from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import TrialRecord, run_trial
+from nlgraft.pipeline.trial import run_trial
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
@@ -83,22 +82,22 @@ def store(tmp_path):
     return ArtifactStore.open(str(tmp_path / "store"))
 
 
-def study_of(code: Path, changes: Mapping[str, Any] | None = None) -> Study:
+def study_of(code, changes=None):
     document = json.loads(json.dumps(DOCUMENT))
     for path, value in (changes or {}).items():
         paths.put(document, path, value)
     return Study.from_yaml(write_study(code.parent / "study.json", document))
 
 
-def graph_of(study: Study, cell: int = 0, seed: int = 1) -> StageGraph:
+def graph_of(study, cell=0, seed=1):
     return resolve_cell(study, cells(study)[cell]).graph(seed)
 
 
-def ran(graph: StageGraph, store: ArtifactStore, reporter: Any = None) -> TrialRecord:
+def ran(graph, store, reporter=None):
     return run_trial(graph, store, reporter=reporter or NullReporter(), config={}, is_waiting=True)
 
 
-def with_script(code: Path, script: str, **train: Any) -> Study:
+def with_script(code, script, **train):
     (code / "run.sh").write_text(script)
     declare = {"lr": {"type": "float", "default": 0.5}}
     command = {"base.stages.train.command": "sh run.sh {lr} {seed}", "base.declare": declare}
@@ -342,28 +341,28 @@ def test_a_killed_command_goes_on_from_its_checkpoint(code, store):
     assert [point[0] for point in record.curves["dev/loss"]] == [1, 2, 3, 4], "as if it had not been killed"
 
 
-def is_alive(pid: int) -> bool:
+def is_alive(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
 
 
-def pids_in(path: Path) -> list[int]:
+def pids_in(path):
     return [int(line) for line in path.read_text().split()] if path.exists() else []
 
 
 class StopsOnceThree:
     """Asks to stop when the script has its three processes."""
 
-    def __init__(self, pids: Path) -> None:
+    def __init__(self, pids):
         self.pids = pids
         self.steps: list[int] = []
 
-    def report(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
+    def report(self, stage, step, metrics):
         self.steps.append(step)
 
-    def should_stop(self) -> str | None:
+    def should_stop(self):
         return "no better than others" if self.steps and len(pids_in(self.pids)) > 2 else None
 
 

@@ -38,11 +38,11 @@ def test_the_stacks_of_all_workers_are_waited_for_since_each_looks_at_times_of_i
     """With a limit of ten minutes, a worker may notice a minute after another one."""
     now_s = 0.0
 
-    def sleep(seconds: float) -> None:
+    def sleep(seconds):
         nonlocal now_s
         now_s += seconds
 
-    def read() -> list[str]:
+    def read():
         return ["worker 0 waits", "worker 1 stands still"][: 1 + (now_s > 50)]
 
     monkeypatch.setattr(distributed_stages, "time", SimpleNamespace(sleep=sleep, monotonic=lambda: now_s))
@@ -66,7 +66,7 @@ def fits(monkeypatch):
     ends: list[tuple[Any, Any, list[str]]] = []
     posted: list[Any] = []
 
-    def fit(*arguments: Any) -> Any:
+    def fit(*arguments):
         failure, error, nodes = ends.pop(0)
         posted[:] = [error and (error, "b"), nodes]
         return failure
@@ -89,7 +89,7 @@ def fits(monkeypatch):
     return ends
 
 
-def run(max_failures: int = 0) -> tuple[Losses, RecordingReporter]:
+def run(max_failures=0):
     losses, reporter = Losses(max_failures), RecordingReporter(NullReporter())
     stage = Stage(name="train", run="a.b:c", is_distributed=True)
     group = WorkerGroup(Resources(workers=WorkerRange(min=1, max=4), max_failures=max_failures), "")

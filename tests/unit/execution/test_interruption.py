@@ -1,12 +1,9 @@
 """Signals become exceptions, and none is lost."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
 
@@ -16,7 +13,7 @@ from nlgraft.execution.interruption import Interrupted, raising_interrupted
 class Careless:
     """An object during whose destruction a signal arrives: Python ignores what the handler raises there."""
 
-    def __del__(self) -> None:
+    def __del__(self):
         os.kill(os.getpid(), signal.SIGHUP)
 
 
@@ -25,7 +22,7 @@ def test_a_signal_whose_exception_was_ignored_is_raised_at_the_next_check():
         expect_interrupted(check)
 
 
-def expect_interrupted(check: Callable[[], None]) -> None:
+def expect_interrupted(check):
     check()
     Careless()
     with pytest.raises(Interrupted, match="SIGHUP") as raised:

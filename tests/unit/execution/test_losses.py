@@ -1,7 +1,5 @@
 """What counts against `max_failures`, and what does not."""
 
-from __future__ import annotations
-
 import socket
 
 import ray
@@ -9,7 +7,7 @@ import ray
 from nlgraft.execution.cluster_watch import MAX_PREEMPTIONS, Losses, is_any_lost
 
 
-def lost(num_failures: int, num_preemptions: int) -> Losses:
+def lost(num_failures, num_preemptions):
     losses = Losses(max_failures=2)
     for is_preemption, number in ((False, num_failures), (True, num_preemptions)):
         for _ in range(number):

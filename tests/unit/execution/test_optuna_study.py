@@ -1,14 +1,10 @@
 """One Optuna study per cell: its seed, and a database that cannot be used."""
 
-from __future__ import annotations
-
 import math
 import sqlite3
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import optuna
 import pytest
@@ -23,22 +19,20 @@ from nlgraft.study.public import Study
 from nlgraft.study.reading.place_rules import OPTUNA_FILE
 
 
-def open_study(
-    url: str | None = None, check: Callable[[], object] = lambda: None, **sampler: Any
-) -> OptunaStudy:
+def open_study(url=None, check=lambda: None, **sampler):
     search = Search.model_validate(
         {"sampler": sampler, "space": {"gain": {"type": "float", "low": 0.0, "high": 1.0}}, "trials": 4}
     )
     return OptunaStudy("cell", search, Objective(metric="dev/score", direction="maximize"), url, check)
 
 
-def finished(score: float) -> TrialRecord:
+def finished(score):
     return TrialRecord(fingerprint="f", config={}, seed=1, state="finished", metrics={"dev/score": score})
 
 
 @pytest.mark.parametrize("name", ["tpe", "random"])
 def test_proposals_follow_the_seed_and_the_number(name):
-    def proposals(seed: int) -> list[Any]:
+    def proposals(seed):
         study = open_study(name=name, seed=seed)
         return [study.propose(number, {})["gain"] for number in range(4)]
 
@@ -46,7 +40,7 @@ def test_proposals_follow_the_seed_and_the_number(name):
     assert len({*proposals(seed=1), *proposals(seed=2)}) == 8
 
 
-def open_grid() -> OptunaStudy:
+def open_grid():
     space = {
         "gain": {"type": "categorical", "choices": [1, 2, [4]]},
         "share": {"type": "float", "low": 0.1, "high": 0.3, "step": 0.1},
@@ -138,7 +132,7 @@ def test_a_database_that_another_process_keeps_locked_ends_no_search(tmp_path):
     assert database_trials(url) == [("COMPLETE", 0, params, {})]
 
 
-def database_trials(url: str) -> list[tuple[str, int, dict[str, Any], dict[int, float]]]:
+def database_trials(url):
     [summary] = optuna.get_all_study_summaries(url)
     trials = optuna.load_study(study_name=summary.study_name, storage=url).trials
     return [
@@ -186,7 +180,7 @@ def test_a_driver_that_lost_its_study_writes_no_trial_and_a_trial_that_is_there_
     url = f"sqlite:///{tmp_path / 'optuna.db'}"
     is_ours = True
 
-    def check() -> None:
+    def check():
         if not is_ours:
             raise StoreError("another driver has taken over")
 

@@ -1,19 +1,17 @@
 """Which checkpoints of stopped trials are removed, and which somebody may still want."""
 
-from __future__ import annotations
-
 import pytest
 
 from nlgraft.execution.events import TrialEnded
 from nlgraft.execution.sweep import prune_checkpoints
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import TrialRecord, TrialState
+from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.plan import SweepTrial
 
 
-def stage(name: str, inputs: dict[str, Stage] | None = None) -> Stage:
+def stage(name, inputs=None):
     return Stage(name=name, run="some.module:train", seed=1, inputs=inputs or {})
 
 
@@ -30,7 +28,7 @@ def store(tmp_path):
     return store
 
 
-def ended(kind: str, state: TrialState, result: Stage) -> TrialEnded:
+def ended(kind, state, result):
     graph = StageGraph(result)
     cell = Cell(levels={}, overrides={}, is_baseline=True, label="baseline")
     unit = SweepTrial(number=0 if kind == "search" else None, cell=cell, seed=1, config={}, graph=graph)
@@ -40,7 +38,7 @@ def ended(kind: str, state: TrialState, result: Stage) -> TrialEnded:
     return TrialEnded(unit, record)
 
 
-def left(store: ArtifactStore) -> list[str]:
+def left(store):
     return [s.name for s in (UPSTREAM, TRAINING) if store.checkpoints(s).newest_step() is not None]
 
 

@@ -14,13 +14,13 @@ from nlgraft.execution.tune_searcher import CooperativeScheduler
 class Inner:
     """A scheduler that notes what it is told and stops every trial from step 3 on."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.told: list[tuple[str, str]] = []
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return lambda controller, trial, *result: self.told.append((name, trial.trial_id))
 
-    def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
+    def on_trial_result(self, controller, trial, result):
         self.told.append(("on_trial_result", trial.trial_id))
         return "STOP" if result[STEP] >= 3 else "PAUSE"
 
@@ -31,7 +31,7 @@ def parts():
     inner: list[Inner] = []
     requests: list[tuple[str, str]] = []
 
-    def new() -> Any:
+    def new():
         inner.append(Inner())
         return inner[-1]
 

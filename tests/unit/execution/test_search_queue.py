@@ -66,7 +66,7 @@ def test_an_interrupted_search_makes_the_same_proposals(search_document, tmp_pat
     resumed = Bench(search_document)
     resumed.run_all()
 
-    def proposals(bench: Bench) -> set[tuple[str, int | None, float]]:
+    def proposals(bench):
         ended = [event.trial for event in bench.ended() if event.trial.kind == "search"]
         return {(trial.cell.label, trial.number, trial.params["gain"]) for trial in ended}
 
@@ -117,7 +117,7 @@ def test_a_lost_or_damaged_proposal_is_made_again(search_document, tmp_path, num
         again.run(trial)
     assert again.queue.is_done
 
-    def outcome(bench: Bench) -> dict[str, float]:
+    def outcome(bench):
         return {event.trial.name: event.record.metrics["dev/score"] for event in bench.ended()}
 
     assert outcome(again) == outcome(whole)
@@ -151,7 +151,7 @@ def test_a_killed_proposal_stays_open_and_runs_again(search_document, tmp_path):
 def test_a_driver_that_lost_its_lock_changes_nothing_any_more(search_document):
     is_lost: list[bool] = []
 
-    def poll() -> None:
+    def poll():
         if is_lost:
             raise StudyLockedError("taken over")
 

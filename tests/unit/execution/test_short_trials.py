@@ -1,28 +1,24 @@
 """Short trials of the work queue are handed out several at a time."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 
 from nlgraft.pipeline.trial import trial_record
-from nlgraft.study.data.plan import SweepTrial
 from tests.unit.execution.queue_bench import Bench, short_study
 
 
-def timed(bench: Bench, trial: SweepTrial, seconds: float) -> None:
+def timed(bench, trial, seconds):
     """End a trial whose record says that it took so long."""
     record = replace(bench.run_only(trial), started_at=1000.0, ended_at=1000.0 + seconds)
     bench.queue.end(trial, record)
 
 
-def seeds(trials: Iterable[SweepTrial]) -> list[int]:
+def seeds(trials):
     return [trial.seed for trial in trials]
 
 
-def after_four_short_ones(bench: Bench) -> SweepTrial:
+def after_four_short_ones(bench):
     """The next trial, once there are durations to expect of it."""
     for _ in range(4):
         trial = bench.start()

@@ -1,7 +1,5 @@
 """A training that stands still ends with the stacks of its process."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -37,7 +35,7 @@ print("ended")
 """
 
 
-def start(stage: str, num_reports: int, pause_s: float) -> subprocess.Popen[str]:
+def start(stage, num_reports, pause_s):
     path = os.pathsep.join([str(ROOT / "platform"), str(ROOT)])
     return subprocess.Popen(
         [sys.executable, "-c", CODE, stage, str(num_reports), str(pause_s)],

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,7 +35,7 @@ from nlgraft.study.data.study import Resources
 class Board:
     """A board whose specs, and whose answer to stop requests, are given; the answer may be an error."""
 
-    def __init__(self, answer: Any = None, specs: Sequence[bytes] = (), lost_on: Sequence[str] = ()) -> None:
+    def __init__(self, answer=None, specs=(), lost_on=()):
         self.outcomes: list[Outcome] = []
         self.stop_reason = SimpleNamespace(remote=lambda batch_id: (batch_id, answer))
         self.begin = SimpleNamespace(remote=lambda batch_id, node: [specs[0], list(lost_on), False])
@@ -45,7 +43,7 @@ class Board:
         self.is_left_out = SimpleNamespace(remote=lambda batch_id: None)
         self._specs = specs
 
-    def _advance(self, batch_id: str, outcome: Outcome) -> bytes | None:
+    def _advance(self, batch_id, outcome):
         self.outcomes.append(outcome)
         return self._specs[len(self.outcomes)] if len(self.outcomes) < len(self._specs) else None
 
@@ -55,7 +53,7 @@ def sent(monkeypatch):
     results: list[dict[str, Any]] = []
     monkeypatch.setattr(trainable.tune, "report", results.append)
 
-    def get(ref: Any) -> Any:
+    def get(ref):
         if ref is None or isinstance(ref, (bytes, str, list)):
             return ref
         if isinstance(ref[1], Exception):
@@ -68,7 +66,7 @@ def sent(monkeypatch):
     return results
 
 
-def spec(tmp_path: Path, watched: str | None = "dev/loss", num_workers: int = 1, key: str = "k") -> TrialSpec:
+def spec(tmp_path, watched="dev/loss", num_workers=1, key="k"):
     graph = StageGraph(Stage(name="train", run="a.b:c"))
     group = WorkerGroup(Resources(workers=num_workers, max_failures=0), "")
     return TrialSpec(
@@ -107,7 +105,7 @@ def test_reports_without_dev_metrics_are_sent_once_a_second(tmp_path, sent, monk
 def test_a_trial_that_tune_ends_is_killed_and_says_no_more(tmp_path, monkeypatch):
     calls = []
 
-    def end(result: dict[str, Any]) -> None:
+    def end(result):
         calls.append(result)
         raise SystemExit
 
@@ -141,7 +139,7 @@ def test_the_board_hears_how_a_trial_ended(
 ):
     run_options: dict[str, Any] = {}
 
-    def run(graph: StageGraph, store: Any, **options: Any) -> TrialRecord:
+    def run(graph, store, **options):
         run_options.update(options)
         if isinstance(end, Exception):
             raise end
@@ -179,7 +177,7 @@ def test_a_lost_process_counts_as_a_failure_if_its_node_is_still_there(
     """One failure is allowed. The next trial of the batch begins without the losses of this one."""
     recorded = []
 
-    def run(graph: StageGraph, store: Any, **options: Any) -> TrialRecord:
+    def run(graph, store, **options):
         recorded.append(options["reporter"].num_preemptions)
         return TrialRecord(fingerprint="f", config={}, seed=1, state="finished")
 
@@ -206,7 +204,7 @@ def test_a_worker_that_cannot_reach_the_board_says_so(sent, monkeypatch):
 def test_a_trial_on_a_host_whose_disk_is_full_is_left_to_others(sent, tmp_path, monkeypatch):
     """A fault that comes back while nobody else computes kills it; see the test of the board."""
 
-    def run(*arguments: object, **options: object) -> TrialRecord:
+    def run(*arguments, **options):
         raise HostFault("host one cannot use /cache: No space left on device")
 
     monkeypatch.setattr(trainable, "run_trial", run)

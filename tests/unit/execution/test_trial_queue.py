@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -42,7 +40,7 @@ def test_many_waiting_trials_do_not_slow_down_the_next_one(toy_document, monkeyp
     looked_up: list[int] = []
     finished = ArtifactStore.finished
 
-    def slow_look(store: ArtifactStore, fingerprints: Iterable[str]) -> set[str]:
+    def slow_look(store, fingerprints):
         batch = list(fingerprints)
         looked_up.append(len(batch))
         bench.clock_s += 1.0
@@ -209,7 +207,7 @@ def test_a_trial_is_killed_by_a_store_that_takes_no_record_of_it(toy_document, m
     bench = Bench(toy_document)
     trial = bench.start()
 
-    def refuse(*_: Any) -> None:
+    def refuse(*_):
         raise StoreError("out of reach, or no space left on it")
 
     with monkeypatch.context() as patch:
@@ -229,7 +227,7 @@ def test_each_look_is_taken_when_all_granted_replicates_have_ended(toy_document)
     grants = [dict(zip(keys, counts, strict=True)) for counts in ((4, 4), (5, 4), (5, 4))]
     taken: list[int] = []
 
-    def grant() -> Mapping[str, int]:
+    def grant():
         taken.append(len(bench.ended()))
         return grants[len(taken) - 1]
 

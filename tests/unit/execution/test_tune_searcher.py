@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +19,7 @@ from nlgraft.pipeline.trial import TrialRecord
 class Queue:
     """A queue of prepared trials that notes what it is told."""
 
-    def __init__(self, *trials: Any, num_following: int = 0, num_idle: int = 0) -> None:
+    def __init__(self, *trials, num_following=0, num_idle=0):
         self.trials = list(trials)
         self.num_following = num_following
         self.num_idle = num_idle
@@ -28,30 +27,30 @@ class Queue:
         self.stop_reason: str | None = None
         self.is_done = False
 
-    def take(self) -> Any:
+    def take(self):
         return self.trials.pop(0) if self.trials else None
 
-    def take_following(self, first: Any) -> list[Any]:
+    def take_following(self, first):
         return [self.trials.pop(0) for _ in self.trials[: self.num_following]]
 
-    def check_budget(self) -> None:
+    def check_budget(self):
         self.told.append("check_budget")
 
-    def lost(self, trial: Any, reason: str, stages: Sequence[Any] = ()) -> Any:
+    def lost(self, trial, reason, stages=()):
         return (reason, list(stages)) if stages else f"lost: {reason}"
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return lambda trial, *args, **kwargs: self.told.append(
             (name, trial.fingerprint, *args, *kwargs.values())
         )
 
 
-def trial(name: str) -> Any:
+def trial(name):
     return SimpleNamespace(fingerprint=name, key=name, graph=SimpleNamespace(stages=[]))
 
 
 class Bench:
-    def __init__(self, store: ArtifactStore, *trials: Any, max_batches: int = 100, **options: int) -> None:
+    def __init__(self, store, *trials, max_batches=100, **options):
         self.queue, self.requests, self.checks = Queue(*trials, **options), [], []
         self.ended: dict[str, list[Outcome]] = {}
         self.num_begun: dict[str, int] = {}
@@ -59,18 +58,18 @@ class Bench:
         self.assigned: dict[str, str] = {}
         self.searcher = TuneSearcher(self.queue, store, self, self.checks.append, max_batches)
 
-    def assign(self, batch_id: str, trials: Sequence[Any]) -> None:
+    def assign(self, batch_id, trials):
         self.assigned[batch_id] = "".join(trial.fingerprint for trial in trials)
 
-    def withdraw(self, batch_id: str) -> int:
+    def withdraw(self, batch_id):
         self.requests.append((batch_id, "withdraw"))
         return self.num_begun[batch_id]
 
-    def outcomes(self, batch_id: str) -> list[Outcome]:
+    def outcomes(self, batch_id):
         self.freed.append(batch_id)
         return self.ended.get(batch_id, [])
 
-    def request_stop(self, batch_id: str, reason: str) -> None:
+    def request_stop(self, batch_id, reason):
         self.requests.append((batch_id, reason))
 
 

@@ -23,7 +23,7 @@ def test_a_wait_is_told_every_thirty_seconds_and_begins_anew_after_something_ran
 
 
 def test_the_groups_that_wait_are_those_of_our_shape():
-    def group(state: str, *bundles: dict[str, float]) -> dict[str, object]:
+    def group(state, *bundles):
         return {"state": state, "bundles": dict(enumerate(bundles))}
 
     gpu = {"CPU": 2.0, "GPU": 0.5}

@@ -27,7 +27,7 @@ DOCUMENT: dict[str, Any] = {
 }
 
 
-def run_all(study: Study) -> None:
+def run_all(study):
     """Run every replicate of a study without a search, and record it as ``nlgraft run`` does."""
     store = ArtifactStore.open(study.storage.path)
     study.record(store)

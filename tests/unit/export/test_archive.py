@@ -35,7 +35,7 @@ from tests.unit.export.conftest import DOCUMENT, run_all
 ROOT = Path(__file__).parents[3]
 
 
-def write_study(root: Path) -> None:
+def write_study(root):
     """Write a study on files of its own, and its text."""
     (root / "text").mkdir(parents=True)
     splits = {}
@@ -190,7 +190,7 @@ def test_an_archive_that_cannot_be_finished_leaves_the_earlier_one(study, tmp_pa
     first = pack(study, store, out)
     written, write = [], zipfile.ZipFile.writestr
 
-    def full_after_three(file: zipfile.ZipFile, name: zipfile.ZipInfo, *args: Any, **options: Any) -> None:
+    def full_after_three(file, name, *args, **options):
         if len(written) == 3:
             raise OSError(errno.ENOSPC, "No space left on device")
         written.append(name)
@@ -230,7 +230,7 @@ def test_a_damaged_artifact_is_not_packed(study, tmp_path, suffix):
     assert not (tmp_path / "small.zip").exists()
 
 
-def write_archive(path: Path, entries: dict[str, bytes], mode: int = 0o600) -> Path:
+def write_archive(path, entries, mode=0o600):
     """Write an archive whose digest is right, as who wants to do harm would."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
         for name, data in {"archive.json": b'{"study": "s"}', **entries}.items():

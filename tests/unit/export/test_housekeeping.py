@@ -25,13 +25,13 @@ from tests.commands import nlgraft as invoke
 from tests.unit.export.conftest import DOCUMENT, run_all
 
 
-def fingerprints(study: Study) -> set[str]:
+def fingerprints(study):
     """All stages of a study, from its graphs."""
     graphs = [resolve_cell(study, cell).graph(seed) for cell in cells(study) for seed in study.seeds]
     return {stage.fingerprint for graph in graphs for stage in graph.stages}
 
 
-def stored(place: Path) -> set[str]:
+def stored(place):
     return {path.name for path in (place / "artifacts").glob("*/*") if (path / "manifest.json").is_file()}
 
 
@@ -50,7 +50,7 @@ def place(finished, tmp_path):
     return Path(shutil.copytree(finished, tmp_path / "store"))
 
 
-def of(place: Path, levels: list[str]) -> Study:
+def of(place, levels):
     factor = {"target": "read", "levels": levels, "baseline": "first"}
     document: dict[str, Any] = {**DOCUMENT, "name": levels[1], "seeds": [1], "factors": {"read": factor}}
     return Study.from_dict({**document, "storage": {"path": str(place)}})
@@ -125,7 +125,7 @@ def test_gc_removes_nothing_while_something_runs_or_is_unreadable(place):
     assert "cannot be read" in invoke("ls", "--storage", place).stdout
 
 
-def tree(place: Path) -> dict[str, bytes]:
+def tree(place):
     return {str(path.relative_to(place)): path.read_bytes() for path in place.rglob("*") if path.is_file()}
 
 
@@ -237,7 +237,7 @@ def test_diff_shows_settings_data_and_results(place):
     invoke("diff", "both", "second", "--storage", place)
 
 
-def write(path: Path, lines: list[str]) -> Path:
+def write(path, lines):
     path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
     return path
 
@@ -260,7 +260,7 @@ def outputs(tmp_path):
     return files
 
 
-def compared(outputs: dict[str, list[Path]], systems: str, seeds: list[int], *options: str | Path):
+def compared(outputs, systems, seeds, *options):
     """Compare some seeds, counted from 1, of some systems."""
     files = [outputs[name][seed - 1] for name in systems for seed in seeds]
     names = [part for name in systems for _ in seeds for part in ("--sys-name", name)]
@@ -294,7 +294,7 @@ def test_the_ledger_remembers_what_was_compared(outputs, tmp_path, monkeypatch):
     """Twice the files are the next look; files left out, another baseline, no ledger: no verdict."""
     monkeypatch.chdir(tmp_path)
 
-    def verdict(systems: str, seeds: list[int], *options: str) -> tuple[str, str]:
+    def verdict(systems, seeds, *options):
         done = compared(outputs, systems, seeds, "--json", *options)
         last = json.loads(done.stdout)[-1]["comparison"]
         return last["basis"], last["standing"]

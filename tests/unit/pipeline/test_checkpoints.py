@@ -1,10 +1,7 @@
 """Checkpoints: whole or not at all, newest two kept."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,20 +12,20 @@ from nlgraft.pipeline.stage import Stage
 from nlgraft.pipeline.store import ArtifactStore
 
 
-def open_checkpoints(root: Path, **options) -> Checkpoints:
+def open_checkpoints(root, **options):
     return Checkpoints(LocalFiles(root), "checkpoints/fp", **options)
 
 
-def folders(root: Path) -> list[str]:
+def folders(root):
     return sorted(child.name for child in (root / "checkpoints" / "fp").iterdir())
 
 
-def content(checkpoints: Checkpoints) -> tuple[int, str]:
+def content(checkpoints):
     latest = checkpoints.latest()
     return latest[0], (latest[1] / "state.json").read_text()
 
 
-def write(text: str):
+def write(text):
     return lambda path: (path / "state.json").write_text(text)
 
 
@@ -54,7 +51,7 @@ def test_failing_write_leaves_nothing(tmp_path):
     checkpoints = open_checkpoints(tmp_path)
     checkpoints.save(1, write("good"))
 
-    def fail(path: Path) -> None:
+    def fail(path):
         (path / "state.json").write_text("half")
         raise OSError(28, "No space left on device")
 

@@ -8,7 +8,7 @@ from nlgraft.pipeline.stage import Stage
 from nlgraft.pipeline.store import ArtifactStore, Decision
 
 
-def publish(store: ArtifactStore, rate: float) -> Stage:
+def publish(store, rate):
     stage = Stage(name="train", run="a.b:c", config={"rate": rate})
     directory = store.new_scratch(stage)
     (directory / "weights").write_text("x")
@@ -16,7 +16,7 @@ def publish(store: ArtifactStore, rate: float) -> Stage:
     return stage
 
 
-def reason(store: ArtifactStore, rate: float) -> str:
+def reason(store, rate):
     verdict = store.verify(Stage(name="train", run="a.b:c", config={"rate": rate}))
     assert verdict.decision is Decision.MISS
     return verdict.reason
@@ -32,7 +32,7 @@ def test_a_folder_that_is_slow_to_list_is_listed_rarely_and_own_artifacts_are_kn
     names = LocalFiles.names
     clock_s = 100.0
 
-    def slow_names(self: LocalFiles, key: str) -> list[str]:
+    def slow_names(self, key):
         nonlocal clock_s
         listed.append(key)
         clock_s += 1.0

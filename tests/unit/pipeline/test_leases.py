@@ -1,7 +1,5 @@
 """Leases and the study lock on a local store."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -20,11 +18,11 @@ from tests.processes import wait_until
 FINGERPRINT = "f" * 64
 
 
-def lease_path(root: Path) -> Path:
+def lease_path(root):
     return root / "leases" / f"stage-{FINGERPRINT}.json"
 
 
-def open_leases(root: Path, expiry_s: float = 60.0) -> Leases:
+def open_leases(root, expiry_s=60.0):
     files = LocalFiles(root)
     return Leases(files, PlaceClock(files), expiry_s=expiry_s)
 
@@ -34,7 +32,7 @@ def leases(tmp_path):
     return open_leases(tmp_path)
 
 
-def write_foreign(root: Path, *, silent_s: float) -> None:
+def write_foreign(root, *, silent_s):
     """A lease of a process on another host, last renewed some time ago."""
     lease_path(root).unlink(missing_ok=True)
     with open_leases(root).acquire(FINGERPRINT, "trial 7") as lease:
@@ -44,7 +42,7 @@ def write_foreign(root: Path, *, silent_s: float) -> None:
     os.utime(lease_path(root), (stamp, stamp))
 
 
-def start_holder(root: Path) -> subprocess.Popen:
+def start_holder(root):
     """Another process that holds the lease until it is killed."""
     code = (
         "import time; from nlgraft.pipeline.store import ArtifactStore; "

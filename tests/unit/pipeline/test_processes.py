@@ -1,20 +1,16 @@
 """Several real processes on one local store."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from pipeline_stages import alone
 
-from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore, Decision
 from nlgraft.pipeline.trial import finished_record
 from tests.processes import patient, wait_until
@@ -35,24 +31,24 @@ print(record.state, record.stages[0]["decision"])
 
 
 def start(
-    store: ArtifactStore,
-    log: Path,
+    store,
+    log,
     *,
-    pause_s: float,
-    expiry_s: float = 60.0,
-    function: str = "slow",
-    within: Sequence[str] = (),
-) -> subprocess.Popen:
+    pause_s,
+    expiry_s=60.0,
+    function="slow",
+    within=(),
+):
     arguments = [store.uri, str(log), str(pause_s), str(expiry_s), function]
     command = [*within, sys.executable, "-c", CODE, *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def slow(log: Path, pause_s: float) -> StageGraph:
+def slow(log, pause_s):
     return alone("slow", log=str(log), pause_s=pause_s)
 
 
-def wait_for_line(log: Path, num_lines: int = 1) -> None:
+def wait_for_line(log, num_lines=1):
     wait_until(lambda: log.exists() and len(log.read_text().split()) >= num_lines)
 
 
@@ -140,7 +136,7 @@ def test_a_job_in_a_process_namespace_keeps_its_scratch_until_it_ends(store, tmp
     (tmp_path / "kept" / "gate").touch()
     assert kept.communicate(timeout=60)[0].split()[0] == "finished"
 
-    def is_empty() -> bool:
+    def is_empty():
         store.remove_abandoned()
         return not list(Path(store.uri).glob("tmp/[!.]*"))
 

@@ -1,7 +1,5 @@
 """Behaviour particular to a store in a local directory; tests/contract has what all kinds share."""
 
-from __future__ import annotations
-
 import errno
 import os
 import subprocess
@@ -17,7 +15,7 @@ from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.store import ArtifactStore, Decision
 
 
-def publish(store: ArtifactStore, value: int = 1) -> Path:
+def publish(store, value=1):
     scratch = store.new_scratch(number(value))
     (scratch / "number.txt").write_text(str(value))
     return store.publish(number(value), scratch)
@@ -134,7 +132,7 @@ def test_abandoned_things_are_removed(store, tmp_path):
 def test_a_place_that_refuses_is_named_with_a_remedy(store, monkeypatch, number_of_error, message):
     path = publish(store)
 
-    def refuse(self: Path, *_: object, **__: object) -> None:
+    def refuse(self, *_, **__):
         raise OSError(number_of_error, os.strerror(number_of_error), str(self))
 
     for name in ("write_bytes", "mkdir", "unlink"):
@@ -160,7 +158,7 @@ def test_a_place_below_a_file_is_named(tmp_path):
 def test_a_lease_is_judged_in_a_place_that_cannot_be_written(store, monkeypatch):
     """`nlgraft status` on a read-only mount."""
 
-    def refuse(key: str, data: bytes) -> None:
+    def refuse(key, data):
         raise StoreError("read only")
 
     with store.leases.lock_study("x"):
@@ -184,7 +182,7 @@ def test_a_listing_leaves_out_a_folder_that_vanishes_but_none_that_it_may_not_en
         files.write(f"checkpoints/{name}/state", b"1")
     scandir = os.scandir
 
-    def scan(path: str | os.PathLike[str]) -> object:
+    def scan(path):
         if not isinstance(path, int) and Path(path).name == "100":
             raise kind(errno.ENOENT if kind is FileNotFoundError else errno.EACCES, "refused", str(path))
         return scandir(path)

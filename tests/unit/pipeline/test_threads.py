@@ -1,7 +1,5 @@
 """The number of threads of a process, and the one that a manifest records."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -10,7 +8,7 @@ import torch
 
 from nlgraft.pipeline import execute
 from nlgraft.pipeline.execute import Threads, execute_stage
-from nlgraft.pipeline.stage import NullReporter, Stage, StageContext
+from nlgraft.pipeline.stage import NullReporter, Stage
 from nlgraft.pipeline.store import ArtifactStore
 
 
@@ -24,10 +22,10 @@ def threads(monkeypatch):
     torch.set_num_threads(before)
 
 
-def made_with(threads: Threads, store: ArtifactStore, *numbers: int) -> int | None:
+def made_with(threads, store, *numbers):
     """Run a stage that computes with these numbers of threads, one after another."""
 
-    def run(context: StageContext) -> None:
+    def run(context):
         for number in numbers:
             threads.set(number)
             assert torch.get_num_threads() == number

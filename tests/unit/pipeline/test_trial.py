@@ -1,7 +1,5 @@
 """One trial: what runs, what is shared, how it ends and what is left of it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,9 +10,7 @@ from pipeline_stages import alone, number, total
 
 from nlgraft.basics.errors import StageBusy, TrialFailed
 from nlgraft.pipeline.stage import KillReason, NullReporter, Stage, StageGraph, Worker
-from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import (
-    TrialRecord,
     TrialStopped,
     execute_stage,
     finished_record,
@@ -23,18 +19,18 @@ from nlgraft.pipeline.trial import (
 )
 
 
-def run(graph: StageGraph, store: ArtifactStore, **options) -> TrialRecord:
+def run(graph, store, **options):
     options = {"reporter": NullReporter(), "config": {"a": 1}, "is_waiting": False, **options}
     return run_trial(graph, store, **options)
 
 
-def stored_record(graph: StageGraph, store: ArtifactStore) -> TrialRecord:
+def stored_record(graph, store):
     record = trial_record(store, graph.fingerprint)
     assert record is not None
     return record
 
 
-def decisions(record: TrialRecord) -> dict[str, str]:
+def decisions(record):
     return {stage["fingerprint"]: stage["decision"] for stage in record.stages}
 
 
@@ -149,7 +145,7 @@ def test_interruption_is_recorded_as_killed(store):
 
 
 class StopsAfter(NullReporter):
-    def __init__(self, num_reports: int) -> None:
+    def __init__(self, num_reports):
         self.num_left = num_reports
 
     def report(self, stage, step, metrics):
@@ -214,7 +210,7 @@ def test_distributed_stage_goes_to_the_workers(store):
     )
     requested = []
 
-    def distribute(stage: Stage) -> None:
+    def distribute(stage):
         requested.append(stage.name)
         for rank in (1, 0):
             execute_stage(stage, store, reporter=NullReporter(), worker=Worker(rank=rank, world_size=2))
@@ -230,7 +226,7 @@ def test_workers_that_publish_nothing(store):
     with pytest.raises(TrialFailed, match="number: ContractError: its workers ended without"):
         run(graph, store, distribute=lambda stage: None)
 
-    def stop(stage: Stage) -> None:
+    def stop(stage):
         raise TrialStopped("as asked")
 
     assert run(graph, store, distribute=stop).state == "stopped"
@@ -239,7 +235,7 @@ def test_workers_that_publish_nothing(store):
 def test_failure_after_another_owner_published(store):
     """The artifact is there, which is all that was wanted."""
 
-    def publish_and_raise(stage: Stage) -> None:
+    def publish_and_raise(stage):
         execute_stage(stage, store, reporter=NullReporter())
         raise RuntimeError("connection lost at the end")
 
@@ -250,7 +246,7 @@ def test_failure_after_another_owner_published(store):
 def test_what_another_owner_published_before_the_lease_is_not_made_again(store, monkeypatch):
     acquire = store.leases.acquire
 
-    def acquire_late(fingerprint: str):
+    def acquire_late(fingerprint):
         monkeypatch.undo()
         run(graph, store)
         return acquire(fingerprint)
@@ -276,7 +272,7 @@ def test_names_that_collide_are_prefixed(store):
 
 def test_a_driver_that_is_gone_kills_a_trial(store):
     class Orphaned(NullReporter):
-        def should_stop(self) -> str:
+        def should_stop(self):
             return KillReason("the driver is gone")
 
     record = run(alone("stepping"), store, reporter=Orphaned())
@@ -287,7 +283,7 @@ def test_a_driver_that_is_gone_kills_a_trial(store):
 def test_store_that_cannot_be_written(store, monkeypatch):
     """An error of the store is no failure of the trial."""
 
-    def refuse(fingerprint: str) -> None:
+    def refuse(fingerprint):
         raise OSError(28, "No space left on device", "/store/leases/x")
 
     graph = total(1, 2)
@@ -302,7 +298,7 @@ def test_a_finished_record_is_not_overwritten_by_a_later_end(store):
     graph = total(1, 2)
 
     class FinishesElsewhere(NullReporter):
-        def should_stop(self) -> str:
+        def should_stop(self):
             lease.release()
             run(graph, store)
             return "too late"
@@ -315,14 +311,14 @@ def test_a_finished_record_is_not_overwritten_by_a_later_end(store):
 def test_full_disk_leaves_no_record_but_the_reason(store, monkeypatch):
     """Neither the record's failure nor a library's wrapping hides it."""
 
-    def refuse(*arguments: object) -> None:
+    def refuse(*arguments):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(store.records, "write_unless", refuse)
     with pytest.raises(TrialFailed, match="raising: ValueError: the reason"):
         run(alone("raising"), store)
 
-    def wrap(stage: Stage) -> None:
+    def wrap(stage):
         raise RuntimeError("I/O error: No space left on device (os error 28)")
 
     record = run(StageGraph(number(1, is_distributed=True)), store, distribute=wrap)

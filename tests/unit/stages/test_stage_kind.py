@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from pathlib import Path
 
 import pytest
 
@@ -27,11 +26,11 @@ class _Inputs(Inputs[T]):
 KIND = StageKind("package.module:function", _Settings, _Inputs, version=2, is_distributed=True)
 
 
-def _leaf(name: str) -> Stage:
+def _leaf(name):
     return Stage(name=name, run="package.module:leaf")
 
 
-def _context(stage: Stage, tmp_path: Path) -> StageContext:
+def _context(stage, tmp_path):
     return StageContext(
         stage=stage,
         directory=tmp_path,

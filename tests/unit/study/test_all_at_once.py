@@ -1,14 +1,11 @@
 """A first attempt at a study of one's own: everything that is wrong is told in one go, data included."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from nlgraft.basics.errors import StudyError
 from nlgraft.commands.main import main
@@ -32,7 +29,7 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-def files(*sources: str, target: str) -> dict[str, Any]:
+def files(*sources, target):
     return {
         "corpus": "files",
         **{
@@ -42,7 +39,7 @@ def files(*sources: str, target: str) -> dict[str, Any]:
     }
 
 
-def study(system: str, data: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
+def study(system, data, base):
     return {
         "name": "mine",
         "system": f"trainables.{system}",
@@ -53,7 +50,7 @@ def study(system: str, data: dict[str, Any], base: dict[str, Any]) -> dict[str, 
     }
 
 
-def problems_of(document: dict[str, Any]) -> str:
+def problems_of(document):
     with pytest.raises(StudyError) as caught:
         Study.from_dict(document)
     return str(caught.value)
@@ -102,12 +99,12 @@ def test_a_system_without_its_package_hides_nothing_else(place):
     assert "unknown key 'trian'" in text
 
 
-def validated(document: dict[str, Any]) -> Result:
+def validated(document):
     Path("study.yaml").write_text(json.dumps(document), "utf-8")
     return CliRunner().invoke(main, ["validate", "study.yaml"], catch_exceptions=False)
 
 
-def transfer(upstream: dict[str, Any], downstream: dict[str, Any]) -> dict[str, Any]:
+def transfer(upstream, downstream):
     sizes = {side: {"vocab_size": 60} for side in ("upstream", "downstream")}
     return study(
         "embedding_transfer", {"upstream": upstream, "downstream": downstream}, {"tokenizers": sizes}

@@ -12,7 +12,7 @@ from nlgraft.study.data.study import Objective
 from nlgraft.study.planning.selection import Proposal, best_proposal
 
 
-def proposal(number: int, value: float, state: TrialState = "finished") -> Proposal:
+def proposal(number, value, state="finished"):
     record = TrialRecord(fingerprint=str(number), config={}, seed=1, state=state, metrics={"dev/loss": value})
     return Proposal(number, {}, 1, str(number), record)
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 import subprocess
 import sys
@@ -27,7 +25,7 @@ from nlgraft.text.tokenizers import (
 LINES = generate(ConlangConfig(corpus="conlang", train=400, dev=1, test=1), "train")["target"]
 
 
-def trained(directory, lines=LINES, seed=1, **settings) -> SentencePiece:
+def trained(directory, lines=LINES, seed=1, **settings):
     path = Path(directory) / "text.model"
     train_sentencepiece(
         lines, LearnedTokenizerConfig.model_validate({"vocab_size": 300, **settings}), path, seed
@@ -180,7 +178,7 @@ def test_a_domain_vocabulary_shortens_its_domain(tmp_path, unigram):
 SCRIPTS = ("ja", "ko", "th", "ar", "km")
 
 
-def names(language: str) -> list[str]:
+def names(language):
     """Names of languages, territories and currencies."""
     locale = Locale(language)
     return [

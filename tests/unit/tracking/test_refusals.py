@@ -1,10 +1,7 @@
 """A tracking server that refuses its user is no server that is away."""
 
-from __future__ import annotations
-
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import pytest
 
@@ -17,14 +14,14 @@ def refusing(request):
     """The address of a server that answers every request with one status, as MLflow's basic-auth does."""
 
     class Refusal(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+        def do_GET(self):
             self.send_response(request.param)
             self.send_header("Content-Length", "0")
             self.end_headers()
 
         do_POST = do_GET
 
-        def log_message(self, *_: Any) -> None:
+        def log_message(self, *_):
             """Say nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Refusal) as server:

@@ -1,7 +1,5 @@
 """From a plan's directory to a checkpoint's: what is written, what is told."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest
@@ -168,7 +166,7 @@ def test_a_substituted_role_is_not_lost(places):
 
 
 def test_a_directory_appears_whole_or_not_at_all(tmp_path):
-    def write_half() -> None:
+    def write_half():
         with written_at_once(tmp_path / "a" / "out") as directory:
             (directory / "half").write_text("x")
             raise RuntimeError
