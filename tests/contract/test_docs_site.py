@@ -1,7 +1,5 @@
 """The documentation as a site: it builds without a warning, and programs find every page as Markdown."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -36,7 +34,7 @@ def site(tmp_path_factory):
 
 def pages():
     """Every page of the navigation."""
-    paths: list[str] = []
+    paths = []
     waiting = list(CONFIG["nav"])
     while waiting:
         for inner in waiting.pop(0).values():

@@ -1,7 +1,5 @@
 """The code base keeps the project's rules: formatting, layers, sizes."""
 
-from __future__ import annotations
-
 import graphlib
 import os
 import platform
@@ -61,7 +59,7 @@ HEAVY = ("ray", "torch", "mlflow", "optuna", "matplotlib", "pandas", "scipy", "t
 NUMERIC = ("numpy", "sacrebleu", "sentencepiece")
 DEMO = "'search_spaces/embedding_transfer/demo.yaml'"
 PARTS = [f"{path}.{name}" for path in SYSTEMS for name in ("config", "metrics", "graph")]
-STEPS: list[tuple[str, tuple[str, ...]]] = [
+STEPS = [
     # 0.25 s of CPU on an idle machine; the margin is for one that is not.
     ("import time, nlgraft.study.public; assert time.process_time() < 1.5", HEAVY + NUMERIC),
     # The sources of classes, which hold the descriptions of settings, would take a third of `validate`.

@@ -3,10 +3,6 @@
 The factors are settings of the model that only graphs decide, and settings that nothing reads in the study.
 """
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from nlgraft.basics.errors import StudyError
@@ -16,7 +12,7 @@ from tests.contract.toy_arms import arms_of
 
 UNKNOWN, IDLE = "the system's config has no", "have no effect|has no effect"
 LEARNED = {"source_positions": "learned"}
-PROBES: list[tuple[str, str, str, list[Any], str, dict[str, Any]]] = [
+PROBES = [
     ("embedding_transfer", "patt_eg", "model.fusion.side", ["source", "both"], UNKNOWN, {}),
     ("embedding_transfer", "patt_eg", "model.fine_encoder.norm", ["post", "pre"], UNKNOWN, {}),
     ("embedding_transfer", "patt_eg", "model.max_positions", [512, 1024], IDLE, {}),

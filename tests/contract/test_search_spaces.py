@@ -1,7 +1,5 @@
 """Every shipped study: valid, plannable, at every scale, and every searched path exists."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import importlib.util
@@ -80,7 +78,7 @@ def test_a_shipped_study_validates(path, scale):
         config = resolve_config(study, cell)
         assert not _foreign_sizes(getattr(config, "model", None)), "the sizes of @tiny stayed behind"
         for target in study.search.space if study.search is not None else ():
-            value: object = config
+            value = config
             for part in target.split("."):
                 value = getattr(value, part)
     assert claims_of(study)

@@ -1,13 +1,10 @@
 """Leases and the lock of a study over every kind of store, see `conftest.py`."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +15,7 @@ from pydantic import TypeAdapter
 
 from nlgraft.basics.errors import StageBusy, StudyLockedError
 from nlgraft.pipeline.fence import Fence, Superseded
-from nlgraft.pipeline.leases import Lease, Leases
+from nlgraft.pipeline.leases import Leases
 from nlgraft.pipeline.object_files import ObjectFiles
 from tests.processes import at_once
 from tests.store_places import files_of, publish
@@ -79,7 +76,7 @@ def test_who_has_lost_the_lock_of_a_study_writes_nothing(open_store):
     files_of(open_store()).delete(lock.key)
     newer = open_store().leases.lock_study("study")
     before = stored(open_store())
-    writes: list[Callable[[], object]] = [
+    writes = [
         lambda: publish(older, 3),
         lambda: older.discard(number(1)),
         lambda: older.records.write("trials", "a", {"by": "older, later"}),
@@ -111,7 +108,7 @@ def test_a_write_that_slept_after_its_look_at_the_lock_replaces_nothing_newer(
     if before is not None:
         older.records.write("trials", "a", before)
     look = Fence.is_held
-    taken: list[Lease] = []
+    taken = []
 
     def sleep_after(fence, files):
         is_held = look(fence, files)

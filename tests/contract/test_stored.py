@@ -4,11 +4,8 @@ For another release: freeze the system beside the sample, run STUDY, and keep th
 `records` by its place in the store, as JSON.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,7 +19,7 @@ from nlgraft.study.public import Study
 
 MEANS = [1.5 + 0.4904273994980877, 2.5 + 0.4904273994980877]
 SAMPLES = sorted((Path(__file__).parent / "stored").glob("store_of_*.json"))
-STUDY: dict[str, Any] = {
+STUDY = {
     "name": "sums",
     "factors": {"gain": {"target": "gain", "levels": [0.0, 1.0], "baseline": 0.0}},
     "search": {

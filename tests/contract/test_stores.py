@@ -1,7 +1,5 @@
 """Artifacts, checkpoints and records over every kind of store, see `conftest.py`."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -443,7 +441,7 @@ def test_a_cache_stays_within_its_bound_and_keeps_what_is_used(s3_uri, tmp_path,
         publish(writer, value)
         assert usage(tmp_path / "writer").free >= 0
     store = ArtifactStore.open(s3_uri, cache=tmp_path / "cache")
-    reader: deque[int] = deque()
+    reader = deque()
     monkeypatch.setattr(object_files, "_held", reader)
     read = store.fetch(number(0))
     monkeypatch.setattr(object_files, "_held", deque())  # another process of the host

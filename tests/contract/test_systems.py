@@ -1,13 +1,11 @@
 """The contract of systems, tested over all folders of trainables and over the worked example."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import json
 from collections.abc import Mapping
 from itertools import combinations
-from typing import Annotated, Any
+from typing import Annotated
 
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -80,7 +78,7 @@ def test_one_setting_of_a_part_leaves_the_defaults_of_its_others(path):
     """A part may default to other values than its class: `fine_encoder: {norm: pre}` keeps its one layer."""
     for config, name, default in parts_of(load_system(path).config_type):
         field = config.model_fields[name]
-        annotation: Any = Annotated[field.annotation, *field.metadata, None]
+        annotation = Annotated[field.annotation, *field.metadata, None]
         assert TypeAdapter(annotation).validate_python({}) == default, (
             f"{config.__name__}.{name}: annotate it with `defaulting` of nlgraft.stages.config_parts"
         )
@@ -95,7 +93,7 @@ def in_files(value, directory, tested, path="data"):
         return value
     if "corpus" not in value:
         return {name: in_files(inner, directory, tested, f"{path}.{name}") for name, inner in value.items()}
-    files: dict[str, Any] = {"sources": []}
+    files = {"sources": []}
     for role in TypeAdapter(CorpusConfig).validate_python(value).roles:
         file = directory / f"{role.replace(' ', '-')}.txt"
         file.write_text("one\ntwo\n", "utf-8")
@@ -183,7 +181,7 @@ def distinct_arms(system):
 
     Those with most stages come first.
     """
-    arms: dict[Any, tuple[str, BaseModel]] = {}
+    arms = {}
     for arm, values in arms_of(system.path).items():
         config, declared = config_of(system, values), of_arm(system, values)
         whole = config.model_dump(mode="json")
@@ -197,11 +195,11 @@ def distinct_arms(system):
 def test_a_knob_has_an_effect_or_is_refused_where_it_is_said_to_be_read(path):
     system = load_system(path)
     idle, wrong = [], []
-    effects: dict[str, set[str]] = {}
+    effects = {}
     for arm, config in distinct_arms(system).items():
         values, whole = arms_of(path)[arm], config.model_dump(mode="json")
         fingerprint = graph_of(system, config).fingerprint
-        unread: dict[int, list[tuple[str, Any]]] = {}
+        unread = {}
         for knob, annotation, value in leaves(config):
             plain = paths.get(whole, knob)
             plain = value if plain is paths.MISSING else plain  # it may be left out at its default

@@ -4,8 +4,6 @@ Functions, classes and constants of modules are told apart by module: a use is a
 import or by its own definition. Methods, attributes and fields are told apart by name alone.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import re
@@ -91,61 +89,33 @@ def is_plain(node):
     return not re.search(r"\b(command|group|_study_command|callback|overload)\b", written)
 
 
-class Uses(ast.NodeVisitor):
-    """Names of modules that a statement reads, as (module, name)."""
+def imports(tree, modules):
+    """What a module imports by name, as (module, name), and modules by the names that they have in it."""
+    names, aliases = set(), {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            aliases |= {alias.asname: alias.name for alias in node.names if alias.name in modules}
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if f"{node.module}.{alias.name}" in modules:
+                    aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+                else:
+                    names.add((node.module, alias.name))
+    return names, aliases
 
-    def __init__(self, module, defined, modules):
-        self.module, self.own, self.modules = module, defined, modules
-        self.aliases: dict[str, str] = {}
-        self.hidden: list[set[str]] = []
-        self.found: set[tuple[str, str]] = set()
 
-    def visit_Import(self, node):
-        for alias in node.names:
-            if alias.asname and alias.name in self.modules:
-                self.aliases[alias.asname] = alias.name
-
-    def visit_ImportFrom(self, node):
-        for alias in node.names:
-            if f"{node.module}.{alias.name}" in self.modules:
-                self.aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
-            elif node.module is not None:
-                self.found.add((node.module, alias.name))
-
-    def visit_FunctionDef(self, node):
-        parameters = ast.walk(node.args)
-        self.hidden.append(
-            {argument.arg for argument in parameters if isinstance(argument, ast.arg)}
-            | {
-                child.id
-                for statement in node.body
-                for child in ast.walk(statement)
-                if isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store)
-            }
-            - {
-                name
-                for declaration in ast.walk(node)
-                if isinstance(declaration, ast.Global)
-                for name in declaration.names
-            }
-        )
-        for part in node.body:
-            self.visit(part)
-        self.hidden.pop()
-        for part in (node.args, *node.decorator_list, *filter(None, [node.returns])):
-            self.visit(part)
-
-    visit_AsyncFunctionDef = visit_FunctionDef  # type: ignore[assignment]
-
-    def visit_Name(self, node):
-        is_local = any(node.id in names for names in self.hidden)
-        if isinstance(node.ctx, ast.Load) and node.id in self.own and not is_local:
-            self.found.add((self.module, node.id))
-
-    def visit_Attribute(self, node):
-        if isinstance(node.value, ast.Name) and node.value.id in self.aliases:
-            self.found.add((self.aliases[node.value.id], node.attr))
-        self.generic_visit(node)
+def read_in(statement, module, aliases):
+    """Names of modules that a statement reads; those of its own parameters and variables are none."""
+    nodes = [*ast.walk(statement)]
+    own = {node.arg for node in nodes if isinstance(node, ast.arg)}
+    if isinstance(statement, ast.FunctionDef):
+        own |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        own -= {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
+    for node in nodes:
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load) and node.id not in own:
+            yield module, node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            yield aliases.get(node.value.id), node.attr
 
 
 def unused(folders):
@@ -153,20 +123,18 @@ def unused(folders):
     modules = parsed(*folders.items())
     used = named_in_text(modules)
     for module, tree in modules.items():
-        names_of: dict[ast.stmt, set[str]] = {}
+        names_of = {}
         for name, statement in definitions(tree):
             names_of.setdefault(statement, set()).add(name)
-        uses = Uses(module, set().union(*names_of.values()), modules)
-        for node in ast.walk(tree):  # imports first, wherever they stand
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                uses.visit(node)
+        names, aliases = imports(tree, modules)
+        used |= names
         for statement in tree.body:
-            bound = names_of.get(statement, set())
-            uses.found, before = set(), uses.found
-            uses.visit(statement)
             # a function that calls itself, or a constant that is only bound, is not used by that
-            uses.found = before | {(where, name) for where, name in uses.found if name not in bound}
-        used |= uses.found
+            used |= {
+                (where, name)
+                for where, name in read_in(statement, module, aliases)
+                if where != module or name not in names_of.get(statement, ())
+            }
     exported = {
         (module, name)
         for module, tree in modules.items()

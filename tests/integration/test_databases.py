@@ -197,7 +197,7 @@ def test_a_study_is_written_once_and_in_full_although_the_database_is_lost_meanw
     from mlflow import MlflowClient
 
     monkeypatch.chdir(tmp_path)
-    events: list[str] = []
+    events = []
 
     def on_event(event):
         events.append(type(event).__name__)

@@ -1,14 +1,11 @@
 """The pages of docs/ that a user follows: every command in its order, every YAML and Python block."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -102,7 +99,7 @@ def test_every_command_and_option_of_a_page_exists(page):
     ]
     for line in command_lines:
         arguments = shlex.split(line.rpartition("nlgraft ")[2].partition(" <")[0])
-        command: click.Command = main
+        command = main
         while isinstance(command, click.Group) and arguments:
             name = arguments.pop(0)
             assert name in command.commands, line
@@ -120,7 +117,7 @@ def test_what_trains_nothing_runs_as_printed_and_every_study_is_planned(page, pl
         if shlex.split(line.rpartition("nlgraft ")[2])[0] not in NEEDS_A_RUN:
             type_in(line)
     written = sorted(place.glob("*.yaml"))
-    base: dict[str, Any] = YAML(typ="safe").load(written[0]) if written else {}
+    base = YAML(typ="safe").load(written[0]) if written else {}
     for block in blocks(page, "yaml"):
         part = YAML(typ="safe").load(block)
         if "factors" in part:  # the page says so

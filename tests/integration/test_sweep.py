@@ -1,7 +1,5 @@
 """Sweeps on a real local Ray: sharing, reuse, stopping, failure, early stopping, lost workers."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -21,8 +19,8 @@ from nlgraft.basics import pacing
 from nlgraft.basics.errors import ClusterError, StoreError
 from nlgraft.execution import sweep
 from nlgraft.execution.cluster import WorkerGroup, local_capacity
-from nlgraft.execution.events import Driver, Event, LookTaken, Notice, TrialEnded, TrialStarted
-from nlgraft.execution.sweep import SweepOutcome, run_sweep
+from nlgraft.execution.events import Driver, LookTaken, Notice, TrialEnded, TrialStarted
+from nlgraft.execution.sweep import run_sweep
 from nlgraft.execution.sweep_board import SweepBoard
 from nlgraft.execution.trainable import TrialSpec, TuneReporter
 from nlgraft.execution.trial_queue import TrialQueue
@@ -57,10 +55,8 @@ class Sweep:
     def __init__(self, document):
         self.study = Study.from_dict(document)
         self.store = ArtifactStore.open(self.study.storage.path)
-        self.events: list[Event] = []
-        self.outcome: SweepOutcome = run_sweep(
-            self.study, self.store, cells(self.study), Driver(self.events.append)
-        )
+        self.events = []
+        self.outcome = run_sweep(self.study, self.store, cells(self.study), Driver(self.events.append))
 
     def records(self):
         return {event.trial.name: event.record for event in self.events if isinstance(event, TrialEnded)}
@@ -171,7 +167,7 @@ def test_undecided_cells_get_the_seeds_of_the_next_look(toy_document, tmp_path):
     }
     toy_document |= {"seeds": [1, 2, 3, 4, 5], "sequential": {"looks": [3, 5]}}
     study = Study.from_dict(toy_document)
-    events: list[Event] = []
+    events = []
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     result = nlgraft.launch(study, tracking_uri=uri, on_event=events.append)
     looks = [event for event in events if isinstance(event, LookTaken)]
@@ -246,7 +242,7 @@ def test_a_trial_that_cannot_reach_its_driver_is_killed_and_not_failed(toy_docum
     group = WorkerGroup(Resources(max_failures=0), "")
     stage = Stage(name="training", run="sweep_toy:run_training")
     spec = TrialSpec(StageGraph(stage), {}, StorePlace(""), "batch-1", "a", group, "", None)
-    board: Any = cast(Any, ray.remote(num_cpus=0)(SweepBoard)).remote()
+    board = cast(Any, ray.remote(num_cpus=0)(SweepBoard)).remote()
     board.assign.remote("batch-1", ["a", "b", "c"])
     assert ray.get(board.begin.remote("batch-1", "node"))[0] == "a"
     reporter = TuneReporter(spec, board)
@@ -266,7 +262,7 @@ def test_an_error_at_the_end_of_a_trial_ends_the_sweep_and_is_not_the_trial_s_ow
     toy_document["seeds"] = [1]
     study = Study.from_dict(toy_document)
     store = ArtifactStore.open(study.storage.path)
-    events: list[Event] = []
+    events = []
     with pytest.raises(StoreError, match="No space left"):
         run_sweep(study, store, cells(study), Driver(events.append))
     assert [event.record.state for event in events if isinstance(event, TrialEnded)] == ["killed"]
@@ -332,7 +328,7 @@ def test_a_sweep_without_a_place_says_so_and_ends_when_it_has_waited_enough(toy_
     ray.get(others.ready())
     study = Study.from_dict(toy_document)
     store = ArtifactStore.open(study.storage.path)
-    events: list[Event] = []
+    events = []
     try:
         with pytest.raises(ClusterError, match=r"no trial could run for \d+ s \(--wait-timeout\)") as raised:
             run_sweep(study, store, cells(study), Driver(events.append, wait_timeout_s=5.0))

@@ -1,13 +1,9 @@
 """One trial on one worker and on two, through Ray Train: the same curves and metrics."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 
 from nlgraft.execution.cluster import connected
-from nlgraft.execution.events import Driver, Event, TrialEnded
+from nlgraft.execution.events import Driver, TrialEnded
 from nlgraft.execution.sweep import run_sweep
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import cells
@@ -25,7 +21,7 @@ def record_of(document, storage, num_workers):
     study = Study.from_dict(
         {**document, "storage": {"path": str(storage)}, "resources": {"workers": num_workers}}
     )
-    events: list[Event] = []
+    events = []
     run_sweep(study, ArtifactStore.open(study.storage.path), cells(study), Driver(events.append))
     [ended] = [event for event in events if isinstance(event, TrialEnded)]
     assert ended.record.state == "finished", ended.record.reason
@@ -41,7 +37,7 @@ _TRAIN = {
     "peak_lr": 1e-3,
     "eval_every_steps": 2,
 }
-TRIALS: dict[str, dict[str, Any]] = {
+TRIALS = {
     "embedding_transfer": {
         "data": {"upstream": {**_CORPUS, "domain": "a"}, "downstream": {**_CORPUS, "domain": "b"}},
         "base": {

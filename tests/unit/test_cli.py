@@ -1,10 +1,7 @@
 """Command-line arguments that reach the API."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -24,7 +21,7 @@ STUDY = "examples/minimal_system/study.yaml"
     [([], "baseline"), (["--cell", "both"], "both"), (["--cell", "a=1", "--cell", "b=2"], "a=1, b=2")],
 )
 def test_a_trial_takes_a_level_of_every_factor(monkeypatch, arguments, cell):
-    cells: list[Any] = []
+    cells = []
 
     def record(study, cell, seed, reporter):
         cells.append(cell)

@@ -1,7 +1,5 @@
 """Proposals of a stream on the toy system: its sweeps run in this process, without Ray."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -10,7 +8,6 @@ from click.testing import CliRunner
 
 from nlgraft import api
 from nlgraft.analysis.data.stream import Step, append, open_streams, read_streams
-from nlgraft.analysis.policy.answer import Answer
 from nlgraft.analysis.policy.proposals import FRESH_SEEDS, LOOKS, stream_level
 from nlgraft.basics.errors import NlgraftError, StudyError, TrialFailed
 from nlgraft.commands.ledger import try_proposal
@@ -279,7 +276,7 @@ def test_a_lost_record_counts_as_a_proposal(study, tmp_path):
 
 
 def test_the_answer_for_people(study):
-    answer: Answer = api.propose(study, ["gain=1.0"])
+    answer = api.propose(study, ["gain=1.0"])
     text = "\n".join(answer.lines())
     assert text.startswith("KEEP: proposal 1 of toy, gain=1.0, against the baseline")
     assert "measured again on 5 fresh seeds: +10" in text

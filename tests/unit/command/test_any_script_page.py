@@ -1,10 +1,7 @@
 """What docs/any_script.md shows: its study runs as printed, and its other parts belong to a study."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
@@ -46,7 +43,7 @@ def test_the_study_of_the_page_runs_as_printed():
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.partition(":")[0])
 def test_every_other_part_belongs_to_a_study(place, part):
-    document: dict[str, Any] = YAML(typ="safe").load(STUDY)
+    document = YAML(typ="safe").load(STUDY)
     document["base"] |= YAML(typ="safe").load(part)
     document["data"]["files"] = {"text": "words/train.py"}
     document["factors"] = {}

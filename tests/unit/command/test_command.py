@@ -1,7 +1,5 @@
 """A script as a system: what its study may say, what makes another trial, and how its processes end."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -9,7 +7,6 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,7 +35,7 @@ with open("items.csv", "w") as file:
     print("item,metric,value", "b,test/item.hit,1", "a,test/item.hit,0", sep="\\n", file=file)
 """
 COMMAND = "python run.py {settings} --seed={seed}"
-DOCUMENT: dict[str, Any] = {
+DOCUMENT = {
     "name": "scripts",
     "system": "trainables.command",
     "data": {"directory": "code"},
@@ -357,7 +354,7 @@ class StopsOnceThree:
 
     def __init__(self, pids):
         self.pids = pids
-        self.steps: list[int] = []
+        self.steps = []
 
     def report(self, stage, step, metrics):
         self.steps.append(step)

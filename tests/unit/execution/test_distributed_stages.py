@@ -1,12 +1,9 @@
 """Worker groups that are lost and replaced, without Ray."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from ray.train import PreemptionError, PreemptionInfo, ScalingConfig
+from ray.train import PreemptionError, PreemptionInfo
 
 from nlgraft.basics.errors import TrialFailed
 from nlgraft.execution import distributed_stages
@@ -63,8 +60,8 @@ LOST = RuntimeError("connection reset by peer")
 @pytest.fixture
 def fits(monkeypatch):
     """Failure, posted error and nodes of the Train runs to come; node b is lost."""
-    ends: list[tuple[Any, Any, list[str]]] = []
-    posted: list[Any] = []
+    ends = []
+    posted = []
 
     def fit(*arguments):
         failure, error, nodes = ends.pop(0)
@@ -126,12 +123,12 @@ def test_an_error_or_an_end_of_the_stage_is_no_loss(fits):
     ("workers", "num_workers"), [(4, 4), (WorkerRange(min=4, max=4), 4), (WorkerRange(min=1, max=4), (1, 4))]
 )
 def test_train_gets_the_range(tmp_path, monkeypatch, workers, num_workers):
-    kwargs: dict[str, Any] = {}
+    kwargs = {}
     monkeypatch.setattr(distributed_stages, "TorchTrainer", lambda loop, **options: kwargs.update(options))
     group = WorkerGroup(Resources(workers=workers), str(tmp_path))
     stage = Stage(name="train", run="a.b:c", is_distributed=True)
     distributed_stages._new_trainer(stage, StorePlace("store"), group, None, 0, ())
-    scaling: ScalingConfig = kwargs["scaling_config"]
+    scaling = kwargs["scaling_config"]
     assert scaling.num_workers == num_workers
     # else Train would retry itself, without bound, and nobody would count
     assert kwargs["run_config"].failure_config.max_preemption_failures == 0

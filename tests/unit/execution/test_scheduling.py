@@ -1,9 +1,6 @@
 """Tune's schedulers decide per cell, and a decision to stop becomes a request."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -15,7 +12,7 @@ class Inner:
     """A scheduler that notes what it is told and stops every trial from step 3 on."""
 
     def __init__(self):
-        self.told: list[tuple[str, str]] = []
+        self.told = []
 
     def __getattr__(self, name):
         return lambda controller, trial, *result: self.told.append((name, trial.trial_id))
@@ -28,8 +25,8 @@ class Inner:
 @pytest.fixture
 def parts():
     """A scheduler of trials named after their cells, its inner ones in order, and what it requests."""
-    inner: list[Inner] = []
-    requests: list[tuple[str, str]] = []
+    inner = []
+    requests = []
 
     def new():
         inner.append(Inner())
@@ -45,7 +42,7 @@ def parts():
 
 def test_a_stop_is_requested_once_and_tune_goes_on(parts):
     scheduler, inner, requests = parts
-    trial: Any = SimpleNamespace(trial_id="a1")
+    trial = SimpleNamespace(trial_id="a1")
     results = [{STEP: 2, VALUE: 1.0}, {STEP: 3}, {STEP: 4, VALUE: 1.0}, {STEP: 5, VALUE: 1.0}]
     assert [scheduler.on_trial_result(None, trial, result) for result in results] == ["CONTINUE"] * 4
     assert requests == [("a1", "stopped by the trial scheduler at step 4")]
@@ -55,7 +52,7 @@ def test_a_stop_is_requested_once_and_tune_goes_on(parts):
 
 def test_every_cell_has_a_scheduler_of_its_own_and_replicates_have_none(parts):
     scheduler, inner, requests = parts
-    trials: list[Any] = [SimpleNamespace(trial_id=name) for name in ("a1", "b1", "a2", "-1")]
+    trials = [SimpleNamespace(trial_id=name) for name in ("a1", "b1", "a2", "-1")]
     for trial in trials:
         scheduler.on_trial_add(None, trial)
         assert scheduler.on_trial_result(None, trial, {STEP: 1, VALUE: 0.5}) == "CONTINUE"

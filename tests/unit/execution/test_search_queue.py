@@ -1,7 +1,5 @@
 """The work queue without Ray: what a search proposes, and when."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -60,7 +58,6 @@ def test_an_interrupted_search_makes_the_same_proposals(search_document, tmp_pat
     cut = Bench(search_document)
     for _ in range(2):
         trial = cut.take()
-        assert trial is not None
         cut.run(trial)
     assert cut.take() is not None, "this one is lost with its driver"
     resumed = Bench(search_document)
@@ -113,7 +110,6 @@ def test_a_lost_or_damaged_proposal_is_made_again(search_document, tmp_path, num
         if again.queue.is_done:
             break
         trial = again.take()
-        assert trial is not None
         again.run(trial)
     assert again.queue.is_done
 
@@ -131,7 +127,6 @@ def test_a_killed_proposal_stays_open_and_runs_again(search_document, tmp_path):
     search_document["storage"] = {"path": str(tmp_path / "second")}
     cut = Bench(search_document)
     trial = cut.take()
-    assert trial is not None
     cut.queue.kill(trial, "disk full at /store")
     assert cut.queue.is_done
     assert cut.queue.stop_reason == "disk full at /store"
@@ -149,7 +144,7 @@ def test_a_killed_proposal_stays_open_and_runs_again(search_document, tmp_path):
 
 
 def test_a_driver_that_lost_its_lock_changes_nothing_any_more(search_document):
-    is_lost: list[bool] = []
+    is_lost = []
 
     def poll():
         if is_lost:

@@ -1,12 +1,9 @@
 """A trial inside a Tune actor: what it reports, when it stops, and what it leaves."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from ray.exceptions import RayError
@@ -36,7 +33,7 @@ class Board:
     """A board whose specs, and whose answer to stop requests, are given; the answer may be an error."""
 
     def __init__(self, answer=None, specs=(), lost_on=()):
-        self.outcomes: list[Outcome] = []
+        self.outcomes = []
         self.stop_reason = SimpleNamespace(remote=lambda batch_id: (batch_id, answer))
         self.begin = SimpleNamespace(remote=lambda batch_id, node: [specs[0], list(lost_on), False])
         self.advance = SimpleNamespace(remote=self._advance)
@@ -50,7 +47,7 @@ class Board:
 
 @pytest.fixture
 def sent(monkeypatch):
-    results: list[dict[str, Any]] = []
+    results = []
     monkeypatch.setattr(trainable.tune, "report", results.append)
 
     def get(ref):
@@ -137,7 +134,7 @@ def test_the_board_hears_how_a_trial_ended(
     result,
     num_workers,
 ):
-    run_options: dict[str, Any] = {}
+    run_options = {}
 
     def run(graph, store, **options):
         run_options.update(options)

@@ -1,7 +1,5 @@
 """The work queue without Ray: order, sharing, failure, budgets, looks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -37,7 +35,7 @@ def test_many_waiting_trials_do_not_slow_down_the_next_one(toy_document, monkeyp
     """Looking up what the store holds goes through every trial that waits, so it has a share of the time."""
     toy_document["seeds"] = list(range(200))
     bench = Bench(toy_document)
-    looked_up: list[int] = []
+    looked_up = []
     finished = ArtifactStore.finished
 
     def slow_look(store, fingerprints):
@@ -49,7 +47,6 @@ def test_many_waiting_trials_do_not_slow_down_the_next_one(toy_document, monkeyp
     monkeypatch.setattr(ArtifactStore, "finished", slow_look)
     for _ in range(30):
         trial = bench.queue.take()  # without a pause: trials that end at once
-        assert trial is not None
         bench.run(trial)
     assert len(looked_up) == 1
     bench.clock_s += 60.0  # 1 s is 2 % of 50 s
@@ -225,7 +222,7 @@ def test_each_look_is_taken_when_all_granted_replicates_have_ended(toy_document)
     document = with_looks(toy_document)
     keys = [cell.key for cell in cells(Study.from_dict(document))]
     grants = [dict(zip(keys, counts, strict=True)) for counts in ((4, 4), (5, 4), (5, 4))]
-    taken: list[int] = []
+    taken = []
 
     def grant():
         taken.append(len(bench.ended()))

@@ -1,10 +1,7 @@
 """What Tune asks for and reports, and what the queue hears of it."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -23,8 +20,8 @@ class Queue:
         self.trials = list(trials)
         self.num_following = num_following
         self.num_idle = num_idle
-        self.told: list[Any] = []
-        self.stop_reason: str | None = None
+        self.told = []
+        self.stop_reason = None
         self.is_done = False
 
     def take(self):
@@ -52,10 +49,10 @@ def trial(name):
 class Bench:
     def __init__(self, store, *trials, max_batches=100, **options):
         self.queue, self.requests, self.checks = Queue(*trials, **options), [], []
-        self.ended: dict[str, list[Outcome]] = {}
-        self.num_begun: dict[str, int] = {}
-        self.freed: list[str] = []
-        self.assigned: dict[str, str] = {}
+        self.ended = {}
+        self.num_begun = {}
+        self.freed = []
+        self.assigned = {}
         self.searcher = TuneSearcher(self.queue, store, self, self.checks.append, max_batches)
 
     def assign(self, batch_id, trials):

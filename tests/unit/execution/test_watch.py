@@ -1,7 +1,5 @@
 """The page that shows a study while it runs, and the lines in the terminal."""
 
-from __future__ import annotations
-
 import re
 
 from click.testing import CliRunner
@@ -52,7 +50,7 @@ def test_a_page_shows_what_runs_and_dev_curves_but_no_test_scores(toy_document, 
     assert len(steps) <= 200
     assert (steps[0], steps[-1]) == (1, 1000), "thinned evenly, with both ends"
 
-    pages: list[bool] = []
+    pages = []
     terminal.watch_status(
         lambda: api.status(bench.study), lambda document: pages.append(document["is_running"])
     )

@@ -1,7 +1,5 @@
 """A packed study is judged again elsewhere, without training: the same tables, or a refusal."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json
@@ -11,7 +9,6 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -205,7 +202,7 @@ def test_an_archive_that_cannot_be_finished_leaves_the_earlier_one(study, tmp_pa
 
 
 def test_a_place_that_cannot_be_written_is_refused_before_anything_is_gathered(tmp_path):
-    study: Any = None
+    study = None
     with pytest.raises(DataError, match=r"x.zip: cannot be written .*No such file or directory"):
         pack(study, study, tmp_path / "no" / "x.zip")
 

@@ -1,13 +1,10 @@
 """What lies in a store, what is removed of it, what differs, and hypotheses of any systems compared."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -52,7 +49,7 @@ def place(finished, tmp_path):
 
 def of(place, levels):
     factor = {"target": "read", "levels": levels, "baseline": "first"}
-    document: dict[str, Any] = {**DOCUMENT, "name": levels[1], "seeds": [1], "factors": {"read": factor}}
+    document = {**DOCUMENT, "name": levels[1], "seeds": [1], "factors": {"read": factor}}
     return Study.from_dict({**document, "storage": {"path": str(place)}})
 
 

@@ -1,7 +1,5 @@
 """Fingerprints: type-exact, the same everywhere, and picky."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -104,7 +102,7 @@ class Colour(StrEnum):
     RED = "red"
 
 
-CIRCLE: list = []
+CIRCLE = []
 CIRCLE.append(CIRCLE)
 
 

@@ -1,7 +1,5 @@
 """Which manifests a process knows of, and how often it lists them."""
 
-from __future__ import annotations
-
 from nlgraft.basics.pacing import Pacer
 from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.stage import Stage
@@ -28,7 +26,7 @@ def test_a_folder_that_is_slow_to_list_is_listed_rarely_and_own_artifacts_are_kn
     """Else each of 10,000 short trials lists the artifacts of all the others."""
     store, other = ArtifactStore.open(tmp_path), ArtifactStore.open(tmp_path)
     assert "no artifact of stage" in reason(store, 1.0)
-    listed: list[str] = []
+    listed = []
     names = LocalFiles.names
     clock_s = 100.0
 

@@ -1,13 +1,11 @@
 """Which proposals have ended, and which of them is replicated."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
 import pytest
 
-from nlgraft.pipeline.trial import TrialRecord, TrialState
+from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.study import Objective
 from nlgraft.study.planning.selection import Proposal, best_proposal
 
@@ -37,6 +35,6 @@ def test_the_best_proposal_follows_the_direction_and_the_first_wins_a_tie(direct
 
 
 def test_a_killed_proposal_has_not_ended():
-    states: list[TrialState] = ["finished", "failed", "stopped", "killed"]
+    states = ["finished", "failed", "stopped", "killed"]
     assert [proposal(0, 1.0, state).has_ended for state in states] == [True, True, True, False]
     assert not replace(proposal(0, 1.0), record=None).has_ended

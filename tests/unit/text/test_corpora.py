@@ -1,7 +1,4 @@
-from __future__ import annotations
-
 import gzip
-from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
@@ -19,12 +16,12 @@ from nlgraft.text.corpora import (
 from nlgraft.text.corpus_checks import check_corpus
 from nlgraft.text.corpus_config import ConlangConfig, CorpusConfig, digest, further_tests
 
-CORPUS: TypeAdapter[Any] = TypeAdapter(CorpusConfig)
+CORPUS = TypeAdapter(CorpusConfig)
 
 
 def corpus_files(directory, **splits):
     """Write files by split and role; give the config."""
-    settings: dict[str, Any] = {"corpus": "files"}
+    settings = {"corpus": "files"}
     for split, streams in splits.items():
         paths = {}
         for role, lines in streams.items():
