@@ -1,6 +1,5 @@
 """A newcomer: a fresh clone, own text the commands of the pages, the report in a browser."""
 
-import gzip
 import os
 import re
 import shlex
@@ -10,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nlgraft.text.corpora import load_corpus
-from nlgraft.text.corpus_config import ConlangConfig
+from tests.newcomer_text import write_domains
 from tests.pages import CHROMIUM, browse
 
 ROOT = Path(__file__).parents[2]
@@ -41,26 +39,11 @@ class Newcomer:
         (self.project / "text").mkdir(parents=True)
         page = (self.clone / "docs" / "commands.md").read_text("utf-8")
         [study] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-        names = set(re.findall(r"[\w-]+\.(?:en|de)(?:\.gz)?", study))
-        self.write_text(names)
+        names = write_domains(self.project / "text", study, train=400, dev=20, test=20)
         # their text lies in a folder beside the study
         for name in names:
             study = re.sub(rf"(?<![\w/-]){re.escape(name)}(?![\w.])", f"text/{name}", study)
         (self.project / "law.yaml").write_text(study, "utf-8")
-
-    def write_text(self, names):
-        corpora = {
-            stem: load_corpus(ConlangConfig(corpus="conlang", domain=domain, train=400, dev=20, test=20))
-            for stem, domain in (("wiki", "a"), ("law", "b"))
-        }
-        for name in names:
-            stem, _, split = name.split(".")[0].partition("-")
-            corpus = corpora[stem][split or "train"]
-            assert corpus.target is not None
-            lines = corpus.sources[0] if ".en" in name else corpus.target
-            data = "".join(f"{line}\n" for line in lines).encode()
-            path = self.project / "text" / name
-            path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
 
     def types(self, *command):
         """Run a command of the documentation in the project's folder, with the clone's code."""

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nlgraft.text.conlang.tasks import generate
-from nlgraft.text.corpus_config import ConlangConfig
 from tests.commands import nlgraft
+from tests.newcomer_text import newcomer_text, write_lines
 
 PAGE = (Path(__file__).parents[2] / "AGENTS.md").read_text("utf-8")
 COMMANDS = [
@@ -25,9 +24,8 @@ FEW_STEPS = ["train.max_steps=4", "pretraining.train.max_steps=4", "seeds=[1, 2]
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    corpus = generate(ConlangConfig(corpus="conlang", task="translation", train=150), "train")
-    for name, role in (("text.en", "source 0"), ("text.de", "target")):
-        Path(name).write_text("".join(f"{line}\n" for line in corpus[role]), "utf-8")
+    for name, lines in newcomer_text(150).items():
+        write_lines(Path(name), lines)
     return tmp_path
 
 

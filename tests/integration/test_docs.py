@@ -16,9 +16,8 @@ from nlgraft import __all__ as public_names
 from nlgraft.basics.shipped import system_names
 from nlgraft.commands.main import main
 from nlgraft.study.data.design import cells
-from nlgraft.text.conlang.tasks import generate
-from nlgraft.text.corpus_config import ConlangConfig
 from tests.commands import nlgraft
+from tests.newcomer_text import newcomer_text, write_lines
 from tests.small_studies import SMALL_DEMO
 
 ROOT = Path(__file__).parents[2]
@@ -57,18 +56,15 @@ def commands(page):
 def place(tmp_path, monkeypatch):
     """A folder with every text that the pages name."""
     monkeypatch.chdir(tmp_path)
-    several = generate(ConlangConfig(corpus="conlang", task="multi_source", train=NUM_LINES), "train")
-    labelled = generate(ConlangConfig(corpus="conlang", task="classification", train=NUM_LINES), "train")
-    text = {"en": several["source 0"], "fr": several["source 1"], "de": several["target"]}
-    files = {f"text.{language}": lines for language, lines in text.items()}
-    for language in ("en", "de"):
-        files[f"dev.{language}"] = files[f"test.{language}"] = text[language][:20]
-    files |= {"lines.txt": labelled["source 0"], "lines.label": labelled["label"], "ref.txt": text["de"]}
-    files |= dict.fromkeys(("a1.txt", "a2.txt", "b1.txt", "b2.txt"), text["de"][::-1])
-    pairs = zip(text["en"], text["de"], strict=True)
+    files = newcomer_text(NUM_LINES)
+    english, german = files["text.en"], files["text.de"]
+    for name, lines in (("en", english), ("de", german)):
+        files[f"dev.{name}"] = files[f"test.{name}"] = lines[:20]
+    files |= dict.fromkeys(("a1.txt", "a2.txt", "b1.txt", "b2.txt"), german[::-1]) | {"ref.txt": german}
+    pairs = zip(english, german, strict=True)
     files["pairs.csv"] = ["english,german", *(f'"{source}","{target}"' for source, target in pairs)]
     for name, lines in files.items():
-        Path(name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        write_lines(Path(name), lines)
     return tmp_path
 
 

@@ -15,9 +15,8 @@ from nlgraft.basics.shipped import system_names
 from nlgraft.basics.wording import duration
 from nlgraft.commands.new_study import SCALES, plan_s
 from nlgraft.study.public import Study
-from nlgraft.text.conlang.tasks import generate
-from nlgraft.text.corpus_config import ConlangConfig
 from tests.commands import json_of, nlgraft
+from tests.newcomer_text import newcomer_text, write_lines
 from tests.released_translators import write_marian
 from tests.tiny_causal_lms import release
 from tests.tiny_checkpoints import bert, bert_tokenizer
@@ -39,22 +38,14 @@ NUM_EXAMPLES = 400
 
 @pytest.fixture(scope="module")
 def text():
-    several = generate(ConlangConfig(corpus="conlang", task="multi_source", train=NUM_EXAMPLES), "train")
-    labelled = generate(ConlangConfig(corpus="conlang", task="classification", train=NUM_EXAMPLES), "train")
-    return {
-        "text.en": several["source 0"],
-        "text.fr": several["source 1"],
-        "text.de": several["target"],
-        "lines.txt": labelled["source 0"],
-        "lines.label": labelled["label"],
-    }
+    return newcomer_text(NUM_EXAMPLES)
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch, text):
     monkeypatch.chdir(tmp_path)
     for name, lines in text.items():
-        Path(name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+        write_lines(Path(name), lines)
     return tmp_path
 
 
@@ -233,8 +224,8 @@ def sides(folder, name, *roles):
 def test_sorted_classes_are_divided_in_like_shares_and_equal_lines_stay_together(place):
     examples = [(f"{word} {n // 2}", word) for word in ("apple", "bread", "cheese") for n in range(200)]
     examples += [("a lonely line", "only")]
-    write("sorted.txt", [line for line, _ in examples])
-    write("sorted.label", [label for _, label in examples])
+    write_lines(Path("sorted.txt"), [line for line, _ in examples])
+    write_lines(Path("sorted.label"), [label for _, label in examples])
     done = init("vocabulary_transfer", "--source", "sorted.txt", "--label", "sorted.label")
     assert "1 class of one example stay in train: only" in done.output
     folder = "vocabulary_transfer_text"
@@ -254,8 +245,8 @@ def test_sorted_classes_are_divided_in_like_shares_and_equal_lines_stay_together
 
 def test_own_dev_and_test_files_are_taken_and_leave_train(place, text):
     for name in ("text.en", "text.de"):
-        write(f"dev.{name}", text[name][:30])
-        write(f"test.{name}", [f"{line} anew" for line in text[name][30:50]])
+        write_lines(Path(f"dev.{name}"), text[name][:30])
+        write_lines(Path(f"test.{name}"), [f"{line} anew" for line in text[name][30:50]])
     options = ["--dev-source", "dev.text.en", "--dev-target", "dev.text.de", "--seeds", "5"]
     done = init(
         "prlm_fusion", *PAIRS, *options, "--test-source", "test.text.en", "--test-target", "test.text.de"
@@ -276,10 +267,6 @@ def test_the_number_of_lines_held_out_is_that_asked_for(place):
     assert "--held-out 190 leaves 20 of 400" in done.output
     done = init("prlm_fusion", *PAIRS, "--test-source", "text.en", "--out", "other.yaml", code=2)
     assert "--test-target: give test the options that the text itself has" in done.output
-
-
-def write(name, lines):
-    Path(name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
 
 def named_alike(language):
@@ -328,8 +315,8 @@ TEXTS = {
 def test_text_in_every_script_gets_a_study_that_is_valid(place, script):
     system, metric = TEXTS[script]
     lines, english = {"emoji": emoji, "mixed": mixed}.get(script, lambda: named_alike(script))()
-    write("text.xx", lines)
-    write("text.en", english)
+    write_lines(Path("text.xx"), lines)
+    write_lines(Path("text.en"), english)
     for source, target, decisive in (("xx", "en", "dev/bleu"), ("en", "xx", metric)):
         sources = [f"text.{source}"] * (2 if system == "multi_source" else 1)
         options = [option for file in sources for option in ("--source", file)]
@@ -344,8 +331,8 @@ def test_text_in_every_script_gets_a_study_that_is_valid(place, script):
 
 def test_a_vocabulary_below_the_number_of_characters_is_refused_before_the_run(place):
     lines, english = named_alike("ja")
-    write("text.ja", lines)
-    write("text.en", english)
+    write_lines(Path("text.ja"), lines)
+    write_lines(Path("text.en"), english)
     init("prlm_fusion", "--source", "text.ja", "--target", "text.en")
     for setting in ("tokenizer", "pretraining.tokenizer"):
         done = nlgraft("validate", "prlm_fusion.yaml", f"{setting}.vocab_size=200", code=2)
@@ -359,8 +346,8 @@ def test_bytes_take_the_place_of_rare_characters_where_there_are_thousands(place
     characters = [chr(0x4E00 + n) for n in range(3000)]
     common = random.Random(1).choices(characters[:300], k=60 * 1500)
     lines = ["".join([*common[60 * n : 60 * n + 60], *characters[2 * n : 2 * n + 2]]) for n in range(1500)]
-    write("text.zh", lines)
-    write("text.en", [f"{n} line" for n in range(1500)])
+    write_lines(Path("text.zh"), lines)
+    write_lines(Path("text.en"), [f"{n} line" for n in range(1500)])
     init("prlm_fusion", "--source", "text.zh", "--target", "text.en")
     tokenizer = Study.from_yaml("prlm_fusion.yaml").base["tokenizer"]
     assert tokenizer["has_byte_fallback"]

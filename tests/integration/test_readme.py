@@ -1,6 +1,5 @@
 """Every command and every file of README.md and docs/commands.md, as a newcomer would use them."""
 
-import gzip
 import os
 import re
 import shlex
@@ -13,6 +12,7 @@ import pytest
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from tests.commands import nlgraft
+from tests.newcomer_text import write_domains, write_lines
 
 ROOT = Path(__file__).parents[2]
 README, PAGE = ((ROOT / name).read_text("utf-8") for name in ("README.md", "docs/commands.md"))
@@ -54,28 +54,12 @@ def study_of_readme():
     return text
 
 
-def write_text(directory):
-    """Make the text files that the page's study names, parallel and of two domains."""
-    names = set(re.findall(r"[\w-]+\.(?:en|de)(?:\.gz)?", study_of_readme()))
-    corpora = {
-        stem: load_corpus(ConlangConfig(corpus="conlang", domain=domain, train=150, dev=8, test=6))
-        for stem, domain in (("wiki", "a"), ("law", "b"))
-    }
-    for name in names:
-        stem, _, split = name.split(".")[0].partition("-")
-        corpus = corpora[stem][split or "train"]  # type: ignore[index]
-        assert corpus.target is not None
-        lines = corpus.sources[0] if ".en" in name else corpus.target
-        data = "".join(f"{line}\n" for line in lines).encode()
-        (directory / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-
-
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """A newcomer's folder: the study of the page and its text, by relative paths."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "STUDY.yaml").write_text(study_of_readme(), "utf-8")
-    write_text(tmp_path)
+    write_domains(tmp_path, study_of_readme(), train=150, dev=8, test=6)
     return tmp_path
 
 
@@ -145,7 +129,7 @@ def test_the_vocabulary_commands_run_as_printed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     lines = load_corpus(ConlangConfig(corpus="conlang", train=400, dev=4, test=4))["train"].text()
-    (tmp_path / "train.en").write_text("\n".join(lines) + "\n", "utf-8")
+    write_lines(tmp_path / "train.en", lines)
     [script] = re.findall(r"```\n(.*?)```", (ROOT / "docs" / "vocabulary.md").read_text("utf-8"), re.DOTALL)
     shell, mark, typed = script.partition("nlgraft ")
     done = subprocess.run(

@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from nlgraft.basics.shipped import system_names
-from nlgraft.text.conlang.tasks import generate
-from nlgraft.text.corpus_config import ConlangConfig
+from tests.newcomer_text import newcomer_text, write_lines
 from tests.wheels import ROOT, build_wheel
 
 NUM_LINES = 300
@@ -62,9 +61,6 @@ class Newcomer:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         self.environment = {**kept, "PATH": f"{environment}:/usr/bin:/bin", "HOME": str(folder)}
 
-    def writes(self, name, lines):
-        (self.folder / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
-
     def types(self, line, stdin=""):
         done = subprocess.run(
             shlex.split(line),
@@ -82,20 +78,16 @@ class Newcomer:
 def write_text(newcomer, takes):
     """Write the text that a system takes; return the options that name it, and its sources line by line."""
     if "sources" in takes:
-        corpus = generate(ConlangConfig(corpus="conlang", task="multi_source", train=NUM_LINES), "train")
-        text = {"text.en": corpus["source 0"], "text.fr": corpus["source 1"], "text.de": corpus["target"]}
-        options = ["--source text.en", "--source text.fr", "--target text.de"]
-        sources = [text["text.en"], text["text.fr"]]
+        named = ["source text.en", "source text.fr", "target text.de"]
+    elif "label" in takes:
+        named = ["source lines.txt", "label lines.label"]
     else:
-        task = "classification" if "label" in takes else "translation"
-        corpus = generate(ConlangConfig(corpus="conlang", task=task, train=NUM_LINES), "train")
-        roles = {"source": "source 0", "target": "target", "label": "label"}
-        text = {f"text.{name}": corpus[role] for name, role in roles.items() if name in takes}
-        options = [f"--{name.partition('.')[2]} {name}" for name in text]
-        sources = [text["text.source"]]
-    for name, written in text.items():
-        newcomer.writes(name, written)
-    return options, [list(row) for row in zip(*sources, strict=True)]
+        named = ["source text.en", *["target text.de"] * ("target" in takes)]
+    text, sources = newcomer_text(NUM_LINES), []
+    for role, name in map(str.split, named):
+        write_lines(newcomer.folder / name, text[name])
+        sources += [text[name]] * (role == "source")
+    return [f"--{part}" for part in named], [list(row) for row in zip(*sources, strict=True)]
 
 
 @pytest.mark.parametrize("system", TAKES)
@@ -122,6 +114,6 @@ def test_from_text_to_the_winner_by_what_is_printed(system, environment, tmp_pat
         assert len(answers.splitlines()) == 20
     else:  # a causal language model, which transformers opens
         assert re.search(r"^transformers: \w+ForCausalLM loads this directory", printed["export"][1], re.M)
-        newcomer.writes("goes_on.py", GOES_ON)
+        write_lines(tmp_path / "goes_on.py", GOES_ON)
         shown, _ = newcomer.types("python goes_on.py")
         assert int(shown) > 0

@@ -27,6 +27,7 @@ from nlgraft.text.corpora import load_corpus
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.files import below_root
 from tests.commands import nlgraft as invoke
+from tests.newcomer_text import write_lines
 from tests.unit.export.conftest import DOCUMENT, run_all
 
 ROOT = Path(__file__).parents[3]
@@ -42,7 +43,7 @@ def write_study(root):
             f"{split}.t": corpus.target
         }
         for name, lines in files.items():
-            (root / "text" / name).write_text("".join(f"{line}\n" for line in lines or ()), "utf-8")
+            write_lines(root / "text" / name, lines)
         # One by a path of its own, as of a shared disk.
         splits[split] = {
             "sources": [f"text/{split}.0", f"text/{split}.1"],

@@ -19,6 +19,7 @@ from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_cell
 from tests.commands import json_of
 from tests.commands import nlgraft as invoke
+from tests.newcomer_text import write_lines
 from tests.unit.export.conftest import DOCUMENT, run_all
 
 
@@ -234,18 +235,13 @@ def test_diff_shows_settings_data_and_results(place):
     invoke("diff", "both", "second", "--storage", place)
 
 
-def write(path, lines):
-    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
-    return path
-
-
 @pytest.fixture
 def outputs(tmp_path):
     """References, and three systems of six seeds that get 30, 31 and 60 words in a hundred wrong."""
     draw = random.Random(1)
     words = [f"wort{number}" for number in range(50)]
     references = [[draw.choice(words) for _ in range(12)] for _ in range(150)]
-    files = {"ref": [write(tmp_path / "ref", [" ".join(line) for line in references])]}
+    files = {"ref": [write_lines(tmp_path / "ref", [" ".join(line) for line in references])]}
     for name, share in (("a", 0.30), ("b", 0.31), ("c", 0.60)):
         files[name] = []
         for seed in range(1, 7):
@@ -253,7 +249,7 @@ def outputs(tmp_path):
                 [draw.choice(words) if draw.random() < share else word for word in line]
                 for line in references
             ]
-            files[name].append(write(tmp_path / f"{name}.{seed}", [" ".join(line) for line in lines]))
+            files[name].append(write_lines(tmp_path / f"{name}.{seed}", [" ".join(line) for line in lines]))
     return files
 
 
@@ -306,7 +302,7 @@ def test_the_ledger_remembers_what_was_compared(outputs, tmp_path, monkeypatch):
     assert verdict("ab", [1, 2, 3]) == ("declared later", "open")
     assert verdict("bc", [1, 2, 3]) == ("exploratory", "open")
     outputs["d"] = [
-        write(tmp_path / f"d.{path.name}", path.read_text().splitlines()) for path in outputs["c"]
+        write_lines(tmp_path / f"d.{path.name}", path.read_text().splitlines()) for path in outputs["c"]
     ]
     assert verdict("bd", [1, 2, 3]) == ("exploratory", "open"), "another name makes no other system"
     assert verdict("bd", [1, 2, 3], "--ledger", "fresh") == ("declared", "worse")
@@ -325,7 +321,7 @@ def test_one_file_of_each_system_decides_nothing(outputs):
 
 
 def test_files_that_do_not_fit_are_all_named(outputs, tmp_path):
-    short = write(tmp_path / "short", ["one line"])
+    short = write_lines(tmp_path / "short", ["one line"])
     refused = invoke("compare", outputs["a"][0], short, short, "--ref", outputs["ref"][0], code=2)
     assert "short: 1 lines, ref has 150" in refused.stderr
     invoke("compare", short, "--ref", short, code=2)
@@ -334,11 +330,11 @@ def test_files_that_do_not_fit_are_all_named(outputs, tmp_path):
 
 
 def test_references_without_text_and_systems_without_name_are_refused(tmp_path):
-    first, other, empty = (write(tmp_path / name, [name] * 2) for name in ("1", "\x1b[31m2", "3"))
+    first, other, empty = (write_lines(tmp_path / name, [name] * 2) for name in ("1", "\x1b[31m2", "3"))
     empty.write_text("\n \n")
     assert "no line has text" in invoke("compare", first, other, "--ref", empty, code=2).stderr
     nameless = invoke("compare", first, other, "--ref", first, "--sys-name", "a", "--sys-name", " ", code=2)
     assert "--sys-name" in nameless.stderr
-    twins = write(tmp_path / "4", ["\x1b[31m2 "] * 2)
+    twins = write_lines(tmp_path / "4", ["\x1b[31m2 "] * 2)
     assert "first files" in invoke("compare", first, other, twins, "--ref", first, code=2).stderr
     assert "\x1b" not in invoke("compare", first, other, "--ref", first).stdout
