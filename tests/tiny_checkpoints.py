@@ -11,11 +11,10 @@ from pathlib import Path
 import sentencepiece
 import tokenizers
 import transformers
-from click.testing import CliRunner
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from nlgraft.commands.main import main
 from tests import tiny_architectures as tiny
+from tests.commands import nlgraft
 
 rng = random.Random(3)
 STEMS = ["".join(rng.choices("abdeiklmnorstu", k=rng.randint(2, 5))) for _ in range(40)]
@@ -30,10 +29,7 @@ LANGUAGES = ["en_XX", "de_DE"]
 
 def run(*arguments: str | Path, code: int = 0):
     """Run `nlgraft vocab` with arguments; it must end with this code, and without a traceback."""
-    result = CliRunner().invoke(main, ["vocab", *map(str, arguments)])
-    assert result.exit_code == code, (result.output, result.exception)
-    assert isinstance(result.exception, SystemExit | None)
-    return result
+    return nlgraft("vocab", *arguments, code=code)
 
 
 def train_spm(prefix: Path, lines, size: int = 120, **options) -> Path:

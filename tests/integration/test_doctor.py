@@ -2,21 +2,18 @@
 
 import json
 
-from click.testing import CliRunner
-
 from nlgraft.basics.shipped import system_names
-from nlgraft.commands.main import main
 from nlgraft.runs.doctor import examine
+from tests.commands import nlgraft
 from tests.servers import free_port
 
 
 def test_a_sound_machine_has_nothing_wrong_and_a_server_that_is_down_is(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tracking = f"http://127.0.0.1:{free_port()}"
-    done = CliRunner().invoke(main, ["doctor", "--json", "--tracking-uri", tracking])
+    done = nlgraft("doctor", "--json", "--tracking-uri", tracking, code=1)
     checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert [name for name, check in checks.items() if check["state"] == "wrong"] == ["tracking"]
-    assert done.exit_code == 1
     assert {path.rpartition(".")[2] for path in system_names()} - {"command"} < set(checks)
     assert min(checks["speed"]["figures"].values()) > 0
     assert str(tmp_path) not in done.stdout

@@ -1,17 +1,14 @@
 """Proposals of a stream on the toy system: its sweeps run in this process, without Ray."""
 
-import json
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
 
 from nlgraft import api
 from nlgraft.analysis.data.stream import Step, append, open_streams, read_streams
 from nlgraft.analysis.policy.proposals import FRESH_SEEDS, LOOKS, stream_level
 from nlgraft.basics.errors import NlgraftError, StudyError, TrialFailed
 from nlgraft.commands.ledger import try_proposal
-from nlgraft.commands.main import main
 from nlgraft.execution.events import Driver
 from nlgraft.execution.sweep import SweepOutcome
 from nlgraft.execution.trial_queue import TrialQueue
@@ -24,6 +21,7 @@ from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system_import import load_system
+from tests.commands import json_of, nlgraft
 from tests.processes import at_once
 
 
@@ -306,16 +304,17 @@ def test_a_report_on_dev_comes_after_what_a_stream_saw_and_one_on_test_does_not(
     assert seen[0].segments.digest == seen[-1].segments.digest
 
 
-def test_the_ledger_lists_streams(study):
+def test_the_ledger_lists_streams(study, monkeypatch):
     api.propose(study, ["gain=1.0"])
     api.propose(study, ["steps=1"])
     place = ["--storage", study.storage.path]
-    listed = CliRunner().invoke(main, ["ledger", *place], env={"COLUMNS": "200"})
+    monkeypatch.setenv("COLUMNS", "200")
+    listed = nlgraft("ledger", *place)
     rows = [line.split() for line in listed.output.splitlines() if "KEEP" in line or "DISCARD" in line]
     assert [(row[0], row[3], row[4], row[5]) for row in rows] == [
         ("1", "gain=1.0", "baseline", "KEEP"),
         ("2", "steps=1", "1", "DISCARD"),
     ]
-    streams = json.loads(CliRunner().invoke(main, ["ledger", "--json", *place]).output)["streams"]
+    streams = json_of("ledger", "--json", *place)["streams"]
     assert [stream["kept"] for stream in streams] == [1]
     assert streams[0]["proposals"][0]["measured"]["gains"] == pytest.approx([10.0] * 5)

@@ -6,12 +6,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from nlgraft.basics.errors import StudyError
 from nlgraft.basics.shipped import studies, study_path, system_names
-from nlgraft.commands.main import main
 from nlgraft.study.public import Study
+from tests.commands import nlgraft
 
 ROOT = Path(__file__).parents[2]
 SCREEN = 40
@@ -19,9 +18,7 @@ NAMES = [path.rpartition(".")[2] for path in system_names()]
 
 
 def shown(*arguments):
-    done = CliRunner().invoke(main, arguments, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.output
+    return nlgraft(*arguments).output
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -76,15 +73,13 @@ def test_a_setting_is_read_where_another_has_a_value_that_can_be_written():
 def test_a_file_without_its_suffix_is_understood(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("mine.yaml").write_text("name: mine\n", "utf-8")
-    done = CliRunner().invoke(main, ["plan", "mine"])
-    assert done.exit_code == 2
+    done = nlgraft("plan", "mine", code=2)
     assert "there is no file 'mine'" in done.output
     assert "Did you mean 'mine.yaml'?" in done.output
 
 
 def test_an_unknown_part_names_the_parts():
-    done = CliRunner().invoke(main, ["systems", "embedding_transfer", "tranfer"])
-    assert done.exit_code == 2
+    done = nlgraft("systems", "embedding_transfer", "tranfer", code=2)
     assert "Did you mean 'transfer'? Its parts: data, tokenizers, model" in done.output
 
 
@@ -92,8 +87,7 @@ def test_a_system_of_ones_own_in_one_word_is_found(tmp_path, monkeypatch):
     (tmp_path / "my_system.py").write_text("from examples.minimal_system import *\n", "utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert "decode" in shown("systems", "my_system")
-    done = CliRunner().invoke(main, ["systems", "embeding_transfer"])
-    assert done.exit_code == 2
+    done = nlgraft("systems", "embeding_transfer", code=2)
     assert "Did you mean 'trainables.embedding_transfer'?" in done.output
 
 

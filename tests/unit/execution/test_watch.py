@@ -2,15 +2,12 @@
 
 import re
 
-from click.testing import CliRunner
-
 from nlgraft import api
 from nlgraft.commands import terminal
-from nlgraft.commands.main import main
 from nlgraft.execution.events import Outlook, TrialEnded, TrialProgress, TrialStarted
 from nlgraft.execution.status import RunningRecord
 from nlgraft.study.planning.selection import study_key
-from tests.commands import write_study
+from tests.commands import nlgraft, write_study
 from tests.unit.execution.queue_bench import Bench
 
 
@@ -62,7 +59,5 @@ def test_a_page_shows_what_runs_and_dev_curves_but_no_test_scores(toy_document, 
 def test_a_page_that_cannot_be_written_is_told_in_a_sentence(toy_document, tmp_path):
     bench = Bench(toy_document)
     file = write_study(tmp_path / "toy.yaml", bench.study.to_dict())
-    done = CliRunner().invoke(main, ["watch", str(file), "--out", str(tmp_path / "missing" / "page.html")])
-    assert done.exit_code == 2
+    done = nlgraft("watch", file, "--out", tmp_path / "missing" / "page.html", code=2)
     assert "missing" in done.stderr
-    assert "Traceback" not in done.stderr

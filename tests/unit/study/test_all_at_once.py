@@ -5,11 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from nlgraft.basics.errors import StudyError
-from nlgraft.commands.main import main
 from nlgraft.study.public import Study
+from tests.commands import nlgraft
 
 WORDS = {
     "en": ["the", "of", "and", "to", "in", "is", "dog", "house", "runs", "big", "small", "man"],
@@ -99,9 +98,9 @@ def test_a_system_without_its_package_hides_nothing_else(place):
     assert "unknown key 'trian'" in text
 
 
-def validated(document):
+def validated(document, code=0):
     Path("study.yaml").write_text(json.dumps(document), "utf-8")
-    return CliRunner().invoke(main, ["validate", "study.yaml"], catch_exceptions=False)
+    return nlgraft("validate", "study.yaml", code=code)
 
 
 def transfer(upstream, downstream):
@@ -116,8 +115,7 @@ def test_validate_names_the_problems_of_all_files_of_all_corpora(place):
     upstream["dev"]["target"] = "none.de"
     upstream["test"] = {"sources": "no.en", "target": "no.de"}
     downstream["train"]["target"] = "dev.de"
-    done = validated(transfer(upstream, downstream))
-    assert done.exit_code == 2
+    done = validated(transfer(upstream, downstream), code=2)
     for part in ("none.de: no such file", "no.en: no such file", "no.de: no such file"):
         assert f"{place / part}" in done.output
     assert "data.downstream: train: files differ in their number of lines" in done.output
@@ -125,7 +123,6 @@ def test_validate_names_the_problems_of_all_files_of_all_corpora(place):
 
 def test_validate_tells_languages_that_are_the_other_way_round(place):
     right = validated(transfer(files("en", target="de"), files("en", target="de")))
-    assert right.exit_code == 0
     assert "looks like the target" not in right.output
     wrong = validated(transfer(files("en", target="de"), files("de", target="en")))
     assert "downstream_corpus: train: its source looks like the target of upstream_corpus" in wrong.output
@@ -141,8 +138,7 @@ def test_validate_tells_languages_that_are_the_other_way_round(place):
 def test_text_of_the_hub_needs_its_package_before_anything_starts(place, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     hub = {"corpus": "huggingface", "path": "x", "revision": "main", "sources": ["en"], "target": "de"}
-    done = validated(transfer(hub, {**hub, "path": "y"}))
-    assert done.exit_code == 2
+    done = validated(transfer(hub, {**hub, "path": "y"}), code=2)
     assert "pip install 'nlgraft[datasets]'" in done.output
     assert "upstream_corpus: " in done.output
     assert "downstream_corpus: " in done.output
