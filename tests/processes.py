@@ -6,10 +6,12 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 
 def patient(seconds: float) -> float:
@@ -36,6 +38,14 @@ def at_once(call: Callable[..., object], arguments: Sequence[object]) -> list[ob
     """Call with each argument, all in threads of their own; return what they return."""
     with ThreadPoolExecutor(len(arguments)) as pool:
         return [*pool.map(call, arguments)]
+
+
+def python(*arguments: str | Path, code: int = 0, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run Python until it ends, which must be with this code; return what it printed."""
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **options)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
 
 
 def descendants(pid: int) -> dict[int, str]:

@@ -4,13 +4,13 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.newcomer_text import write_domains
 from tests.pages import CHROMIUM, browse
+from tests.processes import python
 
 ROOT = Path(__file__).parents[2]
 OVERRIDES = ["@tiny", "seeds=[1, 2]"]
@@ -47,16 +47,9 @@ class Newcomer:
 
     def types(self, *command):
         """Run a command of the documentation in the project's folder, with the clone's code."""
-        done = subprocess.run(
-            [sys.executable, *(() if command[0] == "-c" else ("-m",)), *command],
-            cwd=self.project,
-            env={**os.environ, "PYTHONPATH": f"{self.clone / 'platform'}{os.pathsep}{self.clone}"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"{command}: {done.stdout}\n{done.stderr}"
-        return done
+        environment = {**os.environ, "PYTHONPATH": f"{self.clone / 'platform'}{os.pathsep}{self.clone}"}
+        kind = () if command[0] == "-c" else ("-m",)
+        return python(*kind, *command, cwd=self.project, env=environment)
 
 
 def commands_of_docs():

@@ -2,12 +2,12 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
+
+from tests.processes import python
 
 pytest.importorskip("mkdocs", reason="no mkdocs: install the extra docs")
 
@@ -20,15 +20,8 @@ def site(tmp_path_factory):
     """The site, built as `make docs` builds it."""
     folder = tmp_path_factory.mktemp("site")
     path = os.pathsep.join([str(ROOT), str(ROOT / "platform")])
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": path, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    build = ("-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder)
+    python(*build, cwd=ROOT, env={**os.environ, "PYTHONPATH": path, "NO_MKDOCS_2_WARNING": "1"})
     return folder
 
 

@@ -18,6 +18,7 @@ import nlgraft
 from nlgraft.analysis.policy.claims import Verdict
 from nlgraft.execution.cluster import HEAD_RESOURCE
 from tests.contract.toy_arms import SYSTEMS
+from tests.processes import python
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {"PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}", "PATH": "/usr/bin:/bin"}
@@ -77,7 +78,7 @@ def test_nothing_heavy_is_imported_before_it_is_needed():
     for step, packages in STEPS:
         code += [step, f"assert not {{*{packages}}} & {{*sys.modules}}, {step!r}"]
     environment = {**os.environ, **ENVIRONMENT}
-    subprocess.run([sys.executable, "-c", "\n".join(code)], cwd=ROOT, env=environment, check=True)
+    python("-c", "\n".join(code), cwd=ROOT, env=environment)
 
 
 def test_every_system_has_its_readme_and_is_listed():

@@ -3,8 +3,6 @@
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import click
@@ -18,6 +16,7 @@ from nlgraft.commands.main import main
 from nlgraft.study.data.design import cells
 from tests.commands import nlgraft
 from tests.newcomer_text import newcomer_text, write_lines
+from tests.processes import python
 from tests.small_studies import SMALL_DEMO
 
 ROOT = Path(__file__).parents[2]
@@ -137,10 +136,7 @@ def test_all_commands_of_a_page_run_in_their_order(page, place):
         if " < " in line or "paste" in line:
             assert len(shown.splitlines()) == NUM_LINES
     for block in blocks(page, "python"):
-        done = subprocess.run(
-            [sys.executable, "-c", block], env=ENVIRONMENT, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
+        done = python("-c", block, env=ENVIRONMENT)
         assert "test/bleu" in done.stdout
         assert (place / "report" / "report.html").is_file()
 

@@ -2,8 +2,6 @@
 
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from nlgraft.vocab_tool.apply import apply_plan
 from nlgraft.vocab_tool.changed import extend, prune
 from nlgraft.vocab_tool.checks import examine_checkpoint, verify_checkpoint
 from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer
+from tests.processes import python
 from tests.sharded_checkpoints import write_shards
 
 DATA = Path(os.environ.get("NLGRAFT_DATA", Path(__file__).parents[3] / "shared" / "data")) / "debian"
@@ -46,8 +45,7 @@ begins with its parent's)."""
 
 def peak_bytes(call):
     """Measure a call in a process of its own."""
-    done = subprocess.run([sys.executable, "-c", MEASURED, call], capture_output=True, text=True, check=True)
-    return int(done.stdout.splitlines()[-1])
+    return int(python("-c", MEASURED, call).stdout.splitlines()[-1])
 
 
 def learn_bpe(lines, size, directory):

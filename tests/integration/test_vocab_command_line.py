@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import transformers
 
 from nlgraft.vocab.methods.registry import METHODS
 from nlgraft.vocab.transfer_plan import TransferPlan
+from tests.processes import python
 from tests.tiny_checkpoints import (
     LINES,
     OTHER_LINES,
@@ -189,16 +188,7 @@ def test_planning_needs_no_torch(bert_checkpoint, new_model):
     heavy = ("torch", "transformers", "ray", "mlflow")
     check = f"import sys; print('HEAVY', [m for m in {heavy} if m in sys.modules])"
     arguments = ["vocab", "plan", "--old", str(bert_checkpoint), "--new", str(new_model)]
-    ran = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            f"from nlgraft.commands.main import main; main({arguments}, standalone_mode=False); {check}",
-        ],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=True,
-        env={"PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}", "PATH": "/usr/bin:/bin"},
-    )
+    code = f"from nlgraft.commands.main import main; main({arguments}, standalone_mode=False); {check}"
+    environment = {"PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}", "PATH": "/usr/bin:/bin"}
+    ran = python("-c", code, cwd=ROOT, env=environment)
     assert "HEAVY []" in ran.stdout

@@ -1,8 +1,6 @@
 """What a newcomer sees first: systems and their settings, and the studies that come with nlgraft."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ from nlgraft.basics.errors import StudyError
 from nlgraft.basics.shipped import studies, study_path, system_names
 from nlgraft.study.public import Study
 from tests.commands import nlgraft
+from tests.processes import python
 
 ROOT = Path(__file__).parents[2]
 SCREEN = 40
@@ -127,14 +126,7 @@ def test_a_package_of_the_user_with_the_same_name_hides_no_system(tmp_path):
         "import nlgraft, trainables.mine, trainables.multi_source as shipped;"
         "print(trainables.__file__, trainables.mine.NAME, shipped.__file__)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path,
-        env={"PYTHONPATH": f"{tmp_path}:{ROOT / 'platform'}"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = python("-c", code, cwd=tmp_path, env={"PYTHONPATH": f"{tmp_path}:{ROOT / 'platform'}"})
     where, name, shipped = done.stdout.split()
     assert Path(where).is_relative_to(tmp_path)
     assert name == "mine"

@@ -2,12 +2,11 @@
 
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
 from nlgraft.execution.interruption import Interrupted, raising_interrupted
+from tests.processes import python
 
 
 class Careless:
@@ -53,5 +52,4 @@ with raising_interrupted():
 
 
 def test_a_second_signal_ends_the_process_also_on_the_way_out_of_an_inner_context():
-    ended = subprocess.run([sys.executable, "-c", TWO_SIGNALS], capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stdout) == (-signal.SIGTERM, "ending\n"), ended.stderr
+    assert python("-c", TWO_SIGNALS, code=-signal.SIGTERM).stdout == "ending\n"

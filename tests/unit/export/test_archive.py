@@ -5,8 +5,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -28,6 +26,7 @@ from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.files import below_root
 from tests.commands import nlgraft as invoke
 from tests.newcomer_text import write_lines
+from tests.processes import python
 from tests.unit.export.conftest import DOCUMENT, run_all
 
 ROOT = Path(__file__).parents[3]
@@ -77,15 +76,8 @@ def archive(origin, tmp_path_factory):
 def test_the_tables_are_the_same_where_neither_text_nor_store_is(archive):
     """In another process, as on another machine: its store, its text and its study file do not exist."""
     path, shown = archive
-    done = subprocess.run(
-        [sys.executable, "-m", "nlgraft", "check", str(path)],
-        cwd=path.parent,
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}{os.pathsep}{ROOT}"}
+    done = python("-m", "nlgraft", "check", path, cwd=path.parent, env=environment)
     assert "the same tables" in done.stdout
     with zipfile.ZipFile(path) as file:
         assert file.read("tables/comparison.csv").decode() == shown

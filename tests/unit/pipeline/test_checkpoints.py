@@ -1,8 +1,5 @@
 """Checkpoints: whole or not at all, newest two kept."""
 
-import subprocess
-import sys
-
 import pytest
 
 from nlgraft.basics.errors import ContractError
@@ -10,6 +7,7 @@ from nlgraft.pipeline.checkpoints import Checkpoints
 from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.stage import Stage
 from nlgraft.pipeline.store import ArtifactStore
+from tests.processes import python
 
 
 def open_checkpoints(root, **options):
@@ -75,7 +73,7 @@ checkpoints = ArtifactStore.open({str(tmp_path)!r}).checkpoints(Stage(name="x", 
 checkpoints.save(1, lambda path: (path / "state.json").write_text("whole"))
 checkpoints.save(2, die)
 """
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    python("-c", code, code=9)
     store = ArtifactStore.open(tmp_path)
     checkpoints = store.checkpoints(Stage(name="x", run="x:x"))
     assert content(checkpoints) == (1, "whole")

@@ -13,6 +13,7 @@ from nlgraft.basics.errors import ContractError, PlaceError, StoreError
 from nlgraft.pipeline import integrity
 from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.store import ArtifactStore, Decision
+from tests.processes import python
 
 
 def publish(store, value=1):
@@ -41,7 +42,7 @@ def test_places_that_cannot_be(tmp_path):
 
 def test_the_pipeline_imports_nothing_heavy():
     code = "import sys; from nlgraft.pipeline import trial; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code)
     assert not {"pyarrow", "torch", "ray", "mlflow"} & set(done.stdout.split())
 
 

@@ -1,8 +1,5 @@
 """The number of threads of a process, and the one that a manifest records."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -10,6 +7,7 @@ from nlgraft.pipeline import execute
 from nlgraft.pipeline.execute import Threads, execute_stage
 from nlgraft.pipeline.stage import NullReporter, Stage
 from nlgraft.pipeline.store import ArtifactStore
+from tests.processes import python
 
 
 @pytest.fixture
@@ -54,5 +52,5 @@ def test_threads_are_limited_without_importing_pytorch_which_takes_seconds():
         "import os, sys; from nlgraft.pipeline.execute import THREADS; THREADS.set(2)\n"
         "print('torch' in sys.modules, os.environ['OMP_NUM_THREADS'])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code)
     assert done.stdout.split() == ["False", "2"]

@@ -1,7 +1,5 @@
 """One trial: what runs, what is shared, how it ends and what is left of it."""
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from nlgraft.pipeline.trial import (
     run_trial,
     trial_record,
 )
+from tests.processes import python
 
 
 def run(graph, store, **options):
@@ -183,7 +182,7 @@ def test_killed_process_leaves_its_checkpoint(store):
         "run_trial(alone('dying'), ArtifactStore.open(sys.argv[1]), reporter=NullReporter(), config={}, "
         "is_waiting=False)"
     )
-    assert subprocess.run([sys.executable, "-c", code, store.uri], check=False).returncode == 17
+    python("-c", code, store.uri, code=17)
     assert trial_record(store, graph.fingerprint) is None
     assert not store.has(graph.result)
     assert store.checkpoints(graph.result).newest_step() == 1
