@@ -23,6 +23,13 @@ FEW = ["trainables.prlm_fusion/gate, finetuned", "trainables.llm_vocabulary/prun
 """Arms of an encoder-decoder with a pretrained flow, and of a causal language model."""
 
 
+GROUPS = [
+    arms[start : start + 8]
+    for path in sorted({*SYSTEMS} - {"trainables.command"})  # its scripts choose a device
+    for arms in [[f"{path}/{arm}" for arm in arms_of(path)]]
+    for start in range(0, len(arms), 8)
+]
+"""All arms, as many to a process as pays for its imports."""
 IN_BF16 = {"trainables.prlm_fusion/gate"}
 """Arms whose states are computed in bf16 on the CPU; the simulated device leaves types as they are."""
 IS_REAL = os.environ.get("NLGRAFT_TEST_DEVICE") == "gpu"
@@ -58,9 +65,9 @@ def test_an_encoder_decoder_with_a_finetuned_prlm_is_equal_on_both() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", sorted({*SYSTEMS} - {"trainables.command"}))  # its scripts choose a device
-def test_every_arm_is_equal_on_both(path: str) -> None:
-    assert_equal_on_both([f"{path}/{arm}" for arm in arms_of(path)])
+@pytest.mark.parametrize("arms", GROUPS, ids=lambda arms: f"{arms[0]} and {len(arms) - 1} more")
+def test_every_arm_is_equal_on_both(arms: list[str]) -> None:
+    assert_equal_on_both(arms)
 
 
 @pytest.mark.slow

@@ -159,11 +159,15 @@ def measure_speed(device: str) -> dict[str, float]:
     if is_gpu:
         memory = getattr(torch.get_device_module(torch.device(device)), "max_memory_allocated", None)
         speed |= {} if memory is None else {"memory_bytes": memory()}
-        peak = next((peak for name, peak in _PEAK_TFLOPS.items() if name in device_name(device)), None)
-        if peak is not None:
-            flops = _FLOP * speed["parameters"] * speed["train_tokens_per_s"]
-            speed["mfu"] = flops / (peak * 1e12)
+        if (peak := peak_flops(device)) is not None:
+            speed["mfu"] = _FLOP * speed["parameters"] * speed["train_tokens_per_s"] / peak
     return speed
+
+
+def peak_flops(device: str) -> float | None:
+    """Look up a device's dense operations in 16 bits, per second; None if it is not listed."""
+    peaks = (peak for name, peak in _PEAK_TFLOPS.items() if name in device_name(device))
+    return next((peak * 1e12 for peak in peaks), None)
 
 
 def device_name(device: str) -> str:
