@@ -37,6 +37,7 @@ _SPEED_STEPS = 40
 _SPEED_MODEL = {False: ("tiny", 128), True: ("base", 512)}
 _SPEED_SENTENCES = {False: 64, True: 1024}
 _SPEED_LINES = {False: 500, True: 10_000}
+_SPEED_MIN_LENGTH = 16  # a model of so few steps would end each sentence at once
 _FLOP = 6
 _PEAK_TFLOPS = {
     "B200": 2250, "H200": 989, "H100": 989, "MI300X": 1307, "A100": 312, "L40S": 362, "A10": 125, "L4": 121,
@@ -141,6 +142,7 @@ def measure_speed(device: str) -> dict[str, float]:
         "model": {"preset": preset, "d_model": width, "ffn_dim": 4 * width},
         "data.downstream.train": _SPEED_LINES[is_gpu],
         "data.downstream.test": _SPEED_SENTENCES[is_gpu],
+        "decode.min_length": _SPEED_MIN_LENGTH,
         "train.max_steps": _SPEED_STEPS,
         "train.eval_every_steps": _SPEED_STEPS // 2,
         "train.batch_sentences": _SPEED_SENTENCES[is_gpu],
