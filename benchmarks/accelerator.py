@@ -36,10 +36,10 @@ BASE: dict[str, Any] = {
     "num_heads": 8,
     "ffn_dim": 2048,
 }
-BATCH_TOKENS = (4096, 16384)
+BATCH_TOKENS = (16384, 4096)
 STEPS = 10
 """Optimiser steps of a turn."""
-NUM_ROUNDS = 5
+NUM_ROUNDS = 3
 NUM_SENTENCES, BATCH_SENTENCES = 1000, 250
 LANGUAGE_MODEL: dict[str, Any] = {"d_model": 768, "num_layers": 12, "num_heads": 12, "ffn_dim": 2048}
 WINDOW, WINDOWS = 512, 32
@@ -178,11 +178,18 @@ def _plain_steps(device: str) -> float:
 
 
 def report(device: str) -> Iterator[str]:
-    """Write what was measured."""
-    material = load_material()
+    """Write what was measured, a part at a time."""
     yield f"# {datetime.date.today().isoformat()}, {device_name(device)}"
     yield ""
-    yield f"torch {torch.__version__}, {material.name}, vocabulary {material.vocab_size}, base model {BASE}."
+    yield f"torch {torch.__version__}. Tokens and sentences per second by the clock."
+    yield from ("", f"## A language model {LANGUAGE_MODEL}, {WINDOWS} windows of {WINDOW}, bf16", "")
+    yield from ("| system | tokens/s | ratio | MFU |", "|---|---|---|---|", *language_model_training(device))
+    material = load_material()
+    yield from ("", f"{material.name}, vocabulary {material.vocab_size}, base model {BASE}:")
+    for beam in (1, decoding.BEAM):
+        steps = decoding.NUM_STEPS
+        yield from ("", f"## Decoding, beam {beam}, {steps} steps, {BATCH_SENTENCES} sentences", "")
+        yield from table(search(material, device, beam), decoding.HUGGING_FACE)
     for batch_tokens in BATCH_TOKENS:
         rates, notes = seq2seq_training(material, batch_tokens, device)
         yield from ("", f"## Training, {batch_tokens} tokens a batch", "")
@@ -193,23 +200,10 @@ def report(device: str) -> Iterator[str]:
         yield "The device computes in so much of the time: " + "; ".join(
             f"{name} {note}" for name, note in notes.items()
         )
-    for beam in (1, decoding.BEAM):
-        yield from (
-            "",
-            f"## Decoding, beam {beam}, {decoding.NUM_STEPS} steps, {BATCH_SENTENCES} sentences",
-            "",
-        )
-        yield from table(search(material, device, beam), decoding.HUGGING_FACE)
-    yield from (
-        "",
-        f"## Training of a language model {LANGUAGE_MODEL}, {WINDOWS} windows of {WINDOW}, bf16",
-        "",
-    )
-    yield from ("| system | tokens/s | ratio | MFU |", "|---|---|---|---|", *language_model_training(device))
 
 
 def main() -> int:
-    """Measure, print and write.
+    """Measure and print, and write what was measured so far.
 
     Returns:
         2 if there is no accelerator.
@@ -218,14 +212,14 @@ def main() -> int:
     if device == "cpu":
         sys.stderr.write("torch finds no accelerator on this machine\n")
         return 2
+    name = re.sub(r"\W+", "-", device_name(device)).strip("-").lower()
+    file = Path(__file__).parent / "results" / f"{datetime.date.today().isoformat()}-{name}.md"
     lines = []
     for line in report(device):
-        lines.append(line)
-        sys.stdout.write(line + "\n")
+        lines.append(line + "\n")
+        sys.stdout.write(lines[-1])
         sys.stdout.flush()
-    name = re.sub(r"\W+", "-", device_name(device)).strip("-").lower()
-    results = Path(__file__).parent / "results"
-    (results / f"{datetime.date.today().isoformat()}-{name}.md").write_text("\n".join(lines) + "\n")
+        file.write_text("".join(lines))
     return 0
 
 

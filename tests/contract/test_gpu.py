@@ -32,6 +32,8 @@ GROUPS = [
 """All arms, as many to a process as pays for its imports."""
 IN_BF16 = {"trainables.prlm_fusion/gate"}
 """Arms whose states are computed in bf16 on the CPU; the simulated device leaves types as they are."""
+DRAWING = {"trainables.prlm_fusion/dropnet, finetuned", "trainables.prlm_fusion/four"}
+"""Arms that draw on the device itself: DropNet its flow, ELECTRA the replaced tokens."""
 IS_REAL = os.environ.get("NLGRAFT_TEST_DEVICE") == "gpu"
 
 
@@ -56,6 +58,8 @@ def assert_equal_on_both(arms: list[str]) -> None:
     for arm, result in zip(arms, results, strict=False):
         tolerance = DEVICE_TOLERANCE if IS_REAL else 1e-4 if arm in IN_BF16 else 1e-5
         system = arm.partition("/")[0]
+        if IS_REAL and arm in DRAWING:
+            continue
         unequal[arm] = differing(system, result["cpu"], result["gpu"], tolerance, only_losses=IS_REAL)
     assert {arm: metrics for arm, metrics in unequal.items() if metrics} == {}
     assert (finished.returncode, len(results)) == (0, len(arms)), finished.stderr[-3000:]
