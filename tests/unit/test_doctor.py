@@ -3,9 +3,6 @@
 import shutil
 import socket
 import time
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +11,7 @@ from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.runs import device_trials, doctor
 from nlgraft.runs.doctor import check_equal_versions, run_check
+from tests.proxies import listening
 
 
 def always_writes(files, key, *data):
@@ -67,43 +65,17 @@ def test_the_fuller_disk_decides(free, state, is_store_full, tmp_path, monkeypat
     assert (check.state, check.figures["free_bytes"]) == (state, free)
 
 
-@contextmanager
-def served(status, body=b"{}"):
-    """A server that answers every request alike."""
-
-    class Answers(BaseHTTPRequestHandler):
-        def do_POST(self):
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_GET = do_POST
-
-        def log_message(self, *arguments):
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Answers)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
 def test_a_tracking_server_that_is_down_or_refuses_is_told_at_once(tmp_path):
     def check(uri):
         return run_check("tracking", lambda: doctor.check_tracking(uri))
 
-    with served(200) as uri:
-        assert check(uri).state == "ok"
-    down = check(uri.replace("http://", "http://user:secret@"))
+    with listening("") as server:
+        server.fault = "200"
+        assert check(server.address).state == "ok"
+        server.fault = "403"
+        refused = check(server.address)
+    down = check(server.address.replace("http://", "http://user:secret@"))
     assert (down.state, "secret" in down.what) == ("wrong", False)
-    with served(403, b"no such user") as refusing:
-        refused = check(refusing)
     assert (refused.state, "MLFLOW_TRACKING_USERNAME" in refused.remedy) == ("wrong", True)
     assert check(f"sqlite:///{tmp_path}/mlflow.db").state == "ok"
     (tmp_path / "text").write_text("no database")
