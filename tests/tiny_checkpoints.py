@@ -10,6 +10,7 @@ from pathlib import Path
 
 import sentencepiece
 import tokenizers
+import torch
 import transformers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -200,6 +201,25 @@ KINDS = {
     "qwen3": (gpt2_tokenizer, qwen3),
     "gemma3": (sentencepiece_bpe_tokenizer, gemma3),
 }
+
+
+def save_noisy(directory: Path, make_model):
+    """Write a model for the tokenizer of a directory, of whose weights none is as it was drawn; return it."""
+    torch.manual_seed(0)
+    model = make_model(quiet(transformers.AutoTokenizer.from_pretrained, directory).get_vocab())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    model.save_pretrained(directory)
+    return model
+
+
+def released(directory: Path, kind: str):
+    """Write a checkpoint with a tokenizer of its own; return the model."""
+    write_tokenizer, make_model = KINDS[kind]
+    directory.mkdir()
+    write_tokenizer(directory, LINES)
+    return save_noisy(directory, make_model)
 
 
 def quiet(action, *arguments, **options):

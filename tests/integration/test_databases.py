@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from ruamel.yaml import YAML
 import nlgraft
 from nlgraft.execution.events import TrialEnded, TrialStarted
 from nlgraft.study.public import Study
-from tests.processes import patient
+from tests.processes import wait_until
 from tests.servers import first_answer, free_port
 
 COMPOSE = Path(__file__).parents[2] / "deploy" / "mlflow-compose.yaml"
@@ -80,12 +79,8 @@ class Database:
             self.process = subprocess.Popen(
                 self._command("postgres", "-D", self._data, *options), cwd="/", stdout=log, stderr=log
             )
-        end_s = time.monotonic() + patient(60)
         ready = self._command("pg_isready", "--host=127.0.0.1", f"--port={self.port}", "--quiet")
-        while subprocess.run(ready, check=False).returncode:
-            assert self.process.poll() is None
-            assert time.monotonic() < end_s
-            time.sleep(0.1)
+        wait_until(lambda: not subprocess.run(ready, check=False).returncode, process=self.process)
 
     def kill(self):
         """End it at once, as if the power failed: without a checkpoint, so that it recovers from its log."""

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-import transformers
 from babel import Locale
 
 from nlgraft import api
@@ -19,7 +18,6 @@ from tests.commands import json_of, nlgraft
 from tests.newcomer_text import newcomer_text, write_lines
 from tests.released_translators import write_marian
 from tests.tiny_causal_lms import release
-from tests.tiny_checkpoints import bert, bert_tokenizer
 
 ROOT = Path(__file__).parents[2]
 PAIRS = ["--source", "text.en", "--target", "text.de"]
@@ -87,19 +85,7 @@ def test_the_study_of_every_system_is_planned_without_a_problem_at_every_scale(p
 
 def test_the_splits_divide_the_text_and_share_no_line(place, text):
     init("prlm_fusion", *PAIRS)
-    folder = place / "prlm_fusion_text"
-    pairs = {
-        split: list(
-            zip(
-                *(
-                    (folder / f"{split}.{side}").read_text("utf-8").splitlines()
-                    for side in ("source", "target")
-                ),
-                strict=True,
-            )
-        )
-        for split in ("train", "dev", "test")
-    }
+    pairs = {name: sides("prlm_fusion_text", name, "source", "target") for name in ("train", "dev", "test")}
     assert sorted(pair for pairs_of_split in pairs.values() for pair in pairs_of_split) == sorted(
         zip(text["text.en"], text["text.de"], strict=True)
     )
@@ -126,11 +112,7 @@ def test_a_table_and_text_to_pretrain_on_are_taken(place, text):
 
 @pytest.mark.parametrize("system", ["embedding_transfer", "prlm_fusion", "vocabulary_transfer"])
 def test_a_released_model_takes_the_place_of_the_pretraining(place, system, text):
-    (place / "bert").mkdir()
-    bert_tokenizer(place / "bert", text["text.en"])
-    bert(transformers.AutoTokenizer.from_pretrained(place / "bert").get_vocab()).save_pretrained(
-        place / "bert"
-    )
+    release(place / "bert", "bert", text["text.en"])
     init(system, *OPTIONS[system], "--checkpoint", "bert")
     study = Study.from_yaml(f"{system}.yaml")
     assert str(place / "bert") in json.dumps(study.base)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.hosts import ROOT, Host, join, joined_hosts
-from tests.processes import patient
+from tests.processes import patient, wait_until
 
 BIN = Path(sys.executable).parent
 CREATE_BUCKET = (
@@ -233,11 +233,7 @@ def test_a_trial_survives_the_loss_of_one_of_its_hosts(cluster):
         study |= {"seeds": [1], "resources": {"workers": 2, "cpus_per_worker": 2}}
         del study["factors"]
     run = cluster.run(studies[0], "lost")
-    end_s = time.monotonic() + patient(200)
-    while not any("state.json" in key for key in cluster.keys("lost")):
-        assert run.poll() is None
-        assert time.monotonic() < end_s
-        time.sleep(1)
+    wait_until(lambda: "state.json" in " ".join(cluster.keys("lost")), 200, 1.0, run)
     before = cluster.first_steps(cluster.head, "lost") + cluster.first_steps(cluster.worker, "lost")
     cluster.replace_worker()
     result, _ = finish(run)

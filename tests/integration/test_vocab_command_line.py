@@ -7,16 +7,13 @@ from pathlib import Path
 import pytest
 import sentencepiece
 import torch
-import transformers
 
 from nlgraft.vocab.methods.registry import METHODS
 from nlgraft.vocab.transfer_plan import TransferPlan
 from tests.processes import python
+from tests.tiny_causal_lms import release
 from tests.tiny_checkpoints import (
-    LINES,
     OTHER_LINES,
-    bert,
-    bert_tokenizer,
     load,
     run,
     train_spm,
@@ -27,11 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def bert_checkpoint(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("bert")
-    bert_tokenizer(directory, LINES)
-    torch.manual_seed(0)
-    bert(transformers.AutoTokenizer.from_pretrained(directory).get_vocab()).save_pretrained(directory)
-    return directory
+    return release(tmp_path_factory.mktemp("released") / "bert", "bert")
 
 
 @pytest.fixture(scope="module")
