@@ -1,17 +1,10 @@
 """One and two workers with the same global batches give the same training to floating point."""
 
 import json
-import multiprocessing
-import os
-import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 
 from nlgraft.nn.context_config import BiLMConfig
 from nlgraft.nn.language_models import BiLM
@@ -19,7 +12,6 @@ from nlgraft.nn.masked_lm_models import Classifier
 from nlgraft.nn.model_config import ClassifierConfig, TransformerConfig
 from nlgraft.pipeline.stage import TrialStopped
 from nlgraft.text.batches import Ragged
-from nlgraft.training import loop
 from nlgraft.training.classification_training import LabelledData, classification_objective
 from nlgraft.training.language_model_training import TextData, language_model_objective
 from nlgraft.training.loop import train
@@ -30,6 +22,7 @@ from nlgraft.training.step import RowsFirst, Training
 from nlgraft.training.train_config import TrainConfig
 from nlgraft.training.weights import load_weights
 from tests.unit.training.toy import VOCABULARY, Recorder, ToyData, ToyModel, dev_loss_of, make_context
+from tests.worker_groups import run_group, run_groups_apart
 
 SETTINGS = {
     "max_steps": 14,
@@ -91,12 +84,8 @@ GROUPS = (("two", 2, 6, True), ("many", 2, 4, False), ("many", 3, 9, False))
 """Directory, size, step at which the first worker is asked to stop, and whether they go on then."""
 
 
-def work(root, rank, size, port, stop_at, is_continued):
-    """Be one worker of a group on loopback; write what came out."""
-    loop.REPORT_EVERY_STEPS = 1
-    torch.set_num_threads(1)
-    address = f"tcp://127.0.0.1:{port}"
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=size)
+def work(rank, size, root, stop_at, is_continued):
+    """Train as one worker of a group; write what came out."""
     with pytest.raises(TrialStopped) as stopped:
         train_worker(root, rank, size, stop_at)
     result = [stopped.value.reason]
@@ -106,42 +95,20 @@ def work(root, rank, size, port, stop_at, is_continued):
         others = [[other.curves, other.num_tokens] for other in others]
         result += [outcome.curves, outcome.num_tokens, model.mix.bias.tolist(), others]
     (root / f"outcome-{size}-{rank}.json").write_text(json.dumps(result))
-    dist.barrier()
-    dist.destroy_process_group()
 
 
 def run_groups(root):
-    """Run all groups, one after another, in forks of this process, which must not have used autograd."""
-    fork = multiprocessing.get_context("fork")
+    """Run all groups, one after another."""
     for name, size, stop_at, is_continued in GROUPS:
         (root / name).mkdir(exist_ok=True)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        workers = [
-            fork.Process(target=work, args=(root / name, rank, size, port, stop_at, is_continued))
-            for rank in range(size)
-        ]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-        assert not any(worker.exitcode for worker in workers)
+        run_group(size, work, root / name, stop_at, is_continued)
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     """Where all groups have trained."""
     root = tmp_path_factory.mktemp("groups")
-    repository = Path(__file__).parents[2]
-    path = os.pathsep.join([str(repository), str(repository / "platform")])
-    environment = {**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    code = f"import pathlib, {__name__} as groups; groups.run_groups(pathlib.Path({str(root)!r}))"
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(
-        command, env=environment, stderr=subprocess.PIPE, text=True, timeout=500, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    run_groups_apart(__name__, root)
     return root
 
 

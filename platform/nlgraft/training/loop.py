@@ -9,17 +9,22 @@ the CPU.
 
 from __future__ import annotations
 
+import copy
+import gc
 import json
 import math
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.evaluation.scores import Score
@@ -27,7 +32,16 @@ from nlgraft.nn.linear import use_fast_products
 from nlgraft.nn.modes import count_parameters, forked_rng
 from nlgraft.pipeline.stage import StageContext, TrialStopped
 from nlgraft.training.precision import with_precision
-from nlgraft.training.step import Rows, RowsFirst, Stepper, Training, TrainingDiverged, Workers
+from nlgraft.training.sharding import layers_of, recomputed, shard
+from nlgraft.training.step import (
+    ObjectiveModule,
+    Rows,
+    RowsFirst,
+    Stepper,
+    Training,
+    TrainingDiverged,
+    Workers,
+)
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, TrainConfig
 from nlgraft.training.train_state import (
     Progress,
@@ -38,7 +52,7 @@ from nlgraft.training.train_state import (
     optimizer_state,
     overwrite,
 )
-from nlgraft.training.weights import average_weights, save_model
+from nlgraft.training.weights import Weights, average_weights, save_model
 
 CURVES_FILE = "curves.json"
 REPORT_EVERY_STEPS = 50
@@ -100,7 +114,9 @@ def train(
             measured and was not.
     """
     loop = _Loop(training, context, evaluate, rows_first)
-    with forked_rng(loop.device):  # training must not shift the caller's own draws
+    is_recomputed = loop.config.activation_checkpointing
+    # Training must not shift the caller's own draws.
+    with forked_rng(loop.device), recomputed(loop.layers) if is_recomputed else nullcontext():
         loop.run()
     loop.choose_result()
     # Before the model is written, which may change it, e.g. merge its adapters.
@@ -138,37 +154,70 @@ class _Loop:
         self.evaluate = evaluate
         self.device = torch.device(context.device)
         self.workers = Workers(context.rank, context.world_size, self.device)
-        model.to(self.device)
+        self.is_sharded = context.is_sharded and self.workers.size > 1
+        if not self.is_sharded:
+            model.to(self.device)
         use_fast_products(model)
         choose_trained(model, training.learned)
         if rows_first is not None:
             rows_first.check(model)
-        self.state = TrainState(model, make_optimizer(model, config, training.learned))
+        # Divided is a copy, so that a whole model can be measured, written and left behind.
+        self.trained = copy.deepcopy(model) if self.is_sharded else model
+        self.layers = layers_of(self.trained)
+        module: nn.Module = ObjectiveModule(self.trained, training.objective)
+        if self.is_sharded:
+            shard(module, self.layers, self.device, is_bf16=config.precision == "bf16")
+        elif self.workers.size > 1:
+            module = DistributedDataParallel(module, broadcast_buffers=False)
+        self.optimizer = make_optimizer(self.trained, config, training.learned)
+        self.state = TrainState(model)
         self._resume()
         self.stepper = Stepper(
-            replace(training, config=config), self.state.optimizer, self.workers, context.seed, rows_first
+            module, replace(training, config=config), self.optimizer, self.workers, context.seed, rows_first
         )
         self._epoch: tuple[int, Sequence[Rows]] | None = None
 
     def _resume(self) -> None:
         """Restore the newest checkpoint; the first worker reads it and sends it to the others."""
+        moments, saved = optimizer_state(self.optimizer), Weights()
 
         def read() -> Any:
             latest = self.context.checkpoints.latest()
             if latest is not None:
-                self.state.read(latest[1])
+                saved.update(self.state.read(latest[1], moments))
             return self.state.progress
 
         self.state.progress = self.workers.compute_on_first(read)
         if self.state.progress.step:
             # Before the first step all moments are zero on every worker.
-            self.workers.broadcast(optimizer_state(self.state.optimizer).values())
-        self.workers.broadcast(learned_state(self.model).values())
+            self.workers.broadcast(moments, saved)
+        self.workers.broadcast(self._trained_state(), learned_state(self.model))
+
+    def _trained_state(self) -> Mapping[str, Tensor]:
+        """Return the tensors that training changes as this worker has them, divided or not."""
+        # Ties are told by addresses, which divided tensors have not.
+        state = self.trained.state_dict()
+        return {name: state[name] for name in learned_state(self.model)}
+
+    def _gather(self) -> None:
+        """Bring the first worker's whole model up to date; all workers must call it."""
+        if self.is_sharded:
+            state = learned_state(self.model)
+            for name, value in self.workers.gather(self._trained_state()):
+                state[name].copy_(value)
+
+    def _save(self) -> None:
+        """Save a checkpoint, in which nothing is divided; all workers must call it."""
+        self._gather()
+        moments: Mapping[str, Tensor] = optimizer_state(self.optimizer)
+        if self.is_sharded:
+            moments = {name: value.cpu() for name, value in self.workers.gather(moments)}
+        self.context.checkpoints.save(self.state.progress.step, partial(self.state.write, moments=moments))
 
     def run(self) -> None:
         """Train until an end condition holds."""
         progress, config = self.state.progress, self.config
-        self.model.train()
+        self.trained.train()
         # A training that was stopped by this evaluation has it on record.
         if config.is_evaluated_at_start and progress.step == 0 and not progress.curves:
             metrics = self._evaluate()
@@ -189,7 +238,7 @@ class _Loop:
             progress.record(metrics)
             # After the evaluation, so that a resumed training neither repeats nor loses it.
             if progress.end_reason is None and progress.step % CHECKPOINT_EVERY_STEPS == 0:
-                self.context.checkpoints.save(progress.step, self.state.write)
+                self._save()
             if metrics:
                 self._report(metrics)
 
@@ -227,6 +276,7 @@ class _Loop:
 
     def _evaluate(self) -> dict[str, float]:
         """Measure on dev; keep the best weights and the snapshot to average."""
+        self._gather()
         # A single snapshot would be the last weights, which the model has anyway.
         num_averaged = self.config.average_last or 1
         if num_averaged > 1 and self.state.progress.step and self.workers.is_first:
@@ -237,8 +287,8 @@ class _Loop:
             return {}
         self.model.eval()
         with torch.no_grad():
-            metrics = dict(self.workers.compute_on_first(lambda: evaluate(self.model)))
-        self.model.train()
+            metrics = dict(self.workers.compute_on_first(lambda: self._measure(evaluate)))
+        self.trained.train()
         for name, value in metrics.items():
             if not math.isfinite(value):
                 raise TrainingDiverged(
@@ -246,6 +296,19 @@ class _Loop:
                 )
         self._judge(metrics)
         return metrics
+
+    def _measure(self, evaluate: Evaluate) -> Mapping[str, float]:
+        """Measure the model, beside the first worker's part of it if it is divided."""
+        try:
+            return evaluate(self.model.to(self.device))
+        except torch.OutOfMemoryError as error:
+            raise ContractError(
+                f"{self.context.stage.name}: dev is measured by the first worker with the whole model, for "
+                f"which its device has no memory ({error}); raise resources.workers or take larger devices"
+            ) from error
+        finally:
+            if self.is_sharded:
+                self.model.to("cpu")
 
     def _judge(self, metrics: Mapping[str, float]) -> None:
         """Update the best value and patience from these dev metrics."""
@@ -277,12 +340,17 @@ class _Loop:
             return
         reason = self.workers.compute_on_first(self.context.should_stop)
         if reason is not None:
-            self.context.checkpoints.save(progress.step, self.state.write)
+            self._save()
             raise TrialStopped(reason)
 
     def choose_result(self) -> None:
         """Put the resulting weights into the model: the last, the best, or the mean of the last few."""
-        self.model.eval()
+        self._gather()
+        if self.is_sharded:
+            # The whole model takes the place of the parts, which hooks of modules refer to in circles.
+            del self.trained, self.layers, self.optimizer, self.stepper
+            gc.collect()
+        self.model.to(self.device).eval()
         if self.workers.is_first:
             if self.config.is_best_kept and self.state.best is not None:
                 # Overwritten in place, so that tied tensors stay tied.
@@ -291,7 +359,8 @@ class _Loop:
                 overwrite(
                     learned_state(self.model), average_weights(self.state.snapshots), "averaged weights"
                 )
-        self.workers.broadcast(learned_state(self.model).values())
+        state = learned_state(self.model)
+        self.workers.broadcast(state, state)
 
     def outcome(self) -> TrainOutcome:
         """Summarise the training."""

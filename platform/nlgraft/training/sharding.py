@@ -1,0 +1,112 @@
+"""Models too large for one device: divided over the workers of a group, or with their activations recomputed.
+
+Parameters, gradients and optimiser state are divided by torch's FSDP2: each layer is whole on a device only
+while it computes. A divided tensor is a ``DTensor``, whose shape is that of the whole. Their modules are imported
+where something is divided: that takes a second, which most processes need not spend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache, partial
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from nlgraft.basics.errors import ContractError
+from nlgraft.nn.attention import Memory
+
+
+def layers_of(model: nn.Module) -> list[nn.Module]:
+    """List the layers of any model: the members of its outermost lists of modules that have parts."""
+    return list(dict.fromkeys(_layers(model)))
+
+
+def _layers(module: nn.Module) -> Iterator[nn.Module]:
+    for child in module.children():
+        members = list(child) if isinstance(child, nn.ModuleList) else []
+        # Not lists of lists, and not lists of norms or linear maps, which are too small.
+        if members and all(any(member.children()) for member in members) and not _is_nested(members):
+            yield from members
+        else:
+            yield from _layers(child)
+
+
+def _is_nested(members: Iterable[nn.Module]) -> bool:
+    return any(isinstance(member, nn.ModuleList) for member in members)
+
+
+def shard(module: nn.Module, layers: Iterable[nn.Module], device: torch.device, *, is_bf16: bool) -> None:
+    """Divide a module over all workers, in place and onto their devices; each layer is gathered by itself.
+
+    Args:
+        module: On any device; the values on each worker are those of its own part.
+        layers: Of the module; the rest of it stays whole during a step.
+        device: Of this worker.
+        is_bf16: Forward passes run under autocast, which then finds the weights of layers in bfloat16 and
+            keeps no copies of them. The rest has fp32, for autocast to cast as without division.
+
+    Raises:
+        ContractError: A parameter has no axis along which it could be divided.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    scalars = [name for name, parameter in module.named_parameters() if not parameter.ndim]
+    if scalars:
+        raise ContractError(
+            f"resources.sharding: full cannot divide {', '.join(scalars)}, which are single numbers; "
+            "set resources.sharding to none"
+        )
+    _show_states()
+    mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
+    narrow = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+    for layer in layers:
+        fully_shard(layer, mesh=mesh, mp_policy=narrow if is_bf16 else MixedPrecisionPolicy())
+    fully_shard(module, mesh=mesh)
+
+
+@lru_cache(maxsize=1)
+def _show_states() -> None:
+    """Let FSDP find the tensors among the inputs of our layers: it frees weights when their gradients are done."""
+    torch.export.register_dataclass(Memory)
+
+
+@contextmanager
+def recomputed(layers: Iterable[nn.Module]) -> Iterator[None]:
+    """Keep no activations inside layers: their forward pass is run once more for the gradient."""
+    layers = list(layers)
+    for layer in layers:
+        vars(layer)["forward"] = partial(checkpoint, layer.forward, use_reentrant=False)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            del vars(layer)["forward"]
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Return this worker's part of a tensor, which shares its memory; the whole if it is not divided."""
+    return tensor.to_local() if is_divided(tensor) else tensor  # type: ignore[operator]
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """Gather a tensor on its device if it is divided; every worker must call it."""
+    return tensor.full_tensor() if is_divided(tensor) else tensor  # type: ignore[operator]
+
+
+def is_divided(tensor: Tensor) -> bool:
+    """Tell if a tensor is one of a divided model, of which this worker has a part."""
+    return hasattr(tensor, "full_tensor")
+
+
+def divided_like(tensor: Tensor, value: Tensor, first: int | None = 0) -> Tensor:
+    """Divide a value [...] as a tensor is divided: that of a worker ``first``, or each worker its own."""
+    if not is_divided(tensor):
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    mesh, placements = tensor.device_mesh, tensor.placements  # type: ignore[attr-defined]
+    return distribute_tensor(value.to(tensor.device), mesh, placements, src_data_rank=first)
