@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.step import RowsFirst, Training
 from nlgraft.training.train_config import LearnedParameters, ParameterGroup, TrainConfig
 from nlgraft.training.weights import load_weights
-from tests.tiny_models import build, tiny_translator
+from tests.tiny_models import CASES, build, tiny_translator
 from tests.unit.training.toy import Recorder, ToyData, dev_loss_of, make_context
 from tests.worker_groups import run_group, run_groups_apart
 
@@ -71,11 +72,14 @@ def translator(model):
     return Training(model.train(), Seq2SeqObjective(0.1), ToyData(), TrainConfig(**SETTINGS)), None
 
 
+DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
+OWN = CASES["dual_transformer"]()
+OWN = replace(OWN, config=OWN.config.model_copy(update=dict.fromkeys(DROPOUTS, 0.0)))
 TRAININGS = {
     "tied_with_new_rows": tied_with_new_rows,
     "untied": untied,
     "with_adapters": with_adapters,
-    "own": lambda seed: translator(build("dual_transformer", seed)),
+    "own": lambda seed: translator(build(OWN, seed)),
     "mbart": lambda seed: translator(from_hugging_face(tiny_translator("mbart", seed, dropout=0.0))[0].double()),
 }
 

@@ -48,6 +48,7 @@ from nlgraft.training.train_state import (
     TrainState,
     Window,
     copy_to_cpu,
+    distinct_state,
     learned_state,
     optimizer_state,
     overwrite,
@@ -168,7 +169,7 @@ class _Loop:
         if self.is_sharded:
             shard(module, self.layers, self.device, is_bf16=config.precision == "bf16")
         elif self.workers.size > 1:
-            module = DistributedDataParallel(module, broadcast_buffers=False)
+            module = DistributedDataParallel(module, init_sync=False, broadcast_buffers=False)
         self.optimizer = make_optimizer(self.trained, config, training.learned)
         self.state = TrainState(model)
         self._resume()
@@ -191,19 +192,20 @@ class _Loop:
         if self.state.progress.step:
             # Before the first step all moments are zero on every worker.
             self.workers.broadcast(moments, saved)
-        self.workers.broadcast(self._trained_state(), learned_state(self.model))
+        state = distinct_state(self.model)
+        self.workers.broadcast(self._parts(state), state)
 
-    def _trained_state(self) -> Mapping[str, Tensor]:
-        """Return the tensors that training changes as this worker has them, divided or not."""
-        # Ties are told by addresses, which divided tensors have not.
-        state = self.trained.state_dict()
-        return {name: state[name] for name in learned_state(self.model)}
+    def _parts(self, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Return the tensors of these names as this worker trains them, divided or not."""
+        # Not by `distinct_state`: ties are told by addresses, which divided tensors do not have.
+        parts = self.trained.state_dict()
+        return {name: parts[name] for name in state}
 
     def _gather(self) -> None:
         """Bring the first worker's whole model up to date; all workers must call it."""
         if self.is_sharded:
             state = learned_state(self.model)
-            for name, value in self.workers.gather(self._trained_state()):
+            for name, value in self.workers.gather(self._parts(state)):
                 state[name].copy_(value)
 
     def _save(self) -> None:
@@ -359,7 +361,7 @@ class _Loop:
                 overwrite(
                     learned_state(self.model), average_weights(self.state.snapshots), "averaged weights"
                 )
-        state = learned_state(self.model)
+        state = distinct_state(self.model)
         self.workers.broadcast(state, state)
 
     def outcome(self) -> TrainOutcome:

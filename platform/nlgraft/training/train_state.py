@@ -100,16 +100,17 @@ class Progress:
             self.curves.setdefault(name, []).append([self.step, value, now_ms])
 
 
-def learned_state(model: nn.Module) -> dict[str, Tensor]:
-    """Return the tensors that training changes, trained parameters and buffers, each of its own shape.
-
-    A tied tensor is listed under one name.
-    """
-    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+def distinct_state(model: nn.Module) -> dict[str, Tensor]:
+    """Return parameters and buffers, each of its own shape; a tied tensor is listed under one name."""
     state = model.state_dict()
-    # A tied tensor would be saved and averaged once per name.
     aliases = tied_names(state)
-    return {name: tensor for name, tensor in state.items() if name not in aliases and name not in frozen}
+    return {name: tensor for name, tensor in state.items() if name not in aliases}
+
+
+def learned_state(model: nn.Module) -> dict[str, Tensor]:
+    """Return the tensors that training changes, trained parameters and buffers, as `distinct_state`."""
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    return {name: tensor for name, tensor in distinct_state(model).items() if name not in frozen}
 
 
 def copy_to_cpu(state: Mapping[str, Tensor]) -> Weights:
