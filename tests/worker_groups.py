@@ -1,4 +1,4 @@
-"""Groups of gloo workers on loopback: forks of a process that has imported the tests and not used autograd."""
+"""Groups of gloo workers on loopback: forks of a process that has not used autograd."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nlgraft.training import loop
 def run_groups_apart(module: str, root: Path) -> None:
     """Call ``run_groups(root)`` of a module of tests in a new process."""
     repository = Path(__file__).parents[1]
-    path = os.pathsep.join([str(repository), str(repository / "platform")])
+    path = os.pathsep.join([str(repository), str(repository / "platform"), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     code = f"import pathlib, {module} as groups; groups.run_groups(pathlib.Path({str(root)!r}))"
     command = [sys.executable, "-c", code]
@@ -37,7 +37,9 @@ def run_group(size: int, work: Callable[..., None], *arguments: Any) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    workers = [fork.Process(target=_be_worker, args=(rank, size, port, work, arguments)) for rank in range(size)]
+    workers = [
+        fork.Process(target=_be_worker, args=(rank, size, port, work, arguments)) for rank in range(size)
+    ]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -45,7 +47,9 @@ def run_group(size: int, work: Callable[..., None], *arguments: Any) -> None:
     assert not any(worker.exitcode for worker in workers)
 
 
-def _be_worker(rank: int, size: int, port: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+def _be_worker(
+    rank: int, size: int, port: int, work: Callable[..., None], arguments: tuple[Any, ...]
+) -> None:
     loop.REPORT_EVERY_STEPS = 1
     torch.set_num_threads(1)
     address = f"tcp://127.0.0.1:{port}"

@@ -32,7 +32,7 @@ from nlgraft.nn.linear import use_fast_products
 from nlgraft.nn.modes import count_parameters, forked_rng
 from nlgraft.pipeline.stage import StageContext, TrialStopped
 from nlgraft.training.precision import with_precision
-from nlgraft.training.sharding import layers_of, recomputed, shard
+from nlgraft.training.sharding import is_divided, layers_of, recomputed, shard
 from nlgraft.training.step import (
     ObjectiveModule,
     Rows,
@@ -479,6 +479,8 @@ def make_optimizer(
     # torch has fused optimisers for these devices alone.
     is_fused = all(parameter.device.type in _FUSED_ON for parameter in model.parameters())
     if config.optimizer == "nesterov":
+        # Divided tensors have a fused AdamW alone.
+        is_fused &= not any(map(is_divided, model.parameters()))
         return torch.optim.SGD(groups, lr=config.peak_lr, momentum=MOMENTUM, nesterov=True, fused=is_fused)
     return torch.optim.AdamW(
         groups, lr=config.peak_lr, betas=config.betas, eps=config.epsilon, fused=is_fused

@@ -1,8 +1,8 @@
-"""Models too large for one device: divided over the workers of a group, or with their activations recomputed.
+"""Models too large for one device: divided over a group of workers, or with activations computed again.
 
 Parameters, gradients and optimiser state are divided by torch's FSDP2: each layer is whole on a device only
-while it computes. A divided tensor is a ``DTensor``, whose shape is that of the whole. Their modules are imported
-where something is divided: that takes a second, which most processes need not spend.
+while it computes. A divided tensor is a ``DTensor``, whose shape is that of the whole. Its modules are
+imported where something is divided: that takes a second, which most processes need not spend.
 """
 
 from __future__ import annotations
@@ -27,15 +27,11 @@ def layers_of(model: nn.Module) -> list[nn.Module]:
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
     for child in module.children():
         members = list(child) if isinstance(child, nn.ModuleList) else []
-        # Not lists of lists, and not lists of norms or linear maps, which are too small.
-        if members and all(any(member.children()) for member in members) and not _is_nested(members):
+        # Norms and linear maps are too small to be gathered alone, and lists of lists have no forward.
+        if members and all(any(part.children()) and not isinstance(part, nn.ModuleList) for part in members):
             yield from members
         else:
             yield from _layers(child)
-
-
-def _is_nested(members: Iterable[nn.Module]) -> bool:
-    return any(isinstance(member, nn.ModuleList) for member in members)
 
 
 def shard(module: nn.Module, layers: Iterable[nn.Module], device: torch.device, *, is_bf16: bool) -> None:
@@ -70,7 +66,7 @@ def shard(module: nn.Module, layers: Iterable[nn.Module], device: torch.device, 
 
 @lru_cache(maxsize=1)
 def _show_states() -> None:
-    """Let FSDP find the tensors among the inputs of our layers: it frees weights when their gradients are done."""
+    """Let FSDP find tensors among inputs of our layers: once they have gradients it divides a layer again."""
     torch.export.register_dataclass(Memory)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -144,6 +144,7 @@ class ObjectiveModule(nn.Module):
         self._objective = objective
 
     def forward(self, batch: Any) -> Loss:
+        """Compute the loss of a batch."""
         return self._objective(self.model, batch)
 
 
@@ -264,7 +265,7 @@ class Stepper:
         """Run this worker's rows of a global batch forward and backward; None if it has none."""
         mine = rows[self.workers.rank :: self.workers.size]
         has_rows = len(mine) > 0
-        # The others wait for a gradient from every worker: one without rows sends that of another's row times zero
+        # All wait for a gradient from every worker: one without rows sends that of another's row times zero
         batch = self._data.batch(mine if has_rows else rows[:1], epoch).to(self.workers.device)
         is_bf16 = self._config.precision == "bf16"
         module = self._module

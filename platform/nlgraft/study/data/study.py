@@ -44,8 +44,8 @@ class Resources(Part):
     gpus_per_worker: float = Field(default=0.0, ge=0)
     """GPUs of a worker; a fraction shares one GPU between trials of one worker."""
     sharding: Literal["none", "full"] = "none"
-    """full: parameters, gradients and optimiser state of a training are divided over its workers, so that models
-    too large for one GPU can be trained; none: each worker has all of them. Results do not depend on it."""
+    """full: parameters, gradients and optimiser state of a training are divided over its workers, for models
+    that are too large for one GPU; none: each worker has all of them. Results do not depend on it."""
     max_concurrent: int | None = Field(default=None, ge=1)
     """Most trials at once; none: as many as fit."""
     max_cpus: int | None = Field(default=None, ge=1)
