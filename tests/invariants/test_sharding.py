@@ -128,7 +128,7 @@ def values(curves, name):
     [("tied_with_new_rows", 2), *(pytest.param(name, 4, marks=pytest.mark.slow) for name in TRAININGS)],
 )
 def test_a_divided_training_is_that_of_one_worker(name, size, tmp_path, monkeypatch):
-    """Workers have unequal numbers of tokens, or none; each group goes on from the state of another size's."""
+    """Workers have unequal numbers of tokens, or none; groups go on from states of other sizes."""
     if name == "with_adapters":
         pytest.importorskip("peft", reason="the extra peft is not installed")
     directory = tmp_path / "groups" / f"{name}-{size}"

@@ -300,17 +300,18 @@ class _Loop:
         return metrics
 
     def _measure(self, evaluate: Evaluate) -> Mapping[str, float]:
-        """Measure the model, beside the first worker's part of it if it is divided."""
+        """Measure the model, which is on the device for that time alone if it is divided."""
+        if not self.is_sharded:
+            return evaluate(self.model)
         try:
             return evaluate(self.model.to(self.device))
         except torch.OutOfMemoryError as error:
             raise ContractError(
-                f"{self.context.stage.name}: dev is measured by the first worker with the whole model, for "
-                f"which its device has no memory ({error}); raise resources.workers or take larger devices"
+                f"stage {self.context.stage.name}: the first worker measures dev with the whole model, which "
+                f"its device does not hold beside its part ({error}); raise resources.workers"
             ) from error
         finally:
-            if self.is_sharded:
-                self.model.to("cpu")
+            self.model.to("cpu")
 
     def _judge(self, metrics: Mapping[str, float]) -> None:
         """Update the best value and patience from these dev metrics."""
@@ -352,7 +353,8 @@ class _Loop:
             # The whole model takes the place of the parts, which hooks of modules refer to in circles.
             del self.trained, self.layers, self.optimizer, self.stepper
             gc.collect()
-        self.model.to(self.device).eval()
+            self.model.to(self.device)
+        self.model.eval()
         if self.workers.is_first:
             if self.config.is_best_kept and self.state.best is not None:
                 # Overwritten in place, so that tied tensors stay tied.
