@@ -224,5 +224,5 @@ def test_a_divided_training_goes_on_with_fewer_workers(
     single = ["resources.workers=1", "resources.sharding=none", "--storage", str(tmp_path / "single")]
     alone = result_of(run(study_file, *single, "--address", nodes.address), patient(200))
     assert begun()[-1] == ["of-1", "False", "1"]
-    [divided, undivided] = [each["cells"][0]["metrics"]["dev/loss"] for each in (result, alone)]
+    [divided, undivided] = [each["cells"][0]["metrics"]["dev/loss"]["mean"] for each in (result, alone)]
     assert divided == pytest.approx(undivided, rel=1e-9)

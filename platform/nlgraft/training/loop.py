@@ -29,7 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.evaluation.scores import Score
 from nlgraft.nn.linear import use_fast_products
-from nlgraft.nn.modes import count_parameters, forked_rng
+from nlgraft.nn.modes import count_parameters, forked_rng, is_accelerator
 from nlgraft.pipeline.stage import StageContext, TrialStopped
 from nlgraft.training.precision import with_precision
 from nlgraft.training.sharding import is_divided, layers_of, recomputed, shard
@@ -167,7 +167,9 @@ class _Loop:
         self.layers = layers_of(self.trained)
         module: nn.Module = ObjectiveModule(self.trained, training.objective)
         if self.is_sharded:
-            shard(module, self.layers, self.device, is_bf16=config.precision == "bf16")
+            # On a CPU, where memory is no matter, autocast does not run norms in fp32.
+            is_bf16 = config.precision == "bf16" and is_accelerator(self.device)
+            shard(module, self.layers, self.device, is_bf16=is_bf16)
         elif self.workers.size > 1:
             module = DistributedDataParallel(module, init_sync=False, broadcast_buffers=False)
         self.optimizer = make_optimizer(self.trained, config, training.learned)

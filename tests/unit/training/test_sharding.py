@@ -6,6 +6,10 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from nlgraft.basics.errors import ContractError
+from nlgraft.nn.batch import Tokens
+from nlgraft.nn.model_config import LlamaConfig
+from nlgraft.nn.transformers_lms import fresh_llama
+from nlgraft.training.causal_text import causal_objective
 from nlgraft.training.loop import make_optimizer, train
 from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.sharding import is_divided, layers_of, local, shard
@@ -27,10 +31,10 @@ def group_of_four():
     dist.destroy_process_group()
 
 
-def divided(case, *, is_bf16=False):
+def divided(case):
     model = build(case).train()
     module, layers = ObjectiveModule(model, OBJECTIVE), layers_of(model)
-    shard(module, layers, CPU, is_bf16=is_bf16)
+    shard(module, layers, CPU, is_bf16=False)
     return model, module, layers
 
 
@@ -69,6 +73,23 @@ def test_layers_are_divided_again_once_they_have_their_gradients(group_of_four):
     model.source_input.register_forward_hook(look)  # it has its gradient last
     module(batch_of(examples(model))).loss_sum.backward()
     assert seen == [True] * 4
+
+
+def test_layers_are_gathered_in_bf16_and_all_else_in_fp32(group_of_four):
+    """Autocast would keep a copy in bf16 of each weight of a layer that it finds in fp32."""
+    model = fresh_llama(LlamaConfig(), 30, end_id=2, max_tokens=8, seed=1)
+    module, seen = ObjectiveModule(model, causal_objective), {}
+    shard(module, layers_of(model), CPU, is_bf16=True)
+    for name, part in model.named_modules():
+        if name.endswith(("q_proj", "embed_tokens")):
+            part.register_forward_hook(lambda part, *_, name=name: seen.setdefault(name, part.weight.dtype))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        module(Tokens.from_lists([[2, 3, 4], [2, 5]])).loss_sum.backward()
+    assert {name.split(".")[-1]: kind for name, kind in seen.items()} == {
+        "q_proj": torch.bfloat16,
+        "embed_tokens": torch.float32,
+    }
+    assert {parameter.grad.dtype for parameter in model.parameters()} == {torch.float32}
 
 
 def test_a_single_number_is_not_divided(group_of_four):

@@ -288,26 +288,28 @@ def gpu_memory(stage: Stage, resources: Resources) -> dict[str, float]:
 
 
 def gpu_notes(stages: Iterable[Stage], resources: Resources) -> tuple[list[str], list[Problem]]:
-    """Tell what trainings take of a GPU, largest of each name; those that do not fit it are problems."""
-    largest: dict[str, dict[str, float]] = {}
+    """Tell what the largest training takes of a GPU; those that do not fit, one a name, are problems."""
+    needs: dict[str, dict[str, float]] = {}
     for stage in stages:
         parts = gpu_memory(stage, resources) if stage.is_distributed and resources.gpus_per_worker else {}
-        if sum(parts.values()) > sum(largest.get(stage.name, {}).values()):
-            largest[stage.name] = parts
+        if sum(parts.values()) > sum(needs.get(stage.name, {}).values()):
+            needs[stage.name] = parts
+    totals = {name: sum(parts.values()) for name, parts in needs.items()}
     texts = {
-        name: f"stage {name} takes about {size(sum(parts.values()))} of each GPU: "
-        + ", ".join(f"{part} {size(num_bytes)}" for part, num_bytes in parts.items())
-        for name, parts in largest.items()
+        name: f"stage {name} takes about {size(totals[name])} of each GPU: "
+        + ", ".join(f"{part} {size(num_bytes)}" for part, num_bytes in needs[name].items())
+        for name in sorted(totals, key=lambda name: -totals[name])
     }
     limit = math.inf if resources.gpu_memory is None else 1e9 * resources.gpu_memory
     way = "more workers" if resources.sharding == "full" else "resources.sharding: full with several workers"
     message = (
-        f"but a GPU has {size(limit)}; what helps: {way}, train.activation_checkpointing: true, smaller "
-        "batches with more accumulation, adapters (lora) where the system has them"
+        f"a GPU has {size(limit)}; what helps: {way}, train.activation_checkpointing: true, smaller batches "
+        "with more accumulation, adapters (lora) where the system has them"
     )
-    large = [name for name in texts if sum(largest[name].values()) > limit]
-    return list(texts.values()), [
-        Problem("resources.gpu_memory", f"{texts[name]}; {message}") for name in large
+    return [*texts.values()][:1], [
+        Problem("resources.gpu_memory", f"{text}; {message}")
+        for name, text in texts.items()
+        if totals[name] > limit
     ]
 
 
