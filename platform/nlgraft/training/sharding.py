@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from nlgraft.basics.errors import ContractError
-from nlgraft.nn.attention import Memory
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:
@@ -56,18 +55,11 @@ def shard(module: nn.Module, layers: Iterable[nn.Module], device: torch.device, 
             f"resources.sharding: full cannot divide {', '.join(scalars)}, which are single numbers; "
             "set resources.sharding to none"
         )
-    _show_states()
     mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
     narrow = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
     for layer in layers:
         fully_shard(layer, mesh=mesh, mp_policy=narrow if is_bf16 else MixedPrecisionPolicy())
     fully_shard(module, mesh=mesh)
-
-
-@lru_cache(maxsize=1)
-def _show_states() -> None:
-    """Let FSDP find tensors among inputs of our layers: once they have gradients it divides a layer again."""
-    torch.export.register_dataclass(Memory)
 
 
 @contextmanager
