@@ -90,11 +90,17 @@ def is_divided(tensor: Tensor) -> bool:
     return hasattr(tensor, "full_tensor")
 
 
-def divided_like(tensor: Tensor, value: Tensor, first: int | None = 0) -> Tensor:
-    """Divide a value [...] as a tensor is divided: that of a worker ``first``, or each worker its own."""
-    if not is_divided(tensor):
-        return value
+def divided_like(tensor: Tensor, value: Tensor) -> Tensor:
+    """Divide the first worker's value [...] as a tensor is divided; every worker must call it."""
     from torch.distributed.tensor import distribute_tensor
 
-    mesh, placements = tensor.device_mesh, tensor.placements  # type: ignore[attr-defined]
-    return distribute_tensor(value.to(tensor.device), mesh, placements, src_data_rank=first)
+    return distribute_tensor(value.to(tensor.device), tensor.device_mesh, tensor.placements)  # type: ignore[attr-defined]
+
+
+def rows_of_part(rows: Tensor, tensor: Tensor) -> Tensor:
+    """Select of a mask [V] the rows of this worker's part of a tensor [V, ...]."""
+    if not is_divided(tensor):
+        return rows
+    mesh = tensor.device_mesh  # type: ignore[attr-defined]
+    parts, rank = rows.chunk(mesh.size()), mesh.get_local_rank()
+    return parts[rank] if rank < len(parts) else rows[:0]

@@ -19,7 +19,7 @@ from nlgraft.basics.errors import ContractError, DataError, NlgraftError
 from nlgraft.nn.modes import set_seed
 from nlgraft.training.losses import Loss, Objective
 from nlgraft.training.seeds import derive_seed
-from nlgraft.training.sharding import divided_like, is_divided, local, whole
+from nlgraft.training.sharding import divided_like, is_divided, local, rows_of_part, whole
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, TrainConfig
 
 
@@ -89,7 +89,7 @@ class RowsFirst:
 
     def _of(self, name: str, parameter: Tensor) -> Tensor:
         """Select the rows of this worker's part of a parameter."""
-        return local(divided_like(parameter, self.rows[name], first=None)).to(parameter.device)
+        return rows_of_part(self.rows[name], parameter).to(parameter.device)
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor, dict[str, float]]]:
