@@ -52,9 +52,9 @@ def run_training(context: StageContext) -> None:
     lines, ends = Ragged.of(ids), LineEnds(2, 2)
 
     class Text(PackedText):
-        def batch(self, *place: Any) -> Any:
+        def batch(self, rows: Any, epoch: int) -> Any:
             time.sleep(config["pause_s"])
-            return super().batch(*place)
+            return super().batch(rows, epoch)
 
     text = Text(lines, lines.lengths + 1, ends, budget=30, max_tokens=8, seed=1)
     sizes = LlamaConfig(d_model=8, num_layers=2, num_heads=2, ffn_dim=12, is_tied=True)
