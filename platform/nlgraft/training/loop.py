@@ -156,8 +156,7 @@ class _Loop:
         self.device = torch.device(context.device)
         self.workers = Workers(context.rank, context.world_size, self.device)
         self.is_sharded = context.is_sharded and self.workers.size > 1
-        if not self.is_sharded:
-            model.to(self.device)
+        model.to("cpu" if self.is_sharded else self.device)
         use_fast_products(model)
         choose_trained(model, training.learned)
         if rows_first is not None:
