@@ -24,10 +24,11 @@ def ray_cluster() -> Iterator[None]:
         yield
 
 
-def record_of(document: dict[str, Any], storage: Path, num_workers: int) -> TrialRecord:
-    study = Study.from_dict(
-        {**document, "storage": {"path": str(storage)}, "resources": {"workers": num_workers}}
-    )
+def record_of(
+    document: dict[str, Any], storage: Path, num_workers: int, sharding: str = "none"
+) -> TrialRecord:
+    resources = {"workers": num_workers, "sharding": sharding}
+    study = Study.from_dict({**document, "storage": {"path": str(storage)}, "resources": resources})
     events: list[Event] = []
     run_sweep(study, ArtifactStore.open(study.storage.path), cells(study), Driver(events.append))
     [ended] = [event for event in events if isinstance(event, TrialEnded)]
@@ -73,8 +74,10 @@ TRIALS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.slow  # by default test_sweep trains a toy through Ray Train, test_training_workers compares
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("system", TRIALS)
-def test_two_workers_give_the_metrics_of_one(system: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("system", "sharding"), [*((system, "none") for system in TRIALS), ("prlm_fusion", "full")]
+)
+def test_two_workers_give_the_metrics_of_one(system: str, sharding: str, tmp_path: Path) -> None:
     """Both see the same global batches, and gradients are sums over them: only the order of floats differs.
 
     Adam divides by the root of the second moment, which magnifies that order where gradients are near zero;
@@ -89,7 +92,7 @@ def test_two_workers_give_the_metrics_of_one(system: str, tmp_path: Path) -> Non
     }
     document["base"] = {**document["base"], "model": {"preset": "tiny", **_SIZES}, "decode": {"beam": 1}}
     single = record_of(document, tmp_path / "one", 1)
-    double = record_of(document, tmp_path / "two", 2)
+    double = record_of(document, tmp_path / "two", 2, sharding)
     assert single.fingerprint == double.fingerprint, (
         "how many workers train it is no part of a trial's identity"
     )
