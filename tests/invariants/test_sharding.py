@@ -28,7 +28,7 @@ SETTINGS = {
     "warmup_steps": 2,
     "accumulation": 2,
     "clip_norm": 0.5,
-    "eval_every_steps": 2,
+    "eval_every_steps": 3,
     "weight_decay": 0.01,
 }
 IDS = [[4 + (3 * row + place) % 20 for place in range(1 + row * row % 9)] for row in range(40)]
