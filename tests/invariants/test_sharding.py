@@ -73,13 +73,13 @@ def translator(model):
 
 
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
-OWN = CASES["dual_transformer"]()
-OWN = replace(OWN, config=OWN.config.model_copy(update=dict.fromkeys(DROPOUTS, 0.0)))
+SEQ2SEQ = CASES["dual_transformer"]()
+SEQ2SEQ = replace(SEQ2SEQ, config=SEQ2SEQ.config.model_copy(update=dict.fromkeys(DROPOUTS, 0.0)))
 TRAININGS = {
     "tied_with_new_rows": tied_with_new_rows,
     "untied": untied,
     "with_adapters": with_adapters,
-    "own": lambda seed: translator(build(OWN, seed)),
+    "seq2seq": lambda seed: translator(build(SEQ2SEQ, seed)),
     "mbart": lambda seed: translator(
         from_hugging_face(tiny_translator("mbart", seed, dropout=0.0))[0].double()
     ),
@@ -138,7 +138,7 @@ def test_a_divided_training_is_that_of_one_worker(name, size, tmp_path, monkeypa
     single, model = train_one(name, tmp_path / "one")
     resumed, same = train_one(name, directory.parent / "of two")
     outcomes = [json.loads((directory / f"outcome-{rank}.json").read_text()) for rank in range(size)]
-    for curves, num_tokens in [(resumed.curves, resumed.num_tokens), *(one[:2] for one in outcomes)]:
+    for curves, num_tokens in [(resumed.curves, resumed.num_tokens), *(outcome[:2] for outcome in outcomes)]:
         assert num_tokens == single.num_tokens
         for metric in ("train/loss", "train/gradient_norm", "dev/loss"):
             assert values(curves, metric) == [
@@ -148,4 +148,4 @@ def test_a_divided_training_is_that_of_one_worker(name, size, tmp_path, monkeypa
     for key, tensor in model.state_dict().items():
         assert torch.allclose(weights[key], tensor, rtol=1e-8, atol=1e-10), key
         assert torch.allclose(same.state_dict()[key], tensor, rtol=1e-8, atol=1e-10), key
-    assert all(one[2] == outcomes[0][2] for one in outcomes), "all workers end with the whole model"
+    assert all(outcome[2] == outcomes[0][2] for outcome in outcomes), "all workers end with the whole model"

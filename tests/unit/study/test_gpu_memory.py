@@ -30,7 +30,7 @@ def training(num_parameters, tokens, config, **train):
 def test_activations_are_those_that_autograd_keeps(width, depth, inner, size, is_on):
     config = LlamaConfig(d_model=width, num_layers=depth, num_heads=4, ffn_dim=inner)
     model = fresh_llama(config, size, end_id=2, max_tokens=64, seed=1)
-    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept = {}
 
     def keep(tensor):
@@ -42,7 +42,7 @@ def test_activations_are_those_that_autograd_keeps(width, depth, inner, size, is
     hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
     with recomputed(layers_of(model)) if is_on else nullcontext(), hooks:
         loss = causal_objective(model, tokens)
-    measured = sum(num_bytes for place, (num_bytes, _) in kept.items() if place not in own)
+    measured = sum(num_bytes for place, (num_bytes, _) in kept.items() if place not in weights)
     settings = {"llama": {**config.model_dump(), "vocab_size": size}}
     planned = gpu_memory(training(10, 512, settings, activation_checkpointing=is_on), Resources())
     later = 2 * size + is_on * (11 * width + 4 * inner)  # gradients of logits, a layer that is computed again
