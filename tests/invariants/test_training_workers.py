@@ -6,14 +6,22 @@ import numpy as np
 import pytest
 import torch
 
+from nlgraft.evaluation.inputs import Inputs
+from nlgraft.evaluation.shares import SHARE, Share
+from nlgraft.evaluation.translation import translate
 from nlgraft.nn.context_config import BiLMConfig
 from nlgraft.nn.language_models import BiLM
 from nlgraft.nn.masked_lm_models import Classifier
-from nlgraft.nn.model_config import ClassifierConfig, TransformerConfig
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import ClassifierConfig, GenerationConfig, TransformerConfig
 from nlgraft.pipeline.stage import TrialStopped
 from nlgraft.text.batches import Ragged
 from nlgraft.training.classification_training import LabelledData, classification_objective
-from nlgraft.training.language_model_training import TextData, language_model_objective
+from nlgraft.training.language_model_training import (
+    TextData,
+    evaluate_language_model,
+    language_model_objective,
+)
 from nlgraft.training.loop import train
 from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.masked_lm_training import fresh_encoder
@@ -80,6 +88,35 @@ def train_classifier(root, rank, world_size):
     return train(training, context, save=lambda *_: None)
 
 
+class CountedInputs(Inputs):
+    """Inputs that tell how many batches were made of them."""
+
+    num_batches = 0
+
+    def pack(self, rows):
+        object.__setattr__(self, "num_batches", self.num_batches + 1)
+        return super().pack(rows)
+
+
+def decode_worker(rank, size, root):
+    """Decode and measure 37 lines in 8 batches of at most 5, as one worker of a group."""
+    torch.manual_seed(1)
+    sizes = {"d_model": 16, "ffn_dim": 16, "num_heads": 2, "preset": "tiny"}
+    model = Seq2Seq(TransformerConfig(**sizes), 12, 12).eval()
+    lines = Ragged.of([[4 + (row + place) % 8 for place in range(1 + row % 6)] for row in range(37)])
+    inputs = CountedInputs([lines])
+    token = SHARE.set(Share(rank, size))
+    translations = translate(model, inputs, GenerationConfig(beam=3, batch_sentences=5, max_length_offset=4))
+    data = TextData(lines, batch_tokens=30)
+    language_model = BiLM(BiLMConfig(vocab_size=12, d_model=8, num_layers=1, num_heads=2, ffn_dim=8))
+    losses = evaluate_language_model(language_model, data).statistics["loss"].tolist()
+    SHARE.reset(token)
+    scored = [[[best.ids, best.score] for best in line] for line in translations.hypotheses]
+    result = [scored, losses, inputs.num_batches]
+    (root / f"decoded-{size}-{rank}.json").write_text(json.dumps(result))
+    return result
+
+
 GROUPS = (("two", 2, 6, True), ("many", 2, 4, False), ("many", 3, 9, False))
 """Directory, size, step at which the first worker is asked to stop, and whether they go on then."""
 
@@ -102,6 +139,7 @@ def run_groups(root):
     for name, size, stop_at, is_continued in GROUPS:
         (root / name).mkdir(exist_ok=True)
         run_group(size, work, root / name, stop_at, is_continued)
+    run_group(2, decode_worker, root)
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +184,15 @@ def test_two_workers_equal_one(root, tmp_path, monkeypatch):
     # every worker ends with the same weights, and only the first one writes
     assert outcomes[0][3] == outcomes[1][3]
     assert not list((root / "two" / "artifact-1").iterdir())
+
+
+def test_two_workers_decode_half_each_and_have_all(root, tmp_path):
+    """Invariant R2: the same hypotheses, scores and losses of all lines on each of them."""
+    hypotheses, alone_losses, num_batches = decode_worker(0, 1, tmp_path)
+    assert num_batches == 8
+    for rank in (0, 1):
+        shared = json.loads((root / f"decoded-2-{rank}.json").read_text())
+        assert shared == [hypotheses, alone_losses, 4]
 
 
 def test_a_training_goes_on_with_another_number_of_workers(root, tmp_path, monkeypatch):

@@ -28,6 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from nlgraft.basics.errors import ContractError, DataError
 from nlgraft.evaluation.scores import Score
+from nlgraft.evaluation.shares import SHARE, Share
 from nlgraft.nn.linear import use_fast_products
 from nlgraft.nn.modes import count_parameters, forked_rng, is_accelerator
 from nlgraft.pipeline.stage import StageContext, TrialStopped
@@ -102,8 +103,8 @@ def train(
     Args:
         training: Model, loss, batches and settings.
         context: Seed, device, workers, checkpoints, reporter, artifact directory.
-        evaluate: Dev metrics of the model, called on the first worker with the model in eval mode and without
-            gradients.
+        evaluate: Dev metrics of the model, called on every worker (of a divided model on the first) with the
+            model in eval mode and without gradients.
         save: Writes the model into a directory.
         rows_first: Rows that are trained alone in the first steps; None: everything from the start.
 
@@ -155,6 +156,8 @@ class _Loop:
         self.evaluate = evaluate
         self.device = torch.device(context.device)
         self.workers = Workers(context.rank, context.world_size, self.device)
+        if self.workers.size > 1 and self.device.index is not None:
+            torch.accelerator.set_device_index(self.device)  # FSDP and gathered objects take the current one
         self.is_sharded = context.is_sharded and self.workers.size > 1
         model.to("cpu" if self.is_sharded else self.device)
         use_fast_products(model)
@@ -290,7 +293,7 @@ class _Loop:
             return {}
         self.model.eval()
         with torch.no_grad():
-            metrics = dict(self.workers.compute_on_first(lambda: self._measure(evaluate)))
+            metrics = self._measure(evaluate)
         self.trained.train()
         for name, value in metrics.items():
             if not math.isfinite(value):
@@ -300,10 +303,20 @@ class _Loop:
         self._judge(metrics)
         return metrics
 
-    def _measure(self, evaluate: Evaluate) -> Mapping[str, float]:
-        """Measure the model, which is on the device for that time alone if it is divided."""
-        if not self.is_sharded:
-            return evaluate(self.model)
+    def _measure(self, evaluate: Evaluate) -> dict[str, float]:
+        """Measure by all workers together, or on the first, which then alone has the whole model."""
+        if self.is_sharded:
+            return dict(self.workers.compute_on_first(lambda: self._measure_whole(evaluate)))
+        token = SHARE.set(Share(self.workers.rank, self.workers.size))
+        try:
+            metrics = dict(evaluate(self.model))
+        finally:
+            SHARE.reset(token)
+        # Those of the first, since another GPU may round another way, and all must end at the same step.
+        return self.workers.compute_on_first(lambda: metrics)
+
+    def _measure_whole(self, evaluate: Evaluate) -> Mapping[str, float]:
+        """Measure a divided model, which is whole on the device for that time alone."""
         try:
             return evaluate(self.model.to(self.device))
         except torch.OutOfMemoryError as error:

@@ -55,8 +55,6 @@ def shard(module: nn.Module, layers: Iterable[nn.Module], device: torch.device, 
             f"resources.sharding: full cannot divide {', '.join(scalars)}, which are single numbers; "
             "set resources.sharding to none"
         )
-    if device.index is not None:
-        torch.accelerator.set_device_index(device)  # FSDP takes the process's current device
     mesh = init_device_mesh(device.type, (torch.distributed.get_world_size(),))
     narrow = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
     for layer in layers:
