@@ -11,7 +11,6 @@ from scipy import stats
 from nlgraft.analysis.data.trials import Measured
 from nlgraft.analysis.estimates.comparer import Comparer
 from nlgraft.analysis.estimates.resampling import holm, holm_either
-from nlgraft.analysis.policy.sensitivity import sensitivities
 from nlgraft.analysis.rendering import figures
 from nlgraft.analysis.study_result import StudyResult
 from nlgraft.basics.errors import StudyError
@@ -194,22 +193,6 @@ def test_a_margin_of_a_metric_that_decides_nothing_is_warned_of(make_study):
         "analysis.margin.test/ter: nothing is decided about test/ter, which is neither the objective nor the "
         "metric of a claim; declare a claim on it"
     ]
-
-
-@pytest.mark.parametrize(
-    ("margin", "changes"), [({}, {}), ({"test/accuracy": 0.1}, {"on test/accuracy": "open"})]
-)
-def test_a_metric_without_a_margin_is_no_objection_to_equality(make_study, scored, margin, changes):
-    study = make_study(seeds=[1, 2, 3, 4, 5], analysis={"margin": {METRIC: 0.5, **margin}}, claims=[])
-    noisy = {"baseline": [1.0, 2.0, 3.0, 4.0, 5.0], "other": [2.0, 1.0, 4.0, 2.0, 6.0]}
-    scores = {
-        label: {METRIC: values, "test/accuracy": noisy.get(label, noisy["other"])}
-        for label, values in SCORES.items()
-    }
-    rows = sensitivities(scored(study, scores)).rows
-    row = next(row for row in rows if row.label == "arm=single_run" and row.choice == "metric")
-    assert row.standing == "equal"
-    assert row.changes == changes
 
 
 def test_effects_are_judged_over_the_ledger_too(shown_crossed):

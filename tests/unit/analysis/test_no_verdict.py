@@ -107,6 +107,21 @@ def test_losses_per_token_of_different_vocabularies_get_no_verdict(make_small_st
     assert verdict(dict.fromkeys(lengths, 14.9)) == "better"
     assert verdict(dict.fromkeys(lengths, 0.1), num_lost=1) == "better"
     assert verdict(lengths) == ("better" if metric == "test/ter" else "open")
+    unknown = verdict(dict.fromkeys(lengths, 14.9), num_lost=3)
+    assert unknown == ("better" if metric == "test/ter" else "open"), "counts that are not on record"
+
+
+@pytest.mark.parametrize("length", [14.9, 21.7])
+def test_learning_curves_of_unlike_vocabularies_are_marked(make_small_study, scored, length):
+    study = make_small_study(claims=[])
+    lengths = {"baseline": [14.9] * 3, "arm=patt_eg": [length] * 3}
+    result = scored(study, {label: {"dev/reference_length": values} for label, values in lengths.items()})
+    for trial in (trial for cell in result.cells for trial in cell.trials):
+        trial.record.curves["dev/loss"] = [[0, 9.0, 0], [50, 2.0, 0]]
+    loss = replace(result.system.metrics["dev/loss"], counted_by="dev/reference_length")
+    result.system = replace(result.system, metrics={**result.system.metrics, "dev/loss": loss})
+    marked = "dev/loss: tokens of different vocabularies, curves of cells cannot be compared"
+    assert (marked in result.render("html")) == (length != 14.9)
 
 
 @pytest.mark.parametrize("is_crowded", [True, False])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 from nlgraft.analysis.data.provenance import cost_of, split_sizes
@@ -64,7 +63,7 @@ def write_paper(result: RecordedResults, out: Path) -> list[Path]:
         ``paper.tex``, ``numbers.tex``, ``methods.tex``, ``tables.tex``, ``figures.tex``, ``examples.tex``,
         ``references.bib``, ``checklist.md``, and every figure as PDF and as SVG.
     """
-    parts = sections(result, math.inf)
+    parts = sections(result)
     cost, sizes = cost_of(result.trials, result.store), split_sizes(result.cells, result.store)
     numbers = Numbers(result, cost, sizes)
     drawn = _figures(result)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from nlgraft.analysis.policy.recorded import RecordedResults
-from nlgraft.analysis.policy.sensitivity import MANY_LINES
 from nlgraft.analysis.rendering import journals, prose, search_tables, tables
 from nlgraft.analysis.rendering.typesetting import Table
 
@@ -37,13 +36,8 @@ class Section:
 
 
 @lru_cache(maxsize=1)  # of 10,000 trials, it takes as long as the writing, and formats ask again
-def sections(result: RecordedResults, max_lines: float = MANY_LINES) -> list[Section]:
-    """List the sections of a report on one study, in their order.
-
-    Args:
-        result: The result.
-        max_lines: Lines of output up to which they are scored again with other tokenizers.
-    """
+def sections(result: RecordedResults) -> list[Section]:
+    """List the sections of a report on one study, in their order."""
     main, study = result.main_metric, result.study
     compared, effects, gains = tables.comparison_table(result, main), None, None
     if main in result.metrics:
@@ -68,12 +62,6 @@ def sections(result: RecordedResults, max_lines: float = MANY_LINES) -> list[Sec
         Section("lengths", "Sequence lengths", tables.length_table(result)),
         Section("curves", "Learning curves: means over seeds, from minimum to maximum", figures="curves"),
         *_metric_sections(result),
-        Section(
-            "sensitivity",
-            "Sensitivity of the verdicts",
-            tables.sensitivity_table(result, max_lines),
-            caption="Each verdict under other choices of the analysis.",
-        ),
         Section(
             "stability",
             f"Stability of the training ({main})",

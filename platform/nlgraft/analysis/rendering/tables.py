@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from nlgraft.analysis.data.trials import CellResult, TrialResult
-from nlgraft.analysis.estimates.comparison import ONE_SEED, Comparison, Standing
+from nlgraft.analysis.estimates.comparison import ONE_SEED, Comparison
 from nlgraft.analysis.policy.claims import ClaimResult
 from nlgraft.analysis.policy.compared import ComparedResults
-from nlgraft.analysis.policy.sensitivity import MANY_LINES, sensitivities
 from nlgraft.analysis.rendering.typesetting import (
     NO_BREAK,
     NOTHING,
@@ -376,41 +375,6 @@ def looks_table(result: ComparedResults) -> Table | None:
         for label, stop in result.stops.items()
     ]
     return make_table(rows, num_text=3) if rows else None
-
-
-_WORDS = {"better": "better", "worse": "worse", "equal": "equal within the margin", "open": "undecided"}
-
-
-def sensitivity_table(result: ComparedResults, max_lines: float = MANY_LINES) -> Table | None:
-    """Tabulate by cell and choice which alternatives change the verdict; None without alternatives."""
-    sensitivity = sensitivities(result, max_lines)
-    rows: list[Row] = []
-    for row in sensitivity.rows:
-        changes = "; ".join(f"{_WORDS[other]} {name}" for name, other in row.changes.items())
-        stands = f"{len(row.others) - len(row.changes)} of {len(row.others)}"
-        rows.append(_sensitivity_row(row.label, row.standing, row.choice, stands, changes or NOTHING))
-    decimals = column_decimals(result, result.main_metric)
-    for span in sensitivity.without_seeds:
-        low, high = (number(end, decimals, is_signed=True) for end in (span.low, span.high))
-        sign = "same sign" if span.has_one_sign else "sign changes"
-        if span.low == span.high:
-            sign = "no difference"
-        standing = result.standing(result.compare(span.label))
-        otherwise = f"{low} to {high} without one seed"
-        rows.append(_sensitivity_row(span.label, standing, "seeds", sign, otherwise))
-    if not rows:
-        return None
-    order = [cell.cell.label for cell in result.cells]
-    alternatives = {row.choice: ", ".join(row.others) for row in sensitivity.rows}
-    notes = [f"{choice}: {names}." for choice, names in alternatives.items()]
-    # They come choice by choice, and are read cell by cell.
-    rows.sort(key=lambda row: order.index(str(row["cell"])))
-    return make_table(rows, num_text=5, notes=[*notes, *sensitivity.missing])
-
-
-def _sensitivity_row(label: str, standing: Standing, choice: str, stands: str, otherwise: str) -> Row:
-    verdict = Entry(_WORDS[standing], standing)
-    return {"cell": label, "verdict": verdict, "choice": choice, "stands in": stands, "otherwise": otherwise}
 
 
 def trials_table(result: ComparedResults) -> Table:
