@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from nlgraft.analysis.rendering.drawing import Drawings
 
-PlotKind = Literal["forest", "gains", "curves", "budget", "importance"]
+PlotKind = Literal["forest", "gains", "curves", "budget"]
 _NUM_NAMED = 6
 
 
@@ -71,7 +71,7 @@ class StudyResult(SequentialResults):
 
         Args:
             kind: ``forest`` (differences on the main metric), ``gains``, ``curves`` (of the trainings),
-                ``budget`` (a search's expected best) or ``importance`` (of searched settings).
+                or ``budget`` (a search's expected best).
 
         Raises:
             NlgraftError: There is no such kind.

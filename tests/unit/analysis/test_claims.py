@@ -28,7 +28,7 @@ def comparison(difference, p, seeds=(1, 2, 3), **more):
 
 
 def judge(compared, direction="maximize", claim=ORDERING, **more):
-    settings = {"alpha": 0.05, "is_corrected": True, "other_data": "", "why_not": "", **more}
+    settings = {"alpha": 0.05, "other_data": "", "why_not": "", **more}
     return claims.judge(claim, compared, (2.0, 1.0), direction=direction, **settings)
 
 
@@ -72,11 +72,8 @@ def test_undecided_says_how_many_seeds_more():
     assert replace(compared, standing="better").seeds_needed is None, "the verdict is given"
 
 
-def test_without_correction_the_raw_p_decides():
-    corrected = comparison(1.0, 0.01)
-    uncorrected = Comparison(**{**vars(corrected), "p_holm": None})
-    assert judge(uncorrected).verdict == "undecided"
-    assert judge(uncorrected, is_corrected=False).verdict == "supported"
+def test_a_claim_without_a_corrected_p_is_undecided():
+    assert judge(replace(comparison(1.0, 0.01), p_holm=None)).verdict == "undecided"
 
 
 @pytest.mark.parametrize(

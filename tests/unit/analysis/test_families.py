@@ -55,14 +55,6 @@ def test_samples_grow_with_the_family(make_study, scored):
     assert analysis.to_json()["analysis"]["samples"] == analysis.samples
 
 
-def test_without_correction_p_decides(make_study, result):
-    study = make_study(analysis={"correction": "none"})
-    plain = type(result)(study, result.system, result.cells, result.provenance)
-    assert plain.compare("single_run").p_holm is None
-    assert plain.compare("single_run").notes == ()
-    assert "p (Holm)" not in plain.comparison().header
-
-
 @pytest.fixture
 def family(make_study, scored):
     """Four arms and three claims of which one is between arms: five questions on test/bleu."""

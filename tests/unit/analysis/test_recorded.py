@@ -196,13 +196,13 @@ def test_what_is_asked_later_has_the_level_that_is_left(shown, first, second, ar
     assert arm == "avg_eg" or verdicts(alone(result)) == {"arm=patt_eg": "better"}
 
 
-def test_claims_and_correction_cut_afterwards_change_nothing(shown):
+def test_claims_and_family_cut_afterwards_change_nothing(shown):
     claims = [{"better": arm, "worse": "random_init", **BLEU} for arm in ARMS[1:]]
     first = shown(factors=factors(*ARMS), claims=claims, analysis={"family": "claims"})
     p_holm = first.claims[0].comparison.p_holm
     cut = shown(factors=factors(*ARMS), claims=claims[:1], analysis={"family": "claims"})
     assert cut.claims[0].comparison.p_holm == p_holm
-    bare = shown(factors=factors(*ARMS), claims=claims[:1], analysis={"correction": "none"})
+    bare = shown(factors=factors(*ARMS), claims=claims[:1])
     assert of(bare, "avg_eg").p_holm == p_holm
     assert verdicts(bare)["arm=patt_eg"] == first.standing(of(first))
 

@@ -8,7 +8,6 @@ import pytest
 
 from nlgraft.analysis.data.trials import TrialRecord, TrialResult
 from nlgraft.analysis.rendering import search_tables
-from nlgraft.analysis.rendering.figures import setting_plots, short_names
 from nlgraft.execution.optuna_study import importances
 
 SPACE = {
@@ -148,11 +147,6 @@ def test_every_format_shows_it(searched):
     assert settings["settings"][0]["stands_out"]
     assert settings["settings"][0]["levels"][0].keys() == {"level", "trials", "mean", "best"}
     assert document["which_setting"].count("lr (") == 1
-    drawings = {drawing.caption or drawing.title: drawing for drawing in setting_plots(result)}
-    titles = list(drawings)
-    assert titles[0].startswith("Importance, a description")
-    assert titles[1] == "dev/bleu by lr"
-    assert 'role="img"' in drawings["dev/bleu by upstream"].inline()
 
 
 def test_a_study_without_a_search_says_nothing(make_small_study, scored):
@@ -161,12 +155,4 @@ def test_a_study_without_a_search_says_nothing(make_small_study, scored):
     assert search_tables.which_setting(result) == ""
     assert search_tables.importance_table(result) is None
     assert search_tables.levels_table(result) is None
-    assert setting_plots(result) == []
     assert "Which setting mattered" not in result.render("md")
-
-
-def test_choices_that_are_sections_are_named_by_what_tells_them_apart():
-    """A search over 125 or 375 steps, or none: whole sections would leave no room for the panel."""
-    choices = [None, {"max_steps": 125, "peak_lr": 1e-3}, {"max_steps": 375, "peak_lr": 1e-3}]
-    assert short_names(choices) == ["null", "max_steps 125", "max_steps 375"]
-    assert short_names(["a" * 30, "b"]) == ["a" * 17 + "…", "b"]

@@ -35,7 +35,7 @@ def test_before_a_study_ran_variances_are_assumed(study, scored):
     design = design_of(scored(study, {cell.label: {} for cell in cells(study)}))
     assert design.weights.tolist() == [[-1, 1, 0], [-1, 0, 1]]
     assert (design.looks, design.num_seeds, design.run_looks) == ((3, 5, 8), 8, [3, 5, 8])
-    assert (design.is_corrected, design.is_assumed) == (True, True)
+    assert design.is_assumed
     assert (design.seed_variance, design.segment_variance) == (1.0, 0.0)
 
 
@@ -59,7 +59,7 @@ def test_claims_are_comparisons_too(make_study, scored):
 def test_power_is_simulated_around_the_detectable_difference_and_coverage_counts_segments():
     """Segments are nearly all the noise of two comparisons with one baseline."""
     weights = np.array([[-1.0, 1, 0], [-1, 0, 1]])
-    validity = estimate_validity(Design(weights, (3,), 3, 0.05, False, 1e-6, 1.0, False), 400)
+    validity = estimate_validity(Design(weights, (3,), 3, 0.05, 1e-6, 1.0, False), 400)
     detectable = 2.326348 + 0.841621
     assert list(validity.power) == pytest.approx(
         [factor * detectable for factor in (0.5, 1, 1.5, 2)], rel=1e-3

@@ -21,7 +21,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal
 
 import numpy as np
 
@@ -34,8 +33,6 @@ from nlgraft.evaluation.sufficient import aggregate
 
 _ROUNDED = 1e-12
 
-Test = Literal["paired_bootstrap", "approximate_randomisation"]
-
 
 @dataclass
 class Comparer:
@@ -45,16 +42,13 @@ class Comparer:
     compared or in what order.
 
     Attributes:
-        test: The test that gives ``Comparison.p``.
         samples: Number of resamples.
         alpha: One minus the confidence of intervals, and the level of a single comparison.
     """
 
-    test: Test = "paired_bootstrap"
     samples: int = 1000
     alpha: float = 0.05
     _draws: dict[Measured, Array] = field(default_factory=dict, repr=False)
-    _exchanged: dict[tuple[Measured, Measured], Array] = field(default_factory=dict, repr=False)
 
     def prepare(self, metric: str, measured: Iterable[Measured]) -> None:
         """Bootstrap many trials of one metric in one pass, so that later comparisons find their scores."""
@@ -113,8 +107,7 @@ class Comparer:
             prior: What is known of the variance of a difference of two of the cells.
 
         Returns:
-            The weighted sum as a difference, without ``p_holm``. ``p`` is the bootstrap's, as there are no
-            two outputs to exchange.
+            The weighted sum as a difference, without ``p_holm``.
         """
         weights, cells = zip(*((weight, _finite(trials)) for weight, trials in terms), strict=True)
         # Weights sum to zero, so that what cells of one kind have in common cancels out.
@@ -166,10 +159,6 @@ class Comparer:
         self.prepare(empty.metric, [trial for row in rows for trial in row])
         bootstrapped = np.stack([weighed @ np.stack([self._draws[trial] for trial in row]) for row in rows])
         noise = resampling.spread(differences, bootstrapped, self.samples, empty.prior)
-        tested = noise
-        if self.test == "approximate_randomisation" and len(weights) == 2:
-            exchanged = self._exchange(empty.metric, [(a, b) for a, b in rows])
-            tested = resampling.spread(differences, exchanged, self.samples, empty.prior)
         difference = _known(empty.difference) - empty.null
         fixed_seeds = bootstrapped.mean(axis=0)  # these trained models alone: only the segments vary
         comparison = replace(
@@ -177,18 +166,10 @@ class Comparer:
             num_segments=len(_segments(rows[0][0])),
             scope="seeds and segments" if len(rows) > 1 else "segments",
             ci=self._interval(empty, noise),
-            p=resampling.two_sided_p(difference, tested),
+            p=resampling.two_sided_p(difference, noise),
             p_segments=resampling.p_value(difference, fixed_seeds - fixed_seeds.mean()),
         )
         return _with_variances(comparison, noise, notes)
-
-    def _exchange(self, metric: str, pairs: Sequence[tuple[Measured, Measured]]) -> Array:
-        """Differences of each seed's pair after exchanging outputs, shape (S, n); each is computed once."""
-        if new := [pair for pair in pairs if pair not in self._exchanged]:
-            a_rows, b_rows = (np.stack([_segments(pair[side]) for pair in new]) for side in (0, 1))
-            draws = resampling.randomised_differences(a_rows, b_rows, _score(metric), self.samples)
-            self._exchanged.update(zip(new, draws, strict=True))
-        return np.stack([self._exchanged[pair] for pair in pairs])
 
     def _by_seeds(self, comparison: Comparison, differences: Array, notes: list[str]) -> Comparison:
         if len(differences) < 2:

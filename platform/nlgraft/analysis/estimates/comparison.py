@@ -257,22 +257,21 @@ class Comparison:
             self.seed_variance, self.segment_variance, self.num_seeds, self.df, self.level
         )
 
-    def standing_at(self, alpha: float, *, is_up: bool, is_corrected: bool) -> Standing:
+    def standing_at(self, alpha: float, *, is_up: bool) -> Standing:
         """Read it as a verdict on the first cell; *different* takes precedence over *equal*.
 
         Args:
             alpha: Level.
             is_up: True if more is better.
-            is_corrected: If true, Holm-adjusted p-values decide.
         """
         # Seeds beside the looks are shown, but decide nothing.
         if not (self.looks or self.is_exact):
             return "open"
-        if self.difference is not None and self.is_significant(alpha, is_corrected=is_corrected):
+        if self.difference is not None and self.is_significant(alpha):
             return "better" if (self.difference > 0) == is_up else "worse"
-        return "equal" if self.is_equal(alpha, is_corrected=is_corrected) else "open"
+        return "equal" if self.is_equal(alpha) else "open"
 
-    def is_significant(self, alpha: float, *, is_corrected: bool) -> bool:
+    def is_significant(self, alpha: float) -> bool:
         """True if the sign of the difference is certain at level alpha, given training and test noise.
 
         Always true for an exact difference; never with fewer than two seeds, whose p-value says nothing about
@@ -282,10 +281,9 @@ class Comparison:
             return False
         if self.is_exact:
             return True
-        p = self.p_holm if is_corrected or self.basis is not None else self.p
-        return self.num_seeds >= _FEW and p is not None and p <= alpha
+        return self.num_seeds >= _FEW and self.p_holm is not None and self.p_holm <= alpha
 
-    def is_equal(self, alpha: float, *, is_corrected: bool) -> bool:
+    def is_equal(self, alpha: float) -> bool:
         """True if the difference is certain at level alpha to be smaller than the margin.
 
         Whatever leaves a difference open leaves this open, too.
@@ -294,8 +292,7 @@ class Comparison:
             return False
         if self.is_exact:
             return abs(self.difference) < self.margin
-        p = self.p_equal_holm if is_corrected or self.basis is not None else self.p_equal
-        return p is not None and p <= alpha
+        return self.p_equal_holm is not None and self.p_equal_holm <= alpha
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures as JSON values, rounded to ten significant digits."""

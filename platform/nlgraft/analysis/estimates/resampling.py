@@ -29,7 +29,6 @@ from functools import lru_cache
 from itertools import accumulate
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import stdtrit
 
 from nlgraft.analysis.data.ledger import NoisePrior
@@ -46,7 +45,6 @@ RANDOM_SEED = 12345
 """sacreBLEU's default, so that one-seed tests draw the same resamples as ``sacrebleu --paired-bs``."""
 
 _COUNT_CELLS = 1 << 21
-_MASK_CELLS = 1 << 24
 _GROUP_CELLS = 1 << 22
 _TIE = 1e-9
 _FEW_DRAWS = 20
@@ -96,45 +94,6 @@ def bootstrap_scores(
             out[first : first + size, start:stop] = score(sums).T
         start = stop
     return out
-
-
-def randomised_differences(
-    a: Array, b: Array, score: Score, num_samples: int, seed: int = RANDOM_SEED
-) -> Array:
-    """Compute differences of scores after exchanging the two systems' outputs on random segments.
-
-    The same segments are exchanged for all training seeds, since all are scored on the same segments.
-
-    Args:
-        a: Statistics of the first system, shape (S, N, k): S seeds, N segments.
-        b: Statistics of the second system, same shape.
-        score: Corpus score of summed statistics.
-        num_samples: Number of random exchanges n.
-        seed: Seed of the draws.
-
-    Returns:
-        Score of the shuffled first system minus that of the shuffled second, shape (S, n).
-    """
-    num_seeds, num_segments, num_columns = a.shape
-    total_a, total_b = a.sum(axis=1), b.sum(axis=1)
-    gaps = np.hstack(list(a - b))
-    out = np.empty((num_seeds, num_samples))
-    start = 0
-    for kept in _kept_segments(num_segments, num_samples, seed):
-        stop = start + len(kept)
-        moved = ((~kept).astype(np.float64) @ gaps).reshape(len(kept), num_seeds, num_columns)
-        out[:, start:stop] = (score(total_a - moved) - score(total_b + moved)).T
-        start = stop
-    return out
-
-
-@lru_cache(maxsize=1)
-def _kept_segments(num_segments: int, num_samples: int, seed: int) -> list[NDArray[np.bool_]]:
-    """Draw which segments are not exchanged, in chunks of samples, shape (chunk, num_segments)."""
-    rng = np.random.default_rng(seed)
-    rows = max(1, _MASK_CELLS // num_segments)
-    sizes = [min(rows, num_samples - start) for start in range(0, num_samples, rows)]
-    return [rng.integers(2, size=(size, num_segments), dtype=bool) for size in sizes]
 
 
 @dataclass(frozen=True)
@@ -215,8 +174,7 @@ def p_value(difference: float, draws: Array) -> float:
 
     (1 + number of draws at least as far from zero as the difference) / (n + 1): never below 1 / (n + 1), and
     exactly 1 for identical systems. sacreBLEU's paired bootstrap instead compares ``|d*| - mean |d*|`` with
-    ``|d|``, which counts one tail only and gives about half of this value; its approximate randomisation
-    agrees with ours.
+    ``|d|``, which counts one tail only and gives about half of this value.
     """
     # Draws equal to the difference count as reaching it, also if they were summed in another order.
     limit = abs(difference) * (1 - _TIE)

@@ -58,7 +58,6 @@ class SearchedSetting:
         by_chance: The share that one of twenty shuffles exceeds, at most 1; None likewise.
         levels: Its levels, or four intervals with equally many trials.
         num_without: Trials in which it was not searched.
-        points: Value and objective of each trial that has it.
     """
 
     path: str
@@ -66,7 +65,6 @@ class SearchedSetting:
     by_chance: float | None
     levels: tuple[Level, ...]
     num_without: int
-    points: tuple[tuple[Any, float], ...]
 
     @property
     def stands_out(self) -> bool:
@@ -143,9 +141,7 @@ def searched_settings(result: Results, cell: CellResult) -> CellSettings | None:
                 for name, values in _levels(domain, points).items()
             )
             without = len(tried) - len(points)
-            settings.append(
-                SearchedSetting(path, shares.get(path), by_chance.get(path), levels, without, points)
-            )
+            settings.append(SearchedSetting(path, shares.get(path), by_chance.get(path), levels, without))
     settings.sort(key=lambda setting: -(setting.share or 0.0))
     left_out = sum(trial.state in ("finished", "stopped", "failed") for trial in cell.search) - len(finite)
     caveats = _caveats(len(tried), len(finite) - len(tried), left_out, search.sampler.name)

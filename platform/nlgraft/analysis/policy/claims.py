@@ -144,7 +144,6 @@ def judge(
     *,
     direction: Literal["maximize", "minimize"],
     alpha: float,
-    is_corrected: bool,
     other_data: str,
     why_not: str,
     has_run: bool = True,
@@ -157,7 +156,6 @@ def judge(
         values: Our means of the claim's cells.
         direction: Direction in which the metric improves.
         alpha: Level of significance.
-        is_corrected: If true, Holm-adjusted p-values decide.
         other_data: How our data differ from the claim's; empty if they are the same.
         why_not: Why the published figures are not shown beside ours; empty when they are.
         has_run: False if no trial of one of the claim's cells has been started.
@@ -165,7 +163,7 @@ def judge(
     verdict: Verdict = "undecided" if has_run else "not run"
     seeds_more = None
     difference = comparison.difference
-    if difference is not None and comparison.is_significant(alpha, is_corrected=is_corrected):
+    if difference is not None and comparison.is_significant(alpha):
         is_claimed, side = _side(claim, comparison, difference, direction)
         verdict = "supported" if is_claimed else "contradicted"
         certainty = "identical for every seed" if comparison.is_exact else f"significant at {alpha:g}"

@@ -64,11 +64,6 @@ class ComparedResults(Results):
     **Determinism.** Figures depend on the finished trials' scores and the study's analysis settings only.
     """
 
-    @property
-    def is_corrected(self) -> bool:
-        """True if Holm-adjusted p-values decide."""
-        return self.study.analysis.correction == "holm"
-
     def alone(self, cells: Sequence[CellResult] | None = None) -> Self:
         """Return the same results by the study's own correction, as if nothing else had been asked.
 
@@ -118,11 +113,9 @@ class ComparedResults(Results):
         metric = self._metric_named(metric)
         all_contrasts = contrasts(axes_of(self.study), [cell.cell for cell in self.cells])
         compared = [self._over_looks(self._weigh_effect(metric, contrast)) for contrast in all_contrasts]
-        if self.is_corrected:
-            compared = self._corrected(compared)
         return [
             Effect(contrast, self.judged(comparison))
-            for contrast, comparison in zip(all_contrasts, compared, strict=True)
+            for contrast, comparison in zip(all_contrasts, self._corrected(compared), strict=True)
         ]
 
     def gains(self, metric: str | None = None) -> list[GainCurve]:
@@ -205,11 +198,11 @@ class ComparedResults(Results):
     def standing(self, comparison: Comparison) -> Standing:
         """Read a comparison as a verdict on its first cell."""
         is_up = self.system.metrics[comparison.metric].direction == "maximize"
-        return comparison.standing_at(self.study.analysis.alpha, is_up=is_up, is_corrected=self.is_corrected)
+        return comparison.standing_at(self.study.analysis.alpha, is_up=is_up)
 
     def judged(self, comparison: Comparison) -> Comparison:
         """Write the verdict into a comparison."""
-        is_equal = comparison.is_equal(self.study.analysis.alpha, is_corrected=self.is_corrected)
+        is_equal = comparison.is_equal(self.study.analysis.alpha)
         return replace(comparison, standing=self.standing(comparison), is_within_margin=is_equal)
 
     def margin(self, metric: str) -> float | None:
@@ -246,7 +239,7 @@ class ComparedResults(Results):
                 later_levels=adjusted.later_levels,
                 family=adjusted.family,
             )
-        if self.is_corrected and comparison.p is not None:
+        if comparison.p is not None:
             note = f"not in the family '{self.study.analysis.family}' that the study corrects for"
             return replace(comparison, notes=(*comparison.notes, note))
         return comparison
@@ -318,17 +311,17 @@ class ComparedResults(Results):
     @cached_property
     def _comparer(self) -> Comparer:
         settings = self.study.analysis
-        return Comparer(test=settings.test, samples=self.samples, alpha=settings.alpha)
+        return Comparer(samples=self.samples, alpha=settings.alpha)
 
     @cached_property
     def _families(self) -> list[list[Question]]:
-        """The questions that are corrected together; none without a correction.
+        """The questions that are corrected together.
 
         ``all_cells``: one family per metric, of every cell against the baseline and the claims on that
         metric. ``claims``: one family of the claims. A family is what the study declares, whether it has been
         run or not; there is no question about a metric that a finished cell does not have.
         """
-        return [*self._families_of(self.metrics).values()] if self.is_corrected else []
+        return [*self._families_of(self.metrics).values()]
 
     @property
     def _claimed(self) -> list[Question]:
@@ -426,7 +419,6 @@ class ComparedResults(Results):
             tuple(cell.mean(metric) for cell, metric in zip(cells, claim.metrics, strict=True)),
             direction=self.system.metrics[claim.metric].direction,
             alpha=self.study.analysis.alpha,
-            is_corrected=self.is_corrected,
             other_data=claim.other_data(self.study.data),
             why_not=why_not,
             has_run=all(cell.has_started for cell in cells),

@@ -234,5 +234,5 @@ def _judged(
     else:
         size = (len(entry.asked), sum(other.p is not None for other in entry.asked))
         compared = by_rules(replace(system.comparison, family=size), answer, plan, entry.alpha)
-    standing = compared.standing_at(entry.alpha, is_up=system.is_up, is_corrected=True)
+    standing = compared.standing_at(entry.alpha, is_up=system.is_up)
     return replace(system, comparison=replace(compared, standing=standing))

@@ -117,9 +117,7 @@ class SequentialResults(RecordedResults):
         for question in self._seed_questions:
             comparison = self._declared(question)
             chances[question] = 0.0
-            if self.standing(comparison) == "equal" or comparison.is_significant(
-                alpha, is_corrected=self.is_corrected
-            ):
+            if self.standing(comparison) == "equal" or comparison.is_significant(alpha):
                 chances[question] = -1.0  # decided; 0 is open, but not to be decided by seeds
             elif not comparison.open_because and (estimate := comparison.estimate) is not None:
                 level = comparison.later_levels.get(last, comparison.level)

@@ -43,7 +43,6 @@ class Design:
         looks: Numbers of seeds at which results are tested.
         num_seeds: Seeds of the study.
         alpha: Level.
-        is_corrected: True with Holm's correction.
         seed_variance: Variance between the seeds' differences of two cells.
         segment_variance: Variance of the difference of two cells from the choice of segments.
         is_assumed: True if the variances are assumed.
@@ -55,7 +54,6 @@ class Design:
     looks: tuple[int, ...]
     num_seeds: int
     alpha: float
-    is_corrected: bool
     seed_variance: float
     segment_variance: float
     is_assumed: bool
@@ -131,7 +129,6 @@ class Validity:
         }
         return {
             "comparisons": len(design.weights),
-            "is_corrected": design.is_corrected,
             "looks": list(design.looks),
             "alpha": design.alpha,
             "seed_variance": design.seed_variance,
@@ -173,7 +170,6 @@ def design_of(result: ComparedResults) -> Design:
         looks=study.looks,
         num_seeds=len(study.seeds),
         alpha=study.analysis.alpha,
-        is_corrected=result.is_corrected,
         seed_variance=float(seed_variance),
         segment_variance=float(segment_variance),
         is_assumed=not variances and prior is None,

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from textwrap import fill
-from typing import Any
 
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from nlgraft.analysis.data.trials import Array, CellResult
 from nlgraft.analysis.estimates.expected_best import ExpectedBest, expected_best
-from nlgraft.analysis.estimates.searched_settings import SearchedSetting
 from nlgraft.analysis.policy.compared import ComparedResults
 from nlgraft.analysis.rendering.drawing import (
     NOTEBOOK,
@@ -28,20 +25,14 @@ from nlgraft.analysis.rendering.drawing import (
 )
 from nlgraft.basics.errors import NlgraftError, nearest
 from nlgraft.study.data.design import axes_of, level_text
-from nlgraft.study.data.space import Domain
 
 _MAX_PANELS = 6
 _MAX_POINTS = 200
 _DASHES = ("-", "--", ":", "-.")
 _NOT_DRAWN = ("/lr", "_per_s", "_s", "_efficiency", "_norm")
 """Ends of the names of curves that say how a training ran, not what it learned."""
-_BAR = 0.8
 _LINE_WIDTH = 60
 """Characters of a line across a figure that stands alone."""
-_NAME_WIDTH = 18
-"""Characters of a choice on an axis; longer names leave no room for the panel."""
-_MARKS = "osD^v"
-"""One for each round of the colours."""
 
 Draw = Callable[[ComparedResults, Style], list[Drawing]]
 
@@ -259,111 +250,11 @@ def _draw_bands(
         return Drawing(title, figure, style, caption)
 
 
-def setting_plots(result: ComparedResults, style: Style = PAGE) -> list[Drawing]:
-    """Draw importances, and the objective by value of each setting.
-
-    Settings are drawn in the order of their largest importance in any cell, at most six.
-    """
-    search = result.study.search
-    if search is None or not result.searched_settings:
-        return []
-    labels = _labels(result)
-    by_path = {
-        path: {
-            labels.index(cell.label): setting
-            for cell in result.searched_settings
-            for setting in cell.settings
-            if setting.path == path
-        }
-        for path in search.space
-    }
-    paths = sorted(
-        filter(by_path.get, by_path),
-        key=lambda path: -max(setting.share or 0.0 for setting in by_path[path].values()),
-    )
-    return _bars(result, by_path, style) + [
-        _points(result, path, by_path[path], search.space[path], style) for path in paths[:_MAX_PANELS]
-    ]
-
-
-def _bars(
-    result: ComparedResults, by_path: Mapping[str, Mapping[int, SearchedSetting]], style: Style
-) -> list[Drawing]:
-    """Draw the importances, one group of bars per setting."""
-    if all(setting.share is None for by_cell in by_path.values() for setting in by_cell.values()):
-        return []
-    height = _BAR / len(result.cells)
-    width, least = style.panel
-    with style.canvas((width, max(least, 0.3 * len(by_path) + 1))) as (figure, axes):
-        for row, by_cell in enumerate(by_path.values()):
-            for index, setting in by_cell.items():
-                at = row + (index - (len(result.cells) - 1) / 2) * height
-                label = result.cells[index].cell.label
-                axes.barh(at, setting.share or 0.0, height * 0.9, color=series_color(index), label=label)
-                if setting.by_chance is not None:
-                    low, high = at - height * 0.45, at + height * 0.45
-                    axes.vlines(setting.by_chance, low, high, color=colors()["soft"], linewidth=1.6)
-        axes.set_yticks(range(len(by_path)), list(by_path))
-        axes.set_ylim(len(by_path) - 0.5, -0.5)
-        axes.grid(visible=False, axis="y")
-        axes.set_xlabel("share of the importances")
-        style.add_legend(figure)
-        caption = "Importance, a description (line: exceeded by one of twenty shuffles)"
-        return [Drawing("Importances of the searched settings", figure, style, caption)]
-
-
-def _points(
-    result: ComparedResults, path: str, by_cell: Mapping[int, SearchedSetting], domain: Domain, style: Style
-) -> Drawing:
-    """Draw the objective of every finished trial against its value of a setting, coloured by cell."""
-    with style.canvas(style.panel) as (figure, axes):
-        for index, setting in by_cell.items():
-            values, objectives = zip(*setting.points, strict=True)
-            places = _places(domain, values, index, len(result.cells))
-            drawn: dict[str, Any] = {"color": series_color(index), "markersize": 5, "alpha": 0.7}
-            mark = _MARKS[index // NUM_SERIES % len(_MARKS)]
-            axes.plot(places, objectives, mark, label=result.cells[index].cell.label, **drawn)
-        if domain.type == "categorical":
-            axes.set_xticks(range(len(domain.choices)), short_names(domain.choices))
-        elif domain.log:
-            axes.set_xscale("log")
-            ticks = np.geomspace(domain.low, domain.high, 4)
-            axes.set_xticks(ticks, [f"{tick:.1g}" for tick in ticks])
-            axes.minorticks_off()
-        axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
-        axes.set_xlabel(path)
-        style.add_legend(figure)
-        return Drawing(f"{result.study.objective.metric} by {path}", figure, style)
-
-
-def _places(domain: Domain, values: Sequence[Any], index: int, num_cells: int) -> list[float]:
-    """Place values along the axis; choices beside each other by cell, so that points do not hide others."""
-    if domain.type != "categorical":
-        return list(map(float, values))
-    names = [json.dumps(choice) for choice in domain.choices]
-    shift = (index - (num_cells - 1) / 2) * _BAR / max(num_cells, 2) / 2
-    return [names.index(json.dumps(value)) + shift for value in values]
-
-
-def short_names(choices: Sequence[Any]) -> list[str]:
-    """Name choices briefly enough for an axis; of mappings only what tells them apart is named."""
-    mappings = [choice for choice in choices if isinstance(choice, Mapping)]
-    names = []
-    for choice in choices:
-        name = choice if isinstance(choice, str) else json.dumps(choice)
-        if isinstance(choice, Mapping):
-            keys = [key for key in choice if any(other.get(key) != choice[key] for other in mappings)]
-            name = ", ".join(f"{key} {choice[key]}" for key in keys) or name
-        names.append(name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 1]}…")
-    return names
-
-
 KINDS: dict[str, Draw] = {
     "forest": forest_plot,
     "gains": gain_curves,
     "curves": learning_curves,
     "budget": expected_best_curves,
-    "importance": setting_plots,
 }
 WIDE = ("forest", "gains")
 """Kinds of which there is at most one figure, which stands alone."""

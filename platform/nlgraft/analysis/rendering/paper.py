@@ -96,17 +96,13 @@ def _figures(result: RecordedResults) -> dict[str, tuple[Drawing, str]]:
         "gains": f"{{title}}, mean of {n}; bands are intervals. {intervals}",
         "curves": "{title} by step: mean of the seeds; bands span their minimum and maximum.",
         "budget": "Expected best {title}. Bands describe the trials that ran; they test nothing.",
-        "importance": "{title}: search trials on dev.",
     }
-    named = {"curves": "curve", "budget": "best", "importance": "setting"}
+    named = {"curves": "curve", "budget": "best"}
     figures = {}
     for kind, draw in KINDS.items():
         drawn = draw(result, PAPER)
         shown = [figure.caption or figure.title for figure in drawn]
-        names = (
-            unique_slugs(figure.title for figure in drawn) if kind == "importance" else unique_slugs(shown)
-        )
-        for figure, text, name in zip(drawn, shown, names.values(), strict=True):
+        for figure, text, name in zip(drawn, shown, unique_slugs(shown).values(), strict=True):
             file = kind if kind in WIDE else f"{named[kind]}-{name}"
             figures[file] = (figure, captions[kind].replace("{title}", text))
     return figures

@@ -48,13 +48,14 @@ _EXPECTED_BEST = (
 _EFFECTS = (
     "Effects of crossed factors are averaged over the levels of the others with equal weights. An "
     "interaction is the change due to two levels together beyond the sum of their separate changes. "
-    "p is the paired bootstrap's"
+    "p is the paired bootstrap's; Holm's correction is over all effects."
 )
 
 _LEDGER = (
     "The store's ledger holds every analysis that was shown. What the first one on these test segments "
     f"declared has {FIRST:g} of alpha, by Holm's correction over all its looks; what was declared later, "
     "about trials that nobody had seen, shares the rest; all else is exploratory and gets no verdict. "
+    "Other stores cannot be known."
 )
 
 
@@ -71,7 +72,7 @@ def headline(result: ComparedResults) -> str:
     # In the order in which a reader wants them: what is decided comes first.
     by_kind: dict[str, list[str]] = {kind: [] for kind in _STANDINGS}
     for comparison in measured:
-        if comparison.p is None or comparison.family[0] or not result.is_corrected:
+        if comparison.p is None or comparison.family[0]:
             kind = "exploratory" if comparison.basis == "exploratory" else result.standing(comparison)
             by_kind[kind].append(comparison.a)
     parts = [
@@ -218,14 +219,8 @@ def _examples(result: ComparedResults) -> str:
 def method(result: RecordedResults) -> list[str]:
     """Describe the statistics, one sentence each."""
     study, settings = result.study, result.study.analysis
-    level, correction, of_effects = "", "p is not corrected for multiple comparisons", ""
-    if result.is_corrected:
-        family = "every cell against the baseline and the claims, metric by metric"
-        family = "the claims" if settings.family == "claims" else family
-        level = " at the level that Holm's correction leaves to the open comparisons of the family"
-        correction = f"p (Holm) is corrected over the declared family, run or not: {family}"
-        of_effects = "; Holm's correction is over all effects"
-    also = "" if result.is_corrected else "Stars follow it whatever the study's own correction. "
+    family = "every cell against the baseline and the claims, metric by metric"
+    family = "the claims" if settings.family == "claims" else family
     merged = idle_note(study)
     num_documents = max((trial.num_documents for trial in result.trials), default=0)
     sentences = [
@@ -235,9 +230,10 @@ def method(result: RecordedResults) -> list[str]:
         f"{result.samples:,} times, identically for all cells and seeds; variation over seeds follows "
         "Student's t on the paired differences, because resampling a handful of seeds gives intervals that "
         "are far too narrow.",
-        f"p is two-sided, by {settings.test.replace('_', ' ')} with both sources of variation; where fewer "
+        "p is two-sided, by paired bootstrap with both sources of variation; where fewer "
         "than 20 resamples reach the difference, segment noise is taken as normal; "
-        f"{correction}; an asterisk marks significance at {settings.alpha:g}.",
+        f"p (Holm) is corrected over the declared family, run or not: {family}; an asterisk marks "
+        f"significance at {settings.alpha:g}.",
         *_prior_method(result),
         _margin_method(result),
         num_documents
@@ -245,13 +241,14 @@ def method(result: RecordedResults) -> list[str]:
         "are alike.",
         result.stabilities and _STABILITY,
         _looks_method(result),
-        result.effects() and f"{_EFFECTS}{of_effects}.",
-        f"The detectable difference is the true difference that this many seeds detect with probability "
-        f"0.8{level}; below five seeds, which say little about the noise, it is a 95 % interval. Seeds "
+        result.effects() and _EFFECTS,
+        "The detectable difference is the true difference that this many seeds detect with probability "
+        "0.8 at the level that Holm's correction leaves to the open comparisons of the family; below five "
+        "seeds, which say little about the noise, it is a 95 % interval. Seeds "
         "needed is the first later look that decides with that probability, predicted from what is seen.",
         "Search and selection use dev only; test scores come from the replicates of the chosen config.",
         study.search and _EXPECTED_BEST,
-        result.analyses and f"{_LEDGER}{also}Other stores cannot be known.",
+        result.analyses and _LEDGER,
     ]
     return [str(sentence) for sentence in sentences if sentence]
 
@@ -285,12 +282,12 @@ def _margin_method(result: ComparedResults) -> str:
     ]
     if not margins:
         return ""
-    both = " at the factors that Holm's procedure leaves to questions open in either way"
     return (
         f"Margins below which a difference does not matter: {', '.join(margins)}. Two cells are equal if two "
         "one-sided tests (Schuirmann 1987), with the noise of the test for a difference, put the difference "
         "within the margin. Different and equal are tested together, since at most one of the two null "
-        f"hypotheses is true (Goeman et al. 2010){both if result.is_corrected else ''}."
+        "hypotheses is true (Goeman et al. 2010) at the factors that Holm's procedure leaves to questions "
+        "open in either way."
     )
 
 

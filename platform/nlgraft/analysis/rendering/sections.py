@@ -78,7 +78,6 @@ def sections(result: RecordedResults) -> list[Section]:
             search_tables.importance_table(result),
             search_tables.which_setting(result),
             caption="A description, not a test.",
-            figures="importance",
         ),
         Section("levels", "The objective by level of each setting", levels, depth=3, is_folded=True),
         Section("trials", "Trials", text=trials_text),

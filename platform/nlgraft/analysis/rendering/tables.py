@@ -64,8 +64,8 @@ def comparison_notes(result: ComparedResults, compared: Compared) -> list[str]:
 def _star(result: ComparedResults) -> str:
     """Say what a star means, also to readers who do not know the word."""
     alpha = result.study.analysis.alpha
-    which = "such tables has any star" if result.is_corrected else "such comparisons has one"
-    return f"* significant at {alpha:g}: if nothing differed, at most one in {1 / alpha:.3g} {which}."
+    most = f"at most one in {1 / alpha:.3g} such tables has any star."
+    return f"* significant at {alpha:g}: if nothing differed, {most}"
 
 
 def _margin_note(result: ComparedResults, compared: Compared) -> list[str]:
@@ -425,16 +425,14 @@ def _comparison_row(result: ComparedResults, comparison: Comparison, decimals: i
     # One seed: what looks like a result says nothing of another training.
     dagger = "†" if comparison.scope == "segments" else ""
     hint = f"variation over {comparison.scope}; over segments alone: p = {probability(comparison.p_segments)}"
-    p = probability(comparison.p) + dagger + ("" if result.is_corrected else star)
     row: Row = {
         "difference": Entry(number(comparison.difference, decimals, is_signed=True), kind),
         f"{confidence(result)} interval": interval(comparison.ci, decimals) + dagger,
-        "p": Entry(p, "", hint),
+        "p": Entry(probability(comparison.p) + dagger, "", hint),
+        "p (Holm)": Entry(probability(comparison.p_holm) + star, kind),
     }
-    if result.is_corrected:
-        row["p (Holm)"] = Entry(probability(comparison.p_holm) + star, kind)
     if result.margin(comparison.metric) is not None:
-        row = {"verdict": Entry(comparison.verdict, kind)} | row | {"p (equal)": _p_equal(result, comparison)}
+        row = {"verdict": Entry(comparison.verdict, kind)} | row | {"p (equal)": _p_equal(comparison)}
     detectable, needed = number(comparison.smallest_detectable, decimals), comparison.seeds_needed
     if comparison.detectable_ci is not None and comparison.num_seeds < FEW_SEEDS:
         low, high = (number(end, decimals) for end in comparison.detectable_ci)
@@ -442,12 +440,11 @@ def _comparison_row(result: ComparedResults, comparison: Comparison, decimals: i
     return row | {"detectable": detectable, "seeds needed": NOTHING if needed is None else str(needed)}
 
 
-def _p_equal(result: ComparedResults, comparison: Comparison) -> Entry:
-    """Show the p-value of a difference of at least the margin, corrected where the study corrects."""
-    is_corrected = result.is_corrected or comparison.basis is not None
-    shown = comparison.p_equal_holm if is_corrected else comparison.p_equal
+def _p_equal(comparison: Comparison) -> Entry:
+    """Show the corrected p-value of a difference of at least the margin."""
     star = f"{NO_BREAK}*" if comparison.is_within_margin else ""
-    return Entry(probability(shown) + star, "", f"not corrected: p = {probability(comparison.p_equal)}")
+    hint = f"not corrected: p = {probability(comparison.p_equal)}"
+    return Entry(probability(comparison.p_equal_holm) + star, "", hint)
 
 
 def _claim_figures(claim: ClaimResult) -> Row:
