@@ -63,6 +63,11 @@ def test_a_pretraining_per_seed_is_in_the_interval(make_study, run, store):
     assert "one pretraining" not in analysis.render("md")
 
 
+def declared(metric):
+    """Claims that make the study declare its comparison on a metric."""
+    return [{"better": "patt_eg", "worse": "random_init", "metric": metric, "source": "our hypothesis"}]
+
+
 def stage_of(fingerprint, host, started_at, duration_s):
     return Manifest(
         name="train", fingerprint=fingerprint, version=1, run="", config={}, inputs={}, seed=1, files={},
@@ -86,7 +91,7 @@ def test_stages_that_overlap_on_one_machine_are_crowded():
 
 @pytest.mark.parametrize("metric", ["dev/loss", "dev/loss.auc", "test/ter"])
 def test_losses_per_token_of_different_vocabularies_get_no_verdict(make_small_study, scored, metric):
-    study = make_small_study(claims=[])
+    study = make_small_study(claims=declared(metric))
     losses = {"random_init": [5.0, 5.1, 4.95], "patt_eg": [2.0, 2.3, 1.9]}
     lengths = {"random_init": 14.9, "patt_eg": 21.7}
 
@@ -126,7 +131,7 @@ def test_learning_curves_of_unlike_vocabularies_are_marked(make_small_study, sco
 
 @pytest.mark.parametrize("is_crowded", [True, False])
 def test_speeds_of_trials_that_ran_beside_others_get_no_verdict(make_small_study, scored, is_crowded):
-    study = make_small_study(claims=[])
+    study = make_small_study(claims=declared("test/sentences_per_s"))
     speeds = {"random_init": [1.0, 1.1, 0.95], "patt_eg": [9.0, 9.2, 8.8]}
     analysis = scored(
         study,
@@ -144,7 +149,7 @@ def test_speeds_of_trials_that_ran_beside_others_get_no_verdict(make_small_study
 
 def test_seeds_whose_differences_tie_by_chance_get_no_verdict(make_small_study, scored):
     """Their noise is unknown, and that of the test set alone would make a star of any difference."""
-    study = make_small_study(seeds=[1, 2], claims=[], published=[])
+    study = make_small_study(seeds=[1, 2], claims=declared("test/accuracy"), published=[])
     rows = np.array([[float(index % 2), 1.0] for index in range(400)])
 
     def judged(values):

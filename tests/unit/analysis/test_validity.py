@@ -76,7 +76,7 @@ def test_power_is_simulated_around_the_detectable_difference_and_coverage_counts
 def test_the_effect_is_that_of_one_cell_of_the_first_comparison():
     """A difference of two gains has four cells, one of them in both."""
     for row in ([1.0, -1, -1, 1], [-2.0, 1, 0, 1]):
-        design = Design(np.array([row]), (8,), 8, 0.05, True, 1e-4, 0.0, False)
+        design = Design(np.array([row]), (8,), 8, 0.05, 1e-4, 0.0, False)
         scores = design.with_effect(design.scores(np.random.default_rng(1)), 1.0)
         assert abs((np.array(row) @ scores).mean()) == pytest.approx(1.0, abs=0.05)
 

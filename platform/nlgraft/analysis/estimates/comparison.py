@@ -12,7 +12,6 @@ from nlgraft.analysis.data.ledger import Basis, Look, NoisePrior
 from nlgraft.analysis.estimates import power
 from nlgraft.analysis.estimates.noise_prior import Estimate
 from nlgraft.analysis.estimates.power import likely_look
-from nlgraft.analysis.estimates.resampling import Either, open_as_one
 from nlgraft.basics.wording import count
 
 Standing = Literal["better", "worse", "equal", "open"]
@@ -231,13 +230,6 @@ class Comparison:
     def is_identical(self) -> bool:
         """True if the cells agree in every seed and segment, which leaves no noise to test against."""
         return self.difference == 0 and self.ci == (0.0, 0.0)
-
-    @property
-    def either(self) -> Either:
-        """The p-values with which it counts in a family, see `resampling.holm_either`; 1 for missing ones."""
-        if self.is_exact:
-            return None, None
-        return open_as_one((self.p, self.p_equal) if self.looks else (None, None), self.margin)
 
     @cached_property
     def smallest_detectable(self) -> float | None:

@@ -1,31 +1,28 @@
-"""The comparisons, effects and claims of a study's results, corrected over its declared family."""
+"""The comparisons of a study's results at its looks, and the questions that it declares."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Self
 
 from nlgraft.analysis.data.ledger import NoisePrior, Plan, Training, training_of
 from nlgraft.analysis.data.results import Results
 from nlgraft.analysis.data.trials import CellResult, cached_method
 from nlgraft.analysis.estimates.comparer import Comparer
-from nlgraft.analysis.estimates.comparison import Comparison, Standing
-from nlgraft.analysis.estimates.effects import Contrast, Effect, GainCurve, contrasts
+from nlgraft.analysis.estimates.comparison import Comparison
+from nlgraft.analysis.estimates.effects import Contrast, contrasts
 from nlgraft.analysis.estimates.limits import Term, limited
 from nlgraft.analysis.estimates.noise_prior import StudyVariance, applicable, paired_kinds, study_variance
 from nlgraft.analysis.estimates.question import SIGNS, Question
 from nlgraft.analysis.estimates.searched_settings import CellSettings, searched_settings
 from nlgraft.analysis.estimates.stability import Stability, stability
 from nlgraft.analysis.estimates.trivial import Trivial, has_learned, trivial_output
-from nlgraft.analysis.policy.claims import ClaimResult, judge, signatures_differ
-from nlgraft.analysis.policy.planned import over_looks, with_levels
-from nlgraft.analysis.policy.rules import FIRST, corrected
+from nlgraft.analysis.policy.planned import over_looks
 from nlgraft.basics.errors import NlgraftError, nearest
 from nlgraft.study.data.claim import Claim, claims_of
-from nlgraft.study.data.design import Cell, axes_of, gain_cells
+from nlgraft.study.data.design import axes_of
 
 _SAMPLES_AT_LEVEL = 10
 """Resamples expected beyond a difference whose p-value just passes Holm's first step."""
@@ -42,6 +39,8 @@ class Weighted:
         terms: The cells with their weights.
         null: The sum under the null hypothesis.
         margin: Difference that the study declares too small to matter.
+        second_metric: The metric of the second of two cells where it is another.
+        is_effect: True for the effect of a factor or an interaction.
     """
 
     metric: str
@@ -50,91 +49,29 @@ class Weighted:
     terms: tuple[Term, ...]
     null: float = 0.0
     margin: float | None = None
+    second_metric: str | None = None
+    is_effect: bool = False
 
     @property
-    def labels(self) -> list[str]:
-        """Labels of the cells."""
-        return [term.cell.cell.label for term in self.terms]
+    def labels(self) -> tuple[str, ...]:
+        """Labels of the cells; of an effect, those with positive weights first, which tells effects apart."""
+        terms = self.terms
+        if self.is_effect:
+            terms = tuple(sorted(terms, key=lambda term: (-term.weight, term.cell.cell.label)))
+        return tuple(term.cell.cell.label for term in terms)
 
 
 @dataclass(eq=False)
 class ComparedResults(Results):
-    """Results with their statistics, each computed when it is first needed.
+    """Results with their statistics, each computed when it is first needed; verdicts are `RecordedResults`'.
 
     **Determinism.** Figures depend on the finished trials' scores and the study's analysis settings only.
     """
-
-    def alone(self, cells: Sequence[CellResult] | None = None) -> Self:
-        """Return the same results by the study's own correction, as if nothing else had been asked.
-
-        Args:
-            cells: The cells with fewer replicates; as they are if left out.
-        """
-        view = replace(self, store=None, cells=tuple(self.cells if cells is None else cells))
-        view._comparer, view.prior_of = self._comparer, self.prior_of  # resamples and prior are the same
-        return view
 
     @cached_property
     def prior_of(self) -> Callable[[str, Sequence[str]], NoisePrior | None]:
         """What earlier studies say of the noise of a metric between cells, given by their labels."""
         return lambda metric, labels: None
-
-    def compare(self, a: str | Cell, b: str | Cell = "baseline", *, metric: str | None = None) -> Comparison:
-        """Compare two cells.
-
-        Args:
-            a: The first cell, or a text that names it.
-            b: The cell to subtract.
-            metric: A metric of the system; the main metric when left out.
-
-        Returns:
-            ``a`` minus ``b``. ``p_holm`` is set for comparisons of the study's declared family.
-
-        Raises:
-            NlgraftError: The system has no such metric.
-            StudyError: The study has no such cell.
-        """
-        question = Question(self._metric_named(metric), (self.cell(a).cell.label, self.cell(b).cell.label))
-        return self._judged(question)
-
-    def effects(self, metric: str | None = None) -> list[Effect]:
-        """Estimate the main effect of each level and the interactions of two.
-
-        Args:
-            metric: A metric of the system; the main metric when left out.
-
-        Returns:
-            Main effects, then interactions; ``p_holm`` is adjusted over all of them. Empty where the design
-            crosses no factors: one_factor, leave_one_out.
-
-        Raises:
-            NlgraftError: The system has no such metric.
-        """
-        metric = self._metric_named(metric)
-        all_contrasts = contrasts(axes_of(self.study), [cell.cell for cell in self.cells])
-        compared = [self._over_looks(self._weigh_effect(metric, contrast)) for contrast in all_contrasts]
-        return [
-            Effect(contrast, self.judged(comparison))
-            for contrast, comparison in zip(all_contrasts, self._corrected(compared), strict=True)
-        ]
-
-    def gains(self, metric: str | None = None) -> list[GainCurve]:
-        """Compare levels with their factor's baseline at each level of ``analysis.gains_over``.
-
-        Args:
-            metric: A metric of the system; the main metric when left out.
-
-        Returns:
-            One curve for each level; empty where the study names no factor.
-
-        Raises:
-            NlgraftError: The system has no such metric.
-        """
-        pairs = gain_cells(self.study, [cell.cell for cell in self.cells])
-        return [
-            GainCurve(label, tuple((level, self.compare(a, b, metric=metric)) for level, a, b in level_pairs))
-            for label, level_pairs in pairs.items()
-        ]
 
     def _weigh_question(self, question: Question) -> Weighted:
         """Write a question as a weighted sum of cells."""
@@ -143,15 +80,21 @@ class ComparedResults(Results):
         pairs = (question.cells[:2], question.cells[2:])
         a, b = question.cells if len(terms) == 2 else map(" over ".join, pairs)
         margin = self.margin(question.metric) if question.has_margin else None
-        return Weighted(question.metric, a, b, terms, question.null, margin)
+        return Weighted(question.metric, a, b, terms, question.null, margin, question.second_metric)
 
     def _weigh_effect(self, metric: str, contrast: Contrast) -> Weighted:
         """Write an effect as a weighted sum of cells."""
         base = "both effects added" if len(contrast.levels) > 1 else "the factor's baseline"
         terms = tuple(Term(weight, self.cell(cell), metric) for weight, cell in contrast.terms)
-        return Weighted(metric, contrast.label, base, terms, margin=self.margin(metric))
+        return Weighted(metric, contrast.label, base, terms, margin=self.margin(metric), is_effect=True)
 
-    def _over_looks(self, weighted: Weighted) -> Comparison:
+    @cached_property
+    def _contrasts(self) -> list[Contrast]:
+        """The effects of crossed factors."""
+        return contrasts(axes_of(self.study), [cell.cell for cell in self.cells])
+
+    @cached_method
+    def _compared(self, weighted: Weighted) -> Comparison:
         """Compare at the looks of its cells."""
         # Every trial at once: resamples are drawn once per metric, not once per pair.
         for metric in {term.metric for term in weighted.terms}:
@@ -190,21 +133,6 @@ class ComparedResults(Results):
         """What varies with the seed, by the cells' labels."""
         return {cell.cell.label: training_of(self.study, cell.cell) for cell in self.cells}
 
-    @cached_property
-    def claims(self) -> list[ClaimResult]:
-        """The answer to every claim of the study, in its order."""
-        return [self._judge(claim) for claim in self._claims]
-
-    def standing(self, comparison: Comparison) -> Standing:
-        """Read a comparison as a verdict on its first cell."""
-        is_up = self.system.metrics[comparison.metric].direction == "maximize"
-        return comparison.standing_at(self.study.analysis.alpha, is_up=is_up)
-
-    def judged(self, comparison: Comparison) -> Comparison:
-        """Write the verdict into a comparison."""
-        is_equal = comparison.is_equal(self.study.analysis.alpha)
-        return replace(comparison, standing=self.standing(comparison), is_within_margin=is_equal)
-
     def margin(self, metric: str) -> float | None:
         """The difference on a metric that the study declares too small to matter."""
         return self.study.analysis.margin.get(metric)
@@ -216,37 +144,6 @@ class ComparedResults(Results):
                 f"{self.system.path} has no metric '{metric}'. {nearest(metric, list(self.system.metrics))}"
             )
         return metric
-
-    @cached_method
-    def _judged(self, question: Question) -> Comparison:
-        return self.judged(self._answer(question))
-
-    def _answer(self, question: Question) -> Comparison:
-        """Answer a question as it is shown."""
-        return self._declared(question)
-
-    def _declared(self, question: Question) -> Comparison:
-        """Answer a question by this study alone, with Holm's correction if it belongs to a family."""
-        comparison = self._compared(question)
-        # The family may ask the same from the other side: the correction is shared, figures are not.
-        if question.key in self._adjusted:
-            adjusted = self._adjusted[question.key]
-            return replace(
-                comparison,
-                p_holm=adjusted.p_holm,
-                p_equal_holm=adjusted.p_equal_holm,
-                level=adjusted.level,
-                later_levels=adjusted.later_levels,
-                family=adjusted.family,
-            )
-        if comparison.p is not None:
-            note = f"not in the family '{self.study.analysis.family}' that the study corrects for"
-            return replace(comparison, notes=(*comparison.notes, note))
-        return comparison
-
-    @cached_method
-    def _compared(self, question: Question) -> Comparison:
-        return self._over_looks(self._weigh_question(question))
 
     @cached_property
     def own_plan(self) -> Plan:
@@ -304,7 +201,7 @@ class ComparedResults(Results):
         The smallest p-value is 1 / (samples + 1), and Holm multiplies it by the size of the family.
         """
         settings = self.study.analysis
-        largest = max((len(family) for family in self._families), default=0)
+        largest = max(map(len, self._families.values()), default=0)
         # With too few resamples Holm could never reach alpha in a large family.
         return max(settings.samples, math.ceil(_SAMPLES_AT_LEVEL * largest / settings.alpha))
 
@@ -313,22 +210,19 @@ class ComparedResults(Results):
         settings = self.study.analysis
         return Comparer(samples=self.samples, alpha=settings.alpha)
 
-    @cached_property
-    def _families(self) -> list[list[Question]]:
-        """The questions that are corrected together.
-
-        ``all_cells``: one family per metric, of every cell against the baseline and the claims on that
-        metric. ``claims``: one family of the claims. A family is what the study declares, whether it has been
-        run or not; there is no question about a metric that a finished cell does not have.
-        """
-        return [*self._families_of(self.metrics).values()]
-
     @property
     def _claimed(self) -> list[Question]:
-        return [self._question(claim) for claim in self._claims]
+        return [self._question(claim) for claim in claims_of(self.study)]
 
-    def _families_of(self, metrics: Iterable[str]) -> dict[str, list[Question]]:
-        """List the families of questions by name: the metrics', or ``claims``."""
+    @cached_property
+    def _families(self) -> dict[str, list[Question]]:
+        """The questions that are corrected together, by the name of their family: a metric's, or ``claims``.
+
+        ``all_cells``: one family for the main metric and each of the claims' metrics, of every cell against
+        the baseline and the claims on that metric. ``claims``: one family of the claims. A family is what the
+        study declares, whether it has been run or not; there is no question about a metric that a finished
+        cell does not have.
+        """
         claimed = self._claimed
         families = {"claims": claimed}
         if self.study.analysis.family == "all_cells":
@@ -336,7 +230,7 @@ class ComparedResults(Results):
             cells = [(cell.cell.label, base) for cell in self.cells[1:]]
             families = {
                 name: [*(Question(name, pair) for pair in cells), *(q for q in claimed if q.metric == name)]
-                for name in metrics
+                for name in dict.fromkeys([self.main_metric, *(question.metric for question in claimed)])
             }
         return {
             name: list({question.key: question for question in family if self._exists(question)}.values())
@@ -348,78 +242,7 @@ class ComparedResults(Results):
         sides = zip(question.metrics, question.cells, strict=True)
         return not any(self.cell(label).lacks(name) for name, label in sides)
 
-    @cached_property
-    def _adjusted(self) -> dict[Hashable, Comparison]:
-        """The families' comparisons with Holm's correction, by the keys of their questions."""
-        by_key: dict[Hashable, Comparison] = {}
-        for family in self._families:
-            corrected = self._corrected([self._compared(question) for question in family])
-            by_key |= {
-                question.key: comparison for question, comparison in zip(family, corrected, strict=True)
-            }
-        return by_key
-
-    def _corrected(self, family: Sequence[Comparison]) -> list[Comparison]:
-        """Adjust p-values after Holm, and set the level that the smallest open one must reach.
-
-        A question that is unfinished, or whose cells failed, counts as p = 1: the family is what was asked,
-        not what has finished. Certain differences need no test and do not count.
-        """
-        alpha = self.study.analysis.alpha
-        level = FIRST * alpha
-        adjusted = corrected([comparison.either for comparison in family], level, alpha)
-        # Holm tests the smallest of m open questions at its level / m; power is stated at that level.
-        num_open = sum(p is not None and max(p, equal or 0.0) > alpha for p, equal in adjusted)
-        size = (
-            sum(not comparison.is_exact for comparison in family),
-            sum(bool(comparison.looks) for comparison in family),
-        )
-        return [
-            with_levels(
-                replace(
-                    comparison,
-                    p_holm=p if comparison.looks else None,
-                    p_equal_holm=p_equal if comparison.looks and comparison.p_equal is not None else None,
-                    family=size,
-                ),
-                self.own_plan.looks,
-                level / max(1, num_open),
-            )
-            for comparison, (p, p_equal) in zip(family, adjusted, strict=True)
-        ]
-
     def _question(self, claim: Claim) -> Question:
         cells = tuple(self.cell(text).cell.label for text in claim.cells)
         sign = -1 if self.system.metrics[claim.metric].direction == "maximize" else 1
         return Question(claim.metric, cells, null=sign * claim.margin, second_metric=claim.worse_metric)
-
-    @cached_property
-    def _claims(self) -> list[Claim]:
-        return claims_of(self.study)
-
-    def _why_not(self, claim: Claim) -> str:
-        """Say why the published figures of a claim are not shown beside ours."""
-        trials = self.cell(claim.cells[0]).measured(claim.metric).values()
-        own_signature = next((trial.signature for trial in trials), None)
-        other_data = claim.other_data(self.study.data)
-        return (
-            f"other data: {other_data}" if other_data else signatures_differ(claim.signature, own_signature)
-        )
-
-    def _judge(self, claim: Claim) -> ClaimResult:
-        cells = [self.cell(text) for text in claim.cells]
-        why_not = self._why_not(claim)
-        question = self._question(claim)
-        comparison = self._answer(question)
-        if question.null == 0:  # "better" says nothing of a difference that is tested against a margin
-            comparison = self.judged(comparison)
-        return judge(
-            claim,
-            comparison,
-            tuple(cell.mean(metric) for cell, metric in zip(cells, claim.metrics, strict=True)),
-            direction=self.system.metrics[claim.metric].direction,
-            alpha=self.study.analysis.alpha,
-            other_data=claim.other_data(self.study.data),
-            why_not=why_not,
-            has_run=all(cell.has_started for cell in cells),
-        )

@@ -163,9 +163,9 @@ def compare_systems(
         asked=tuple(question for question, _, _ in questions.values()),
         scores={system.digests[0]: dict(enumerate(decisive[system.name], start=1)) for system in read},
     )
-    entry = answered(entry, past.entries.values())
-    record(store, entry, past)
     rules = Rules([*past.entries.values(), entry])
+    entry = answered(entry, rules)
+    record(store, entry, past)
     return [
         _judged(system, entry, rules, *questions[system.metric, system.name]) if system.comparison else system
         for system in scores

@@ -6,10 +6,12 @@ asked already, with the same answers, is not entered again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from itertools import chain
+from typing import TYPE_CHECKING, Self
 
 from nlgraft.analysis.data.ledger import (
     EFFECTS,
@@ -27,11 +29,12 @@ from nlgraft.analysis.data.ledger import (
 from nlgraft.analysis.data.loading import scored_segments
 from nlgraft.analysis.data.published_noise import published_noise
 from nlgraft.analysis.data.registration import SHOWN_DIGITS, Registration, register
-from nlgraft.analysis.data.trials import cached_method
-from nlgraft.analysis.estimates.comparison import Comparison
-from nlgraft.analysis.estimates.effects import Contrast, Effect
+from nlgraft.analysis.data.trials import CellResult, cached_method
+from nlgraft.analysis.estimates.comparison import Comparison, Standing
+from nlgraft.analysis.estimates.effects import Effect, GainCurve
 from nlgraft.analysis.estimates.noise_prior import paired_kinds, prior_from, published_prior
 from nlgraft.analysis.estimates.question import Question
+from nlgraft.analysis.policy.claims import ClaimResult, judge, signatures_differ
 from nlgraft.analysis.policy.compared import ComparedResults, Weighted
 from nlgraft.analysis.policy.planned import by_rules, exploratory
 from nlgraft.analysis.policy.registered import Conformance, conformance_of
@@ -39,7 +42,8 @@ from nlgraft.analysis.policy.rules import Rules, answered
 from nlgraft.basics.errors import StoreError
 from nlgraft.basics.wording import timestamp
 from nlgraft.pipeline.fingerprint import dotted, fingerprint
-from nlgraft.study.data.design import gain_cells
+from nlgraft.study.data.claim import Claim, claims_of
+from nlgraft.study.data.design import Cell, gain_cells
 from nlgraft.study.planning.selection import cell_digest, cell_key
 
 if TYPE_CHECKING:
@@ -55,11 +59,13 @@ class Analysis:
     Attributes:
         entry: The entry with its answers.
         past: The entries that were there when it was answered.
+        rules: The rules on the segments after it.
         why_not_entered: Reason why the ledger lacks it; empty if it was entered.
     """
 
     entry: Entry
     past: History
+    rules: Rules
     why_not_entered: str = ""
 
     @cached_property
@@ -74,32 +80,54 @@ class Analysis:
         return entries
 
     @cached_property
-    def rules(self) -> Rules:
-        """The rules on the segments after this analysis."""
-        return Rules([*self.past.entries.values(), self.entry])
-
-    @cached_property
     def questions(self) -> dict[Hypothesis, LedgerQuestion]:
         """What it asks."""
         return {question.hypothesis: question for question in self.entry.asked}
+
+    def family_size(self, hypothesis: Hypothesis) -> tuple[int, int]:
+        """Return the size of a question's family, and how many of its questions were tested."""
+        family = self.questions[hypothesis].family
+        return (self._num_asked[family], self._num_tested[family]) if family is not None else (0, 0)
+
+    @cached_property
+    def _num_asked(self) -> Counter[str | None]:
+        return Counter(question.family for question in self.entry.asked if not question.is_certain)
+
+    @cached_property
+    def _num_tested(self) -> Counter[str | None]:
+        return Counter(question.family for question in self.entry.asked if question.looks)
 
 
 @dataclass(eq=False)
 class RecordedResults(ComparedResults):
     """Results that enter the ledger of their store when their verdicts are asked for."""
 
-    @cached_property
+    @property
     def analyses(self) -> dict[str, Analysis]:
         """The analyses that these results are, by the first metric of each; entered when first asked for."""
-        if self.store is None or not self.metrics:
-            return {}
-        return {entry.metrics[0]: self._enter(entry) for entry in self._entries()}
+        return {} if self.store is None else self._analyses
+
+    @cached_property
+    def _analyses(self) -> dict[str, Analysis]:
+        """The same, without a store as if nothing else had been asked."""
+        entries = self._entries() if self.metrics else []
+        return {entry.metrics[0]: self._enter(entry) for entry in entries}
+
+    def alone(self, cells: Sequence[CellResult] | None = None) -> Self:
+        """Return the same results without the ledger, as if nothing else had been asked.
+
+        Args:
+            cells: The cells with fewer replicates; as they are if left out.
+        """
+        view = replace(self, store=None, cells=tuple(self.cells if cells is None else cells))
+        view._comparer, view.prior_of = self._comparer, self.prior_of  # resamples and prior are the same
+        return view
 
     def declare(self) -> None:
         """Enter what the study asks, before scores are shown, unless all of it has been entered."""
         if self.store is not None and self.metrics:
             for entry in self._entries():
-                if self._rules_of(entry.metrics[0]).fresh(entry):
+                if self._rules_of(entry.metrics[0]).declarable(entry):
                     self._enter(entry)
 
     def frame(self) -> pd.DataFrame:
@@ -113,35 +141,30 @@ class RecordedResults(ComparedResults):
         return self._frozen_prior if self.store is not None else lambda metric, labels: None
 
     def _frozen_prior(self, metric: str, labels: Sequence[str]) -> NoisePrior | None:
-        fresh = partial(self._fresh_prior, metric, labels)
-        return self._rules_of(metric).prior(metric, [self._keys[label] for label in labels], fresh)
+        def present() -> NoisePrior | None:
+            return self._present_prior(metric, paired_kinds([self.trainings[label] for label in labels]))
 
-    def _fresh_prior(self, metric: str, labels: Sequence[str]) -> NoisePrior | None:
-        kinds = paired_kinds([self.trainings[label] for label in labels])
+        return self._rules_of(metric).prior(metric, [self._keys[label] for label in labels], present)
+
+    @cached_method
+    def _present_prior(self, metric: str, kinds: tuple[str, str] | None) -> NoisePrior | None:
+        """What earlier studies, or published ones, say now of two kinds of training."""
         if kinds is None or self.study.analysis.prior == "none":
             return None
-        if (metric, kinds) not in self._fresh_priors:
-            entries = self._past_of(metric).whole.values()
-            # A variant of this study shares its trials, so that its noise would be counted twice.
-            others = [entry for entry in entries if entry.study != self.study.name]
-            judged = dict.fromkeys(self._keys.values(), self.own_plan.seeds)
-            prior = prior_from(others, metric, kinds, judged)
-            self._fresh_priors[metric, kinds] = prior or self._published_prior(metric, labels)
-        return self._fresh_priors[metric, kinds]
-
-    def _published_prior(self, metric: str, labels: Sequence[str]) -> NoisePrior | None:
-        judged = dict.fromkeys(self._configs.values(), self.own_plan.seeds)
-        compared = [self.trainings[label] for label in labels]
-        rows, num_segments = published_noise(), self.num_segments(metric)
-        return published_prior(rows, self.study.system, metric, compared, num_segments, judged)
+        entries = self._past_of(metric).whole.values()
+        # A variant of this study shares its trials, so that its noise would be counted twice.
+        others = [entry for entry in entries if entry.study != self.study.name]
+        seeds = self.own_plan.seeds
+        if prior := prior_from(others, metric, kinds, dict.fromkeys(self._keys.values(), seeds)):
+            return prior
+        trainings = [training for training in self.trainings.values() if training.kind in kinds]
+        judged = dict.fromkeys(self._configs.values(), seeds)
+        size = self.num_segments(metric)
+        return published_prior(published_noise(), self.study.system, metric, trainings, size, judged)
 
     def num_segments(self, metric: str) -> int:
         """Count what a metric is scored on: test lines or documents; 1 where the store does not hold them."""
         return self._segments_of(metric).num
-
-    @cached_property
-    def _fresh_priors(self) -> dict[tuple[str, tuple[str, str]], NoisePrior | None]:
-        return {}
 
     @cached_property
     def registration(self) -> Conformance | None:
@@ -159,33 +182,115 @@ class RecordedResults(ComparedResults):
         assert self.store is not None
         return register(self, self.store, self._configs, self._segments_of(self.main_metric))
 
+    def compare(self, a: str | Cell, b: str | Cell = "baseline", *, metric: str | None = None) -> Comparison:
+        """Compare two cells.
+
+        Args:
+            a: The first cell, or a text that names it.
+            b: The cell to subtract.
+            metric: A metric of the system; the main metric when left out.
+
+        Returns:
+            ``a`` minus ``b``. ``p_holm`` is set for comparisons of the study's declared family.
+
+        Raises:
+            NlgraftError: The system has no such metric.
+            StudyError: The study has no such cell.
+        """
+        question = Question(self._metric_named(metric), (self.cell(a).cell.label, self.cell(b).cell.label))
+        return self._judged(self._weigh_question(question))
+
     def effects(self, metric: str | None = None) -> list[Effect]:
-        """Estimate the effects as `ComparedResults.effects` does, judged over the ledger."""
-        effects = super().effects(metric)
-        if not self.analyses:
-            return effects
-        return [replace(effect, comparison=self._judged_effect(effect)) for effect in effects]
+        """Estimate the main effect of each level and the interactions of two.
 
-    def _judged_effect(self, effect: Effect) -> Comparison:
-        weighted = self._weigh_effect(effect.comparison.metric, effect.contrast)
-        return self.judged(self._answered(self._ledger_effect(effect), effect.comparison, weighted))
+        Args:
+            metric: A metric of the system; the main metric when left out.
 
-    def _answer(self, question: Question) -> Comparison:
-        compared = self._declared(question)
-        if not self.analyses or compared.is_exact:
+        Returns:
+            Main effects, then interactions; ``p_holm`` is adjusted over all of them. Empty where the design
+            crosses no factors: one_factor, leave_one_out.
+
+        Raises:
+            NlgraftError: The system has no such metric.
+        """
+        metric = self._metric_named(metric)
+        return [
+            Effect(contrast, self._judged(self._weigh_effect(metric, contrast)))
+            for contrast in self._contrasts
+        ]
+
+    def gains(self, metric: str | None = None) -> list[GainCurve]:
+        """Compare levels with their factor's baseline at each level of ``analysis.gains_over``.
+
+        Args:
+            metric: A metric of the system; the main metric when left out.
+
+        Returns:
+            One curve for each level; empty where the study names no factor.
+
+        Raises:
+            NlgraftError: The system has no such metric.
+        """
+        pairs = gain_cells(self.study, [cell.cell for cell in self.cells])
+        return [
+            GainCurve(label, tuple((level, self.compare(a, b, metric=metric)) for level, a, b in level_pairs))
+            for label, level_pairs in pairs.items()
+        ]
+
+    @cached_property
+    def claims(self) -> list[ClaimResult]:
+        """The answer to every claim of the study, in its order."""
+        return [self._claim_result(claim) for claim in claims_of(self.study)]
+
+    def _claim_result(self, claim: Claim) -> ClaimResult:
+        cells = [self.cell(text) for text in claim.cells]
+        signatures = (trial.signature for trial in cells[0].measured(claim.metric).values())
+        other_data = claim.other_data(self.study.data)
+        return judge(
+            claim,
+            self._judged(self._weigh_question(self._question(claim))),
+            tuple(cell.mean(metric) for cell, metric in zip(cells, claim.metrics, strict=True)),
+            direction=self.system.metrics[claim.metric].direction,
+            alpha=self.study.analysis.alpha,
+            other_data=other_data,
+            why_not=f"other data: {other_data}"
+            if other_data
+            else signatures_differ(claim.signature, next(signatures, None)),
+            has_run=all(cell.has_started for cell in cells),
+        )
+
+    def standing(self, comparison: Comparison) -> Standing:
+        """Read a comparison as a verdict on its first cell."""
+        is_up = self.system.metrics[comparison.metric].direction == "maximize"
+        return comparison.standing_at(self.study.analysis.alpha, is_up=is_up)
+
+    @cached_method
+    def _judged(self, weighted: Weighted) -> Comparison:
+        """Compare as the rules have it, and write the verdict into it."""
+        answer = self._answered(weighted)
+        if weighted.null:  # "better" says nothing of a difference that is tested against a margin
+            return answer
+        is_equal = answer.is_equal(self.study.analysis.alpha)
+        return replace(answer, standing=self.standing(answer), is_within_margin=is_equal)
+
+    def _answered(self, weighted: Weighted) -> Comparison:
+        compared, hypothesis = self._compared(weighted), self._ledger_question(weighted).hypothesis
+        if not self._analyses:
             return compared
-        return self._answered(self._ledger_question(question), compared, self._weigh_question(question))
-
-    def _answered(self, question: LedgerQuestion, compared: Comparison, weighted: Weighted) -> Comparison:
-        """Put the answer by the rules in the place of the study's own."""
-        hypothesis = question.hypothesis
-        analysis = next((each for each in self.analyses.values() if hypothesis in each.questions), None)
+        analysis = next((each for each in self._analyses.values() if hypothesis in each.questions), None)
+        if compared.is_exact:  # certain, and no part of any correction
+            return replace(compared, family=analysis.family_size(hypothesis) if analysis else (0, 0))
         if analysis is None:
             return self._exploratory(weighted, "the study does not declare it")
-        answer = analysis.rules.answer(analysis.entry, analysis.questions[hypothesis])
+        question = analysis.questions[hypothesis]
+        answer = analysis.rules.answer(analysis.entry, question)
         if answer.basis == "exploratory":
             return self._exploratory(weighted, answer.reason)
         plan = analysis.rules.plan(question.cells, self.own_plan)
+        compared = replace(compared, family=analysis.family_size(hypothesis))
+        if question.family is None and compared.p is not None:
+            note = f"not in the family '{self.study.analysis.family}' that the study corrects for"
+            compared = replace(compared, notes=(*compared.notes, note))
         compared = by_rules(compared, answer, plan, analysis.entry.alpha)
         if set(question.cells) & self._renewed:
             note = "its text or the code of its stages is not that of an earlier analysis"
@@ -208,38 +313,56 @@ class RecordedResults(ComparedResults):
     @cached_property
     def _renewed(self) -> set[str]:
         """Digests of the cells whose settings were seen before, with other text or versions of stages."""
-        past = self._past_of(self.main_metric).entries.values()
         first: dict[str, str] = {}
-        for entry in past:
+        for entry in self._past_of(self.main_metric).entries.values():
             for cell, config in entry.configs.items():
                 first.setdefault(config, cell)
-        pairs = [(self._keys[label], config) for label, config in self._configs.items()]
+        pairs = [(self._keys[label], config) for label, config in self._configs.items()] if first else []
         return {key for key, config in pairs if first.get(config, key) != key}
 
     def _enter(self, entry: Entry) -> Analysis:
-        assert self.store is not None
-        past = self._past_of(entry.metrics[0])
-        entry = answered(entry, past.entries.values())
-        try:
-            record(self.store, entry, past)
-        # A store that is read only can still be reported on; the report says that it was not entered.
-        except (OSError, StoreError) as error:
-            return Analysis(entry, past, str(error))
-        return Analysis(entry, past)
+        """Judge an analysis, and enter it into the ledger if there is one."""
+        past, why_not = self._past_of(entry.metrics[0]), ""
+        rules = Rules([*past.entries.values(), entry])
+        entry = answered(entry, rules)
+        if self.store is not None:
+            try:
+                record(self.store, self._documented(entry), past)
+            # A store that is read only can still be reported on; the report says that it was not entered.
+            except (OSError, StoreError) as error:
+                why_not = str(error)
+        return Analysis(entry, past, rules, why_not)
+
+    def _documented(self, entry: Entry) -> Entry:
+        """Add to an entry what later analyses need to know."""
+        keys = self._keys
+        metrics = {question.metric for question in entry.asked} - {entry.metrics[0]}
+        documented = replace(
+            entry,
+            further_scores={metric: self._scores(metric) for metric in metrics},
+            configs={keys[label]: config for label, config in self._configs.items()},
+            trainings={keys[label]: training for label, training in self.trainings.items()},
+        )
+        conformance = self.registration
+        if conformance is None or not conformance.is_own:
+            return documented
+        deviations = tuple(deviation.text for deviation in conformance.deviations)
+        registration = conformance.registration.digest[:SHOWN_DIGITS]
+        return replace(documented, registration=registration, deviations=deviations)
 
     def _entries(self) -> list[Entry]:
         """List what these results ask, one entry for each set of segments."""
         main = self.main_metric
-        families = self._families_of(dict.fromkeys([main, *(question.metric for question in self._claimed)]))
         by_segments: dict[Segments, list[LedgerQuestion]] = {}
-        for name, questions in families.items():
+        for name, questions in self._families.items():
             segments = self._segments_of(main if name == "claims" else name)
             by_segments.setdefault(segments, []).extend(
-                self._ledger_question(question, name) for question in questions
+                self._ledger_question(self._weigh_question(question), name) for question in questions
             )
         # A study whose families are empty enters its main lines as well, since their scores are shown.
         on_main = by_segments.setdefault(self._segments_of(main), [])
-        on_main += [self._ledger_effect(effect, f"{EFFECTS}{main}") for effect in super().effects()]
+        effects = (self._weigh_effect(main, contrast) for contrast in self._contrasts)
+        on_main += [self._ledger_question(effect, f"{EFFECTS}{main}") for effect in effects]
         on_main += self._shown_beside(on_main)
         return [self._entry(segments, entry_questions) for segments, entry_questions in by_segments.items()]
 
@@ -249,15 +372,10 @@ class RecordedResults(ComparedResults):
         pairs = [(cell.cell.label, base) for cell in self.cells[1:]]
         for curve in gain_cells(self.study, [cell.cell for cell in self.cells]).values():
             pairs += [(a.label, b.label) for _, a, b in curve]
-        questions = [self._ledger_question(Question(self.main_metric, pair)) for pair in pairs]
+        weighted = (self._weigh_question(Question(self.main_metric, pair)) for pair in pairs)
+        questions = {question.hypothesis: question for question in map(self._ledger_question, weighted)}
         hypotheses = {question.hypothesis for question in declared}
-        return list(
-            {
-                question.hypothesis: question
-                for question in questions
-                if question.hypothesis not in hypotheses
-            }.values()
-        )
+        return [question for hypothesis, question in questions.items() if hypothesis not in hypotheses]
 
     def _entry(self, segments: Segments, entry_questions: Iterable[LedgerQuestion]) -> Entry:
         questions = tuple(entry_questions)
@@ -284,13 +402,6 @@ class RecordedResults(ComparedResults):
             alpha=self.study.analysis.alpha,
             asked=questions,
             scores=self._scores(deciding),
-            further_scores={
-                metric: self._scores(metric)
-                for metric in {question.metric for question in questions} - {deciding}
-            },
-            configs={keys[label]: config for label, config in self._configs.items()},
-            trainings={keys[label]: training for label, training in self.trainings.items()},
-            **self._registered,
         )
 
     def _scores(self, metric: str) -> dict[str, dict[int, float]]:
@@ -298,15 +409,6 @@ class RecordedResults(ComparedResults):
             self._keys[cell.cell.label]: {seed: score.value for seed, score in cell.measured(metric).items()}
             for cell in self.cells
         }
-
-    @property
-    def _registered(self) -> dict[str, Any]:
-        """What an entry says of the registration."""
-        conformance = self.registration
-        if conformance is None or not conformance.is_own:
-            return {}
-        deviations = tuple(deviation.text for deviation in conformance.deviations)
-        return {"registration": conformance.registration.digest[:SHOWN_DIGITS], "deviations": deviations}
 
     @cached_property
     def _configs(self) -> dict[str, str]:
@@ -318,8 +420,10 @@ class RecordedResults(ComparedResults):
         """Digests of the cells by label: of the trials, or of an earlier cell that has the same scores.
 
         A stage whose version was raised, or a metric that was added, asks nothing new if all scores are the
-        same.
+        same. Without a store labels will do.
         """
+        if self.store is None:
+            return {cell.cell.label: cell.cell.label for cell in self.cells}
         keys = {cell.cell.label: self._searched(cell_digest(self.study, cell.cell)) for cell in self.cells}
         main, own_keys = self.main_metric, {*keys.values()}
         scores = [
@@ -352,27 +456,18 @@ class RecordedResults(ComparedResults):
             return self.own_plan
         return self._rules_of(metric).plan([self._keys[label] for label in labels], self.own_plan)
 
-    def _ledger_question(self, question: Question, family: str | None = None) -> LedgerQuestion:
-        return replace(
-            self._ledger_record(self._compared(question), question.cells, family),
-            null=question.null,
-            second_metric=question.second_metric,
-        )
-
-    def _ledger_effect(self, effect: Effect, family: str | None = None) -> LedgerQuestion:
-        """Describe an effect by its cells, those with positive weights first, which tells effects apart."""
-        labels = _labels(effect.contrast)
-        return replace(self._ledger_record(effect.comparison, labels, family), is_effect=True)
-
-    def _ledger_record(
-        self, compared: Comparison, labels: Sequence[str], family: str | None
-    ) -> LedgerQuestion:
-        measured = (self.cell(label).measured(compared.metric).values() for label in labels)
+    def _ledger_question(self, weighted: Weighted, family: str | None = None) -> LedgerQuestion:
+        """Describe a question and its answer."""
+        compared = self._compared(weighted)
+        scores = (term.cell.measured(weighted.metric).values() for term in weighted.terms)
         return LedgerQuestion(
-            metric=compared.metric,
-            cells=tuple(self._keys[label] for label in labels),
-            labels=tuple(labels),
-            signature=next((score.signature for scores in measured for score in scores), None),
+            metric=weighted.metric,
+            cells=tuple(self._keys[label] for label in weighted.labels),
+            labels=weighted.labels,
+            null=weighted.null,
+            second_metric=weighted.second_metric,
+            is_effect=weighted.is_effect,
+            signature=next((score.signature for score in chain.from_iterable(scores)), None),
             family=family,
             seeds=compared.seeds,
             looks=compared.looks,
@@ -416,8 +511,3 @@ def _num_same(scores: Mapping[int, float], others: Mapping[int, float]) -> int:
     """Count the common seeds if the scores of all of them are the same; else 0."""
     common = scores.keys() & others.keys()
     return len(common) if all(scores[seed] == others[seed] for seed in common) else 0
-
-
-def _labels(contrast: Contrast) -> list[str]:
-    terms = sorted(contrast.terms, key=lambda term: (-term[0], term[1].label))
-    return [cell.label for _, cell in terms]

@@ -54,8 +54,8 @@ class SequentialResults(RecordedResults):
         """
         granted: dict[str, int] = {}
         for question in self._seed_questions:
-            answer = self._judged(question)
-            if answer.standing != "open" or answer.open_because or not answer.later_levels:
+            answer = self._judged(self._weigh_question(question))
+            if self.standing(answer) != "open" or answer.open_because or not answer.later_levels:
                 continue
             following = min(answer.later_levels)
             for cell in map(self.cell, question.cells):
@@ -115,7 +115,7 @@ class SequentialResults(RecordedResults):
         last, alpha = self.run_looks[-1], self.study.analysis.alpha
         chances = {}
         for question in self._seed_questions:
-            comparison = self._declared(question)
+            comparison = self._judged(self._weigh_question(question))
             chances[question] = 0.0
             if self.standing(comparison) == "equal" or comparison.is_significant(alpha):
                 chances[question] = -1.0  # decided; 0 is open, but not to be decided by seeds

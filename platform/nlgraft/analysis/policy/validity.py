@@ -22,7 +22,7 @@ from nlgraft.analysis.estimates.noise_prior import StudyVariance, applicable, mo
 from nlgraft.analysis.estimates.power import smallest_detectable
 from nlgraft.analysis.estimates.question import SIGNS
 from nlgraft.analysis.estimates.resampling import open_as_one
-from nlgraft.analysis.policy.compared import ComparedResults
+from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.policy.rules import FIRST, corrected, p_of_looks
 from nlgraft.study.data.claim import claims_of
 
@@ -148,7 +148,7 @@ class Validity:
         }
 
 
-def design_of(result: ComparedResults) -> Design:
+def design_of(result: RecordedResults) -> Design:
     """Read the design of a study and, where two seeds have finished, its variances on the main metric."""
     study = result.study
     metric = result.main_metric
@@ -178,7 +178,7 @@ def design_of(result: ComparedResults) -> Design:
     )
 
 
-def _weights(result: ComparedResults) -> Array:
+def _weights(result: RecordedResults) -> Array:
     """Weights of the cells in the comparisons of the main family, each once."""
     base, *arms = [cell.cell.label for cell in result.cells]
     pairs = [(arm, base) for arm in arms] if result.study.analysis.family == "all_cells" else []

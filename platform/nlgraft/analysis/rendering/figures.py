@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from nlgraft.analysis.data.trials import Array, CellResult
 from nlgraft.analysis.estimates.expected_best import ExpectedBest, expected_best
-from nlgraft.analysis.policy.compared import ComparedResults
+from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.rendering.drawing import (
     NOTEBOOK,
     NUM_SERIES,
@@ -34,7 +34,7 @@ _NOT_DRAWN = ("/lr", "_per_s", "_s", "_efficiency", "_norm")
 _LINE_WIDTH = 60
 """Characters of a line across a figure that stands alone."""
 
-Draw = Callable[[ComparedResults, Style], list[Drawing]]
+Draw = Callable[[RecordedResults, Style], list[Drawing]]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Band:
     num_seeds: int
 
 
-def plot(result: ComparedResults, kind: str) -> Drawings:
+def plot(result: RecordedResults, kind: str) -> Drawings:
     """Draw the figures of one kind for a notebook; none where the result has nothing to draw.
 
     Raises:
@@ -69,7 +69,7 @@ def plot(result: ComparedResults, kind: str) -> Drawings:
     return Drawings(KINDS[kind](result, NOTEBOOK))
 
 
-def forest_plot(result: ComparedResults, style: Style = PAGE) -> list[Drawing]:
+def forest_plot(result: RecordedResults, style: Style = PAGE) -> list[Drawing]:
     """Draw every cell's difference from the baseline on the main metric with its interval.
 
     The name of a cell stands above its interval: beside it, a narrow screen would have room for one of them.
@@ -109,7 +109,7 @@ def forest_plot(result: ComparedResults, style: Style = PAGE) -> list[Drawing]:
         return [Drawing(f"Differences from the baseline on {main}", figure, style)]
 
 
-def gain_curves(result: ComparedResults, style: Style = PAGE) -> list[Drawing]:
+def gain_curves(result: RecordedResults, style: Style = PAGE) -> list[Drawing]:
     """Draw the gains on the main metric over the levels of ``analysis.gains_over``, intervals as bands."""
     over, main = result.study.analysis.gains_over, result.main_metric
     if over is None or main not in result.metrics:
@@ -130,7 +130,7 @@ def gain_curves(result: ComparedResults, style: Style = PAGE) -> list[Drawing]:
     return [_draw_bands(series, bands, over, title, style, levels=levels)] if bands else []
 
 
-def learning_curves(result: ComparedResults, style: Style = PAGE) -> list[Drawing]:
+def learning_curves(result: RecordedResults, style: Style = PAGE) -> list[Drawing]:
     """Draw the learning curves of all cells, at most six, dev curves of the last stage first."""
     records = [trial.record for cell in result.cells for trial in cell.trials if trial.record is not None]
     names = {name for record in records for name in record.curves if not f"/{name}".endswith(_NOT_DRAWN)}
@@ -145,7 +145,7 @@ def learning_curves(result: ComparedResults, style: Style = PAGE) -> list[Drawin
     return drawings
 
 
-def _unlike_units(result: ComparedResults, curve: str) -> str:
+def _unlike_units(result: RecordedResults, curve: str) -> str:
     """Mark the curves of a mean over tokens, of train as of dev, where the cells' tokens differ."""
     metric = result.system.metrics.get(f"dev/{curve.rpartition('/')[2]}") if curve.count("/") == 1 else None
     means = [cell.mean(metric.counted_by) for cell in result.cells] if metric and metric.counted_by else []
@@ -154,7 +154,7 @@ def _unlike_units(result: ComparedResults, curve: str) -> str:
     return ": tokens of different vocabularies, curves of cells cannot be compared"
 
 
-def expected_best_curves(result: ComparedResults, style: Style = PAGE) -> list[Drawing]:
+def expected_best_curves(result: RecordedResults, style: Style = PAGE) -> list[Drawing]:
     """Draw the expected best of a search by trials, steps and worker seconds."""
     curves = [curve for cell in result.cells if (curve := expected_best(result, cell)) is not None]
     costs: dict[str, Callable[[ExpectedBest], float | None]] = {
@@ -199,7 +199,7 @@ def share(bands: Sequence[Band]) -> list[Band]:
     return list(joined.values())
 
 
-def _labels(result: ComparedResults) -> list[str]:
+def _labels(result: RecordedResults) -> list[str]:
     return [cell.cell.label for cell in result.cells]
 
 

@@ -9,7 +9,6 @@ from nlgraft.analysis.data.ledger import NoisePrior
 from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.estimates.looks import look_levels
 from nlgraft.analysis.estimates.trivial import NEAR
-from nlgraft.analysis.policy.compared import ComparedResults
 from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.policy.rules import FIRST
 from nlgraft.analysis.policy.sequential import FUTILE
@@ -59,7 +58,7 @@ _LEDGER = (
 )
 
 
-def headline(result: ComparedResults) -> str:
+def headline(result: RecordedResults) -> str:
     """Summarise the comparison with the baseline and the claims in a few sentences.
 
     Cells that the study's family leaves out are not counted: nothing was to be decided about them.
@@ -95,7 +94,7 @@ def _named(labels: Sequence[str]) -> str:
     return "; ".join([*labels[:_NUM_NAMED], *([f"and {more} more"] if more > 0 else [])])
 
 
-def _standing(result: ComparedResults, kind: str) -> str:
+def _standing(result: RecordedResults, kind: str) -> str:
     margin = result.margin(result.main_metric)
     amount = "" if margin is None else f"{margin:g} {result.system.metrics[result.main_metric].unit}"
     if kind == "open" and amount:
@@ -103,7 +102,7 @@ def _standing(result: ComparedResults, kind: str) -> str:
     return f"{_STANDINGS[kind]} of {amount}" if kind == "equal" and amount else _STANDINGS[kind]
 
 
-def _unlearned(result: ComparedResults) -> str:
+def _unlearned(result: RecordedResults) -> str:
     """Name the cells that have learned no more than a trivial output shows, or say that none has."""
     trivial, main = result.trivial, result.main_metric
     scored = [cell for cell in result.cells if cell.measured(main)]
@@ -118,7 +117,7 @@ def _unlearned(result: ComparedResults) -> str:
     )
 
 
-def _unstable(result: ComparedResults) -> str:
+def _unstable(result: RecordedResults) -> str:
     """Name the cells that lost seeds or whose seeds diverged."""
     parts = [
         f"{len(seeds)} of {count(cell.num_seeds, 'seed')} of {cell.label} {word}"
@@ -135,13 +134,13 @@ def _condition(comparisons: Sequence[Comparison]) -> str:
     return f", for this one pretraining ({', '.join(once)})" if once else ""
 
 
-def _claims_headline(result: ComparedResults) -> str:
+def _claims_headline(result: RecordedResults) -> str:
     verdicts = Counter(claim.verdict for claim in result.claims)
     parts = [f"{number} {verdict}" for verdict, number in verdicts.most_common()]
     return f" Claims: {', '.join(parts)}." if parts else ""
 
 
-def _effects_headline(result: ComparedResults) -> str:
+def _effects_headline(result: RecordedResults) -> str:
     effects = result.effects()
     if all(effect.comparison.difference is None for effect in effects):
         return " Effects are not known yet." if effects else ""
@@ -153,7 +152,7 @@ def _effects_headline(result: ComparedResults) -> str:
     return f" Significant {', '.join(parts)}."
 
 
-def short_note(result: ComparedResults) -> str:
+def short_note(result: RecordedResults) -> str:
     """Write headline, comparison table and claims as Markdown, short enough for MLflow's note."""
     main = result.main_metric
     parts = [headline(result), f"**{main}**", to_markdown(comparison_table(result, main))]
@@ -168,12 +167,12 @@ def short_note(result: ComparedResults) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def fairness(result: ComparedResults) -> str:
+def fairness(result: RecordedResults) -> str:
     """State that every cell had the same budget and examples, or name those that had less."""
     return _trials(result) + _examples(result)
 
 
-def _trials(result: ComparedResults) -> str:
+def _trials(result: RecordedResults) -> str:
     num_seeds = result.study.first_seeds
     budget = [count(num_seeds, "seed")]
     short = [
@@ -201,7 +200,7 @@ def _trials(result: ComparedResults) -> str:
     return f"Every cell had the same budget{until}: {' and '.join(budget)}."
 
 
-def _examples(result: ComparedResults) -> str:
+def _examples(result: RecordedResults) -> str:
     """Count the examples that a training saw; empty for systems that do not."""
     means = {cell.cell.label: cell.mean(EXAMPLES) for cell in result.cells}
     seen = {label: value for label, value in means.items() if value is not None}
@@ -253,7 +252,7 @@ def method(result: RecordedResults) -> list[str]:
     return [str(sentence) for sentence in sentences if sentence]
 
 
-def _priors(result: ComparedResults) -> list[NoisePrior]:
+def _priors(result: RecordedResults) -> list[NoisePrior]:
     """List what earlier studies say of the differences from the baseline on the main metric."""
     compared = (result.compare(cell.cell, metric=result.main_metric) for cell in result.cells[1:])
     return list(dict.fromkeys(comparison.prior for comparison in compared if comparison.prior))
@@ -263,7 +262,7 @@ _EARLIER = "the store's earlier studies of like trainings"
 _PUBLISHED = "studies of the same system and a like size that nlgraft publishes"
 
 
-def _prior_method(result: ComparedResults) -> list[str]:
+def _prior_method(result: RecordedResults) -> list[str]:
     return [
         "The variance between seeds is moderated (Smyth 2004) by that of "
         f"{_PUBLISHED if prior.is_published else _EARLIER} ({', '.join(prior.studies)}): {prior.df:.1f} "
@@ -274,7 +273,7 @@ def _prior_method(result: ComparedResults) -> list[str]:
     ]
 
 
-def _margin_method(result: ComparedResults) -> str:
+def _margin_method(result: RecordedResults) -> str:
     margins = [
         f"{margin:g} {result.system.metrics[name].unit} on {name}"
         for name in result.metrics
@@ -291,7 +290,7 @@ def _margin_method(result: ComparedResults) -> str:
     )
 
 
-def _looks_method(result: ComparedResults) -> str:
+def _looks_method(result: RecordedResults) -> str:
     looks, alpha = result.study.looks, result.study.analysis.alpha
     prior_df = next((prior.df for prior in _priors(result)), 0.0)
     levels = ", ".join(f"{level:.2g}" for level in look_levels(looks, FIRST * alpha, prior_df))
@@ -307,7 +306,7 @@ def _looks_method(result: ComparedResults) -> str:
     )
 
 
-def sharing(result: ComparedResults) -> str:
+def sharing(result: RecordedResults) -> str:
     """State in one sentence what sharing stages between trials saved; empty when nothing has run."""
     facts = result.provenance
     if not facts.num_stages:

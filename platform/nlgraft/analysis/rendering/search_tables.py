@@ -8,7 +8,7 @@ from typing import Any
 
 from nlgraft.analysis.estimates.expected_best import expected_best
 from nlgraft.analysis.estimates.searched_settings import CellSettings, SearchedSetting
-from nlgraft.analysis.policy.compared import ComparedResults
+from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.rendering.tables import cell_entry
 from nlgraft.analysis.rendering.typesetting import (
     NO_BREAK,
@@ -43,7 +43,7 @@ def _values(domain: Domain) -> str:
     return text
 
 
-def search_table(result: ComparedResults) -> Table | None:
+def search_table(result: RecordedResults) -> Table | None:
     """Tabulate the search of each cell and the values it chose; None without a search."""
     search, objective = result.study.search, result.study.objective.metric
     if search is None:
@@ -66,7 +66,7 @@ def search_table(result: ComparedResults) -> Table | None:
     return make_table(rows, notes=[note])
 
 
-def expected_best_table(result: ComparedResults) -> Table | None:
+def expected_best_table(result: RecordedResults) -> Table | None:
     """Tabulate the expected best of several numbers of search trials; None where no cell has two values."""
     curves = [curve for cell in result.cells if (curve := expected_best(result, cell)) is not None]
     if not curves:
@@ -119,7 +119,7 @@ _NOTE = (
 )
 
 
-def which_setting(result: ComparedResults) -> str:
+def which_setting(result: RecordedResults) -> str:
     """Say in one sentence which searched setting mattered in which cell; empty without a search."""
     cells = result.searched_settings
     if not cells:
@@ -145,7 +145,7 @@ def _leading(cell: CellSettings) -> str:
     return ", ".join(leading) or "none more than by chance"
 
 
-def importance_table(result: ComparedResults) -> Table | None:
+def importance_table(result: RecordedResults) -> Table | None:
     """Tabulate the importances side by side, one row per cell; None without a search."""
     cells, search = result.searched_settings, result.study.search
     if not cells or search is None:
@@ -170,7 +170,7 @@ def _share(setting: SearchedSetting | None) -> str:
     return f"{number(setting.share, 2)}{NO_BREAK}({number(setting.by_chance, 2)}){mark}"
 
 
-def levels_table(result: ComparedResults) -> Table | None:
+def levels_table(result: RecordedResults) -> Table | None:
     """Tabulate the objective by level of each searched setting; None without a search."""
     cells = result.searched_settings
     if not cells:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from nlgraft.analysis.data.trials import CellResult, TrialResult
 from nlgraft.analysis.estimates.comparison import ONE_SEED, Comparison
 from nlgraft.analysis.policy.claims import ClaimResult
-from nlgraft.analysis.policy.compared import ComparedResults
+from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.rendering.typesetting import (
     NO_BREAK,
     NOTHING,
@@ -32,7 +32,7 @@ Compared = Sequence[tuple[str, Comparison]]
 """Comparisons of one table, on one metric, with the names of their rows."""
 
 
-def comparison_notes(result: ComparedResults, compared: Compared) -> list[str]:
+def comparison_notes(result: RecordedResults, compared: Compared) -> list[str]:
     """Explain the marks in a table of comparisons, then list the comparisons' own notes."""
     marks = []
     if any(result.standing(comparison) != "open" for _, comparison in compared):
@@ -61,14 +61,14 @@ def comparison_notes(result: ComparedResults, compared: Compared) -> list[str]:
     ]
 
 
-def _star(result: ComparedResults) -> str:
+def _star(result: RecordedResults) -> str:
     """Say what a star means, also to readers who do not know the word."""
     alpha = result.study.analysis.alpha
     most = f"at most one in {1 / alpha:.3g} such tables has any star."
     return f"* significant at {alpha:g}: if nothing differed, {most}"
 
 
-def _margin_note(result: ComparedResults, compared: Compared) -> list[str]:
+def _margin_note(result: RecordedResults, compared: Compared) -> list[str]:
     """Explain the verdicts where the study sets a margin."""
     return [
         f"Equal: the true difference is smaller than {margin:g} {unit}, which the study declares too small "
@@ -80,7 +80,7 @@ def _margin_note(result: ComparedResults, compared: Compared) -> list[str]:
     ]
 
 
-def _bare_intervals(result: ComparedResults, compared: Compared) -> list[str]:
+def _bare_intervals(result: RecordedResults, compared: Compared) -> list[str]:
     """Warn of intervals without zero whose comparison is open: they are not corrected."""
     labels = [
         label
@@ -97,7 +97,7 @@ def _bare_intervals(result: ComparedResults, compared: Compared) -> list[str]:
     ]
 
 
-def _equal_within(result: ComparedResults, compared: Compared) -> list[str]:
+def _equal_within(result: RecordedResults, compared: Compared) -> list[str]:
     """Say of undecided cells within which margin they are equal: good news where it is small."""
     margins = [
         f"{label} {comparison.equal_within:g}"
@@ -139,7 +139,7 @@ def scopes(compared: Compared) -> list[str]:
     ]
 
 
-def covered(result: ComparedResults) -> str:
+def covered(result: RecordedResults) -> str:
     """Say in one or more sentences what the intervals on the main metric cover."""
     main = result.main_metric
     if main not in result.metrics:
@@ -156,29 +156,29 @@ def covered(result: ComparedResults) -> str:
     return " ".join(texts) if compared else ""
 
 
-def confidence(result: ComparedResults) -> str:
+def confidence(result: RecordedResults) -> str:
     """Format the confidence of the intervals."""
     return f"{100 * (1 - result.study.analysis.alpha):g} %"
 
 
-def caption(result: ComparedResults, text: str) -> str:
+def caption(result: RecordedResults, text: str) -> str:
     """Begin a caption with the study's name, since a paper may show several, and end it with its data."""
     return f"{result.study.variant}: {text}{' The data is constructed.' if result.is_constructed else ''}"
 
 
-def seeds(result: ComparedResults) -> str:
+def seeds(result: RecordedResults) -> str:
     """Say of how many seeds the means are: ``n = 3 seeds``, or ``n = 3 to 10 seeds``."""
     numbers = numbers_of_seeds(result)
     return f"n = {numbers} {'seed' if numbers == '1' else 'seeds'}"
 
 
-def numbers_of_seeds(result: ComparedResults) -> str:
+def numbers_of_seeds(result: RecordedResults) -> str:
     """Say how many seeds of the cells have finished: ``3``, or ``3 to 10``."""
     numbers = {len(cell.measured(result.main_metric)) for cell in result.cells}
     return " to ".join(map(str, sorted({min(numbers), max(numbers)})))
 
 
-def signatures(result: ComparedResults) -> dict[str, list[str]]:
+def signatures(result: RecordedResults) -> dict[str, list[str]]:
     """List by metric the signatures with which it was scored."""
     signed: dict[str, list[str]] = {}
     for name in result.metrics:
@@ -193,7 +193,7 @@ def _scope(comparison: Comparison) -> str:
     return comparison.scope + (f"; not covered: {once}, trained once" if once else "")
 
 
-def column_decimals(result: ComparedResults, metric: str) -> int:
+def column_decimals(result: RecordedResults, metric: str) -> int:
     """Choose the decimals of a metric by the means of all cells."""
     return num_decimals(cell.mean(metric) for cell in result.cells)
 
@@ -204,7 +204,7 @@ def mean_and_std(cell: CellResult, metric: str, decimals: int) -> str:
     return number(mean, decimals) + (f" ± {number(std, decimals)}" if std is not None else "")
 
 
-def comparison_table(result: ComparedResults, metric: str, beside: Sequence[str] = ()) -> Table:
+def comparison_table(result: RecordedResults, metric: str, beside: Sequence[str] = ()) -> Table:
     """Tabulate the difference of every cell from the baseline, the baseline first.
 
     Args:
@@ -226,7 +226,7 @@ def comparison_table(result: ComparedResults, metric: str, beside: Sequence[str]
     return make_table(rows, notes=[*comparison_notes(result, compared), *reasons])
 
 
-def effects_table(result: ComparedResults, metric: str) -> Table | None:
+def effects_table(result: RecordedResults, metric: str) -> Table | None:
     """Tabulate main effects and interactions; None where the design crosses no factors."""
     return _differences_table(
         result,
@@ -246,7 +246,7 @@ def effects_table(result: ComparedResults, metric: str) -> Table | None:
     )
 
 
-def gains_table(result: ComparedResults, metric: str) -> Table | None:
+def gains_table(result: RecordedResults, metric: str) -> Table | None:
     """Tabulate the gains at each level of ``analysis.gains_over``; None where the study names no factor."""
     over = f"at {result.study.analysis.gains_over}"
     return _differences_table(
@@ -261,7 +261,7 @@ def gains_table(result: ComparedResults, metric: str) -> Table | None:
 
 
 def _differences_table(
-    result: ComparedResults, differences: Sequence[tuple[str, Row, Comparison]], note: str
+    result: RecordedResults, differences: Sequence[tuple[str, Row, Comparison]], note: str
 ) -> Table | None:
     """Tabulate differences, each by its name in the notes, its two words and itself; None without any."""
     if not differences:
@@ -275,7 +275,7 @@ def _differences_table(
     return make_table(rows, num_text=2, notes=[note, *notes])
 
 
-def metrics_table(result: ComparedResults, metrics: Sequence[str]) -> Table:
+def metrics_table(result: RecordedResults, metrics: Sequence[str]) -> Table:
     """Tabulate mean ± standard deviation over seeds of several metrics, one row per cell."""
     decimals = {name: column_decimals(result, name) for name in metrics}
     return make_table(
@@ -289,7 +289,7 @@ def is_length(metric: str) -> bool:
     return "length" in metric.rpartition("/")[2]
 
 
-def compared_metrics(result: ComparedResults) -> list[str]:
+def compared_metrics(result: RecordedResults) -> list[str]:
     """Choose the metrics beside the main one on which every cell is compared with the baseline."""
     main, metrics = result.main_metric, result.metrics
     split = metrics[main].split if main in metrics else "test"
@@ -301,7 +301,7 @@ def compared_metrics(result: ComparedResults) -> list[str]:
     ]
 
 
-def length_table(result: ComparedResults) -> Table | None:
+def length_table(result: RecordedResults) -> Table | None:
     """Tabulate sequence lengths, on test if there are any, with their changes against the baseline."""
     lengths = {name: metric for name, metric in result.metrics.items() if is_length(name)}
     # Of the two splits one is enough: their lengths hardly differ.
@@ -322,7 +322,7 @@ def length_table(result: ComparedResults) -> Table | None:
     return make_table(rows, notes=["In brackets: change against the baseline."]) if shown else None
 
 
-def claims_table(result: ComparedResults) -> Table | None:
+def claims_table(result: RecordedResults) -> Table | None:
     """Tabulate the claims with our verdicts and, where they are comparable, the published figures."""
     rows = [
         {
@@ -343,7 +343,7 @@ def claims_table(result: ComparedResults) -> Table | None:
     return make_table(rows, num_text=6, notes=notes) if rows else None
 
 
-def stability_table(result: ComparedResults) -> Table | None:
+def stability_table(result: RecordedResults) -> Table | None:
     """Tabulate lost and diverged seeds, and means robust to them; None before a seed has finished."""
     decimals = num_decimals(cell.mean for cell in result.stabilities)
     rows = [
@@ -368,7 +368,7 @@ def _share(seeds: Sequence[int], among: int) -> str:
     return f"{100 * len(seeds) / among:.0f} % (seed {', '.join(map(str, seeds))})"
 
 
-def looks_table(result: ComparedResults) -> Table | None:
+def looks_table(result: RecordedResults) -> Table | None:
     """Tabulate how many seeds each cell got by the planned looks, and why no more; None without looks."""
     rows = [
         {"cell": label, "seeds": str(stop.num_seeds), "no more because": stop.reason or NOTHING}
@@ -377,7 +377,7 @@ def looks_table(result: ComparedResults) -> Table | None:
     return make_table(rows, num_text=3) if rows else None
 
 
-def trials_table(result: ComparedResults) -> Table:
+def trials_table(result: RecordedResults) -> Table:
     """Tabulate every trial with its state, main metric, time and the cache decisions of its stages."""
     # Often one and the same metric.
     shown = dict.fromkeys([result.main_metric, result.study.objective.metric])
@@ -419,7 +419,7 @@ def cell_entry(cell: CellResult) -> Entry:
     return Entry(cell_name(cell) + mark, hint="; ".join(cell.reasons))
 
 
-def _comparison_row(result: ComparedResults, comparison: Comparison, decimals: int) -> Row:
+def _comparison_row(result: RecordedResults, comparison: Comparison, decimals: int) -> Row:
     kind = result.standing(comparison)
     star = f"{NO_BREAK}*" if kind in ("better", "worse") else ""
     # One seed: what looks like a result says nothing of another training.
