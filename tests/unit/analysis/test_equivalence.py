@@ -37,8 +37,8 @@ def test_without_segments_it_is_two_one_sided_t_tests(shift):
 
 def test_noise_of_the_test_set_makes_equality_harder_to_show():
     comparison = compared(0.2 * np.random.default_rng(3).standard_normal(7), 1.0)
-    noisy = replace(comparison, segment_variance=0.3)
-    assert comparison.estimate.equal_p(1.0) < 0.01 < noisy.estimate.equal_p(1.0)
+    noisy = replace(comparison.estimate, segment_variance=0.3)
+    assert comparison.estimate.equal_p(1.0) < 0.01 < noisy.equal_p(1.0)
 
 
 def test_a_margin_of_the_interval_is_the_least_that_half_alpha_supports():

@@ -159,7 +159,7 @@ def test_seeds_whose_differences_tie_by_chance_get_no_verdict(make_small_study, 
         return result.compare("arm=patt_eg", metric="test/accuracy")
 
     tied = judged({"baseline": [38.5, 39.0], "arm=patt_eg": [24.1, 24.6]})
-    assert tied.seed_variance == 0
+    assert tied.estimate.variance == 0
     assert (tied.standing, tied.open_because) == ("open", "the same difference for every seed")
     untrained = judged({"baseline": [38.5, 38.5], "arm=patt_eg": [24.1, 24.1]})
     assert untrained.standing == "worse", "what no seed changes is tested over the test set"

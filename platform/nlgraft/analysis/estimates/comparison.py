@@ -47,12 +47,10 @@ class Comparison:
         looks: Answers by number of seeds, at the looks that were taken.
         later_levels: Levels of the looks that were not taken yet, by number of seeds.
         basis: Whether the question was declared; None without a ledger.
-        seed_variance: Variance between the seeds' differences, moderated; None below two seeds or for
-            constants.
-        df: Degrees of freedom of ``seed_variance``.
+        estimate: The difference from that under the null hypothesis, with its noise; None below two seeds or
+            for constants.
         prior: Noise of earlier studies.
         is_noisier: True if this study is far noisier, so that its other cells moderate in the prior's place.
-        segment_variance: Variance of ``difference`` from the choice of segments.
         scope: Sources of variation in the interval and the p-value.
         trained_once: Names of stages that all seeds and cells share; the interval excludes their variance.
         open_because: Reason why no verdict may rest on the comparison, whatever its p-value; else empty.
@@ -83,11 +81,9 @@ class Comparison:
     looks: Mapping[int, Look] = field(default_factory=dict)
     later_levels: Mapping[int, float] = field(default_factory=dict)
     basis: Basis | None = None
-    seed_variance: float | None = None
-    df: float = 0.0
+    estimate: Estimate | None = None
     prior: NoisePrior | None = None
     is_noisier: bool = False
-    segment_variance: float = 0.0
     scope: Literal["seeds and segments", "seeds", "segments", "nothing"] = "nothing"
     trained_once: tuple[str, ...] = ()
     open_because: str = ""
@@ -167,14 +163,6 @@ class Comparison:
         return None if likely is None else likely - self.num_seeds
 
     @property
-    def estimate(self) -> Estimate | None:
-        """The difference from that under the null hypothesis, with its noise; None if either is unknown."""
-        if self.seed_variance is None or self.difference is None:
-            return None
-        noise = (self.seed_variance, self.df, self.segment_variance)
-        return Estimate(self.difference - self.null, self.num_seeds, *noise)
-
-    @property
     def seeds_needed(self) -> int | None:
         """Seeds up to that look; None where the verdict is given."""
         is_given = self.standing not in (None, "open")
@@ -183,14 +171,14 @@ class Comparison:
     @property
     def noise(self) -> str:
         """What tells the noise between seeds, with degrees of freedom; empty without a prior."""
-        if self.prior is None or self.seed_variance is None:
+        if self.prior is None or self.estimate is None:
             return ""
         num = self.num_seeds - 1
         origin = "published" if self.prior.is_published else "earlier"
         earlier = count(len(self.prior.studies), f"{origin} one")
-        further = f"{self.df - num:.1f} of "
+        further = f"{self.estimate.df - num:.1f} of "
         if self.is_noisier:
-            others = f" + {further}its other cells" if self.df > num else ""
+            others = f" + {further}its other cells" if self.estimate.df > num else ""
             return f"noise: {num} df of this comparison{others}, as the study is noisier than {earlier}"
         return f"noise: {num} df of this study + {further}{earlier}"
 
@@ -234,20 +222,12 @@ class Comparison:
     @cached_property
     def smallest_detectable(self) -> float | None:
         """True difference that this many seeds detect at ``level`` with probability 0.8."""
-        if self.seed_variance is None:
-            return None
-        return power.smallest_detectable(
-            self.seed_variance, self.segment_variance, self.num_seeds, self.df, self.level
-        )
+        return None if self.estimate is None else power.smallest_detectable(self.estimate, self.level)
 
     @cached_property
     def detectable_ci(self) -> tuple[float, float] | None:
         """95 % confidence interval of ``smallest_detectable``: wide where few seeds estimate the noise."""
-        if self.seed_variance is None:
-            return None
-        return power.detectable_interval(
-            self.seed_variance, self.segment_variance, self.num_seeds, self.df, self.level
-        )
+        return None if self.estimate is None else power.detectable_interval(self.estimate, self.level)
 
     def standing_at(self, alpha: float, *, is_up: bool) -> Standing:
         """Read it as a verdict on the first cell; *different* takes precedence over *equal*.
@@ -311,7 +291,7 @@ class Comparison:
             "equal_within": rounded(self.equal_within),
             "num_seeds": self.num_seeds,
             "num_segments": self.num_segments,
-            "noise_df": rounded(self.df),
+            "noise_df": rounded(self.estimate.df if self.estimate else 0.0),
             "prior": None if self.prior is None else asdict(self.prior),
             "scope": self.scope,
             "trained_once": list(self.trained_once),

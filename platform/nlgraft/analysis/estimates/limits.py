@@ -39,7 +39,8 @@ def limited(
         tie = "the metric may vary with the seed, so there is nothing to test"
         comparison = replace(comparison, is_exact=False, notes=(*comparison.notes, tie))
     if (
-        comparison.seed_variance == 0
+        comparison.estimate is not None
+        and comparison.estimate.variance == 0
         and comparison.difference != comparison.null
         and _do_vary(comparison, terms)
     ):

@@ -18,7 +18,7 @@ import numpy as np
 from nlgraft.analysis.data.ledger import Look, NoisePrior, Plan
 from nlgraft.analysis.data.trials import Array
 from nlgraft.analysis.estimates.looks import look_levels
-from nlgraft.analysis.estimates.noise_prior import StudyVariance, applicable, moderated
+from nlgraft.analysis.estimates.noise_prior import Estimate, StudyVariance, applicable, moderated
 from nlgraft.analysis.estimates.power import smallest_detectable
 from nlgraft.analysis.estimates.question import SIGNS
 from nlgraft.analysis.estimates.resampling import open_as_one
@@ -158,11 +158,8 @@ def design_of(result: RecordedResults) -> Design:
     judged = on_test if on_test in result.system.metrics else metric
     priors = {result.prior_of(judged, (arm, base)) for arm in arms}
     prior = priors.pop() if len(priors) == 1 else None
-    variances = [
-        (comparison.seed_variance, comparison.segment_variance)
-        for comparison in comparisons
-        if comparison.seed_variance is not None
-    ]
+    estimates = [comparison.estimate for comparison in comparisons if comparison.estimate is not None]
+    variances = [(estimate.variance, estimate.segment_variance) for estimate in estimates]
     assumed = (1.0 if prior is None else prior.variance, 0.0)
     seed_variance, segment_variance = np.mean(variances, axis=0) if variances else assumed
     return Design(
@@ -247,8 +244,8 @@ def _detectable(design: Design) -> float:
     prior_df = design.prior.df if design.prior else 0.0
     levels = dict(zip(design.looks, look_levels(design.looks, level, prior_df), strict=True))
     last = design.run_looks[-1]
-    noise = (design.seed_variance, design.segment_variance, last)
-    return smallest_detectable(*noise, prior_df + last - 1, levels[last])
+    noise = Estimate(0.0, last, design.seed_variance, prior_df + last - 1, design.segment_variance)
+    return smallest_detectable(noise, levels[last])
 
 
 def _looks_at(design: Design, scores: Array) -> Iterator[tuple[int, Array, Array]]:

@@ -39,10 +39,9 @@ def _noise(result: RecordedResults, comparison: Comparison) -> list[str]:
     first, second = (result.cell(label).measured(comparison.metric) for label in (comparison.a, comparison.b))
     differences = (f"{seed}: {first[seed].value - second[seed].value:+.3g}" for seed in comparison.seeds)
     lines = [f"difference by seed: {', '.join(differences)}"]
-    variance = comparison.seed_variance
-    if variance is not None and comparison.num_seeds > 1:
-        of_seeds = variance / comparison.num_seeds
-        total = of_seeds + comparison.segment_variance
+    if (estimate := comparison.estimate) is not None:
+        of_seeds = estimate.variance / estimate.num_seeds
+        total = of_seeds + estimate.segment_variance
         share = of_seeds / total if total else 0.0
         text = f"noise of the mean: {total**0.5:.3g}, {share:.0%} of its square between seeds"
         if comparison.num_segments is not None:
