@@ -31,7 +31,7 @@ class StudyResult(SequentialResults):
     def __repr__(self) -> str:
         states = Counter(trial.state for trial in self.trials)
         counts = ", ".join(f"{number} {state}" for state, number in states.items())
-        cells = ", ".join(cell.cell.label for cell in self.cells[:_NUM_NAMED])
+        cells = ", ".join(cell.label for cell in self.cells[:_NUM_NAMED])
         more = ", ..." if len(self.cells) > _NUM_NAMED else ""
         return (
             f"Result of {self.study.variant}: {count(len(self.cells), 'cell')} x "

@@ -50,7 +50,7 @@ def test_samples_grow_with_the_family(make_study, scored):
     scores["arm=a7"]["test/bleu"] += 20
     analysis = scored(study, scores)
     assert analysis.samples == 10 * 60 / 0.05
-    assert analysis.standing(analysis.compare("a7")) == "better"
+    assert analysis.compare("a7").standing == "better"
     assert f"{analysis.samples:,} times" in " ".join(prose.method(analysis))
     assert analysis.to_json()["analysis"]["samples"] == analysis.samples
 

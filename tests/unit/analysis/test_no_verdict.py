@@ -36,19 +36,19 @@ def test_one_pretraining_decides_nothing_between_cells_that_do_not_share_it(make
     analysis = pretrained(make_study, run, store, upstream_seed=0)
     same, other = analysis.compare("a"), analysis.compare("b")
     assert (same.trained_once, same.open_because) == (("upstream",), "")
-    assert (analysis.standing(same), analysis.claims[0].verdict) == ("better", "supported")
+    assert (same.standing, analysis.claims[0].verdict) == ("better", "supported")
     assert analysis.claims[0].text == "supported for this one pretraining (upstream)"
     assert "On test/bleu, for this one pretraining (upstream): 1 cell better" in analysis.note()
     assert "On test/bleu, for this one pretraining (upstream): 1 cell better" in analysis.render("md")
     assert other.p <= 0.05
-    assert (analysis.standing(other), other.open_because) == ("open", "one pretraining only")
+    assert (other.standing, other.open_because) == ("open", "one pretraining only")
     speed = analysis.compare("b", metric="test/sentences_per_s")
     assert speed.open_because != "one pretraining only", "weights change no speed"
     answer = analysis.claims[1]
     assert (answer.verdict, answer.seeds_more) == ("undecided", None)
     assert answer.text == "undecided: one pretraining only"
     # what no training changes is decided all the same
-    assert analysis.standing(analysis.compare("b", metric="test/length_saved")) == "better"
+    assert analysis.compare("b", metric="test/length_saved").standing == "better"
     text = analysis.render("md")
     assert "arm=b: undecided, one pretraining only: upstream trained once for all seeds." in text
     assert "arm=a: the interval covers variation over seeds and segments; not covered: upstream" in text
@@ -58,7 +58,7 @@ def test_one_pretraining_decides_nothing_between_cells_that_do_not_share_it(make
 def test_a_pretraining_per_seed_is_in_the_interval(make_study, run, store):
     analysis = pretrained(make_study, run, store, is_per_seed=True)
     assert analysis.compare("b").trained_once == ()
-    assert analysis.standing(analysis.compare("b")) == "better"
+    assert analysis.compare("b").standing == "better"
     assert "Intervals cover variation over seeds and segments." in analysis.render("md")
     assert "one pretraining" not in analysis.render("md")
 
@@ -107,7 +107,7 @@ def test_losses_per_token_of_different_vocabularies_get_no_verdict(make_small_st
         metrics = analysis.system.metrics
         counted = {"dev/loss": replace(metrics["dev/loss"], counted_by="dev/reference_length")}
         analysis.system = replace(analysis.system, metrics={**metrics, **counted, **early_metrics(counted)})
-        return analysis.standing(analysis.compare("patt_eg", metric=metric))
+        return analysis.compare("patt_eg", metric=metric).standing
 
     assert verdict(dict.fromkeys(lengths, 14.9)) == "better"
     assert verdict(dict.fromkeys(lengths, 0.1), num_lost=1) == "better"
@@ -143,7 +143,7 @@ def test_speeds_of_trials_that_ran_beside_others_get_no_verdict(make_small_study
     if is_crowded:
         analysis.provenance = Provenance(crowded=frozenset({analysis.cells[1].trials[0].fingerprint}))
     compared = analysis.compare("patt_eg", metric="test/sentences_per_s")
-    assert analysis.standing(compared) == ("open" if is_crowded else "better")
+    assert compared.standing == ("open" if is_crowded else "better")
     assert any("timed beside other stages" in note for note in compared.notes) == is_crowded
 
 

@@ -153,7 +153,7 @@ def test_trials_that_have_not_run_are_planned(make_small_study, store, run):
     assert comparison.scope == "segments"
     assert comparison.num_seeds == 1
     assert comparison.notes[0] == "seeds 2, 3 finished in only one of the two cells"
-    assert analysis.claims[0].text == "undecided (1 seed more)"
+    assert analysis.claims[0].text == "undecided (2 seeds more)", "up to the first look"
 
 
 def test_a_trial_whose_stage_is_being_computed_is_running(make_small_study, store):

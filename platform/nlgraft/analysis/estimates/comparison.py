@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -16,6 +16,14 @@ from nlgraft.basics.wording import count
 
 Standing = Literal["better", "worse", "equal", "open"]
 """A verdict on a cell against another; ``open`` is undecided."""
+
+_SHOWN = (
+    *("difference", "ci", "p", "p_holm", "p_segments", "margin", "p_equal", "p_equal_holm"),
+    *("standing", "is_within_margin", "verdict", "level", "basis", "smallest_detectable", "detectable_ci"),
+    *("seeds_more", "seeds_needed", "equal_within", "num_seeds", "num_segments", "scope", "trained_once"),
+    *("open_because", "is_exact", "notes"),
+)
+"""Attributes of a comparison that JSON has by their names."""
 
 _ROUNDING = 1e-9
 _FEW = 2
@@ -130,16 +138,14 @@ class Comparison:
         """Say what an open verdict lacks."""
         if self.open_because:
             return self.open_because
-        if self.num_seeds < _FEW:
-            return _more(_FEW - self.num_seeds)
-        if self.is_constant:
+        if self.is_constant and self.num_seeds >= _FEW:
             what = "result" if self.is_identical else "difference"
             return f"the same {what} for every seed, so there is nothing to test"
         parts = []
         if self.margin is None and self.equal_within is not None:
             parts.append(f"equal within {self._amount(self.equal_within)}")
         if self.seeds_more is not None:
-            parts.append(_more(self.seeds_more))
+            parts.append(f"{count(self.seeds_more, 'seed')} more")
         elif self.looks and not parts:
             parts.append("its looks will hardly decide it")
         return "; ".join(parts)
@@ -229,19 +235,21 @@ class Comparison:
         """95 % confidence interval of ``smallest_detectable``: wide where few seeds estimate the noise."""
         return None if self.estimate is None else power.detectable_interval(self.estimate, self.level)
 
-    def standing_at(self, alpha: float, *, is_up: bool) -> Standing:
-        """Read it as a verdict on the first cell; *different* takes precedence over *equal*.
+    def judged(self, alpha: float, *, is_up: bool) -> Comparison:
+        """Write in the verdict on the first cell; *different* takes precedence over *equal*.
 
         Args:
             alpha: Level.
             is_up: True if more is better.
         """
+        is_equal, standing = self.is_equal(alpha), "open"
         # Seeds beside the looks are shown, but decide nothing.
-        if not (self.looks or self.is_exact):
-            return "open"
-        if self.difference is not None and self.is_significant(alpha):
-            return "better" if (self.difference > 0) == is_up else "worse"
-        return "equal" if self.is_equal(alpha) else "open"
+        if self.difference is not None and (self.looks or self.is_exact):
+            if self.is_significant(alpha):
+                standing = "better" if (self.difference > 0) == is_up else "worse"
+            elif is_equal:
+                standing = "equal"
+        return replace(self, standing=standing, is_within_margin=is_equal)
 
     def is_significant(self, alpha: float) -> bool:
         """True if the sign of the difference is certain at level alpha, given training and test noise.
@@ -268,41 +276,13 @@ class Comparison:
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures as JSON values, rounded to ten significant digits."""
-        return {
-            "difference": rounded(self.difference),
-            "ci": rounded_all(self.ci),
-            "p": rounded(self.p),
-            "p_holm": rounded(self.p_holm),
-            "p_segments": rounded(self.p_segments),
-            "margin": self.margin,
-            "p_equal": rounded(self.p_equal),
-            "p_equal_holm": rounded(self.p_equal_holm),
-            "standing": self.standing,
-            "is_within_margin": self.is_within_margin,
-            "verdict": self.verdict,
+        document = {name: getattr(self, name) for name in _SHOWN} | {
             "family": {"declared": self.family[0], "tested": self.family[1]},
-            "level": rounded(self.level),
-            "basis": self.basis,
-            "smallest_detectable": rounded(self.smallest_detectable),
-            "detectable_ci": rounded_all(self.detectable_ci),
-            "looks": {number: rounded(look.p) for number, look in self.looks.items()},
-            "seeds_more": self.seeds_more,
-            "seeds_needed": self.seeds_needed,
-            "equal_within": rounded(self.equal_within),
-            "num_seeds": self.num_seeds,
-            "num_segments": self.num_segments,
-            "noise_df": rounded(self.estimate.df if self.estimate else 0.0),
+            "looks": {number: look.p for number, look in self.looks.items()},
+            "noise_df": self.estimate.df if self.estimate else 0.0,
             "prior": None if self.prior is None else asdict(self.prior),
-            "scope": self.scope,
-            "trained_once": list(self.trained_once),
-            "open_because": self.open_because,
-            "is_exact": self.is_exact,
-            "notes": list(self.notes),
         }
-
-
-def _more(num: int) -> str:
-    return f"{count(num, 'seed')} more"
+        return rounded_all(document)
 
 
 def _holm_text(p: float | None, family: tuple[int, int]) -> str:

@@ -95,7 +95,7 @@ def expected_best(result: Results, cell: CellResult) -> ExpectedBest | None:
     ends = np.quantile(expected_maximum(draws), _BAND, axis=0)
     low, high = np.sort(sign * ends, axis=0)
     return ExpectedBest(
-        cell.cell.label,
+        cell.label,
         sign * expected_maximum(values),
         low,
         high,

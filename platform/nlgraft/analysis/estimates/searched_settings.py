@@ -145,7 +145,7 @@ def searched_settings(result: Results, cell: CellResult) -> CellSettings | None:
     settings.sort(key=lambda setting: -(setting.share or 0.0))
     left_out = sum(trial.state in ("finished", "stopped", "failed") for trial in cell.search) - len(finite)
     caveats = _caveats(len(tried), len(finite) - len(tried), left_out, search.sampler.name)
-    return CellSettings(cell.cell.label, len(tried), left_out, tuple(settings), caveats)
+    return CellSettings(cell.label, len(tried), left_out, tuple(settings), caveats)
 
 
 def _shares(

@@ -74,7 +74,7 @@ def stability(cell: CellResult, name: str, metric: Metric, floor: float = 0.0) -
         diverged = [seed for seed, value in values.items() if value > 2 * array.min() > 0]
     lost_seeds = tuple(cell.lost(name))
     return Stability(
-        cell.cell.label,
+        cell.label,
         len(values) + len(lost_seeds),
         lost_seeds,
         tuple(diverged),

@@ -57,8 +57,8 @@ class Weighted:
         """Labels of the cells; of an effect, those with positive weights first, which tells effects apart."""
         terms = self.terms
         if self.is_effect:
-            terms = tuple(sorted(terms, key=lambda term: (-term.weight, term.cell.cell.label)))
-        return tuple(term.cell.cell.label for term in terms)
+            terms = tuple(sorted(terms, key=lambda term: (-term.weight, term.cell.label)))
+        return tuple(term.cell.label for term in terms)
 
 
 @dataclass(eq=False)
@@ -123,7 +123,7 @@ class ComparedResults(Results):
     def _noise(self, metric: str, kinds: tuple[str, str], seeds: tuple[int, ...]) -> StudyVariance:
         """Pool the noise of the whole study."""
         scores = {
-            cell.cell.label: {seed: trial.value for seed, trial in cell.measured(metric, seeds).items()}
+            cell.label: {seed: trial.value for seed, trial in cell.measured(metric, seeds).items()}
             for cell in self.cells
         }
         return study_variance(self.trainings, scores, kinds)
@@ -131,7 +131,7 @@ class ComparedResults(Results):
     @cached_property
     def trainings(self) -> dict[str, Training]:
         """What varies with the seed, by the cells' labels."""
-        return {cell.cell.label: training_of(self.study, cell.cell) for cell in self.cells}
+        return {cell.label: training_of(self.study, cell.cell) for cell in self.cells}
 
     def margin(self, metric: str) -> float | None:
         """The difference on a metric that the study declares too small to matter."""
@@ -226,8 +226,8 @@ class ComparedResults(Results):
         claimed = self._claimed
         families = {"claims": claimed}
         if self.study.analysis.family == "all_cells":
-            base = self.baseline.cell.label
-            cells = [(cell.cell.label, base) for cell in self.cells[1:]]
+            base = self.baseline.label
+            cells = [(cell.label, base) for cell in self.cells[1:]]
             families = {
                 name: [*(Question(name, pair) for pair in cells), *(q for q in claimed if q.metric == name)]
                 for name in dict.fromkeys([self.main_metric, *(question.metric for question in claimed)])
@@ -243,6 +243,6 @@ class ComparedResults(Results):
         return not any(self.cell(label).lacks(name) for name, label in sides)
 
     def _question(self, claim: Claim) -> Question:
-        cells = tuple(self.cell(text).cell.label for text in claim.cells)
+        cells = tuple(self.cell(text).label for text in claim.cells)
         sign = -1 if self.system.metrics[claim.metric].direction == "maximize" else 1
         return Question(claim.metric, cells, null=sign * claim.margin, second_metric=claim.worse_metric)

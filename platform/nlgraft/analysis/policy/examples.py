@@ -53,7 +53,7 @@ class Examples:
 
 def examples_of(result: RecordedResults, most: int | None = None) -> list[Examples]:
     """Choose the examples of every cell, or of the first ``most`` cells, against the baseline."""
-    return [_examples(result, cell.cell.label) for cell in result.cells[1:][:most]]
+    return [_examples(result, cell.label) for cell in result.cells[1:][:most]]
 
 
 def _examples(result: RecordedResults, label: str) -> Examples:

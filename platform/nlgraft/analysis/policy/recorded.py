@@ -30,7 +30,7 @@ from nlgraft.analysis.data.loading import scored_segments
 from nlgraft.analysis.data.published_noise import published_noise
 from nlgraft.analysis.data.registration import SHOWN_DIGITS, Registration, register
 from nlgraft.analysis.data.trials import CellResult, cached_method
-from nlgraft.analysis.estimates.comparison import Comparison, Standing
+from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.analysis.estimates.effects import Effect, GainCurve
 from nlgraft.analysis.estimates.noise_prior import paired_kinds, prior_from, published_prior
 from nlgraft.analysis.estimates.question import Question
@@ -197,7 +197,7 @@ class RecordedResults(ComparedResults):
             NlgraftError: The system has no such metric.
             StudyError: The study has no such cell.
         """
-        question = Question(self._metric_named(metric), (self.cell(a).cell.label, self.cell(b).cell.label))
+        question = Question(self._metric_named(metric), (self.cell(a).label, self.cell(b).label))
         return self._judged(self._weigh_question(question))
 
     def effects(self, metric: str | None = None) -> list[Effect]:
@@ -259,19 +259,18 @@ class RecordedResults(ComparedResults):
             has_run=all(cell.has_started for cell in cells),
         )
 
-    def standing(self, comparison: Comparison) -> Standing:
-        """Read a comparison as a verdict on its first cell."""
-        is_up = self.system.metrics[comparison.metric].direction == "maximize"
-        return comparison.standing_at(self.study.analysis.alpha, is_up=is_up)
-
     @cached_method
     def _judged(self, weighted: Weighted) -> Comparison:
         """Compare as the rules have it, and write the verdict into it."""
         answer = self._answered(weighted)
         if weighted.null:  # "better" says nothing of a difference that is tested against a margin
             return answer
-        is_equal = answer.is_equal(self.study.analysis.alpha)
-        return replace(answer, standing=self.standing(answer), is_within_margin=is_equal)
+        is_up = self.system.metrics[weighted.metric].direction == "maximize"
+        return answer.judged(self.study.analysis.alpha, is_up=is_up)
+
+    def against_baseline(self, metric: str | None = None) -> list[Comparison]:
+        """Compare every other cell with the baseline, as `compare` does."""
+        return [self.compare(cell.cell, metric=metric) for cell in self.cells[1:]]
 
     def _answered(self, weighted: Weighted) -> Comparison:
         compared, hypothesis = self._compared(weighted), self._ledger_question(weighted).hypothesis
@@ -368,8 +367,8 @@ class RecordedResults(ComparedResults):
 
     def _shown_beside(self, declared: Sequence[LedgerQuestion]) -> list[LedgerQuestion]:
         """List comparisons that a report shows though the study's family leaves them out."""
-        base = self.baseline.cell.label
-        pairs = [(cell.cell.label, base) for cell in self.cells[1:]]
+        base = self.baseline.label
+        pairs = [(cell.label, base) for cell in self.cells[1:]]
         for curve in gain_cells(self.study, [cell.cell for cell in self.cells]).values():
             pairs += [(a.label, b.label) for _, a, b in curve]
         weighted = (self._weigh_question(Question(self.main_metric, pair)) for pair in pairs)
@@ -395,7 +394,7 @@ class RecordedResults(ComparedResults):
             variant=self.study.variant,
             system=self.study.system,
             segments=segments,
-            baseline=keys[self.baseline.cell.label],
+            baseline=keys[self.baseline.label],
             cells=tuple(dict.fromkeys(keys.values())),
             metrics=tuple(dict.fromkeys([deciding, *scored])),
             plan=self.own_plan,
@@ -406,14 +405,14 @@ class RecordedResults(ComparedResults):
 
     def _scores(self, metric: str) -> dict[str, dict[int, float]]:
         return {
-            self._keys[cell.cell.label]: {seed: score.value for seed, score in cell.measured(metric).items()}
+            self._keys[cell.label]: {seed: score.value for seed, score in cell.measured(metric).items()}
             for cell in self.cells
         }
 
     @cached_property
     def _configs(self) -> dict[str, str]:
         """Digests of the cells' settings by label, with those of the search."""
-        return {cell.cell.label: self._searched(cell_key(self.study, cell.cell, {})) for cell in self.cells}
+        return {cell.label: self._searched(cell_key(self.study, cell.cell, {})) for cell in self.cells}
 
     @cached_property
     def _keys(self) -> dict[str, str]:
@@ -423,8 +422,8 @@ class RecordedResults(ComparedResults):
         same. Without a store labels will do.
         """
         if self.store is None:
-            return {cell.cell.label: cell.cell.label for cell in self.cells}
-        keys = {cell.cell.label: self._searched(cell_digest(self.study, cell.cell)) for cell in self.cells}
+            return {cell.label: cell.label for cell in self.cells}
+        keys = {cell.label: self._searched(cell_digest(self.study, cell.cell)) for cell in self.cells}
         main, own_keys = self.main_metric, {*keys.values()}
         scores = [
             (cell, values, entry.configs.get(cell))
@@ -435,7 +434,7 @@ class RecordedResults(ComparedResults):
         ]
         for cell in self.cells if scores else ():
             values = {seed: score.value for seed, score in cell.measured(main).items()}
-            config = self._configs[cell.cell.label]
+            config = self._configs[cell.label]
             # The same settings come first: their scores are the likeliest to be the same question.
             alike = sorted(scores, key=lambda seen: seen[2] != config)
             # One score may tie by chance, between cells of unlike settings.
@@ -444,7 +443,7 @@ class RecordedResults(ComparedResults):
                 for key, others, settings in alike
                 if _num_same(values, others) >= (1 if settings == config else _FEW)
             )
-            keys[cell.cell.label] = next(same, keys[cell.cell.label])
+            keys[cell.label] = next(same, keys[cell.label])
         return keys
 
     def _searched(self, key: str) -> str:

@@ -222,7 +222,7 @@ def _execution(registered: Content, now: Content, results: Results) -> Iterator[
     """List registered replicates that have not finished; none before the first trial has started."""
     if not any(cell.has_started for cell in results.cells):
         return
-    by_label = {cell.cell.label: cell for cell in results.cells}
+    by_label = {cell.label: cell for cell in results.cells}
     seeds = registered.seeds
     for frozen, counterpart in paired(registered, now):
         cell = by_label[counterpart.label]

@@ -87,7 +87,6 @@ class Validity:
         design: The design.
         num_simulations: Number of simulated studies.
         familywise: Share of studies without any effect in which some comparison is significant.
-        single: Share of all comparisons, in studies without any effect, that are significant.
         coverage: Share of intervals that contain the true difference.
         power: Share of studies that find an effect of one cell of the first comparison, by its size.
         detectable: The size that is meant to be found in four of five studies.
@@ -97,7 +96,6 @@ class Validity:
     design: Design
     num_simulations: int
     familywise: float
-    single: float
     coverage: float
     power: dict[float, float]
     detectable: float
@@ -124,7 +122,6 @@ class Validity:
         design = self.design
         rates = {
             "familywise_error": self.familywise,
-            "single_error": self.single,
             "coverage": self.coverage,
         }
         return {
@@ -152,8 +149,8 @@ def design_of(result: RecordedResults) -> Design:
     """Read the design of a study and, where two seeds have finished, its variances on the main metric."""
     study = result.study
     metric = result.main_metric
-    comparisons = [result.compare(cell.cell, metric=metric) for cell in result.cells[1:] if result.metrics]
-    base, *arms = [cell.cell.label for cell in result.cells]
+    comparisons = result.against_baseline() if result.metrics else []
+    base, *arms = [cell.label for cell in result.cells]
     on_test = "test/" + metric.removeprefix("dev/")  # where it will be judged, also before it ran
     judged = on_test if on_test in result.system.metrics else metric
     priors = {result.prior_of(judged, (arm, base)) for arm in arms}
@@ -177,11 +174,11 @@ def design_of(result: RecordedResults) -> Design:
 
 def _weights(result: RecordedResults) -> Array:
     """Weights of the cells in the comparisons of the main family, each once."""
-    base, *arms = [cell.cell.label for cell in result.cells]
+    base, *arms = [cell.label for cell in result.cells]
     pairs = [(arm, base) for arm in arms] if result.study.analysis.family == "all_cells" else []
     # A simulated cell has one metric, so claims between two (worse_metric) cannot be asked of it.
     claimed = [
-        tuple(result.cell(text).cell.label for text in claim.cells)
+        tuple(result.cell(text).label for text in claim.cells)
         for claim in claims_of(result.study)
         if claim.worse_metric is None
     ]
@@ -230,7 +227,6 @@ def estimate_validity(design: Design, num_simulations: int) -> Validity:
         design=design,
         num_simulations=num_simulations,
         familywise=float(are_decided.any(axis=1).mean()),
-        single=float(are_decided.mean()),
         coverage=float(are_covered.mean()),
         power=dict(zip(effects, map(float, finds.mean(axis=0)), strict=True)),
         detectable=detectable,

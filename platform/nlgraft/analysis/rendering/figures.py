@@ -75,7 +75,7 @@ def forest_plot(result: RecordedResults, style: Style = PAGE) -> list[Drawing]:
     The name of a cell stands above its interval: beside it, a narrow screen would have room for one of them.
     """
     main = result.main_metric
-    compared = [result.compare(cell.cell) for cell in result.cells[1:]] if main in result.metrics else []
+    compared = result.against_baseline() if main in result.metrics else []
     rows = {
         fill(comparison.a, _LINE_WIDTH, break_long_words=False): comparison
         for comparison in compared
@@ -87,7 +87,7 @@ def forest_plot(result: RecordedResults, style: Style = PAGE) -> list[Drawing]:
     num_lines = 2 + max(name.count("\n") for name in rows)
     with style.canvas((style.width, 0.8 + style.row_height * num_lines * len(rows))) as (figure, axes):
         for row, (name, comparison) in enumerate(rows.items()):
-            color = colors()[result.standing(comparison)]
+            color = colors()[comparison.standing or "open"]
             middle = comparison.difference
             line = ":" if comparison.scope == "segments" else "-"
             # Without an interval the point stands alone.
@@ -97,7 +97,7 @@ def forest_plot(result: RecordedResults, style: Style = PAGE) -> list[Drawing]:
             axes.text(0, row - 0.45 / num_lines, name, transform=axes.get_yaxis_transform(), va="bottom")
         axes.axvline(0, color=soft, linewidth=1)
         unit = result.system.metrics[main].unit
-        label = [f"{main} minus that of {result.baseline.cell.label} ({unit})"]
+        label = [f"{main} minus that of {result.baseline.label} ({unit})"]
         if (margin := result.margin(main)) is not None:
             axes.axvspan(-margin, margin, color=equal, alpha=0.15, linewidth=0)
             label.append(f"band: margin of {margin:g}")
@@ -185,7 +185,7 @@ def make_band(cell: CellResult, name: str) -> Band | None:
     steps = steps[np.unique(np.linspace(0, len(steps) - 1, _MAX_POINTS).round().astype(int))]
     values = [np.array([curve[step] for curve in curves if step in curve]) for step in steps]
     ends = (np.array([reduce(at_step) for at_step in values]) for reduce in (np.mean, np.min, np.max))
-    return Band((cell.cell.label,), steps, *ends, len(curves))
+    return Band((cell.label,), steps, *ends, len(curves))
 
 
 def share(bands: Sequence[Band]) -> list[Band]:
@@ -200,7 +200,7 @@ def share(bands: Sequence[Band]) -> list[Band]:
 
 
 def _labels(result: RecordedResults) -> list[str]:
-    return [cell.cell.label for cell in result.cells]
+    return [cell.label for cell in result.cells]
 
 
 def _draw_bands(

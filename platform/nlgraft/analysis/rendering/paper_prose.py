@@ -181,7 +181,7 @@ def examples_appendix(result: RecordedResults) -> str:
 
 
 def _compared(result: RecordedResults, examples: Examples) -> str:
-    base, metric = result.baseline.cell.label, result.main_metric
+    base, metric = result.baseline.label, result.main_metric
     title = rf"\subsection*{{{escape_latex(f'{examples.label} against {base}')}}}"
     if examples.why_none:
         return f"{title}\n{escape_latex(f'No examples: {examples.why_none}.')}\n"

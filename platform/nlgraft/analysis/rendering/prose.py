@@ -64,7 +64,7 @@ def headline(result: RecordedResults) -> str:
     Cells that the study's family leaves out are not counted: nothing was to be decided about them.
     """
     main = result.main_metric
-    compared = [result.compare(cell.cell, metric=main) for cell in result.cells[1:]]
+    compared = result.against_baseline()
     measured = [comparison for comparison in compared if comparison.difference is not None]
     if not measured:
         return f"No cell can be compared with the baseline on {main} yet."
@@ -72,7 +72,7 @@ def headline(result: RecordedResults) -> str:
     by_kind: dict[str, list[str]] = {kind: [] for kind in _STANDINGS}
     for comparison in measured:
         if comparison.p is None or comparison.family[0]:
-            kind = "exploratory" if comparison.basis == "exploratory" else result.standing(comparison)
+            kind = "exploratory" if comparison.basis == "exploratory" else comparison.standing or "open"
             by_kind[kind].append(comparison.a)
     parts = [
         f"{count(len(labels), 'cell')} {_standing(result, kind)} ({_named(labels)})"
@@ -106,7 +106,7 @@ def _unlearned(result: RecordedResults) -> str:
     """Name the cells that have learned no more than a trivial output shows, or say that none has."""
     trivial, main = result.trivial, result.main_metric
     scored = [cell for cell in result.cells if cell.measured(main)]
-    blind = [cell.cell.label for cell in scored if result.unlearned(cell)]
+    blind = [cell.label for cell in scored if result.unlearned(cell)]
     if trivial is None or not blind:
         return ""
     subject = "No cell has learned" if len(blind) == len(scored) else f"Nothing learned in {'; '.join(blind)}"
@@ -144,7 +144,7 @@ def _effects_headline(result: RecordedResults) -> str:
     effects = result.effects()
     if all(effect.comparison.difference is None for effect in effects):
         return " Effects are not known yet." if effects else ""
-    shown = [effect for effect in effects if result.standing(effect.comparison) in ("better", "worse")]
+    shown = [effect for effect in effects if effect.comparison.standing in ("better", "worse")]
     parts = []
     for title, is_interaction in {"main effects": False, "interactions": True}.items():
         labels = [effect.contrast.label for effect in shown if effect.is_interaction == is_interaction]
@@ -156,7 +156,7 @@ def short_note(result: RecordedResults) -> str:
     """Write headline, comparison table and claims as Markdown, short enough for MLflow's note."""
     main = result.main_metric
     parts = [headline(result), f"**{main}**", to_markdown(comparison_table(result, main))]
-    noise = dict.fromkeys(result.compare(cell.cell, metric=main).noise for cell in result.cells[1:])
+    noise = dict.fromkeys(comparison.noise for comparison in result.against_baseline())
     parts += [f"{text[0].upper()}{text[1:]}." for text in noise if text]
     if (effects := effects_table(result, main)) is not None:
         parts += ["**Effects**", to_markdown(effects)]
@@ -176,7 +176,7 @@ def _trials(result: RecordedResults) -> str:
     num_seeds = result.study.first_seeds
     budget = [count(num_seeds, "seed")]
     short = [
-        f"{cell.cell.label} finished {num} of {budget[0]}"
+        f"{cell.label} finished {num} of {budget[0]}"
         for cell in result.cells
         if (num := len(cell.finished)) < num_seeds
     ]
@@ -184,12 +184,12 @@ def _trials(result: RecordedResults) -> str:
         trials = result.study.search.trials
         budget.append(count(trials, "search trial"))
         short += [
-            f"{cell.cell.label} ended {num} of {budget[1]}"
+            f"{cell.label} ended {num} of {budget[1]}"
             for cell in result.cells
             if (num := len([trial for trial in cell.search if trial.record])) < trials
         ]
         short += [
-            f"{cell.cell.label} has only {cell.num_distinct} distinct of {budget[1]}, since the searched "
+            f"{cell.label} has only {cell.num_distinct} distinct of {budget[1]}, since the searched "
             "values change little or nothing there"
             for cell in result.cells
             if cell.num_distinct < len(cell.search)
@@ -202,7 +202,7 @@ def _trials(result: RecordedResults) -> str:
 
 def _examples(result: RecordedResults) -> str:
     """Count the examples that a training saw; empty for systems that do not."""
-    means = {cell.cell.label: cell.mean(EXAMPLES) for cell in result.cells}
+    means = {cell.label: cell.mean(EXAMPLES) for cell in result.cells}
     seen = {label: value for label, value in means.items() if value is not None}
     if not seen:
         return ""
@@ -254,7 +254,7 @@ def method(result: RecordedResults) -> list[str]:
 
 def _priors(result: RecordedResults) -> list[NoisePrior]:
     """List what earlier studies say of the differences from the baseline on the main metric."""
-    compared = (result.compare(cell.cell, metric=result.main_metric) for cell in result.cells[1:])
+    compared = result.against_baseline()
     return list(dict.fromkeys(comparison.prior for comparison in compared if comparison.prior))
 
 

@@ -219,7 +219,7 @@ def comparison_frame(result: RecordedResults) -> pd.DataFrame:
     for cell, name in product(result.cells, result.metrics):
         compared = {} if cell is result.baseline else result.compare(cell.cell, metric=name).to_json()
         compared["ci_low"], compared["ci_high"] = compared.get("ci") or (None, None)
-        row = [cell.cell.label, *(cell.cell.levels[factor] for factor in factors), cell.state, name]
+        row = [cell.label, *(cell.cell.levels[factor] for factor in factors), cell.state, name]
         row += [rounded(cell.mean(name)), rounded(cell.std(name)), len(cell.measured(name))]
         rows.append([*row, *map(compared.get, _COMPARED)])
     titles = ["cell", *factors, "state", "metric", "mean", "std", "n", *_COMPARED]
@@ -300,7 +300,7 @@ def _cell(result: RecordedResults, cell: CellResult) -> dict[str, Any]:
     metrics = {name: _metric(cell, name) for name in result.metrics if cell.measured(name)}
     document = {
         "cell": dict(cell.cell.levels),
-        "label": cell.cell.label,
+        "label": cell.label,
         "state": cell.state,
         "reasons": cell.reasons,
         "metrics": metrics,
@@ -314,7 +314,7 @@ def _cell(result: RecordedResults, cell: CellResult) -> dict[str, Any]:
             "distinct": cell.num_distinct,
             "finished": sum(trial.state == "finished" for trial in cell.search),
             "expected_best": None if expected is None else expected.to_json(),
-            "settings": settings.get(cell.cell.label),
+            "settings": settings.get(cell.label),
         }
     if cell is not result.baseline:
         compared = {name: result.compare(cell.cell, metric=name) for name in metrics}

@@ -35,9 +35,9 @@ Compared = Sequence[tuple[str, Comparison]]
 def comparison_notes(result: RecordedResults, compared: Compared) -> list[str]:
     """Explain the marks in a table of comparisons, then list the comparisons' own notes."""
     marks = []
-    if any(result.standing(comparison) != "open" for _, comparison in compared):
+    if any(comparison.standing != "open" for _, comparison in compared):
         marks.append(_star(result))
-    marks += _margin_note(result, compared)
+    marks += _margin_note(compared)
     if any(comparison.scope == "segments" for _, comparison in compared):
         marks.append(f"† {ONE_SEED}; nothing is decided.")
     if any(comparison.smallest_detectable is not None for _, comparison in compared):
@@ -53,8 +53,8 @@ def comparison_notes(result: RecordedResults, compared: Compared) -> list[str]:
     )
     return [
         *marks,
-        *_bare_intervals(result, compared),
-        *_equal_within(result, compared),
+        *_bare_intervals(compared),
+        *_equal_within(compared),
         *_family(compared),
         *scopes(compared),
         *(f"{', '.join(labels)}: {note}." for note, labels in notes.items()),
@@ -68,7 +68,7 @@ def _star(result: RecordedResults) -> str:
     return f"* significant at {alpha:g}: if nothing differed, {most}"
 
 
-def _margin_note(result: RecordedResults, compared: Compared) -> list[str]:
+def _margin_note(compared: Compared) -> list[str]:
     """Explain the verdicts where the study sets a margin."""
     return [
         f"Equal: the true difference is smaller than {margin:g} {unit}, which the study declares too small "
@@ -80,13 +80,13 @@ def _margin_note(result: RecordedResults, compared: Compared) -> list[str]:
     ]
 
 
-def _bare_intervals(result: RecordedResults, compared: Compared) -> list[str]:
+def _bare_intervals(compared: Compared) -> list[str]:
     """Warn of intervals without zero whose comparison is open: they are not corrected."""
     labels = [
         label
         for label, comparison in compared
         if comparison.ci is not None and comparison.ci[0] * comparison.ci[1] > 0 and comparison.num_seeds > 1
-        if comparison.p is not None and result.standing(comparison) == "open" and not comparison.open_because
+        if comparison.p is not None and comparison.standing == "open" and not comparison.open_because
         if comparison.basis != "exploratory"
     ]
     if not labels:
@@ -97,20 +97,19 @@ def _bare_intervals(result: RecordedResults, compared: Compared) -> list[str]:
     ]
 
 
-def _equal_within(result: RecordedResults, compared: Compared) -> list[str]:
+def _equal_within(compared: Compared) -> list[str]:
     """Say of undecided cells within which margin they are equal: good news where it is small."""
     margins = [
         f"{label} {comparison.equal_within:g}"
         for label, comparison in compared
         if comparison.margin is None and comparison.equal_within is not None and not comparison.is_identical
-        if result.standing(comparison) == "open" and comparison.basis != "exploratory"
+        if comparison.standing == "open" and comparison.basis != "exploratory"
     ]
     if not margins:
         return []
-    unit = result.system.metrics[compared[0][1].metric].unit
     return [
-        f"Undecided, but equal within ({unit}): {'; '.join(margins)}. A larger difference is unlikely: these "
-        "are the farther ends of the intervals, not corrected for their number."
+        f"Undecided, but equal within ({compared[0][1].unit}): {'; '.join(margins)}. A larger "
+        "difference is unlikely: these are the farther ends of the intervals, not corrected for their number."
     ]
 
 
@@ -144,11 +143,7 @@ def covered(result: RecordedResults) -> str:
     main = result.main_metric
     if main not in result.metrics:
         return ""
-    compared = [
-        (cell.cell.label, comparison)
-        for cell in result.cells[1:]
-        if (comparison := result.compare(cell.cell, metric=main)).ci is not None
-    ]
+    compared = [(each.a, each) for each in result.against_baseline(main) if each.ci is not None]
     texts = [f"Intervals have {confidence(result)} confidence.", *scopes(compared)]
     if one_seed := [label for label, comparison in compared if comparison.scope == "segments"]:
         subject = "Intervals cover" if len(one_seed) == len(compared) else f"{', '.join(one_seed)}: it covers"
@@ -219,10 +214,10 @@ def comparison_table(result: RecordedResults, metric: str, beside: Sequence[str]
         row |= {name: mean_and_std(cell, name, places) for name, places in decimals.items()}
         if cell is not result.baseline and metric in result.metrics:
             comparison = result.compare(cell.cell, metric=metric)
-            compared.append((cell.cell.label, comparison))
+            compared.append((cell.label, comparison))
             row |= _comparison_row(result, comparison, decimals[metric])
         rows.append(row)
-    reasons = [f"{cell.cell.label}: {reason}" for cell in result.cells for reason in cell.reasons]
+    reasons = [f"{cell.label}: {reason}" for cell in result.cells for reason in cell.reasons]
     return make_table(rows, notes=[*comparison_notes(result, compared), *reasons])
 
 
@@ -409,8 +404,8 @@ def cell_name(cell: CellResult) -> str:
     """Name a cell; the baseline by its levels, too, when these are few."""
     levels = [f"{name}={level_text(level)}" for name, level in cell.cell.levels.items()]
     if not cell.cell.is_baseline or not levels or len(levels) > _FEW_LEVELS:
-        return cell.cell.label
-    return f"{cell.cell.label} ({', '.join(levels)})"
+        return cell.label
+    return f"{cell.label} ({', '.join(levels)})"
 
 
 def cell_entry(cell: CellResult) -> Entry:
@@ -420,7 +415,7 @@ def cell_entry(cell: CellResult) -> Entry:
 
 
 def _comparison_row(result: RecordedResults, comparison: Comparison, decimals: int) -> Row:
-    kind = result.standing(comparison)
+    kind = comparison.standing or ""
     star = f"{NO_BREAK}*" if kind in ("better", "worse") else ""
     # One seed: what looks like a result says nothing of another training.
     dagger = "†" if comparison.scope == "segments" else ""
