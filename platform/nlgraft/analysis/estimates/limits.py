@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from nlgraft.analysis.data.trials import CellResult
 from nlgraft.analysis.estimates.comparison import Comparison
+from nlgraft.analysis.estimates.question import Term
 from nlgraft.study.data.system import Metric
 
 _CANCELLED = 1e-9
-
-
-@dataclass(frozen=True)
-class Term:
-    """A cell's part in a comparison: its weight, and the metric on which it counts."""
-
-    weight: float
-    cell: CellResult
-    metric: str
 
 
 def limited(

@@ -6,10 +6,11 @@ asked already, with the same answers, is not entered again.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Self
 
@@ -23,33 +24,49 @@ from nlgraft.analysis.data.ledger import (
     NoisePrior,
     Plan,
     Segments,
+    Training,
     history,
     record,
+    training_of,
 )
 from nlgraft.analysis.data.loading import scored_segments
 from nlgraft.analysis.data.published_noise import published_noise
 from nlgraft.analysis.data.registration import SHOWN_DIGITS, Registration, register
+from nlgraft.analysis.data.results import Results
 from nlgraft.analysis.data.trials import CellResult, cached_method
+from nlgraft.analysis.estimates.comparer import Comparer
 from nlgraft.analysis.estimates.comparison import Comparison
-from nlgraft.analysis.estimates.effects import Effect, GainCurve
-from nlgraft.analysis.estimates.noise_prior import paired_kinds, prior_from, published_prior
-from nlgraft.analysis.estimates.question import Question
+from nlgraft.analysis.estimates.effects import Contrast, Effect, GainCurve, contrasts
+from nlgraft.analysis.estimates.limits import limited
+from nlgraft.analysis.estimates.noise_prior import (
+    StudyVariance,
+    applicable,
+    paired_kinds,
+    prior_from,
+    published_prior,
+    study_variance,
+)
+from nlgraft.analysis.estimates.question import SIGNS, Question, Term
+from nlgraft.analysis.estimates.searched_settings import CellSettings, searched_settings
+from nlgraft.analysis.estimates.stability import Stability, stability
+from nlgraft.analysis.estimates.trivial import Trivial, has_learned, trivial_output
 from nlgraft.analysis.policy.claims import ClaimResult, judge, signatures_differ
-from nlgraft.analysis.policy.compared import ComparedResults, Weighted
-from nlgraft.analysis.policy.planned import by_rules, exploratory
+from nlgraft.analysis.policy.planned import by_rules, exploratory, over_looks
 from nlgraft.analysis.policy.registered import Conformance, conformance_of
 from nlgraft.analysis.policy.rules import Rules, answered
-from nlgraft.basics.errors import StoreError
+from nlgraft.basics.errors import NlgraftError, StoreError, nearest
 from nlgraft.basics.wording import timestamp
 from nlgraft.pipeline.fingerprint import dotted, fingerprint
 from nlgraft.study.data.claim import Claim, claims_of
-from nlgraft.study.data.design import Cell, gain_cells
+from nlgraft.study.data.design import Cell, axes_of, gain_cells
 from nlgraft.study.planning.selection import cell_digest, cell_key
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _FEW = 2
+_SAMPLES_AT_LEVEL = 10
+"""Resamples expected beyond a difference whose p-value just passes Holm's first step."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +116,7 @@ class Analysis:
 
 
 @dataclass(eq=False)
-class RecordedResults(ComparedResults):
+class RecordedResults(Results):
     """Results that enter the ledger of their store when their verdicts are asked for."""
 
     @property
@@ -182,6 +199,183 @@ class RecordedResults(ComparedResults):
         assert self.store is not None
         return register(self, self.store, self._configs, self._segments_of(self.main_metric))
 
+    def _difference(
+        self, metric: str, labels: Sequence[str], null: float = 0.0, second_metric: str | None = None
+    ) -> Question:
+        """Ask for the difference of two cells, or of two differences."""
+        terms = tuple(
+            Term(sign, self.cell(label), (second_metric if place else None) or metric)
+            for place, (sign, label) in enumerate(zip(SIGNS, labels, strict=False))
+        )
+        a, b = labels if len(terms) == 2 else (" over ".join(pair) for pair in (labels[:2], labels[2:]))
+        # The study's margin is that of differences which are tested against zero.
+        margin = self.margin(metric) if null == 0 and second_metric is None else None
+        return Question(metric, a, b, terms, null, margin, second_metric)
+
+    def _effect(self, metric: str, contrast: Contrast) -> Question:
+        """Ask for an effect."""
+        base = "both effects added" if len(contrast.levels) > 1 else "the factor's baseline"
+        terms = tuple(Term(weight, self.cell(cell), metric) for weight, cell in contrast.terms)
+        return Question(metric, contrast.label, base, terms, margin=self.margin(metric), is_effect=True)
+
+    @cached_property
+    def _contrasts(self) -> list[Contrast]:
+        """The effects of crossed factors."""
+        return contrasts(axes_of(self.study), [cell.cell for cell in self.cells])
+
+    @cached_method
+    def _compared(self, question: Question) -> Comparison:
+        """Compare at the looks of its cells."""
+        # Every trial at once: resamples are drawn once per metric, not once per pair.
+        for metric in {term.metric for term in question.terms}:
+            trials = [trial for cell in self.cells for trial in cell.measured(metric).values()]
+            self._comparer.prepare(metric, trials)
+        plan = self._plan_of(question.labels, question.metric)
+        compared = over_looks(plan, partial(self._over_seeds, question), question.margin)
+        return self._limited(compared, question.terms)
+
+    def _over_seeds(self, question: Question, seeds: Sequence[int] | None) -> Comparison:
+        """Compare over some seeds, or all finished ones, with what earlier studies say of their noise."""
+        metric, labels = question.metric, question.labels
+        sides = [(term.weight, term.cell.measured(term.metric, seeds)) for term in question.terms]
+        test = partial(self._comparer.contrast, metric, question.a, question.b, sides, question.null)
+        prior = (
+            self.prior_of(metric, labels) if {term.metric for term in question.terms} == {metric} else None
+        )
+        kinds = paired_kinds([self.trainings[label] for label in labels]) if prior else None
+        if prior is None or kinds is None:
+            return test()
+        common = tuple(seed for seed in sides[0][1] if all(seed in trials for _, trials in sides))
+        usable = applicable(prior, self._noise(metric, kinds, common), len(common))
+        return replace(test(prior=usable), prior=prior, is_noisier=usable != prior)
+
+    @cached_method
+    def _noise(self, metric: str, kinds: tuple[str, str], seeds: tuple[int, ...]) -> StudyVariance:
+        """Pool the noise of the whole study."""
+        scores = {
+            cell.label: {seed: trial.value for seed, trial in cell.measured(metric, seeds).items()}
+            for cell in self.cells
+        }
+        return study_variance(self.trainings, scores, kinds)
+
+    @cached_property
+    def trainings(self) -> dict[str, Training]:
+        """What varies with the seed, by the cells' labels."""
+        return {cell.label: training_of(self.study, cell.cell) for cell in self.cells}
+
+    def margin(self, metric: str) -> float | None:
+        """The difference on a metric that the study declares too small to matter."""
+        return self.study.analysis.margin.get(metric)
+
+    def _metric_named(self, metric: str | None) -> str:
+        metric = self.main_metric if metric is None else metric
+        if metric not in self.system.metrics:
+            raise NlgraftError(
+                f"{self.system.path} has no metric '{metric}'. {nearest(metric, list(self.system.metrics))}"
+            )
+        return metric
+
+    @cached_property
+    def own_plan(self) -> Plan:
+        """When the study's own questions are answered."""
+        return Plan(seeds=self.study.look_seeds, looks=self.study.looks)
+
+    def _limited(self, comparison: Comparison, terms: Sequence[Term]) -> Comparison:
+        """Leave open what no number of seeds can decide, and name the stages that were trained once."""
+        metric = self.system.metrics[comparison.metric]
+        comparison = limited(replace(comparison, unit=metric.unit), metric, terms, self.provenance.crowded)
+        is_main = comparison.metric == self.main_metric
+        if comparison.open_because or not is_main or not all(self.unlearned(term.cell) for term in terms):
+            return comparison
+        which = "neither cell has" if len(terms) == 2 else "none of its cells has"
+        return replace(comparison, open_because=f"{which} learned")
+
+    @cached_property
+    def trivial(self) -> Trivial | None:
+        """The best trivial output on the main metric."""
+        return trivial_output(self.cells, self.main_metric)
+
+    def unlearned(self, cell: CellResult) -> bool:
+        """True if a cell is on average hardly better than a trivial output, or worse."""
+        mean = cell.mean(self.main_metric)
+        return (
+            self.trivial is not None
+            and mean is not None
+            and not has_learned(mean, self.trivial, self.main_metric)
+        )
+
+    @cached_property
+    def searched_settings(self) -> list[CellSettings]:
+        """Which searched settings mattered, by cell; a description, see `estimates.searched_settings`."""
+        by_cell = [searched_settings(self, cell) for cell in self.cells]
+        return [settings for settings in by_cell if settings is not None]
+
+    @cached_property
+    def stabilities(self) -> list[Stability]:
+        """How stable the finished cells are on the main metric."""
+        main = self.main_metric
+        if main not in self.metrics:
+            return []
+        floor = self.trivial.value if self.trivial is not None and main.endswith("/accuracy") else 0.0
+        by_cell = [stability(cell, main, self.metrics[main], floor) for cell in self.cells]
+        return [examined for examined in by_cell if examined is not None]
+
+    @cached_property
+    def samples(self) -> int:
+        """Number of resamples: more than the study asks for where its family is large.
+
+        The smallest p-value is 1 / (samples + 1), and Holm multiplies it by the size of the family.
+        """
+        settings = self.study.analysis
+        largest = max(map(len, self._families.values()), default=0)
+        # With too few resamples Holm could never reach alpha in a large family.
+        return max(settings.samples, math.ceil(_SAMPLES_AT_LEVEL * largest / settings.alpha))
+
+    @cached_property
+    def _comparer(self) -> Comparer:
+        settings = self.study.analysis
+        return Comparer(samples=self.samples, alpha=settings.alpha)
+
+    @property
+    def _claimed(self) -> list[Question]:
+        return [self._claim_question(claim) for claim in claims_of(self.study)]
+
+    @cached_property
+    def _families(self) -> dict[str, list[Question]]:
+        """The questions that are corrected together, by the name of their family: a metric's, or ``claims``.
+
+        ``all_cells``: one family for the main metric and each of the claims' metrics, of every cell against
+        the baseline and the claims on that metric. ``claims``: one family of the claims. A family is what the
+        study declares, whether it has been run or not; there is no question about a metric that a finished
+        cell does not have.
+        """
+        claimed = self._claimed
+        families = {"claims": claimed}
+        if self.study.analysis.family == "all_cells":
+            families = {
+                name: [*self._of_cells(name), *(question for question in claimed if question.metric == name)]
+                for name in dict.fromkeys([self.main_metric, *(question.metric for question in claimed)])
+            }
+        return {
+            name: list(
+                {
+                    question.key: question
+                    for question in family
+                    if not any(term.cell.lacks(term.metric) for term in question.terms)
+                }.values()
+            )
+            for name, family in families.items()
+        }
+
+    def _of_cells(self, metric: str) -> list[Question]:
+        """Ask for every cell's difference from the baseline."""
+        return [self._difference(metric, (cell.label, self.baseline.label)) for cell in self.cells[1:]]
+
+    def _claim_question(self, claim: Claim) -> Question:
+        sign = -1 if self.system.metrics[claim.metric].direction == "maximize" else 1
+        labels = [self.cell(text).label for text in claim.cells]
+        return self._difference(claim.metric, labels, sign * claim.margin, claim.worse_metric)
+
     def compare(self, a: str | Cell, b: str | Cell = "baseline", *, metric: str | None = None) -> Comparison:
         """Compare two cells.
 
@@ -197,8 +391,8 @@ class RecordedResults(ComparedResults):
             NlgraftError: The system has no such metric.
             StudyError: The study has no such cell.
         """
-        question = Question(self._metric_named(metric), (self.cell(a).label, self.cell(b).label))
-        return self._judged(self._weigh_question(question))
+        labels = (self.cell(a).label, self.cell(b).label)
+        return self._judged(self._difference(self._metric_named(metric), labels))
 
     def effects(self, metric: str | None = None) -> list[Effect]:
         """Estimate the main effect of each level and the interactions of two.
@@ -215,8 +409,7 @@ class RecordedResults(ComparedResults):
         """
         metric = self._metric_named(metric)
         return [
-            Effect(contrast, self._judged(self._weigh_effect(metric, contrast)))
-            for contrast in self._contrasts
+            Effect(contrast, self._judged(self._effect(metric, contrast))) for contrast in self._contrasts
         ]
 
     def gains(self, metric: str | None = None) -> list[GainCurve]:
@@ -248,7 +441,7 @@ class RecordedResults(ComparedResults):
         other_data = claim.other_data(self.study.data)
         return judge(
             claim,
-            self._judged(self._weigh_question(self._question(claim))),
+            self._judged(self._claim_question(claim)),
             tuple(cell.mean(metric) for cell, metric in zip(cells, claim.metrics, strict=True)),
             direction=self.system.metrics[claim.metric].direction,
             alpha=self.study.analysis.alpha,
@@ -260,48 +453,48 @@ class RecordedResults(ComparedResults):
         )
 
     @cached_method
-    def _judged(self, weighted: Weighted) -> Comparison:
+    def _judged(self, question: Question) -> Comparison:
         """Compare as the rules have it, and write the verdict into it."""
-        answer = self._answered(weighted)
-        if weighted.null:  # "better" says nothing of a difference that is tested against a margin
+        answer = self._answered(question)
+        if question.null:  # "better" says nothing of a difference that is tested against a margin
             return answer
-        is_up = self.system.metrics[weighted.metric].direction == "maximize"
+        is_up = self.system.metrics[question.metric].direction == "maximize"
         return answer.judged(self.study.analysis.alpha, is_up=is_up)
 
     def against_baseline(self, metric: str | None = None) -> list[Comparison]:
         """Compare every other cell with the baseline, as `compare` does."""
         return [self.compare(cell.cell, metric=metric) for cell in self.cells[1:]]
 
-    def _answered(self, weighted: Weighted) -> Comparison:
-        compared, hypothesis = self._compared(weighted), self._ledger_question(weighted).hypothesis
+    def _answered(self, question: Question) -> Comparison:
+        compared, hypothesis = self._compared(question), self._ledger_question(question).hypothesis
         if not self._analyses:
             return compared
         analysis = next((each for each in self._analyses.values() if hypothesis in each.questions), None)
         if compared.is_exact:  # certain, and no part of any correction
             return replace(compared, family=analysis.family_size(hypothesis) if analysis else (0, 0))
         if analysis is None:
-            return self._exploratory(weighted, "the study does not declare it")
-        question = analysis.questions[hypothesis]
-        answer = analysis.rules.answer(analysis.entry, question)
+            return self._exploratory(question, "the study does not declare it")
+        entered = analysis.questions[hypothesis]
+        answer = analysis.rules.answer(analysis.entry, entered)
         if answer.basis == "exploratory":
-            return self._exploratory(weighted, answer.reason)
-        plan = analysis.rules.plan(question.cells, self.own_plan)
+            return self._exploratory(question, answer.reason)
+        plan = analysis.rules.plan(entered.cells, self.own_plan)
         compared = replace(compared, family=analysis.family_size(hypothesis))
-        if question.family is None and compared.p is not None:
+        if entered.family is None and compared.p is not None:
             note = f"not in the family '{self.study.analysis.family}' that the study corrects for"
             compared = replace(compared, notes=(*compared.notes, note))
         compared = by_rules(compared, answer, plan, analysis.entry.alpha)
-        if set(question.cells) & self._renewed:
+        if set(entered.cells) & self._renewed:
             note = "its text or the code of its stages is not that of an earlier analysis"
             compared = replace(compared, notes=(*compared.notes, note))
         return compared
 
-    def _exploratory(self, weighted: Weighted, reason: str) -> Comparison:
+    def _exploratory(self, question: Question, reason: str) -> Comparison:
         """Compare over all finished seeds, whatever the looks."""
-        compared = replace(self._over_seeds(weighted, None), margin=weighted.margin)
+        compared = replace(self._over_seeds(question, None), margin=question.margin)
         advice = f"declare it on test lines that nobody has scored: {self._command}"
         note = f"exploratory, no verdict: {reason}; {advice}"
-        return exploratory(self._limited(compared, weighted.terms), note)
+        return exploratory(self._limited(compared, question.terms), note)
 
     @cached_property
     def _command(self) -> str:
@@ -356,23 +549,21 @@ class RecordedResults(ComparedResults):
         for name, questions in self._families.items():
             segments = self._segments_of(main if name == "claims" else name)
             by_segments.setdefault(segments, []).extend(
-                self._ledger_question(self._weigh_question(question), name) for question in questions
+                self._ledger_question(question, name) for question in questions
             )
         # A study whose families are empty enters its main lines as well, since their scores are shown.
         on_main = by_segments.setdefault(self._segments_of(main), [])
-        effects = (self._weigh_effect(main, contrast) for contrast in self._contrasts)
+        effects = (self._effect(main, contrast) for contrast in self._contrasts)
         on_main += [self._ledger_question(effect, f"{EFFECTS}{main}") for effect in effects]
         on_main += self._shown_beside(on_main)
         return [self._entry(segments, entry_questions) for segments, entry_questions in by_segments.items()]
 
     def _shown_beside(self, declared: Sequence[LedgerQuestion]) -> list[LedgerQuestion]:
         """List comparisons that a report shows though the study's family leaves them out."""
-        base = self.baseline.label
-        pairs = [(cell.label, base) for cell in self.cells[1:]]
+        shown = self._of_cells(self.main_metric)
         for curve in gain_cells(self.study, [cell.cell for cell in self.cells]).values():
-            pairs += [(a.label, b.label) for _, a, b in curve]
-        weighted = (self._weigh_question(Question(self.main_metric, pair)) for pair in pairs)
-        questions = {question.hypothesis: question for question in map(self._ledger_question, weighted)}
+            shown += [self._difference(self.main_metric, (a.label, b.label)) for _, a, b in curve]
+        questions = {question.hypothesis: question for question in map(self._ledger_question, shown)}
         hypotheses = {question.hypothesis for question in declared}
         return [question for hypothesis, question in questions.items() if hypothesis not in hypotheses]
 
@@ -455,17 +646,17 @@ class RecordedResults(ComparedResults):
             return self.own_plan
         return self._rules_of(metric).plan([self._keys[label] for label in labels], self.own_plan)
 
-    def _ledger_question(self, weighted: Weighted, family: str | None = None) -> LedgerQuestion:
+    def _ledger_question(self, question: Question, family: str | None = None) -> LedgerQuestion:
         """Describe a question and its answer."""
-        compared = self._compared(weighted)
-        scores = (term.cell.measured(weighted.metric).values() for term in weighted.terms)
+        compared = self._compared(question)
+        scores = (term.cell.measured(question.metric).values() for term in question.terms)
         return LedgerQuestion(
-            metric=weighted.metric,
-            cells=tuple(self._keys[label] for label in weighted.labels),
-            labels=weighted.labels,
-            null=weighted.null,
-            second_metric=weighted.second_metric,
-            is_effect=weighted.is_effect,
+            metric=question.metric,
+            cells=tuple(self._keys[label] for label in question.labels),
+            labels=question.labels,
+            null=question.null,
+            second_metric=question.second_metric,
+            is_effect=question.is_effect,
             signature=next((score.signature for score in chain.from_iterable(scores)), None),
             family=family,
             seeds=compared.seeds,

@@ -55,11 +55,11 @@ class SequentialResults(RecordedResults):
         """
         granted: dict[str, int] = {}
         for question in self._seed_questions:
-            answer = self._judged(self._weigh_question(question))
+            answer = self._judged(question)
             if self._is_decided(answer) or answer.open_because or not answer.later_levels:
                 continue
             following = min(answer.later_levels)
-            for cell in map(self.cell, question.cells):
+            for cell in (term.cell for term in question.terms):
                 if following > len(cell.trials):
                     granted[cell.cell.key] = max(following, granted.get(cell.cell.key, 0))
         return granted
@@ -87,9 +87,9 @@ class SequentialResults(RecordedResults):
             chances = view._chances()
             reasons |= {label: _why_settled(label, chances) for label in due}
             for question, chance in chances.items():
-                if due.issuperset(question.cells) and chance >= FUTILE:
-                    granted |= dict.fromkeys(question.cells, following)
-                    reasons |= dict.fromkeys(question.cells, "")
+                if due.issuperset(question.labels) and chance >= FUTILE:
+                    granted |= dict.fromkeys(question.labels, following)
+                    reasons |= dict.fromkeys(question.labels, "")
         return {label: Stop(count, reasons[label]) for label, count in granted.items()}
 
     def _up_to(self, granted: Mapping[str, int], *, has_finished: bool = False) -> Self:
@@ -116,7 +116,7 @@ class SequentialResults(RecordedResults):
         last = self.run_looks[-1]
         chances = {}
         for question in self._seed_questions:
-            comparison = self._judged(self._weigh_question(question))
+            comparison = self._judged(question)
             chances[question] = 0.0
             if self._is_decided(comparison):
                 chances[question] = -1.0  # decided; 0 is open, but not to be decided by seeds
@@ -133,13 +133,12 @@ class SequentialResults(RecordedResults):
         """The comparisons that cells get seeds for: with the baseline on the main metric, and of claims."""
         claimed = self._claimed
         if self.study.analysis.family == "all_cells" and self.main_metric in self.metrics:
-            base = self.baseline.label
-            claimed += [Question(self.main_metric, (cell.label, base)) for cell in self.cells[1:]]
+            claimed += self._of_cells(self.main_metric)
         return list({question.key: question for question in claimed}.values())
 
 
 def _why_settled(label: str, chances: Mapping[Question, float]) -> str:
-    open_ones = [chance for question, chance in chances.items() if label in question.cells and chance >= 0]
+    open_ones = [chance for question, chance in chances.items() if label in question.labels and chance >= 0]
     if not open_ones:
         return "decided"
     if max(open_ones) == 0:
