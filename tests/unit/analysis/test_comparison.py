@@ -10,7 +10,7 @@ from scipy import stats
 from nlgraft.analysis.data.trials import Measured
 from nlgraft.analysis.estimates import resampling
 from nlgraft.analysis.estimates.comparer import Comparer
-from nlgraft.analysis.estimates.comparison import rounded
+from nlgraft.analysis.estimates.comparison import rounded_all
 
 SIGNATURE = "nrefs:1|case:mixed|tok:13a"
 
@@ -192,9 +192,7 @@ def test_a_margin_shifts_the_null_hypothesis():
 
 
 def test_json_numbers_have_ten_digits_and_no_nan():
-    assert rounded(1 / 3) == 0.3333333333
-    assert rounded(math.inf) is None
-    assert rounded(None) is None
+    assert rounded_all([1 / 3, math.inf, None, 7]) == [0.3333333333, None, None, 7]
 
 
 def trials_of(values):

@@ -193,8 +193,8 @@ def test_every_format_says_what_tells_the_noise(shown, store):
     document = json.loads(result.render("json"))
     shown_prior = document["cells"][1]["comparison"][METRIC]["prior"]
     assert shown_prior == {
-        "df": prior.df,
-        "variance": prior.variance,
+        "df": pytest.approx(prior.df),
+        "variance": pytest.approx(prior.variance),
         "studies": ["earlier"],
         "is_published": False,
     }

@@ -289,19 +289,15 @@ def _holm_text(p: float | None, family: tuple[int, int]) -> str:
     return "" if p is None or not family[0] else f", Holm {p:.3g} in a family of {family[0]}"
 
 
-def rounded(value: float | None) -> float | None:
-    """Round to ten significant digits, which do not depend on the order of summation.
-
-    Returns:
-        None for None and for values that JSON cannot express.
-    """
-    return None if value is None or not math.isfinite(value) else float(f"{value:.10g}")
-
-
 def rounded_all(value: Any) -> Any:
-    """Round every float in nested lists, tuples and mappings of JSON values."""
+    """Round every float in nested lists, tuples and mappings of JSON values to ten significant digits.
+
+    They do not depend on the order of summation. Values that JSON cannot express become None.
+    """
     if isinstance(value, Mapping):
         return {key: rounded_all(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
         return [rounded_all(part) for part in value]
-    return rounded(value) if isinstance(value, float) else value
+    if not isinstance(value, float):
+        return value
+    return float(f"{value:.10g}") if math.isfinite(value) else None

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from nlgraft.analysis.estimates.comparison import Comparison, rounded
+from nlgraft.analysis.estimates.comparison import Comparison
 from nlgraft.basics.wording import count
 from nlgraft.study.data.claim import Claim
 
@@ -107,7 +107,7 @@ class ClaimResult:
             "other_data": self.other_data,
             "is_comparable": not self.why_not_comparable,
             "why_not_comparable": self.why_not_comparable,
-            "ours": [rounded(value) for value in self.values],
+            "ours": list(self.values),
             "comparison": self.comparison.to_json(),
         }
 

@@ -160,40 +160,6 @@ def importance_table(result: RecordedResults) -> Table | None:
         f"{'Every cell' if len(labels) == len(cells) else ', '.join(labels)}: {caveat}."
         for caveat, labels in caveats.items()
     ]
-    return make_table(rows, notes=[_NOTE, *notes])
-
-
-def _share(setting: SearchedSetting | None) -> str:
-    if setting is None or setting.share is None:
-        return NOTHING
-    mark = f"{NO_BREAK}•" if setting.stands_out else ""
-    return f"{number(setting.share, 2)}{NO_BREAK}({number(setting.by_chance, 2)}){mark}"
-
-
-def levels_table(result: RecordedResults) -> Table | None:
-    """Tabulate the objective by level of each searched setting; None without a search."""
-    cells = result.searched_settings
-    if not cells:
-        return None
-    objective = result.study.objective.metric
-    levels = [
-        (cell.label, setting.path, level)
-        for cell in cells
-        for setting in cell.settings
-        for level in setting.levels
-    ]
-    decimals = num_decimals(level.best for _, _, level in levels)
-    rows = [
-        {
-            "cell": label,
-            "setting": path,
-            "level": level.name,
-            "trials": str(level.num_trials),
-            f"mean {objective}": number(level.mean, decimals),
-            f"best {objective}": number(level.best, decimals),
-        }
-        for label, path, level in levels
-    ]
     without = [
         f"{cell.label}: {setting.path} was searched in {cell.num_trials - setting.num_without} of "
         f"{cell.num_trials} trials, where its condition holds."
@@ -201,5 +167,11 @@ def levels_table(result: RecordedResults) -> Table | None:
         for setting in cell.settings
         if setting.num_without
     ]
-    note = "Numbers with many values are cut into four intervals with about equally many trials."
-    return make_table(rows, num_text=3, notes=[note, *without])
+    return make_table(rows, notes=[_NOTE, *notes, *without])
+
+
+def _share(setting: SearchedSetting | None) -> str:
+    if setting is None or setting.share is None:
+        return NOTHING
+    mark = f"{NO_BREAK}•" if setting.stands_out else ""
+    return f"{number(setting.share, 2)}{NO_BREAK}({number(setting.by_chance, 2)}){mark}"

@@ -46,7 +46,6 @@ def sections(result: RecordedResults) -> list[Section]:
     searched = search_tables.space_table(study.search.space) if study.search else None
     best = search_tables.expected_best_table(result)
     trials_text = " ".join(filter(None, (prose.fairness(result), prose.sharing(result))))
-    levels = search_tables.levels_table(result)
     return [
         Section(
             "deviations",
@@ -79,7 +78,6 @@ def sections(result: RecordedResults) -> list[Section]:
             search_tables.which_setting(result),
             caption="A description, not a test.",
         ),
-        Section("levels", "The objective by level of each setting", levels, depth=3, is_folded=True),
         Section("trials", "Trials", text=trials_text),
         Section("every-trial", "Every trial", tables.trials_table(result), depth=3, is_folded=True),
         Section(
