@@ -15,9 +15,8 @@ import sacrebleu
 
 from nlgraft.analysis.data.provenance import cost_of
 from nlgraft.analysis.policy.examples import examples_of
-from nlgraft.analysis.rendering.paper_numbers import Numbers, unique_slugs
-from nlgraft.analysis.rendering.paper_prose import bibliography, methods_paragraph, paper_key
-from nlgraft.analysis.rendering.typesetting import escape_latex, make_table, to_latex
+from nlgraft.analysis.rendering.paper import Numbers, bibliography, methods_paragraph, paper_key
+from nlgraft.analysis.rendering.typesetting import escape_latex, make_table, to_latex, unique_slugs
 from nlgraft.analysis.study_result import StudyResult
 from nlgraft.basics.shipped import system_names
 from nlgraft.study.reading.system_import import load_system

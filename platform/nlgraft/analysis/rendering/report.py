@@ -19,7 +19,6 @@ from nlgraft.analysis.estimates.expected_best import expected_best
 from nlgraft.analysis.policy.examples import examples_of
 from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.rendering import journals, prose, tables, typesetting
-from nlgraft.analysis.rendering.paper_numbers import slug
 from nlgraft.analysis.rendering.search_tables import which_setting
 from nlgraft.analysis.rendering.sections import Section, sections
 from nlgraft.basics.errors import NlgraftError, nearest
@@ -99,16 +98,16 @@ def _page(results: Sequence[RecordedResults]) -> str:
 
 
 def _study_html(result: RecordedResults, owner: str) -> str:
-    from nlgraft.analysis.rendering import drawing, figures  # load matplotlib, which takes .3 s
+    from nlgraft.analysis.rendering import figures  # loads matplotlib, which takes .3 s
 
-    drawings = defaultdict(list, {kind: draw(result, drawing.PAGE) for kind, draw in figures.KINDS.items()})
+    drawings = defaultdict(list, {kind: draw(result, figures.PAGE) for kind, draw in figures.KINDS.items()})
     return template("study.html.j2").render(
         _facts(result),
         owner=owner,
         drawings=drawings,
         wide=figures.WIDE,
         legend=[(tables.cell_name(cell), index) for index, cell in enumerate(result.cells)],
-        num_series=drawing.NUM_SERIES,
+        num_series=figures.NUM_SERIES,
         examples=examples_of(result, _MOST_CELLS_WITH_TEXT),
         num_examples=_NUM_EXAMPLES,
     )
@@ -197,7 +196,8 @@ def _typeset(result: RecordedResults, section: Section, table: typesetting.Table
     parts = [table] if table.num_text >= len(table.header) else table.parts(typesetting.LINE)
     texts = []
     for index, part in enumerate(parts, start=1):
-        label = f"tab:{slug(result.study.variant)}-{section.name}{f'-{index}' if index > 1 else ''}"
+        name = f"{section.name}-{index}" if index > 1 else section.name
+        label = f"tab:{typesetting.slug(result.study.variant)}-{name}"
         title = section.title + (f" (part {index} of {len(parts)})" if len(parts) > 1 else "")
         caption = tables.caption(result, f"{title}. {section.caption}".strip())
         texts.append(typesetting.to_latex(part, caption, label))
