@@ -26,7 +26,6 @@ _SHOWN = (
 """Attributes of a comparison that JSON has by their names."""
 
 _ROUNDING = 1e-9
-_FEW = 2
 ONE_SEED = "one seed: the interval and p cover test-set sampling only, not training noise"
 
 
@@ -138,7 +137,7 @@ class Comparison:
         """Say what an open verdict lacks."""
         if self.open_because:
             return self.open_because
-        if self.is_constant and self.num_seeds >= _FEW:
+        if self.is_constant and self.num_seeds >= 2:
             what = "result" if self.is_identical else "difference"
             return f"the same {what} for every seed, so there is nothing to test"
         parts = []
@@ -194,7 +193,7 @@ class Comparison:
 
         None with fewer than two seeds, without an interval, or where ``open_because`` gives a reason.
         """
-        if self.ci is None or self.num_seeds < _FEW or self.open_because or self.is_exact:
+        if self.ci is None or self.num_seeds < 2 or self.open_because or self.is_exact:
             return None
         # Two one-sided tests at half of alpha support a margin as wide as the farther end.
         farthest = max(map(abs, self.ci))
@@ -261,14 +260,14 @@ class Comparison:
             return False
         if self.is_exact:
             return True
-        return self.num_seeds >= _FEW and self.p_holm is not None and self.p_holm <= alpha
+        return self.num_seeds >= 2 and self.p_holm is not None and self.p_holm <= alpha
 
     def is_equal(self, alpha: float) -> bool:
         """True if the difference is certain at level alpha to be smaller than the margin.
 
         Whatever leaves a difference open leaves this open, too.
         """
-        if self.margin is None or self.difference is None or self.open_because or self.num_seeds < _FEW:
+        if self.margin is None or self.difference is None or self.open_because or self.num_seeds < 2:
             return False
         if self.is_exact:
             return abs(self.difference) < self.margin

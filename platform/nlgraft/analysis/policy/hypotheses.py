@@ -128,7 +128,7 @@ def compare_systems(
             system_scores, measured = system.scores(metric, references)
             cells = (system.digests[0], base.digests[0])
             plan = past_rules.plan(cells, own_plan)
-            test = partial(_tested, comparer, metric, (system.name, measured), (base.name, base_measured))
+            test = partial(_tested, comparer, metric, {system.name: measured, base.name: base_measured})
             compared = over_looks(plan, test)
             scores.append(replace(system_scores, comparison=compared))
             question = LedgerQuestion(
@@ -202,17 +202,15 @@ def _read(systems: Mapping[str, Sequence[str]], reference: str) -> tuple[list[st
 
 
 def _tested(
-    comparer: Comparer,
-    metric: str,
-    first: tuple[str, Mapping[int, Measured]],
-    second: tuple[str, Mapping[int, Measured]],
-    seeds: Sequence[int] | None,
+    comparer: Comparer, metric: str, sides: Mapping[str, Mapping[int, Measured]], seeds: Sequence[int] | None
 ) -> Comparison:
-    (first_name, first_measured), (second_name, second_measured) = (
-        (name, {seed: value for seed, value in measured.items() if seeds is None or seed in seeds})
-        for name, measured in (first, second)
-    )
-    return comparer.compare(metric, first_name, first_measured, second_name, second_measured)
+    """Compare two systems, whose scores are given by name, over some seeds."""
+    a, b = sides
+    terms = [
+        (sign, {seed: score for seed, score in scores.items() if seeds is None or seed in seeds})
+        for sign, scores in zip((1.0, -1.0), sides.values(), strict=True)
+    ]
+    return comparer.contrast(metric, a, b, terms)
 
 
 def _without_verdict(system: SystemScores) -> SystemScores:

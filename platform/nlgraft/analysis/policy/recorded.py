@@ -64,7 +64,6 @@ from nlgraft.study.planning.selection import cell_digest, cell_key
 if TYPE_CHECKING:
     import pandas as pd
 
-_FEW = 2
 _SAMPLES_AT_LEVEL = 10
 """Resamples expected beyond a difference whose p-value just passes Holm's first step."""
 
@@ -632,7 +631,7 @@ class RecordedResults(Results):
             same = (
                 key
                 for key, others, settings in alike
-                if _num_same(values, others) >= (1 if settings == config else _FEW)
+                if _num_same(values, others) >= (1 if settings == config else 2)
             )
             keys[cell.label] = next(same, keys[cell.label])
         return keys
@@ -661,7 +660,7 @@ class RecordedResults(Results):
             family=family,
             seeds=compared.seeds,
             looks=compared.looks,
-            is_judged=not compared.open_because and compared.num_seeds >= _FEW,
+            is_judged=not compared.open_because and compared.num_seeds >= 2,
             is_certain=compared.is_exact,
             difference=compared.difference,
             p=compared.p,

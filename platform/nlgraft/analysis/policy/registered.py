@@ -277,7 +277,7 @@ def deviations_of(registered: Content, now: Content) -> list[Deviation]:
     metrics = [name for name in registered.metrics if name in now.metrics]
     stages = [deviation for pair in pairs for deviation in _differences(*_stages(*pair))]
     return [
-        *_differences(_document(registered, labels, metrics), _document(now, labels, metrics)),
+        *_differences(document_of(registered, labels, metrics), document_of(now, labels, metrics)),
         *_cell_settings(pairs),
         *{deviation.what: deviation for deviation in stages}.values(),
     ]
@@ -291,7 +291,7 @@ def _without_removed(settings: Settings) -> Settings:
     }
 
 
-def _document(content: Content, common: Collection[str], metrics: Sequence[str]) -> dict[str, Any]:
+def document_of(content: Content, common: Collection[str], metrics: Collection[str]) -> dict[str, Any]:
     """Write a content as a mapping whose differences are deviations.
 
     Args:

@@ -29,7 +29,6 @@ from nlgraft.study.data.claim import claims_of
 RANDOM_SEED = 20261122
 _EFFECTS = (0.5, 1.0, 1.5, 2.0)
 """Sizes of the simulated effect, in units of the detectable one."""
-_FEW = 2
 _LEAST = 1e-9
 _Z = 1.96
 
@@ -120,17 +119,11 @@ class Validity:
     def to_json(self) -> dict[str, Any]:
         """Return the rates as JSON values, each with the error of the simulation."""
         design = self.design
-        rates = {
-            "familywise_error": self.familywise,
-            "coverage": self.coverage,
-        }
+        rates = {"familywise_error": self.familywise, "coverage": self.coverage}
+        named = ("looks", "alpha", "seed_variance", "segment_variance", "is_assumed")
         return {
             "comparisons": len(design.weights),
-            "looks": list(design.looks),
-            "alpha": design.alpha,
-            "seed_variance": design.seed_variance,
-            "segment_variance": design.segment_variance,
-            "is_assumed": design.is_assumed,
+            **{name: getattr(design, name) for name in named},
             "prior": None if design.prior is None else asdict(design.prior),
             "simulations": self.num_simulations,
             **rates,
@@ -183,7 +176,7 @@ def _weights(result: RecordedResults) -> Array:
         if claim.worse_metric is None
     ]
     comparisons = {
-        frozenset(labels) if len(labels) == _FEW else labels: labels for labels in [*pairs, *claimed]
+        frozenset(labels) if len(labels) == 2 else labels: labels for labels in [*pairs, *claimed]
     }
     weights = np.zeros((len(comparisons), len(result.cells)))
     places = {label: place for place, label in enumerate([base, *arms])}
@@ -204,7 +197,7 @@ def estimate_validity(design: Design, num_simulations: int) -> Validity:
         ValueError: The design has no comparison, fewer than two seeds, or scores that do not vary.
     """
     num_comparisons = len(design.weights)
-    if not num_comparisons or design.num_seeds < _FEW:
+    if not num_comparisons or design.num_seeds < 2:
         raise ValueError("nothing to simulate: give at least two cells and two seeds")
     if design.seed_variance + design.segment_variance == 0:
         raise ValueError("nothing to simulate: the scores of the main metric do not vary")

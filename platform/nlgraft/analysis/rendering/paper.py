@@ -345,8 +345,11 @@ def paper_key(system: System) -> str:
     match = _PAPER.fullmatch(system.paper)
     if match is None:
         return re.sub(r"[^a-z0-9]", "", system.name.lower())
-    first = re.split(r", | and ", match["authors"])[0]
-    return re.sub(r"\W", "", first).lower() + match["year"]
+    return re.sub(r"\W", "", _authors(match)[0]).lower() + match["year"]
+
+
+def _authors(match: re.Match[str]) -> list[str]:
+    return re.split(r", | and ", match["authors"])
 
 
 def bibliography(system: System) -> str:
@@ -357,8 +360,7 @@ def bibliography(system: System) -> str:
     match = _PAPER.fullmatch(system.paper)
     if match is None:
         return _entry("misc", paper_key(system), {"title": system.paper}) + _tool()
-    authors = re.split(r", | and ", match["authors"])
-    fields = {"author": " and ".join(authors), "title": match["title"], "year": match["year"]}
+    fields = {"author": " and ".join(_authors(match)), "title": match["title"], "year": match["year"]}
     if match["venue"]:
         fields["booktitle"] = match["venue"]
     fields["url"] = match["url"]

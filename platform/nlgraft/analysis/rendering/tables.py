@@ -426,7 +426,7 @@ def _comparison_row(result: RecordedResults, comparison: Comparison, decimals: i
         "p": Entry(probability(comparison.p) + dagger, "", hint),
         "p (Holm)": Entry(probability(comparison.p_holm) + star, kind),
     }
-    if result.margin(comparison.metric) is not None:
+    if comparison.margin is not None:
         row = {"verdict": Entry(comparison.verdict, kind)} | row | {"p (equal)": _p_equal(comparison)}
     detectable, needed = number(comparison.smallest_detectable, decimals), comparison.seeds_needed
     if comparison.detectable_ci is not None and comparison.num_seeds < FEW_SEEDS:
