@@ -138,7 +138,7 @@ class Comparison:
         if self.open_because:
             return self.open_because
         if self.is_constant and self.num_seeds >= 2:
-            what = "result" if self.is_identical else "difference"
+            what = "difference" if self.difference else "result"
             return f"the same {what} for every seed, so there is nothing to test"
         parts = []
         if self.margin is None and self.equal_within is not None:
@@ -191,14 +191,15 @@ class Comparison:
     def equal_within(self) -> float | None:
         """Smallest margin within which the interval shows the two to be equivalent, rounded up to two digits.
 
-        None with fewer than two seeds, without an interval, or where ``open_because`` gives a reason.
+        None with fewer than two seeds, without an interval or any difference, or where ``open_because`` gives
+        a reason.
         """
         if self.ci is None or self.num_seeds < 2 or self.open_because or self.is_exact:
             return None
         # Two one-sided tests at half of alpha support a margin as wide as the farther end.
         farthest = max(map(abs, self.ci))
         if farthest == 0:
-            return 0.0
+            return None
         unit = 10.0 ** (math.floor(math.log10(farthest)) - 1)
         return float(f"{math.ceil(farthest / unit - _ROUNDING) * unit:.2g}")
 
@@ -218,11 +219,6 @@ class Comparison:
     def is_constant(self) -> bool:
         """True if neither seeds nor segments change the difference, which leaves nothing to test."""
         return self.ci is not None and self.ci[0] == self.ci[1]
-
-    @property
-    def is_identical(self) -> bool:
-        """True if the cells agree in every seed and segment, which leaves no noise to test against."""
-        return self.difference == 0 and self.ci == (0.0, 0.0)
 
     @cached_property
     def smallest_detectable(self) -> float | None:

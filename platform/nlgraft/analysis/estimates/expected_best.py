@@ -125,8 +125,7 @@ def on_new_seeds(values: Array, seed_variance: float) -> Array:
 
 def _seed_variance(result: Results, metric: str) -> float | None:
     """Pool the variance of the replicates' values over cells."""
-    measured = [[trial.measured(metric) for trial in cell.trials] for cell in result.cells]
-    groups = [[score.value for score in cell if score is not None] for cell in measured]
+    groups = [[score.value for score in cell.measured(metric).values()] for cell in result.cells]
     variances = [(len(group) - 1, np.var(group, ddof=1)) for group in groups if len(group) >= 2]
     if not variances:
         return None

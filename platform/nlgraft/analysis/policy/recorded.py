@@ -7,7 +7,6 @@ asked already, with the same answers, is not entered again.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -103,15 +102,8 @@ class Analysis:
     def family_size(self, hypothesis: Hypothesis) -> tuple[int, int]:
         """Return the size of a question's family, and how many of its questions were tested."""
         family = self.questions[hypothesis].family
-        return (self._num_asked[family], self._num_tested[family]) if family is not None else (0, 0)
-
-    @cached_property
-    def _num_asked(self) -> Counter[str | None]:
-        return Counter(question.family for question in self.entry.asked if not question.is_certain)
-
-    @cached_property
-    def _num_tested(self) -> Counter[str | None]:
-        return Counter(question.family for question in self.entry.asked if question.looks)
+        members = [] if family is None else [each for each in self.entry.asked if each.family == family]
+        return sum(not member.is_certain for member in members), sum(bool(member.looks) for member in members)
 
 
 @dataclass(eq=False)

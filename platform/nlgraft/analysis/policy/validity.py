@@ -175,9 +175,7 @@ def _weights(result: RecordedResults) -> Array:
         for claim in claims_of(result.study)
         if claim.worse_metric is None
     ]
-    comparisons = {
-        frozenset(labels) if len(labels) == 2 else labels: labels for labels in [*pairs, *claimed]
-    }
+    comparisons = {frozenset(labels) if len(labels) == 2 else labels: labels for labels in [*pairs, *claimed]}
     weights = np.zeros((len(comparisons), len(result.cells)))
     places = {label: place for place, label in enumerate([base, *arms])}
     for row, labels in zip(weights, comparisons.values(), strict=True):

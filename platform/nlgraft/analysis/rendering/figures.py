@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
-from operator import attrgetter
 from pathlib import Path
 from textwrap import fill
 from typing import Any
@@ -28,7 +27,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from nlgraft.analysis.data.trials import Array, CellResult
-from nlgraft.analysis.estimates.expected_best import ExpectedBest, expected_best
+from nlgraft.analysis.estimates.expected_best import expected_best
 from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.basics.errors import NlgraftError, nearest
 from nlgraft.study.data.design import axes_of, level_text
@@ -313,25 +312,16 @@ def _unlike_units(result: RecordedResults, curve: str) -> str:
 
 
 def expected_best_curves(result: RecordedResults, style: Style = PAGE) -> list[Drawing]:
-    """Draw the expected best of a search by trials, steps and worker seconds."""
+    """Draw the expected best of a search by trials; a table has what a trial costs."""
     curves = [curve for cell in result.cells if (curve := expected_best(result, cell)) is not None]
-    costs: dict[str, Callable[[ExpectedBest], float | None]] = {
-        "search trials": lambda _: 1.0,
-        "training steps": attrgetter("steps_per_trial"),
-        "worker seconds": attrgetter("worker_s_per_trial"),
-    }
-    drawings = []
-    for unit, cost_of in costs.items():
-        bands = [
-            Band((curve.label,), cost * np.arange(1, num + 1), curve.mean, curve.low, curve.high, num)
-            for curve in curves
-            if (num := len(curve.mean)) and (cost := cost_of(curve)) is not None
-        ]
-        if bands:
-            caption = f"{result.study.objective.metric} by {unit}"
-            title = f"Expected best {caption}"
-            drawings.append(_draw_bands(_labels(result), bands, unit, title, style, caption))
-    return drawings
+    bands = [
+        Band((curve.label,), np.arange(1.0, num + 1), curve.mean, curve.low, curve.high, num)
+        for curve in curves
+        if (num := len(curve.mean))
+    ]
+    caption = f"{result.study.objective.metric} by search trials"
+    title = f"Expected best {caption}"
+    return [_draw_bands(_labels(result), bands, "search trials", title, style, caption)] if bands else []
 
 
 def make_band(cell: CellResult, name: str) -> Band | None:

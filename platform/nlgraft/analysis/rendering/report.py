@@ -6,7 +6,6 @@ import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -173,18 +172,11 @@ def _environment(result: RecordedResults) -> dict[str, str]:
 
 def latex_tables(result: RecordedResults, parts: Sequence[Section]) -> str:
     """Typeset the tables of a report, after comments that say what they are of."""
-    study, main = result.study, result.main_metric
+    study = result.study
     lines = [f"{study.variant}, study {study.fingerprint[:12]}. Needs \\usepackage{{booktabs}}."]
     lines += [f"override {text}" for text in study.overrides]
-    objective = study.objective.metric
-    beside = [objective] if objective != main and objective in result.metrics else []
-    first = tables.comparison_table(result, main, beside)
-    if result.registration:
-        first = replace(first, notes=(*first.notes, str(result.registration)))
-    title = f"{' beside '.join([*beside, main])} against the baseline"
-    caption = f"Mean ± standard deviation of {tables.seeds(result)}. {tables.covered(result)}"
     texts = [f"% {' '.join(line.split())}" for line in lines]
-    for section in (Section("comparison", title, first, caption=caption), *parts):
+    for section in parts:
         if section.table is not None and section.caption is not None:
             texts += _typeset(result, section, section.table)
     return "\n".join(texts)
