@@ -32,7 +32,6 @@ from nlgraft.text.files import has_text, read_lines
 
 _MAX_CHARS = 100_000
 _SAMPLES = 1000
-_FEWEST_SEEDS = 2
 _FAMILY = "compare"
 NO_LEDGER = (
     "no ledger, so no verdict: nothing tells what was compared on these lines before; --ledger STORE "
@@ -116,7 +115,7 @@ def compare_systems(
     past = History({}) if store is None else history(store, segments)
     past_rules = Rules(past.entries.values())
     # The system with the fewest files sets the first look, which all pairs can then take.
-    num_seeds = max(_FEWEST_SEEDS, min(len(system.lines) for system in read))
+    num_seeds = max(2, min(len(system.lines) for system in read))
     own_plan = Plan(seeds=tuple(range(1, 4 * num_seeds + 1)), looks=(num_seeds, 2 * num_seeds, 4 * num_seeds))
     comparer = Comparer(samples=_SAMPLES, alpha=ALPHA)
     scores: list[SystemScores] = []

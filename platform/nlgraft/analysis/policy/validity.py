@@ -45,7 +45,6 @@ class Design:
         seed_variance: Variance between the seeds' differences of two cells.
         segment_variance: Variance of the difference of two cells from the choice of segments.
         is_assumed: True if the variances are assumed.
-        has_margin: True if the study declares a difference too small to matter, which is not simulated.
         prior: Noise of earlier studies.
     """
 
@@ -56,7 +55,6 @@ class Design:
     seed_variance: float
     segment_variance: float
     is_assumed: bool
-    has_margin: bool = False
     prior: NoisePrior | None = None
 
     @property
@@ -100,16 +98,6 @@ class Validity:
     detectable: float
     mean_seeds: float
 
-    @property
-    def notes(self) -> list[str]:
-        """What the simulation leaves out."""
-        if not self.design.has_margin:
-            return []
-        return [
-            "the margin is not simulated: with it a difference is found a little less often, and how often "
-            "cells are called equal is not estimated"
-        ]
-
     def error_of(self, share: float) -> float:
         """Half of the 95 % interval of Agresti and Coull (1998), which is not zero for shares of 0 and 1."""
         total = self.num_simulations + _Z**2
@@ -134,7 +122,6 @@ class Validity:
             ],
             "detectable": self.detectable,
             "mean_seeds": self.mean_seeds,
-            "notes": self.notes,
         }
 
 
@@ -160,7 +147,6 @@ def design_of(result: RecordedResults) -> Design:
         seed_variance=float(seed_variance),
         segment_variance=float(segment_variance),
         is_assumed=not variances and prior is None,
-        has_margin=bool(study.analysis.margin),
         prior=prior,
     )
 

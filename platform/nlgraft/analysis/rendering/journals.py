@@ -169,8 +169,8 @@ def stream_table(stream: Stream) -> Table:
     """Tabulate the proposals of a stream, with what they cost and gained."""
     metric = next((proposal.entered.metric for proposal in stream.proposals.values()), "")
     note = (
-        f"{count(len(stream.proposals), 'proposal')} on {metric}, {stream.num_kept} kept, "
-        f"levels so far add up to {stream.spent:.3g}. Gains again are those of fresh seeds, with 95 % "
+        f"{count(len(stream.proposals), 'proposal')} on {metric}, {stream.num_kept} kept. "
+        "Gains again are those of fresh seeds, with 95 % "
         "intervals; the first gain of what was kept flatters it."
     )
     rows = [_proposal_row(stream, number, proposal) for number, proposal in stream.proposals.items()]
@@ -183,7 +183,6 @@ def streams_document(streams: Mapping[str, Stream]) -> list[dict[str, Any]]:
         {
             "stream": key,
             "kept": stream.num_kept,
-            "levels": stream.spent,
             "proposals": [
                 {"number": number, **asdict(proposal)} for number, proposal in stream.proposals.items()
             ],
