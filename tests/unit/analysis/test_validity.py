@@ -160,9 +160,7 @@ def test_the_command_simulates_the_study_as_declared(make_small_study, tmp_path)
     assert ran.exit_code == 0, ran.output
     shown = " ".join(ran.output.split())
     assert "False verdict: no cell differs" in shown
-    assert (
-        "Margins, effects of crossed factors and claims on further metrics are not simulated" in explanation
-    )
+    assert "Margins, effects of crossed factors and claims on further metrics are not simulated" in shown
     document = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).output)
     assert all(0 <= document[name] <= 1 and error > 0 for name, error in document["errors"].items())
     assert [row["effect"] / document["detectable"] for row in document["power"]] == [0.5, 1.0, 1.5, 2.0]
