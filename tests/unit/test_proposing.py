@@ -160,7 +160,7 @@ def test_numbers_of_seeds_that_no_proposal_gets_are_refused(study, num):
 
 def test_what_never_decides_is_discarded_with_the_last_seed(study, monkeypatch):
     monkeypatch.setattr(
-        "nlgraft.analysis.policy.answer.decide",
+        "nlgraft.analysis.policy.proposals.decide",
         lambda gains, level, prior, limit: "DISCARD" if len(gains) >= limit else "MORE",
     )
     assert api.propose(study, ["noise=1.0"], max_seeds=LOOKS[-1] - 1).decision == "MORE"
