@@ -84,8 +84,7 @@ def with_foreign_source(inputs: Inputs, source: int, seed: int) -> Inputs:
     stream = inputs.sources[source]
     if isinstance(stream, FrozenStates):
         raise DataError(f"source {source} holds precomputed states: replace its tokens, then compute them")
-    tokens = stream.whole() if isinstance(stream, Prepared) else stream
-    sentences = [tuple(row.tolist()) for row in tokens]
+    sentences = [tuple(row.tolist()) for row in stream]
     number_of = {sentence: number for number, sentence in enumerate(dict.fromkeys(sentences))}
     if len(number_of) < 2:
         raise DataError(f"all {len(sentences)} sentences of source {source} are alike: none is another's")

@@ -30,6 +30,7 @@ from nlgraft.text.corpus_checks import (
     vocabulary_warning,
 )
 from nlgraft.text.corpus_config import SPLITS, ConlangConfig, CorpusConfig, Split
+from nlgraft.text.files import JoinedLines
 from nlgraft.text.tokenizers import required_pieces, size_problem
 
 _CORPUS: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
@@ -191,13 +192,12 @@ def tokenizers(stages: Sequence[Stage], findings: Findings) -> None:
         if not all("train" in splits for splits in read):
             continue
         settings = TOKENIZER.settings_of(stage)
-        lines = [
-            line
+        lines = JoinedLines(
+            stream
             for splits in read
             for role, stream in splits["train"].streams().items()
             if role in (settings.roles or splits["train"].sides())
-            for line in stream
-        ]
+        )
         required = required_pieces(lines, settings.tokenizer, settings.symbols)
         _size(stage, size_problem(settings.tokenizer.vocab_size, required), findings)
         warnings = [vocabulary_warning(settings.tokenizer, lines)]
@@ -214,7 +214,7 @@ def word_tokenizers(stages: Sequence[Stage], findings: Findings) -> None:
     for stage in stages:
         config = WORD_TOKENIZER.settings_of(stage).tokenizer
         if "train" in (splits := _text_of(stage, findings)):
-            required = required_tokens(splits["train"].text(), config)
+            required = required_tokens(splits["train"].lines(), config)
             _size(stage, size_problem(config.vocab_size, required, has_coverage=False), findings)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,7 +94,7 @@ class Prepared:
         make: Makes some of them from their row numbers [B].
     """
 
-    lengths: IntArray
+    lengths: NDArray[np.integer]
     make: Callable[[IntArray], Ragged]
 
     def __len__(self) -> int:
@@ -104,9 +104,8 @@ class Prepared:
         """Pack chosen sequences [B] into a rectangle, as those of a ``Ragged``."""
         return self.make(rows).padded(np.arange(len(rows)))
 
-    def whole(self) -> Ragged:
-        """Make all sequences."""
-        return self.make(np.arange(len(self)))
+    def __iter__(self) -> Iterator[NDArray[np.int32]]:
+        return iter(self.make(np.arange(len(self))))
 
 
 class LengthBatches:
@@ -121,7 +120,7 @@ class LengthBatches:
 
     def __init__(
         self,
-        lengths: IntArray,
+        lengths: NDArray[np.integer],
         budget: int,
         seed: int,
         *,
@@ -169,7 +168,7 @@ class LengthBatches:
         batches = self._divide(self.lengths)
         return sorted(batches, key=lambda batch: -int(self.lengths[batch].max()))
 
-    def _divide(self, keys: NDArray[np.int32] | NDArray[np.float64]) -> list[IntArray]:
+    def _divide(self, keys: NDArray[np.integer] | NDArray[np.float64]) -> list[IntArray]:
         longest = self.lengths.max(axis=1)
         needed = len(longest) if self.is_by_count else longest.sum() / _FILL
         batches: list[IntArray] = []
@@ -197,6 +196,6 @@ class LengthBatches:
         return batches
 
 
-def batches_of(lengths: IntArray, budget: int | LengthBatches, seed: int) -> LengthBatches:
+def batches_of(lengths: NDArray[np.integer], budget: int | LengthBatches, seed: int) -> LengthBatches:
     """Make batches of a number of padded positions, or return the given ones."""
     return budget if isinstance(budget, LengthBatches) else LengthBatches(lengths, budget, seed)

@@ -8,6 +8,7 @@ the epoch alone.
 from __future__ import annotations
 
 import logging
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from nlgraft.evaluation.inputs import Inputs, Stream, pack
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.frozen_states import FrozenStates
 from nlgraft.text.batches import LengthBatches, Prepared, Ragged, batches_of
+from nlgraft.text.files import chunks
 from nlgraft.text.tokenizers import PAD, Tokenizer
 from nlgraft.training.seeds import derive_seed, generator_for
 from nlgraft.training.train_config import Side, View
@@ -91,8 +93,10 @@ class SampledText:
 
     def epoch(self, index: int, seed: int) -> Ragged:
         """Segment all lines for an epoch."""
-        drawn = derive_seed(seed, "segmentation", index) % 2**32
-        return Ragged.of(self.tokenizer.encode(list(self.lines), self.alpha, drawn))
+        rng = random.Random(derive_seed(seed, "segmentation", index) % 2**32)
+        return Ragged.of(
+            row for chunk in chunks(self.lines) for row in self.tokenizer.encode(chunk, self.alpha, rng)
+        )
 
 
 @dataclass(frozen=True)

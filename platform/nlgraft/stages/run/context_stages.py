@@ -86,7 +86,7 @@ def _sequences(encoded: Path, split: str, side: Side) -> list[list[int]]:
     sequences, num_cut = prepare_side(stream, side)
     if num_cut:
         _LOG.warning("%s, %s: %d of %d sequences were cut", split, side.stream, num_cut, len(stream))
-    return [row.tolist() for row in sequences.whole()]
+    return [row.tolist() for row in sequences]
 
 
 def _reader(settings: StateMeansSettings, encoder: Path) -> Context | ContextualEmbedding:
