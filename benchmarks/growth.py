@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -210,20 +210,14 @@ def _trained(encoded: Path) -> float:
         Seq2SeqData(read_encoded(encoded, "train"), View(), batch_tokens=2_048),
         Seq2SeqObjective(),
     )
-    began_s, batches = 0.0, _batches(data)
-    for number in range(2 * NUM_STEPS):
-        if number == NUM_STEPS:
-            began_s = time.perf_counter()
-        model.zero_grad()
-        objective(model, next(batches)).loss_sum.backward()
-    return NUM_STEPS / (time.perf_counter() - began_s)
-
-
-def _batches(data: Seq2SeqData) -> Iterator[Batch]:
     # Two epochs: the second draws its order beside what the first has left.
     for index in range(2):
-        for rows in data.epoch(index)[:NUM_STEPS]:
-            yield data.batch(rows, index)
+        batches = data.epoch(index)
+        began_s = time.perf_counter()
+        for rows in batches[:NUM_STEPS]:
+            model.zero_grad()
+            objective(model, data.batch(rows, index)).loss_sum.backward()
+    return NUM_STEPS / (time.perf_counter() - began_s)
 
 
 def large_text(num_pairs: int) -> dict[str, _Cost]:

@@ -175,4 +175,5 @@ def beside(first: Ragged, second: Ragged) -> Ragged:
 
 def take(stream: Ragged, rows: IntArray) -> Ragged:
     """Take some sequences of a stream, in the order of ``rows``."""
-    return stream.parts(stream.offsets[:-1][rows], stream.lengths[rows])
+    starts = stream.offsets[rows]
+    return stream.parts(starts, stream.offsets[rows + 1] - starts)
