@@ -1,6 +1,6 @@
 """How cost grows: training with vocabulary and sources, stages of text with sentences, plans with trials.
 
-Text as large as one means to use, by itself: ``python -m benchmarks.growth 10000000`` pairs, made from a seed.
+Text as large as one means to use, by itself: ``python -m benchmarks.growth 10000000``, pairs from a seed.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ def large_text_report(sizes: Sequence[int] = PAIRS) -> list[str]:
                 f"| {size:,} | {name} | {cost.wall_s:.1f} | {private:.0f} | {cost.whole_mib:.0f} | {speed} |"
             )
     return [
-        "Pairs of about 130 and 150 bytes. Private memory is what a process does not share, beyond its imports;",
+        "Pairs of about 130 and 150 bytes. Private: what a process does not share, beyond its imports,",
         "of the training also beyond that of one over 1,000 pairs. The whole has imports and pages of files.",
         "",
         "| pairs | part | s | private MiB, peak | whole MiB, peak | steps a second |",

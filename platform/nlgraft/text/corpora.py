@@ -11,6 +11,7 @@ import gzip
 import io
 import json
 import logging
+import shutil
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -415,6 +416,9 @@ def write_corpus(corpus: Corpus, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     streams = corpus.streams()
     for role, lines in streams.items():
+        if isinstance(lines, StoredLines):
+            shutil.copyfile(lines.path, directory / stream_file(role))
+            continue
         with (directory / stream_file(role)).open("wb") as file:
             for number, line in enumerate(lines, start=1):
                 where = f"{role}, line {number}"
