@@ -127,11 +127,15 @@ def train_sentencepiece(
 def _training_lines(lines: Sequence[str], config: LearnedTokenizerConfig, seed: int) -> list[str]:
     count = sum(1 for line in lines if line.strip())
     texts = (line.replace(_RESERVED, " ") for line in lines if line.strip())
-    return sampled_lines(texts, count, seed, config.max_train_lines or MOST_TRAIN_LINES)
+    return sampled_lines(texts, count, seed, config.max_train_lines)
 
 
-def sampled_lines(lines: Iterable[str], count: int, seed: int = 0, most: int = MOST_TRAIN_LINES) -> list[str]:
-    """Draw at most so many of ``count`` lines, in their order; all where they are no more."""
+def sampled_lines(lines: Iterable[str], count: int, seed: int = 0, most: int | None = None) -> list[str]:
+    """Draw at most so many of ``count`` lines, in their order; all where they are no more.
+
+    Without ``most`` it is ``MOST_TRAIN_LINES``.
+    """
+    most = most or MOST_TRAIN_LINES
     if count <= most:
         return [*lines]
     is_drawn = bytearray(count)
