@@ -39,9 +39,10 @@ test: $(VENV)/.installed
 test-slow: $(VENV)/.installed
 	$(BIN)/python -m pytest -m slow
 
-# On a machine with a GPU: every arm of every system, there and on the CPU.
-test-gpu: $(VENV)/.installed
-	NLGRAFT_TEST_DEVICE=gpu $(BIN)/python -m pytest -m "slow or not slow" tests/contract/test_gpu.py
+# On a machine with a GPU: every arm of every system, there and on the CPU; speed, written to benchmarks/results.
+test-gpu: $(VENV)/.checking
+	NLGRAFT_TEST_DEVICE=gpu $(BIN)/python -m pytest -n auto -m "slow or not slow" tests/contract/test_gpu.py
+	$(BIN)/python -m benchmarks.accelerator
 
 check: $(VENV)/.checking
 	$(BIN)/python -m pytest -q tests/contract/test_house.py

@@ -45,22 +45,25 @@ AIMS = {HUGGING_FACE: 1.3, CTRANSLATE2: 0.8}
 """How many times their sentences ours should decode."""
 
 
-def chunks_of(material: Material, num_sentences: int = NUM_SENTENCES) -> list[Tokens]:
+def chunks_of(
+    material: Material, num_sentences: int = NUM_SENTENCES, batch_sentences: int = BATCH_SENTENCES
+) -> list[Tokens]:
     """Test sentences, longest first, in batches."""
     stream = material.split("test").stream("source 0")
     order = np.argsort(-stream.lengths[:num_sentences], kind="stable")
     rows = [[*stream[int(n)].tolist(), EOS] for n in order]
-    return [Tokens.from_lists(rows[at : at + BATCH_SENTENCES]) for at in range(0, len(rows), BATCH_SENTENCES)]
+    starts = range(0, len(rows), batch_sentences)
+    return [Tokens.from_lists(rows[start : start + batch_sentences]) for start in starts]
 
 
-def fixed_length(beam: int = BEAM) -> GenerationConfig:
+def fixed_length(beam: int = BEAM, batch_sentences: int = BATCH_SENTENCES) -> GenerationConfig:
     """So many decoder steps: at the last one our search asks for the end."""
     return GenerationConfig(
         beam=beam,
         max_length_ratio=0.0,
         max_length_offset=NUM_STEPS - 1,
         min_length=NUM_STEPS - 1,
-        batch_sentences=BATCH_SENTENCES,
+        batch_sentences=batch_sentences,
     )
 
 
@@ -70,31 +73,40 @@ def searched(model: Seq2Seq, chunks: Sequence[Tokens], beam: int = BEAM) -> Call
     return lambda: [best.ids for chunk in chunks for [best] in beam_search(model, [chunk], config=config)]
 
 
-def ours(material: Material, model: Seq2Seq, directory: Path) -> Callable[[], float]:
-    """The translation stage of a study: its translations."""
+def ours(
+    material: Material,
+    model: Seq2Seq,
+    directory: Path,
+    device: str = "cpu",
+    amounts: tuple[int, int, int] = (BEAM, NUM_SENTENCES, BATCH_SENTENCES),
+) -> Callable[[], float]:
+    """The translation stage of a study, with its beam, sentences and sentences of a batch."""
+    beam, num_sentences, batch_sentences = amounts
     write_model(model, directory)
     text = material.text
     # a stage that stands for the training: the artifact is handed over
-    decoding = DecodingSettings(decode=fixed_length())
+    decoding = DecodingSettings(decode=fixed_length(beam, batch_sentences))
     stage = seq2seq_graph.translate("translation", text.encoded, text, "test", decoding)
-    inputs = {"model": directory, "corpus": _few_sentences(material, directory / "corpus")}
+    inputs = {"model": directory, "corpus": _few_sentences(material, directory / "corpus", num_sentences)}
 
     def work() -> float:
-        context = material.context(stage, inputs=inputs)
+        context = material.context(stage, inputs=inputs, device=device)
         translate(context)
         return len(read_lines(context.directory / HYPOTHESES_FILE))
 
     return work
 
 
-def _few_sentences(material: Material, directory: Path) -> Path:
+def _few_sentences(material: Material, directory: Path, num_sentences: int) -> Path:
     corpus = read_corpus(material.directory(material.text.corpus) / "test")
-    lines = {role: lines[:NUM_SENTENCES] for role, lines in corpus.streams().items()}
+    lines = {role: lines[:num_sentences] for role, lines in corpus.streams().items()}
     write_corpus(Corpus.from_streams(lines), directory / "test")
     return directory
 
 
-def _hugging_face(model: Any, chunks: Sequence[Tokens], beam: int) -> Callable[[], list[list[int]]]:
+def hugging_face(model: Any, chunks: Sequence[Tokens], beam: int) -> Callable[[], list[list[int]]]:
+    """The search of transformers alone: ids of the best hypotheses."""
+
     def work() -> list[list[int]]:
         outputs: list[list[int]] = []
         for chunk in chunks:
@@ -188,11 +200,11 @@ def measure(material: Material) -> tuple[Rates, dict[str, float]]:
         translator = ctranslate2_translator(marian, Path(directory) / "ctranslate2")
         greedy = searched(model, chunks, beam=1)()
         agreement = {
-            HUGGING_FACE: _agreement(greedy, _hugging_face(marian, chunks, 1)()),
+            HUGGING_FACE: _agreement(greedy, hugging_face(marian, chunks, 1)()),
             CTRANSLATE2: _agreement(greedy, _ctranslate2(translator, chunks, names, 1)()),
         }
         searches = {
-            HUGGING_FACE: _hugging_face(marian, chunks, BEAM),
+            HUGGING_FACE: hugging_face(marian, chunks, BEAM),
             CTRANSLATE2: _ctranslate2(translator, chunks, names, BEAM),
             LIMIT: _limit(chunks, material.vocab_size),
         }

@@ -61,7 +61,12 @@ class Material:
         return self.store.fetch(stage)
 
     def context(
-        self, stage: Stage, *, reporter: Reporter | None = None, inputs: Mapping[str, Path] | None = None
+        self,
+        stage: Stage,
+        *,
+        reporter: Reporter | None = None,
+        inputs: Mapping[str, Path] | None = None,
+        device: str = "cpu",
     ) -> StageContext:
         """Give what the function of a stage is called with, in a directory of its own.
 
@@ -69,6 +74,7 @@ class Material:
             stage: The stage.
             reporter: Where its progress goes.
             inputs: Inputs that no stage has made.
+            device: Where it computes.
         """
         self._scratch.append(tempfile.TemporaryDirectory())
         made = {name: self.directory(each) for name, each in stage.inputs.items()}
@@ -78,6 +84,7 @@ class Material:
             inputs={**made, **(inputs or {})},
             checkpoints=self.store.checkpoints(stage, is_writable=False),
             reporter=reporter or NullReporter(),
+            device=device,
         )
 
     @cached_property

@@ -8,18 +8,22 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from nlgraft.nn.modes import is_accelerator, synchronize
+
 
 @dataclass
 class Rates:
-    """Work per CPU-second of several contestants, measured in turns.
+    """Work per second of several contestants, measured in turns.
 
     Attributes:
         unit: What is counted.
         rates: One reading per round, by contestant.
+        second: What is a second of work: of a CPU, or of the clock.
     """
 
     unit: str
     rates: dict[str, list[float]] = field(default_factory=dict)
+    second: str = "CPU-s"
 
     def median(self, name: str) -> float:
         """The median reading of a contestant."""
@@ -90,26 +94,38 @@ class Turns:
         self._paused.release()
 
 
-def interleave(unit: str, contestants: Mapping[str, Callable[[], float]], num_rounds: int) -> Rates:
+def interleave(
+    unit: str,
+    contestants: Mapping[str, Callable[[], float]],
+    num_rounds: int,
+    device: str = "cpu",
+    *,
+    is_closing: bool = True,
+) -> Rates:
     """Let every contestant work once per round; the first round warms up and is not counted.
 
     Args:
         unit: What the contestants count.
-        contestants: Each does a portion of work and returns how much it was; ``Turns`` are closed at the end.
+        contestants: Each does a portion of work and returns how much it was.
         num_rounds: Counted rounds.
+        device: Where they compute.
+        is_closing: Whether loops that work in turns end with the last round.
 
     Returns:
-        Amount per CPU-second of this process.
+        Amount per CPU-second of this process, or where another device computes, per second until it is done.
     """
-    rates = Rates(unit, {name: [] for name in contestants})
+    clock, second = (time.perf_counter, "s") if is_accelerator(device) else (time.process_time, "CPU-s")
+    rates = Rates(unit, {name: [] for name in contestants}, second)
     for number in range(num_rounds + 1):
         for name, work in contestants.items():
-            began_s = time.process_time()
+            synchronize(device)
+            began_s = clock()
             amount = work()
+            synchronize(device)
             if number:
-                rates.rates[name].append(amount / (time.process_time() - began_s))
+                rates.rates[name].append(amount / (clock() - began_s))
     for work in contestants.values():
-        if isinstance(work, Turns):
+        if is_closing and isinstance(work, Turns):
             work.close()
     return rates
 
@@ -117,7 +133,7 @@ def interleave(unit: str, contestants: Mapping[str, Callable[[], float]], num_ro
 def table(rates: Rates, peer: str) -> list[str]:
     """Write readings as a Markdown table, with ratios to a peer."""
     lines = [
-        f"| system | {rates.unit} per CPU-s (range) | ratio to {peer} (range over rounds) |",
+        f"| system | {rates.unit} per {rates.second} (range) | ratio to {peer} (range over rounds) |",
         "|---|---|---|",
     ]
     for name, readings in rates.rates.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,26 +19,27 @@ from benchmarks.material import SIZE
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.conversion.checkpoint import to_hugging_face
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import GenerationConfig
 from nlgraft.text.tokenizers import BOS, EOS, PAD, UNK
 from nlgraft.training.views import Encoded
 
 _FOLDER = Path(sys.prefix) / "peers"
 
 
-def marian_model(vocab_size: int) -> Any:
+def marian_model(vocab_size: int, size: Mapping[str, Any] = SIZE) -> Any:
     """Hugging Face's Marian of the same size, with fresh weights."""
     from transformers import MarianConfig, MarianMTModel
 
     torch.manual_seed(0)
     config = MarianConfig(
         vocab_size=vocab_size,
-        d_model=SIZE["d_model"],
-        encoder_layers=SIZE["num_encoder_layers"],
-        decoder_layers=SIZE["num_decoder_layers"],
-        encoder_attention_heads=SIZE["num_heads"],
-        decoder_attention_heads=SIZE["num_heads"],
-        encoder_ffn_dim=SIZE["ffn_dim"],
-        decoder_ffn_dim=SIZE["ffn_dim"],
+        d_model=size["d_model"],
+        encoder_layers=size["num_encoder_layers"],
+        decoder_layers=size["num_decoder_layers"],
+        encoder_attention_heads=size["num_heads"],
+        decoder_attention_heads=size["num_heads"],
+        encoder_ffn_dim=size["ffn_dim"],
+        decoder_ffn_dim=size["ffn_dim"],
         dropout=0.1,
         activation_function="relu",
         pad_token_id=PAD,
@@ -114,7 +115,7 @@ def exported_marian(model: Seq2Seq, directory: Path) -> Any:
     """Our model as Hugging Face's Marian, by our own exporter."""
     from transformers import MarianMTModel
 
-    to_hugging_face(model, directory)
+    to_hugging_face(model, directory, GenerationConfig())
     return MarianMTModel.from_pretrained(directory).eval()
 
 

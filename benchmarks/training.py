@@ -7,6 +7,7 @@ JoeyNMT runs on our batches and on its own.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -92,26 +93,35 @@ def num_tokens(batch: Batch) -> int:
 class _Turn:
     """A reporter that ends a turn at every report of a training."""
 
-    def __init__(self, pause: Callable[[float], None], amounts: Iterator[int]) -> None:
-        self._pause, self._amounts = pause, amounts
+    def __init__(self, pause: Callable[[float], None], amounts: Iterator[int], steps: int) -> None:
+        self._pause, self._amounts, self._steps = pause, amounts, steps
 
     def report(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
-        self._pause(sum(next(self._amounts) for _ in range(STEPS)))
+        self._pause(sum(next(self._amounts) for _ in range(self._steps)))
 
     def should_stop(self) -> str | None:
         return None
 
 
-def ours(material: Material, stage: Stage, inputs: Mapping[str, Path] | None = None) -> Turns:
-    """The training stage of a study, as a contestant."""
+def ours(
+    material: Material,
+    stage: Stage,
+    inputs: Mapping[str, Path] | None = None,
+    device: str = "cpu",
+    steps: int = STEPS,
+) -> Turns:
+    """The training stage of a study, as a contestant that takes some steps in a turn."""
     # the same batches, counted beforehand: what is counted must not be part of the measured work
-    data = data_of(material, stage, inputs)
-    counts = [num_tokens(data.batch(rows, 0)) for rows in data.epoch(0)[: STEPS * (NUM_ROUNDS + 2)]]
+    batches = endless(data_of(material, stage, inputs))
+    counts = [num_tokens(batch) for batch in itertools.islice(batches, steps * (NUM_ROUNDS + 2))]
     material.directory(material.text.encoded)
-    loop.REPORT_EVERY_STEPS = STEPS
-    return Turns(
-        lambda pause: train(material.context(stage, reporter=_Turn(pause, iter(counts)), inputs=inputs))
-    )
+    loop.REPORT_EVERY_STEPS = steps
+
+    def run(pause: Callable[[float], None]) -> None:
+        reporter = _Turn(pause, iter(counts), steps)
+        train(material.context(stage, reporter=reporter, inputs=inputs, device=device))
+
+    return Turns(run)
 
 
 def _optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
@@ -125,24 +135,34 @@ def _step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, loss: torch.
     optimizer.zero_grad(set_to_none=True)
 
 
-def _marian(batches: Iterator[Batch], vocab_size: int) -> Callable[[], float]:
-    model: Any = marian_model(vocab_size).train()
+def marian(
+    batches: Iterator[Batch],
+    model: Any,
+    device: str = "cpu",
+    steps: int = STEPS,
+    precision: str = "fp32",
+) -> Callable[[], float]:
+    """Marian on our batches, as a contestant that takes some steps in a turn."""
+    model = model.to(device).train()
     optimizer = _optimizer(model)
     loss_of = torch.nn.CrossEntropyLoss(ignore_index=-100, label_smoothing=0.1)
 
     def step() -> int:
-        batch = next(batches)
+        on_cpu = next(batches)
+        batch = on_cpu.to(device)
         valid = batch.target_input.valid
         labels = batch.target_output.masked_fill(~valid, -100)
-        logits = model(
-            input_ids=batch.sources[0].ids,
-            attention_mask=batch.sources[0].valid.long(),
-            decoder_input_ids=batch.target_input.ids,
-        ).logits
-        _step(model, optimizer, loss_of(logits.flatten(0, 1), labels.flatten()))
-        return num_tokens(batch)
+        with torch.autocast(device.partition(":")[0], torch.bfloat16, enabled=precision == "bf16"):
+            logits = model(
+                input_ids=batch.sources[0].ids,
+                attention_mask=batch.sources[0].valid.long(),
+                decoder_input_ids=batch.target_input.ids,
+            ).logits
+            loss = loss_of(logits.flatten(0, 1), labels.flatten())
+        _step(model, optimizer, loss)
+        return num_tokens(on_cpu)
 
-    return lambda: sum(step() for _ in range(STEPS))
+    return lambda: sum(step() for _ in range(steps))
 
 
 def _trainer(material: Material) -> Turns:
@@ -183,7 +203,7 @@ def measure(material: Material) -> Rates:
     size = material.vocab_size
     contestants: dict[str, Callable[[], float]] = {
         OURS: ours(material, stage),
-        MARIAN: _marian(endless(data_of(material, stage)), size),
+        MARIAN: marian(endless(data_of(material, stage)), marian_model(size)),
         TRAINER: _trainer(material),
     }
     if has_bf16("cpu"):

@@ -23,8 +23,17 @@ FEW = ["trainables.prlm_fusion/gate, finetuned", "trainables.llm_vocabulary/prun
 """Arms of an encoder-decoder with a pretrained flow, and of a causal language model."""
 
 
+GROUPS = [
+    arms[start : start + 8]
+    for path in sorted({*SYSTEMS} - {"trainables.command"})  # its scripts choose a device
+    for arms in [[f"{path}/{arm}" for arm in arms_of(path)]]
+    for start in range(0, len(arms), 8)
+]
+"""All arms, as many to a process as pays for its imports."""
 IN_BF16 = {"trainables.prlm_fusion/gate"}
 """Arms whose states are computed in bf16 on the CPU; the simulated device leaves types as they are."""
+DRAWING = {"trainables.prlm_fusion/dropnet, finetuned", "trainables.prlm_fusion/four"}
+"""Arms that draw on the device itself: DropNet its flow, ELECTRA the replaced tokens."""
 IS_REAL = os.environ.get("NLGRAFT_TEST_DEVICE") == "gpu"
 
 
@@ -44,13 +53,16 @@ def trials(place: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def assert_equal_on_both(arms: list[str]) -> None:
     finished = trials(device(), "", *arms)
-    assert finished.returncode == 0, finished.stderr[-3000:]
     results = [json.loads(line) for line in finished.stdout.splitlines() if line.startswith('{"cpu"')]
-    assert len(results) == len(arms)
-    for arm, result in zip(arms, results, strict=True):
+    unequal = {}
+    for arm, result in zip(arms, results, strict=False):
         tolerance = DEVICE_TOLERANCE if IS_REAL else 1e-4 if arm in IN_BF16 else 1e-5
         system = arm.partition("/")[0]
-        assert differing(system, result["cpu"], result["gpu"], tolerance, only_losses=IS_REAL) == {}, arm
+        if IS_REAL and arm in DRAWING:
+            continue
+        unequal[arm] = differing(system, result["cpu"], result["gpu"], tolerance, only_losses=IS_REAL)
+    assert {arm: metrics for arm, metrics in unequal.items() if metrics} == {}
+    assert (finished.returncode, len(results)) == (0, len(arms)), finished.stderr[-3000:]
 
 
 def test_an_encoder_decoder_with_a_finetuned_prlm_is_equal_on_both() -> None:
@@ -58,9 +70,9 @@ def test_an_encoder_decoder_with_a_finetuned_prlm_is_equal_on_both() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", sorted({*SYSTEMS} - {"trainables.command"}))  # its scripts choose a device
-def test_every_arm_is_equal_on_both(path: str) -> None:
-    assert_equal_on_both([f"{path}/{arm}" for arm in arms_of(path)])
+@pytest.mark.parametrize("arms", GROUPS, ids=lambda arms: f"{arms[0]} and {len(arms) - 1} more")
+def test_every_arm_is_equal_on_both(arms: list[str]) -> None:
+    assert_equal_on_both(arms)
 
 
 @pytest.mark.slow

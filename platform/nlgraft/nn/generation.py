@@ -4,7 +4,8 @@ Ended hypotheses leave their beam, finished sentences leave the batch. Nothing h
 hypotheses except the collection of results.
 
 Shape letters: B sentences still being decoded, K hypotheses per sentence, R = B x K rows, V vocabulary,
-T tokens so far, C candidates per row.
+T tokens so far, C candidates per row,
+D sentences that have ended, N hypotheses of each.
 """
 
 from __future__ import annotations
@@ -257,12 +258,18 @@ class _Search:
         num_tokens = length + len(self.config.forced_ids)
         return penalty(num_tokens, self.config.length_penalty, self.config.alpha)
 
-    def collect(self, index: int, tokens: Tensor, lengths: Tensor, scores: Tensor, logs: Tensor) -> None:
-        """Store the hypotheses of one sentence: tokens [N, T], the rest [N]."""
-        rows = zip(tokens.tolist(), lengths.tolist(), scores.tolist(), logs.tolist(), strict=True)
-        self.results[index] = [
-            Hypothesis(ids[:length], score, log) for ids, length, score, log in rows if score > -math.inf
-        ]
+    def collect(
+        self, rows_D: Tensor, tokens_DNT: Tensor, lengths_DN: Tensor, scores_DN: Tensor, logs_DN: Tensor
+    ) -> None:
+        """Store the N hypotheses of each of D finished sentences, given by their rows in the batch."""
+        # All sentences at once, since each copy waits for the device.
+        columns = [self.index_B[rows_D], tokens_DNT, lengths_DN, scores_DN, logs_DN]
+        for index, *hypotheses in zip(*(column.tolist() for column in columns), strict=True):
+            self.results[index] = [
+                Hypothesis(ids[:length], score, log)
+                for ids, length, score, log in zip(*hypotheses, strict=True)
+                if score > -math.inf
+            ]
 
 
 class _Greedy(_Search):
@@ -289,10 +296,11 @@ class _Greedy(_Search):
         return self.results
 
     def _leave(self, is_done_B: Tensor, logs_B: Tensor) -> None:
-        scores_B = logs_B / self.penalty(float(self.num_generated))
-        for row in is_done_B.nonzero()[:, 0].tolist():
-            tokens, length = self.tokens_BKT[row, :, 1:], self.tokens_BKT.new_tensor([self.num_generated - 1])
-            self.collect(int(self.index_B[row]), tokens, length, scores_B[row, None], logs_B[row, None])
+        rows_D = is_done_B.nonzero()[:, 0]
+        logs_D1 = logs_B[rows_D, None]
+        lengths_D1 = torch.full_like(rows_D, self.num_generated - 1)[:, None]
+        scores_D1 = logs_D1 / self.penalty(float(self.num_generated))
+        self.collect(rows_D, self.tokens_BKT[rows_D, :, 1:], lengths_D1, scores_D1, logs_D1)
 
 
 class _Beams(_Search):
@@ -384,15 +392,14 @@ class _Beams(_Search):
     def _leave(self, is_done_B: Tensor) -> None:
         if not bool(is_done_B.any()):
             return
-        count = self.config.num_return
-        for row in is_done_B.nonzero()[:, 0].tolist():
-            self.collect(
-                int(self.index_B[row]),
-                self.ended_tokens_BKT[row, :count],
-                self.ended_lengths_BK[row, :count],
-                self.ended_scores_BK[row, :count],
-                self.ended_logs_BK[row, :count],
-            )
+        count, rows_D = self.config.num_return, is_done_B.nonzero()[:, 0]
+        self.collect(
+            rows_D,
+            self.ended_tokens_BKT[rows_D, :count],
+            self.ended_lengths_BK[rows_D, :count],
+            self.ended_scores_BK[rows_D, :count],
+            self.ended_logs_BK[rows_D, :count],
+        )
         kept = (~is_done_B).nonzero()[:, 0]
         self.index_B, self.limits_B = self.index_B[kept], self.limits_B[kept]
         self.num_ended_B = self.num_ended_B[kept]

@@ -8,6 +8,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+# For each new shape of a batch cuDNN makes a plan of its attention, for some 30 ms: on an H100 trainings in
+# bf16 took ten times as long as with the kernels that torch has beside it (benchmarks.accelerator).
+torch.backends.cuda.enable_cudnn_sdp(False)
+
 
 def set_seed(seed: int, device: torch.device | str = "cpu") -> None:
     """Seed torch's draws on the CPU, and on the GPUs if ``device`` is one."""

@@ -37,6 +37,7 @@ _SPEED_STEPS = 40
 _SPEED_MODEL = {False: ("tiny", 128), True: ("base", 512)}
 _SPEED_SENTENCES = {False: 64, True: 1024}
 _SPEED_LINES = {False: 500, True: 10_000}
+_SPEED_MIN_LENGTH = 16  # a model of so few steps would end each sentence at once
 _FLOP = 6
 _PEAK_TFLOPS = {
     "B200": 2250, "H200": 989, "H100": 989, "MI300X": 1307, "A100": 312, "L40S": 362, "A10": 125, "L4": 121,
@@ -141,6 +142,7 @@ def measure_speed(device: str) -> dict[str, float]:
         "model": {"preset": preset, "d_model": width, "ffn_dim": 4 * width},
         "data.downstream.train": _SPEED_LINES[is_gpu],
         "data.downstream.test": _SPEED_SENTENCES[is_gpu],
+        "decode.min_length": _SPEED_MIN_LENGTH,
         "train.max_steps": _SPEED_STEPS,
         "train.eval_every_steps": _SPEED_STEPS // 2,
         "train.batch_sentences": _SPEED_SENTENCES[is_gpu],
@@ -159,11 +161,15 @@ def measure_speed(device: str) -> dict[str, float]:
     if is_gpu:
         memory = getattr(torch.get_device_module(torch.device(device)), "max_memory_allocated", None)
         speed |= {} if memory is None else {"memory_bytes": memory()}
-        peak = next((peak for name, peak in _PEAK_TFLOPS.items() if name in device_name(device)), None)
-        if peak is not None:
-            flops = _FLOP * speed["parameters"] * speed["train_tokens_per_s"]
-            speed["mfu"] = flops / (peak * 1e12)
+        if (peak := peak_flops(device)) is not None:
+            speed["mfu"] = _FLOP * speed["parameters"] * speed["train_tokens_per_s"] / peak
     return speed
+
+
+def peak_flops(device: str) -> float | None:
+    """Look up a device's dense operations in 16 bits, per second; None if it is not listed."""
+    peaks = (peak for name, peak in _PEAK_TFLOPS.items() if name in device_name(device))
+    return next((peak * 1e12 for peak in peaks), None)
 
 
 def device_name(device: str) -> str:

@@ -35,7 +35,9 @@ from nlgraft.study.reading.place_rules import uri_fault
 
 State = Literal["ok", "warn", "wrong"]
 
-_PACKAGES = ("nlgraft", "torch", "transformers", "ray", "mlflow", "optuna", "obstore")
+_PACKAGES = (
+    "nlgraft", "torch", "transformers", "tokenizers", "sentencepiece", "ray", "mlflow", "optuna", "obstore",
+)  # fmt: skip
 _NUM_RIVALS = 6
 _CLOCK_S = (5.0, 300.0)
 _DISK_BYTES = (10e9, 1e9)
