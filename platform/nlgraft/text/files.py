@@ -11,6 +11,7 @@ import json
 import os
 import select
 import zlib
+from abc import abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -71,7 +72,24 @@ class Lines:
     num_cut: int
 
 
-class StoredLines(Sequence[str]):
+class _Lines(Sequence[str]):
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        numbers = range(len(self))[index]
+        if isinstance(numbers, int):
+            return self._line(numbers)
+        # The first lines need no index of all.
+        is_start = numbers.start == 0 and numbers.step == 1
+        return [*islice(self, len(numbers))] if is_start else [self._line(number) for number in numbers]
+
+    @abstractmethod
+    def _line(self, number: int) -> str: ...
+
+
+class StoredLines(_Lines):
     """Lines of a UTF-8 file, each with a line feed at its end, that are read when they are asked for.
 
     Going through them takes no memory. The file must stay as long as they are used.
@@ -97,20 +115,6 @@ class StoredLines(Sequence[str]):
             for line in file:
                 yield line[:-1].decode()
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        numbers = range(self._count)[index]
-        if isinstance(numbers, range):
-            # The first lines need no index of all.
-            is_start = numbers.start == 0 and numbers.step == 1
-            return [*islice(self, len(numbers))] if is_start else [self[number] for number in numbers]
-        with self.path.open("rb") as file:
-            file.seek(self._starts[numbers])
-            return file.readline()[:-1].decode()
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and len(self) == len(other) and all(map(eq, self, other))
 
@@ -119,8 +123,13 @@ class StoredLines(Sequence[str]):
         with self.path.open("rb") as file:
             return array("q", accumulate(map(len, file), initial=0))
 
+    def _line(self, number: int) -> str:
+        with self.path.open("rb") as file:
+            file.seek(self._starts[number])
+            return file.readline()[:-1].decode()
 
-class JoinedLines(Sequence[str]):
+
+class JoinedLines(_Lines):
     """Lines of several sequences, one sequence after the other."""
 
     def __init__(self, parts: Iterable[Sequence[str]]) -> None:
@@ -132,19 +141,8 @@ class JoinedLines(Sequence[str]):
     def __iter__(self) -> Iterator[str]:
         return chain.from_iterable(self._parts)
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        numbers = range(len(self))[index]
-        if isinstance(numbers, range):
-            return [self[number] for number in numbers]
-        for part in self._parts:
-            if numbers < len(part):
-                return part[numbers]
-            numbers -= len(part)
-        raise IndexError(index)
+    def _line(self, number: int) -> str:
+        return next(islice(self, number, None))
 
 
 class LineSpool:
