@@ -181,7 +181,7 @@ from tests.unit.study.mistakes import change
         ("analysis.family", "claims", "is 'claims', but there are none"),
         ("analysis.gains_over", "leng", "no factor 'leng'"),
         ("analysis.gains_over", "arm", "no other factor is crossed with 'arm'"),
-        ("analysis.test", "t_test", "Allowed: paired_bootstrap, approximate_randomisation"),
+        ("analysis.prior", "study", "Allowed: store, none"),
     ],
 )
 def test_bad_studies_are_refused_with_path_and_remedy(good, problems, case):

@@ -29,7 +29,6 @@ import numpy as np
 
 from nlgraft.analysis.data.results import Results
 from nlgraft.analysis.data.trials import Array, CellResult, TrialResult
-from nlgraft.analysis.estimates.comparison import rounded_all
 
 RANDOM_SEED = 20261122
 _NUM_SAMPLES = 1000
@@ -66,7 +65,7 @@ class ExpectedBest:
 
     def to_json(self) -> dict[str, Any]:
         """Return the curve as JSON values, without times; entry n - 1 of each list is that of n trials."""
-        document = {
+        return {
             "mean": self.mean.tolist(),
             "low": self.low.tolist(),
             "high": self.high.tolist(),
@@ -74,7 +73,6 @@ class ExpectedBest:
             "without_value": self.num_without_value,
             "steps_per_trial": self.steps_per_trial,
         }
-        return rounded_all(document)
 
 
 def expected_best(result: Results, cell: CellResult) -> ExpectedBest | None:
@@ -95,7 +93,7 @@ def expected_best(result: Results, cell: CellResult) -> ExpectedBest | None:
     ends = np.quantile(expected_maximum(draws), _BAND, axis=0)
     low, high = np.sort(sign * ends, axis=0)
     return ExpectedBest(
-        cell.cell.label,
+        cell.label,
         sign * expected_maximum(values),
         low,
         high,

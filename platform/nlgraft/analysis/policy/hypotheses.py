@@ -21,7 +21,7 @@ from nlgraft.analysis.data.ledger import (
 )
 from nlgraft.analysis.data.trials import Measured
 from nlgraft.analysis.estimates.comparer import Comparer
-from nlgraft.analysis.estimates.comparison import Comparison, rounded
+from nlgraft.analysis.estimates.comparison import Comparison, rounded_all
 from nlgraft.analysis.policy.planned import Test, by_rules, exploratory, over_looks
 from nlgraft.analysis.policy.rules import ALPHA, Rules, answered
 from nlgraft.basics.errors import DataError
@@ -62,10 +62,9 @@ class SystemScores:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
-        values = [rounded(value) for value in self.values]
-        compared = None if self.comparison is None else self.comparison.to_json()
         named = {"system": self.name, "metric": self.metric, "signature": self.signature}
-        return {**named, "values": values, "comparison": compared}
+        compared = None if self.comparison is None else self.comparison.to_json()
+        return {**named, "values": rounded_all(self.values), "comparison": compared}
 
 
 @dataclass(frozen=True)
@@ -163,9 +162,9 @@ def compare_systems(
         asked=tuple(question for question, _, _ in questions.values()),
         scores={system.digests[0]: dict(enumerate(decisive[system.name], start=1)) for system in read},
     )
-    entry = answered(entry, past.entries.values())
-    record(store, entry, past)
     rules = Rules([*past.entries.values(), entry])
+    entry = answered(entry, rules)
+    record(store, entry, past)
     return [
         _judged(system, entry, rules, *questions[system.metric, system.name]) if system.comparison else system
         for system in scores
@@ -234,5 +233,4 @@ def _judged(
     else:
         size = (len(entry.asked), sum(other.p is not None for other in entry.asked))
         compared = by_rules(replace(system.comparison, family=size), answer, plan, entry.alpha)
-    standing = compared.standing_at(entry.alpha, is_up=system.is_up, is_corrected=True)
-    return replace(system, comparison=replace(compared, standing=standing))
+    return replace(system, comparison=compared.judged(entry.alpha, is_up=system.is_up))

@@ -27,6 +27,8 @@ from nlgraft.study.data.study import Study
 NONE = "none"
 _SHOWN_CHARS = 100
 _REMOVED = {
+    ("analysis.test", "paired_bootstrap"),
+    ("analysis.correction", "holm"),
     ("score.engine", "torch"),
     ("score.dev_precision", "fp32"),
     ("transfer.norm_match", "none"),
@@ -220,7 +222,7 @@ def _execution(registered: Content, now: Content, results: Results) -> Iterator[
     """List registered replicates that have not finished; none before the first trial has started."""
     if not any(cell.has_started for cell in results.cells):
         return
-    by_label = {cell.cell.label: cell for cell in results.cells}
+    by_label = {cell.label: cell for cell in results.cells}
     seeds = registered.seeds
     for frozen, counterpart in paired(registered, now):
         cell = by_label[counterpart.label]
@@ -270,7 +272,8 @@ def paired(registered: Content, now: Content) -> Pairs:
 def deviations_of(registered: Content, now: Content) -> list[Deviation]:
     """List the deviations of a study, as its file is now, from what was registered."""
     cells = [replace(cell, settings=_without_removed(cell.settings)) for cell in registered.cells]
-    registered = replace(registered, cells=tuple(cells))
+    settings = _without_removed(registered.settings)
+    registered = replace(registered, cells=tuple(cells), settings=settings)
     pairs = paired(registered, now)
     base = next((cell for cell, counterpart in pairs if counterpart is now.cells[0]), now.cells[0])
     names = {counterpart.label: cell.label for cell, counterpart in pairs}

@@ -11,7 +11,7 @@ from typing import Any
 from nlgraft.analysis.data.ledger import Entry, LedgerQuestion
 from nlgraft.analysis.data.registration import Registration
 from nlgraft.analysis.data.stream import BASELINE, Proposal, Stream
-from nlgraft.analysis.policy.answer import first_gain, gain_again
+from nlgraft.analysis.policy.proposals import gain_of
 from nlgraft.analysis.policy.recorded import Analysis, RecordedResults
 from nlgraft.analysis.policy.registered import claim_text
 from nlgraft.analysis.rendering.typesetting import (
@@ -196,13 +196,7 @@ def streams_document(streams: Mapping[str, Stream]) -> list[dict[str, Any]]:
             "kept": stream.num_kept,
             "levels": stream.spent,
             "proposals": [
-                {
-                    "number": number,
-                    **{
-                        name: step and asdict(step) for name, step in vars(proposal).items() if name != "lost"
-                    },
-                }
-                for number, proposal in stream.proposals.items()
+                {"number": number, **asdict(proposal)} for number, proposal in stream.proposals.items()
             ],
         }
         for key, stream in streams.items()
@@ -213,8 +207,7 @@ def _proposal_row(stream: Stream, at: int, proposal: Proposal) -> Row:
     entered, decided = proposal.entered, proposal.decided
     before = stream.proposals.get(entered.against)
     texts_before = [] if before is None else before.entered.texts
-    again = gain_again(proposal.measured, _ALPHA)
-    gain = first_gain(proposal)
+    again, gain = gain_of(proposal.measured, _ALPHA), gain_of(decided)
     measured = NOTHING
     if again is not None:
         ends = interval(again.interval, _DECIMALS)
@@ -226,8 +219,8 @@ def _proposal_row(stream: Stream, at: int, proposal: Proposal) -> Row:
         "change": " ".join(text for text in entered.texts if text not in texts_before),
         "against": "baseline" if entered.against == BASELINE else str(entered.against),
         "decision": "open" if decided is None else str(decided.decision),
-        "seeds": str(len(gain.seeds)) if decided is not None else NOTHING,
+        "seeds": str(len(gain.seeds)) if gain else NOTHING,
         "level": f"{entered.level:.2g}",
-        "gain": number(gain.mean, _DECIMALS, is_signed=True),
+        "gain": number(gain and gain.mean, _DECIMALS, is_signed=True),
         "gain again": measured,
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 from nlgraft.analysis.data.provenance import cost_of, split_sizes
@@ -64,7 +63,7 @@ def write_paper(result: RecordedResults, out: Path) -> list[Path]:
         ``paper.tex``, ``numbers.tex``, ``methods.tex``, ``tables.tex``, ``figures.tex``, ``examples.tex``,
         ``references.bib``, ``checklist.md``, and every figure as PDF and as SVG.
     """
-    parts = sections(result, math.inf)
+    parts = sections(result)
     cost, sizes = cost_of(result.trials, result.store), split_sizes(result.cells, result.store)
     numbers = Numbers(result, cost, sizes)
     drawn = _figures(result)
@@ -97,17 +96,13 @@ def _figures(result: RecordedResults) -> dict[str, tuple[Drawing, str]]:
         "gains": f"{{title}}, mean of {n}; bands are intervals. {intervals}",
         "curves": "{title} by step: mean of the seeds; bands span their minimum and maximum.",
         "budget": "Expected best {title}. Bands describe the trials that ran; they test nothing.",
-        "importance": "{title}: search trials on dev.",
     }
-    named = {"curves": "curve", "budget": "best", "importance": "setting"}
+    named = {"curves": "curve", "budget": "best"}
     figures = {}
     for kind, draw in KINDS.items():
         drawn = draw(result, PAPER)
         shown = [figure.caption or figure.title for figure in drawn]
-        names = (
-            unique_slugs(figure.title for figure in drawn) if kind == "importance" else unique_slugs(shown)
-        )
-        for figure, text, name in zip(drawn, shown, names.values(), strict=True):
+        for figure, text, name in zip(drawn, shown, unique_slugs(shown).values(), strict=True):
             file = kind if kind in WIDE else f"{named[kind]}-{name}"
             figures[file] = (figure, captions[kind].replace("{title}", text))
     return figures

@@ -85,11 +85,11 @@ def _of_study(result: RecordedResults, cost: Cost) -> Iterator[tuple[str, str]]:
 def _of_cells(result: RecordedResults) -> Iterator[tuple[str, str]]:
     """Yield by metric the means, and the differences from the baseline where reports compare it."""
     compared = {result.main_metric, *compared_metrics(result)}
-    labels, metrics = unique_slugs(cell.cell.label for cell in result.cells), unique_slugs(result.metrics)
+    labels, metrics = unique_slugs(cell.label for cell in result.cells), unique_slugs(result.metrics)
     for metric in result.metrics:
         decimals = column_decimals(result, metric)
         for cell in result.cells:
-            key = f"{labels[cell.cell.label]}.{metrics[metric]}"
+            key = f"{labels[cell.label]}.{metrics[metric]}"
             yield f"{key}.mean", number(cell.mean(metric), decimals)
             yield f"{key}.std", number(cell.std(metric), decimals)
             yield f"{key}.n", str(len(cell.measured(metric)))

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 
 from nlgraft.analysis.data.provenance import Cost
-from nlgraft.analysis.policy.compared import ComparedResults
 from nlgraft.analysis.policy.examples import NUM_EXAMPLES, Example, Examples, examples_of
 from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.rendering.journals import ledger_sentences
@@ -176,13 +175,13 @@ _MOST_CHARACTERS = 600
 """Longer texts, as of whole documents, are cut."""
 
 
-def examples_appendix(result: ComparedResults) -> str:
+def examples_appendix(result: RecordedResults) -> str:
     """Typeset the examples of every cell as LaTeX."""
     return "\n".join(_compared(result, examples) for examples in examples_of(result))
 
 
-def _compared(result: ComparedResults, examples: Examples) -> str:
-    base, metric = result.baseline.cell.label, result.main_metric
+def _compared(result: RecordedResults, examples: Examples) -> str:
+    base, metric = result.baseline.label, result.main_metric
     title = rf"\subsection*{{{escape_latex(f'{examples.label} against {base}')}}}"
     if examples.why_none:
         return f"{title}\n{escape_latex(f'No examples: {examples.why_none}.')}\n"

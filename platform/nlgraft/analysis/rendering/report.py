@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from nlgraft.analysis.data.provenance import corpora
 from nlgraft.analysis.data.trials import CellResult
-from nlgraft.analysis.estimates.comparison import Comparison, rounded
+from nlgraft.analysis.estimates.comparison import Comparison, rounded_all
 from nlgraft.analysis.estimates.expected_best import expected_best
 from nlgraft.analysis.policy.examples import examples_of
 from nlgraft.analysis.policy.recorded import RecordedResults
@@ -219,8 +219,8 @@ def comparison_frame(result: RecordedResults) -> pd.DataFrame:
     for cell, name in product(result.cells, result.metrics):
         compared = {} if cell is result.baseline else result.compare(cell.cell, metric=name).to_json()
         compared["ci_low"], compared["ci_high"] = compared.get("ci") or (None, None)
-        row = [cell.cell.label, *(cell.cell.levels[factor] for factor in factors), cell.state, name]
-        row += [rounded(cell.mean(name)), rounded(cell.std(name)), len(cell.measured(name))]
+        row = [cell.label, *(cell.cell.levels[factor] for factor in factors), cell.state, name]
+        row += [*rounded_all((cell.mean(name), cell.std(name))), len(cell.measured(name))]
         rows.append([*row, *map(compared.get, _COMPARED)])
     titles = ["cell", *factors, "state", "metric", "mean", "std", "n", *_COMPARED]
     return pd.DataFrame(rows, columns=titles, dtype=object)
@@ -250,7 +250,7 @@ def result_document(result: RecordedResults) -> dict[str, Any]:
     trials = {"run": 0, "reused": states.count("finished"), "failed": states.count("failed")}
     if run is not None:
         trials = {"run": run.num_run, "reused": run.num_reused, "failed": run.num_failed}
-    return {
+    document = {
         "study": study.variant,
         "overrides": study.overrides,
         "fingerprint": study.fingerprint,
@@ -290,6 +290,7 @@ def result_document(result: RecordedResults) -> dict[str, Any]:
         "experiment": (run and run.experiment) or study.tracking.experiment or study.variant,
         "trials": trials,
     }
+    return rounded_all(document)
 
 
 def _compared(comparison: Comparison) -> dict[str, Any]:
@@ -300,7 +301,7 @@ def _cell(result: RecordedResults, cell: CellResult) -> dict[str, Any]:
     metrics = {name: _metric(cell, name) for name in result.metrics if cell.measured(name)}
     document = {
         "cell": dict(cell.cell.levels),
-        "label": cell.cell.label,
+        "label": cell.label,
         "state": cell.state,
         "reasons": cell.reasons,
         "metrics": metrics,
@@ -314,7 +315,7 @@ def _cell(result: RecordedResults, cell: CellResult) -> dict[str, Any]:
             "distinct": cell.num_distinct,
             "finished": sum(trial.state == "finished" for trial in cell.search),
             "expected_best": None if expected is None else expected.to_json(),
-            "settings": settings.get(cell.cell.label),
+            "settings": settings.get(cell.label),
         }
     if cell is not result.baseline:
         compared = {name: result.compare(cell.cell, metric=name) for name in metrics}
@@ -325,9 +326,9 @@ def _cell(result: RecordedResults, cell: CellResult) -> dict[str, Any]:
 def _metric(cell: CellResult, name: str) -> dict[str, Any]:
     measured = cell.measured(name)
     return {
-        "mean": rounded(cell.mean(name)),
-        "std": rounded(cell.std(name)),
+        "mean": cell.mean(name),
+        "std": cell.std(name),
         "n": len(measured),
-        "values": [rounded(trial.value) for trial in measured.values()],
+        "values": [trial.value for trial in measured.values()],
         "seeds": list(measured),
     }

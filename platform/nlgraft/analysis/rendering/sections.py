@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from nlgraft.analysis.policy.recorded import RecordedResults
-from nlgraft.analysis.policy.sensitivity import MANY_LINES
 from nlgraft.analysis.rendering import journals, prose, search_tables, tables
 from nlgraft.analysis.rendering.typesetting import Table
 
@@ -37,13 +36,8 @@ class Section:
 
 
 @lru_cache(maxsize=1)  # of 10,000 trials, it takes as long as the writing, and formats ask again
-def sections(result: RecordedResults, max_lines: float = MANY_LINES) -> list[Section]:
-    """List the sections of a report on one study, in their order.
-
-    Args:
-        result: The result.
-        max_lines: Lines of output up to which they are scored again with other tokenizers.
-    """
+def sections(result: RecordedResults) -> list[Section]:
+    """List the sections of a report on one study, in their order."""
     main, study = result.main_metric, result.study
     compared, effects, gains = tables.comparison_table(result, main), None, None
     if main in result.metrics:
@@ -52,7 +46,6 @@ def sections(result: RecordedResults, max_lines: float = MANY_LINES) -> list[Sec
     searched = search_tables.space_table(study.search.space) if study.search else None
     best = search_tables.expected_best_table(result)
     trials_text = " ".join(filter(None, (prose.fairness(result), prose.sharing(result))))
-    levels = search_tables.levels_table(result)
     return [
         Section(
             "deviations",
@@ -69,12 +62,6 @@ def sections(result: RecordedResults, max_lines: float = MANY_LINES) -> list[Sec
         Section("curves", "Learning curves: means over seeds, from minimum to maximum", figures="curves"),
         *_metric_sections(result),
         Section(
-            "sensitivity",
-            "Sensitivity of the verdicts",
-            tables.sensitivity_table(result, max_lines),
-            caption="Each verdict under other choices of the analysis.",
-        ),
-        Section(
             "stability",
             f"Stability of the training ({main})",
             tables.stability_table(result),
@@ -90,9 +77,7 @@ def sections(result: RecordedResults, max_lines: float = MANY_LINES) -> list[Sec
             search_tables.importance_table(result),
             search_tables.which_setting(result),
             caption="A description, not a test.",
-            figures="importance",
         ),
-        Section("levels", "The objective by level of each setting", levels, depth=3, is_folded=True),
         Section("trials", "Trials", text=trials_text),
         Section("every-trial", "Every trial", tables.trials_table(result), depth=3, is_folded=True),
         Section(

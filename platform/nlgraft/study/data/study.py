@@ -386,14 +386,10 @@ class Tracking(Part):
 class Analysis(Part):
     """Statistics that compare cells."""
 
-    test: Literal["paired_bootstrap", "approximate_randomisation"] = "paired_bootstrap"
-    """Test whose p-value is reported first."""
     samples: int = Field(default=1000, ge=100)
     """Fewest resamples of each test and interval; a large family gets more."""
     alpha: float = Field(default=0.05, gt=0, lt=1)
     """Significance level; intervals cover 1 - alpha."""
-    correction: Literal["holm", "none"] = "holm"
-    """Correction of p-values over the family; verdicts are corrected over the ledger in any case."""
     family: Literal["all_cells", "claims"] = "all_cells"
     """Comparisons that are corrected together: every cell against the baseline, or the claims' own."""
     margin: dict[str, Annotated[float, Field(gt=0)]] = Field(default={})
