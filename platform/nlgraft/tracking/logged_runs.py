@@ -66,14 +66,23 @@ def logged_scores(
         for why, run_names in left_out.items()
     ]
     if not scores:
-        raise DataError("\n".join([f"experiment {experiment!r}: no finished run has all of it", *notes]))
+        raise DataError(
+            "\n".join(
+                [f"experiment {experiment!r}: no finished run has {arm}, {seed} and the metric", *notes]
+            )
+        )
     return scores, notes
 
 
 def _runs(client: MlflowClient, experiment: Experiment) -> Iterator[Run]:
     token = None
     while True:
-        page = client.search_runs([experiment.experiment_id], max_results=_RUNS_PER_PAGE, page_token=token)
+        page = client.search_runs(
+            [experiment.experiment_id],
+            max_results=_RUNS_PER_PAGE,
+            order_by=["attributes.start_time ASC"],
+            page_token=token,
+        )
         yield from page
         if not (token := page.token):
             return

@@ -3,8 +3,8 @@
 | file | what is read | written by |
 |---|---|---|
 | .csv, .tsv, other text with a header | long, or a column a system, or a column a metric | anybody |
-| text without a header | a number a line; sentence scores | anybody; ``sacrebleu -sl``, ``comet-score`` |
-| .json | objects by file of hypotheses | ``comet-score --to_json`` |
+| text without a header | a number a line | anybody; ``sacrebleu --sentence-level --score-only`` |
+| .json | segments by file of hypotheses | ``comet-score --to_json`` |
 | .json, .jsonl | instances with their ``stats`` | HELM: ``per_instance_stats.json`` |
 | .jsonl | an object a line, as a row of a table | anybody |
 | directory | ``samples_*.jsonl``, ``results_*.json`` | ``lm_eval --log_samples`` since 0.4.8 |
@@ -16,8 +16,10 @@ import csv
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,16 +37,9 @@ _SYNONYMS = {
     "value": ("value", "score", "result"),
 }
 """Names of columns, in any case, by what they hold."""
-_LINES = (
-    re.compile(r"(?P<value>[-+]?\.?\d\S*)"),
-    re.compile(r"(?P<system>.+)\tSegment (?P<item>\d+)\tscore: (?P<value>\S+)"),
-    re.compile(r"(?P<metric>[^\s|=]+)\|\S+ = (?P<value>\S+).*"),
-)
-"""Lines of files without a header: a number, COMET's and sacreBLEU's."""
-_WHOLE_SYSTEM = re.compile(r".+\tscore: \S+")
 _SAMPLES = re.compile(r"samples_(.+)_\d{4}-\d\d-\d\dT.*\.jsonl")
 
-Record = tuple[str, Mapping[str, Any]]
+Record = tuple[str, dict[str, Any]]
 """File and line, and values by column."""
 
 
@@ -87,20 +82,15 @@ class ScoreTable:
     problems: list[str] = field(default_factory=list)
 
     def add(self, where: str, system: Any, seed: Any, item: Any, metric: Any, value: Any) -> None:
-        """Take a score, or note what is wrong with it."""
-        system, seed, item, metric = (
-            "" if name is None else str(name).strip() for name in (system, seed, item, metric)
-        )
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            number = math.nan
-        if not math.isfinite(number):
+        """Take a score, or note what is wrong with it; names may be None."""
+        names = ["" if name is None else str(name).strip() for name in (system, seed, item, metric)]
+        system, seed, item, metric = names
+        if not math.isfinite(_number(value)):
             self.problems.append(f"{where}: {metric or 'value'} {value!r}; write a finite number")
         elif not system:
             self.problems.append(f"{where}: no name of a system")
         else:
-            self.scores.append(Score(where, system, seed, item, metric or self.metric, number))
+            self.scores.append(Score(where, system, seed, item, metric or self.metric, _number(value)))
 
     def check(self) -> None:
         """Refuse what could not be read, and second scores of the same.
@@ -114,10 +104,10 @@ class ScoreTable:
                 roles = zip(_SYNONYMS, names, strict=False)
                 scored = ", ".join(f"{role} {name}" for role, name in roles if name)
                 self.problems.append(f"{where}: a second score of {scored}, beside that of {earlier}")
-        num_more = len(self.problems) - _MOST_PROBLEMS
+        if num_more := len(self.problems[_MOST_PROBLEMS:]):
+            self.problems[_MOST_PROBLEMS:] = [f"and {num_more} more problems"]
         if self.problems:
-            more = [f"and {num_more} more problems"] if num_more > 0 else []
-            raise DataError("\n".join(self.problems[:_MOST_PROBLEMS] + more))
+            raise DataError("\n".join(self.problems))
 
 
 def read_scores(sources: Sequence[str], metric: str = "score") -> ScoreTable:
@@ -131,43 +121,63 @@ def read_scores(sources: Sequence[str], metric: str = "score") -> ScoreTable:
         DataError: All problems of all files.
     """
     table = ScoreTable(metric)
-    num_files: dict[tuple[str, str], int] = {}
+    num_files: Counter[tuple[str, str]] = Counter()
     for source in sources:
         # The name of a file may hold the sign, too.
-        name, _, path = ("", "", source) if Path(source).exists() else source.partition("=")
+        name, _, path = ("", "", source) if Path(source).exists() else source.rpartition("=")
         start = len(table.scores)
         try:
-            _read(path or source, name, table)
+            if Path(path).is_dir():
+                _read_samples(Path(path), name, table)
+            else:
+                _read_records(path, name, list(_records(path, table)), table)
         except DataError as error:
             table.problems.append(str(error))
-        unnamed = {(score.system, score.metric) for score in table.scores[start:] if not score.seed}
-        num_files |= {run: num_files.get(run, 0) + 1 for run in unnamed}
-        for index, score in enumerate(table.scores[start:], start):
-            if not score.seed:
-                table.scores[index] = score._replace(seed=str(num_files[score.system, score.metric]))
+        except (AttributeError, KeyError, TypeError) as error:
+            # JSON of any other shape ends here.
+            table.problems.append(f"{path}: neither rows nor a file of COMET, HELM or lm_eval ({error!r})")
+        if len(table.scores) == start and not table.problems:
+            table.problems.append(f"{path}: no scores")
+        num_files.update({(score.system, score.metric) for score in table.scores[start:]})
+        table.scores[start:] = [
+            score if score.seed else score._replace(seed=str(num_files[score.system, score.metric]))
+            for score in table.scores[start:]
+        ]
     table.check()
     return table
 
 
-def _read(path: str, name: str, table: ScoreTable) -> None:
-    if Path(path).is_dir():
-        _read_samples(Path(path), name, table)
-        return
+def _records(path: str, table: ScoreTable) -> Iterator[Record]:
+    """Read a file as rows; those of COMET and HELM as those of a long table."""
     lines = read_lines(path, _MAX_CHARS).lines
     if path.endswith(".json"):
         document = _parsed("\n".join(lines), path, table)
         if isinstance(document, dict):
-            _read_comet(path, name, document, table)
-        elif isinstance(document, list):
-            entries = [(f"{path}, entry {number}", entry) for number, entry in enumerate(document, 1)]
-            _read_records(path, name, entries, table)
+            for system, segments in document.items():
+                for item, segment in enumerate(segments):
+                    names = {"system": system, "item": item, "metric": "COMET"}
+                    yield f"{path}, {system}, segment {item}", {**names, "value": segment.get("COMET")}
+            return
+        records = [(f"{path}, entry {number}", record) for number, record in enumerate(document, 1)]
     elif path.removesuffix(".gz").endswith(".jsonl"):
-        places = ((f"{path}, line {number}", line) for number, line in enumerate(lines, 1))
-        _read_records(path, name, [(where, _parsed(line, where, table)) for where, line in places], table)
-    elif any(pattern.fullmatch(lines[0].strip()) for pattern in _LINES):
-        _read_plain(path, name, lines, table)
+        places = [f"{path}, line {number}" for number in range(1, len(lines) + 1)]
+        records = [(where, _parsed(line, where, table)) for where, line in zip(places, lines, strict=True)]
+    elif not math.isnan(_number(lines[0])):
+        for number, line in enumerate(lines, 1):
+            yield f"{path}, line {number}", {"item": number, "value": line}
+        return
     else:
-        _read_records(path, name, list(_rows(path, lines, table)), table)
+        yield from _rows(path, lines, table)
+        return
+    for where, record in records:
+        if "stats" not in record:
+            yield where, record
+            continue
+        changed = record.get("perturbation", {}).get("name")
+        item = f"{record['instance_id']}{f'/{changed}' if changed else ''}"
+        for stat in record["stats"]:
+            names = {"seed": record["train_trial_index"], "item": item, "metric": stat["name"]["name"]}
+            yield where, {**names, "value": stat.get("mean")}
 
 
 def _parsed(text: str, where: str, table: ScoreTable) -> Any:
@@ -183,8 +193,8 @@ def _rows(path: str, lines: Sequence[str], table: ScoreTable) -> Iterator[Record
     delimiter = max(_DELIMITERS, key=lambda sign: len(next(csv.reader(lines[:1], delimiter=sign))))
     rows = csv.reader(lines, delimiter=delimiter)
     header = [title.strip() for title in next(rows)]
-    if twice := {title for title in header if title and header.count(title) > 1}:
-        table.problems.append(f"{path}, line 1: two columns {', '.join(sorted(twice))}")
+    if len({*header}) < len(header):
+        table.problems.append(f"{path}, line 1: columns of one name")
     # Where no number has a point, commas are the sign of decimals, not of thousands.
     has_commas = delimiter != "," and not any(re.search(r"\d\.\d", line) for line in lines)
     example = ""
@@ -201,88 +211,50 @@ def _rows(path: str, lines: Sequence[str], table: ScoreTable) -> Iterator[Record
         table.notes.append(f"{path}: {example} is read as {example.replace(',', '.')}")
 
 
-def _read_plain(path: str, name: str, lines: Sequence[str], table: ScoreTable) -> None:
-    for number, line in enumerate(map(str.strip, lines), 1):
-        where = f"{path}, line {number}"
-        if match := next(filter(None, (pattern.fullmatch(line) for pattern in _LINES)), None):
-            parts = match.groupdict()
-            metric = "COMET" if "system" in parts else parts.get("metric")
-            system = name or parts.get("system") or Path(path).stem
-            table.add(where, system, None, parts.get("item", number), metric, parts["value"])
-        elif not _WHOLE_SYSTEM.fullmatch(line):
-            table.problems.append(f"{where}: {line[:60]!r}; write a number, or a header in line 1")
-
-
-def _read_comet(path: str, name: str, document: Mapping[str, Any], table: ScoreTable) -> None:
-    for system, segments in document.items():
-        for item, segment in enumerate(segments if isinstance(segments, list) else [{}]):
-            where = f"{path}, {system}, segment {item}"
-            value = segment.get("COMET") if isinstance(segment, dict) else None
-            table.add(where, name or system, None, item, "COMET", value)
-
-
-def _read_records(path: str, name: str, records: Sequence[tuple[str, Any]], table: ScoreTable) -> None:
-    """Read objects, or rows of a table: HELM's, long, with a column a metric, or with a column a system."""
-    stem = name or Path(path).stem
-    rows: list[Record] = []
-    for where, record in records:
-        if not isinstance(record, dict):
-            table.problems.append(f"{where}: {str(record)[:60]!r}; write an object of names and values")
-        elif "stats" in record and "instance_id" in record:
-            changed = (record.get("perturbation") or {}).get("name")
-            item = f"{record['instance_id']}{f'/{changed}' if changed else ''}"
-            for stat in record["stats"]:
-                # HELM leaves a mean out where it counted nothing.
-                if "mean" in stat:
-                    seed = record.get("train_trial_index")
-                    table.add(where, stem, seed, item, stat["name"]["name"], stat["mean"])
-        else:
-            rows.append((where, record))
-    if not rows:
-        return
-    columns = dict.fromkeys(column for _, row in rows for column in row)
+def _read_records(path: str, name: str, records: Sequence[Record], table: ScoreTable) -> None:
+    """Read the rows of a table that is long, or has a column a metric, or a column a system."""
+    columns = dict.fromkeys(column for _, record in records for column in record)
     roles = {
         role: column
         for role, synonyms in _SYNONYMS.items()
-        for synonym in reversed(synonyms)
-        for column in columns
-        if column.lower() == synonym
+        for column in reversed(columns)
+        if column.lower() in synonyms
     }
-    named = {synonym for synonyms in _SYNONYMS.values() for synonym in synonyms}
-    values = [
+    reserved = list(chain.from_iterable(_SYNONYMS.values()))
+    scored = [
         column
         for column in columns
-        if column and column.lower() not in named and any(_is_number(row.get(column)) for _, row in rows)
+        if column and column.lower() not in reserved
+        if not all(math.isnan(_number(record.get(column))) for _, record in records)
     ]
     if "value" in roles:
-        values = [roles["value"]]
-    if left_out := [column for column in columns if column not in (*values, *roles.values())]:
+        scored = [roles["value"]]
+    if left_out := [column for column in columns if column not in (*scored, *roles.values())]:
         table.notes.append(f"{path}: not read: {', '.join(map(repr, left_out))}")
-    if not values:
+    if not scored:
         table.problems.append(
             f"{path}: no column of scores among {', '.join(columns)}; columns are system, seed, item, metric "
             "and value, or one a system, or system and one a metric"
         )
-    has_system = "system" in roles or bool(name)
-    for where, row in rows:
-        system, seed, item, metric = (row.get(roles.get(role, ""), "") for role in list(_SYNONYMS)[:4])
-        for column in values:
+    for where, record in records:
+        system, seed, item, metric = (record.get(roles.get(role, "")) for role in list(_SYNONYMS)[:4])
+        for column in scored:
             # What is not there is missing; the pairing says so.
-            if (value := row.get(column)) in (None, ""):
+            if (value := record.get(column)) in (None, ""):
                 continue
             if "value" in roles:
-                table.add(where, system or stem, seed, item, metric, value)
-            elif has_system:
-                table.add(where, system or name, seed, item, column, value)
+                table.add(where, name or system or Path(path).stem, seed, item, metric, value)
+            elif name or "system" in roles:
+                table.add(where, name or system, seed, item, column, value)
             else:
                 table.add(where, column, seed, item, metric, value)
 
 
-def _is_number(value: Any) -> bool:
+def _number(value: Any) -> float:
     try:
-        return float(value) is not None
+        return float(value)
     except (TypeError, ValueError):
-        return False
+        return math.nan
 
 
 def _read_samples(directory: Path, name: str, table: ScoreTable) -> None:
@@ -302,7 +274,7 @@ def _read_samples(directory: Path, name: str, table: ScoreTable) -> None:
                 table.problems.append(f"{where}: no doc_id, filter or metrics, as lm_eval writes since 0.4.8")
                 continue
             for metric in sample["metrics"]:
-                if _is_number(value := sample.get(metric)):
+                if not math.isnan(_number(value := sample.get(metric))):
                     # As lm_eval calls it in its results, but for the filter that does nothing.
                     full_name = f"{task}/{metric},{sample['filter']}".removesuffix(",none")
                     item = f"{task}/{sample['doc_id']}"

@@ -75,6 +75,19 @@ def compare_scores(
     systems.sort(key=lambda system: system != first)
     lacking = {seed: [system for system in systems if (system, seed) not in main] for seed in seeds}
     seeds.sort(key=lambda seed: len(lacking[seed]))
+    is_up = {
+        metric: not is_lower_better
+        and table.is_up.get(rows["metric"].iloc[0], not _LESS_IS_BETTER.search(metric))
+        for metric, rows in rows_of.items()
+    }
+    num_common = sum(not without for without in lacking.values())
+    counted = f", counted as 1 to {len(seeds)}: {', '.join(seeds)}" if seeds[0] != "1" else ""
+    notes = [
+        f"{count(len(systems), 'system')}, {count(num_common, 'seed')} in common{counted}",
+        *(f"seed {seed}: not of {', '.join(without)}" for seed, without in lacking.items() if without),
+        *(note for metric, by_item in scores.items() for note in _pairing(metric, by_item, is_up[metric])),
+        *table.notes,
+    ]
     paired = []
     for system in systems:
         measured = {
@@ -87,18 +100,6 @@ def compare_scores(
         }
         digests = [_digest(system, main[system, seed]) for seed in seeds if (system, seed) in main]
         paired.append(System(system, measured, digests))
-    is_up = {
-        metric: not is_lower_better
-        and table.is_up.get(rows["metric"].iloc[0], not _LESS_IS_BETTER.search(metric))
-        for metric, rows in rows_of.items()
-    }
-    num_common = sum(not without for without in lacking.values())
-    notes = [
-        f"{count(len(systems), 'system')}, {count(num_common, 'seed')} in common",
-        *(f"seed {seed}: not of {', '.join(without)}" for seed, without in lacking.items() if without),
-        *(note for metric, by_item in scores.items() for note in _pairing(metric, by_item, is_up[metric])),
-        *table.notes,
-    ]
     segments = Segments.of(sorted(filter(None, main.index)) or [name])
     return compare_measured(paired, is_up, segments, name, store, scored_as="item"), notes
 
