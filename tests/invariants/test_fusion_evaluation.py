@@ -37,8 +37,8 @@ def test_bootstrap_of_equal_and_of_clearly_better_systems():
 
     def p(first, second):
         comparer = Comparer()
-        comparison = comparer.compare(
-            "test/bleu", "a", measured(first, references), "b", measured(second, references)
+        comparison = comparer.contrast(
+            "test/bleu", "a", "b", [(1.0, measured(first, references)), (-1.0, measured(second, references))]
         )
         return comparison.p, comparison.p_segments
 

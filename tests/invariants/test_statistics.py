@@ -122,7 +122,9 @@ def test_an_aa_study_rejects_no_more_often_than_alpha(noise):
         comparer = Comparer(samples=SAMPLES)
         baseline = measured(cells[0])
         comparisons = [
-            comparer.compare("test/loss", f"cell {k}", measured(cells[k]), "baseline", baseline)
+            comparer.contrast(
+                "test/loss", f"cell {k}", "baseline", [(1.0, measured(cells[k])), (-1.0, baseline)]
+            )
             for k in range(1, num_cells + 1)
         ]
         rejected += sum(comparison.p <= 0.05 for comparison in comparisons)
@@ -153,7 +155,9 @@ def test_segments_alone_would_reject_many_aa_studies():
     rejected = 0
     for _ in range(studies):
         a, b = simulate(rng, 3, 1.0, 0.0, 5.0, 2)
-        comparison = Comparer(samples=SAMPLES).compare("test/loss", "a", measured(a), "b", measured(b))
+        comparison = Comparer(samples=SAMPLES).contrast(
+            "test/loss", "a", "b", [(1.0, measured(a)), (-1.0, measured(b))]
+        )
         rejected += comparison.p_segments <= 0.05
     assert rejected / studies > 0.2
 
@@ -176,7 +180,9 @@ def test_lines_of_one_document_would_reject_many_aa_studies():
                 }
                 for rows in (a, 0 * a)
             )
-            comparison = Comparer(samples=SAMPLES).compare("test/loss", "a", trials, "b", base)
+            comparison = Comparer(samples=SAMPLES).contrast(
+                "test/loss", "a", "b", [(1.0, trials), (-1.0, base)]
+            )
             rejected[unit] += comparison.p <= 0.05
     assert rejected["lines"] / studies > 0.15
     assert rejected["documents"] / studies <= most_at_alpha(studies)

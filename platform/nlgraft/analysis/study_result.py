@@ -18,7 +18,7 @@ from nlgraft.basics.wording import count
 if TYPE_CHECKING:
     import pandas as pd
 
-    from nlgraft.analysis.rendering.drawing import Drawings
+    from nlgraft.analysis.rendering.figures import Drawings
 
 PlotKind = Literal["forest", "gains", "curves", "budget"]
 _NUM_NAMED = 6

@@ -20,7 +20,6 @@ from nlgraft.commands.study_command import (
 )
 
 if TYPE_CHECKING:
-    from nlgraft.analysis.data.score_tables import ScoreTable
     from nlgraft.pipeline.store import ArtifactStore
     from nlgraft.runs.housekeeping import Removal
     from nlgraft.study.public import Study
@@ -265,6 +264,7 @@ def compare(
     of each system decides nothing about them: the interval covers items alone. Verdicts need a ledger: the
     same call with twice or four times the seeds is its next look.
     """
+    from nlgraft.analysis.data.score_tables import read_scores
     from nlgraft.analysis.policy.hypotheses import compare_systems
     from nlgraft.analysis.policy.score_comparison import compare_scores
     from nlgraft.analysis.rendering.report import render_systems
@@ -283,7 +283,16 @@ def compare(
         # Systems share signatures: each is shown once.
         notes = list(dict.fromkeys(f"{system.metric}: {system.signature}" for system in scores))
     else:
-        table = _scores_of_others(sources, uri, experiment, arm, seed, metrics)
+        table = read_scores(sources, *metrics[:1])
+        if uri is not None:
+            # MLflow takes a second to import.
+            from nlgraft.tracking.logged_runs import logged_runs
+
+            if experiment is None or arm is None:
+                raise DataError("--mlflow needs --experiment NAME and --arm KEY, a parameter or tag")
+            runs, table.notes = logged_runs(uri, experiment, arm, seed)
+            table.add(experiment, "", runs)
+            table.check()
         name = f"scores of {experiment or Path(sources[0].rpartition('=')[2]).name}"
         scores, notes = compare_scores(table, name, metrics, baseline, store, is_lower_better=is_lower_better)
     if is_json:
@@ -313,31 +322,6 @@ def _hypotheses_by_system(
     for name, path in zip(names or hypotheses, hypotheses, strict=True):
         systems.setdefault(name, []).append(path)
     return systems
-
-
-def _scores_of_others(
-    sources: Sequence[str],
-    uri: str | None,
-    experiment: str | None,
-    arm: str | None,
-    seed: str,
-    metrics: Sequence[str],
-) -> ScoreTable:
-    from nlgraft.analysis.data.score_tables import ScoreTable, read_scores
-
-    if uri is None:
-        return read_scores(sources, *metrics[:1])
-    # MLflow takes a second to import.
-    from nlgraft.tracking.logged_runs import logged_scores
-
-    if experiment is None or arm is None:
-        raise DataError("--mlflow needs --experiment NAME and --arm KEY, the parameter or tag of the system")
-    logged, notes = logged_scores(uri, experiment, arm, seed, metrics)
-    table = ScoreTable(notes=notes)
-    for score in logged:
-        table.add(*score)
-    table.check()
-    return table
 
 
 def _open(storage: str | None) -> ArtifactStore:

@@ -2,87 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from typing import Any
 
 from mlflow import MlflowClient, MlflowException
-from mlflow.entities import Experiment, Run
 
-from nlgraft.basics.errors import DataError, NlgraftError, nearest
+from nlgraft.basics.errors import DataError, NlgraftError
 from nlgraft.basics.wording import count, without_credentials
 from nlgraft.tracking.uri import check_readable, public_text
 
-_RUNS_PER_PAGE, _NAMED = 1000, 3
+_MOST_RUNS = 50_000
+"""Most that MLflow gives at once."""
+_NAMED = 3
 
-LoggedScore = tuple[str, str, str, str, str, float]
-"""Run, system, seed, an empty item, metric and last logged value."""
 
-
-def logged_scores(
-    uri: str, experiment: str, arm: str, seed: str, metrics: Sequence[str]
-) -> tuple[list[LoggedScore], list[str]]:
-    """Read metrics of the finished runs of an experiment.
+def logged_runs(
+    uri: str, experiment: str, arm: str, seed: str
+) -> tuple[list[tuple[str, dict[str, Any]]], list[str]]:
+    """Read the last metrics of the finished runs of an experiment, in the order of their start.
 
     Args:
         uri: Tracking URI.
         experiment: Name of the experiment.
         arm: Name of the parameter or tag that tells systems apart.
         seed: Name of the parameter or tag that holds the seed.
-        metrics: Names of the metrics; empty for all.
 
     Returns:
-        The scores, and what was left out.
+        For each run where it is, and ``system``, ``seed`` and metrics by name; what was left out.
 
     Raises:
-        DataError: There is no such experiment, or no finished run has all that is asked for.
+        DataError: There is no such experiment, or no finished run has arm and seed.
         NlgraftError: MLflow does not answer.
     """
     check_readable(uri)
     client = MlflowClient(tracking_uri=uri)
     try:
         stored = client.get_experiment_by_name(experiment)
-        names = [other.name for other in client.search_experiments()]
-        runs = [] if stored is None else list(_runs(client, stored))
+        if stored is None:
+            names = ", ".join(other.name for other in client.search_experiments())
+            raise DataError(f"MLflow has no experiment {experiment!r}; it has {names}")
+        runs = client.search_runs(
+            [stored.experiment_id], max_results=_MOST_RUNS, order_by=["attributes.start_time ASC"]
+        )
     except MlflowException as error:
         raise NlgraftError(f"MLflow at {without_credentials(uri)}: {public_text(str(error))}") from error
-    if stored is None:
-        raise DataError(f"MLflow has no experiment {experiment!r}. {nearest(experiment, names)}")
-    scores: list[LoggedScore] = []
+    rows: list[tuple[str, dict[str, Any]]] = []
     left_out: dict[str, list[str]] = {}
     for run in runs:
         labels = {**run.data.tags, **run.data.params}
-        needs = {**dict.fromkeys((arm, seed), labels), **dict.fromkeys(metrics, run.data.metrics)}
-        missing = [name for name, holder in needs.items() if name not in holder]
-        if run.info.status != "FINISHED" or missing:
-            why = f"no {', '.join(missing)}" if missing else run.info.status.lower()
-            left_out.setdefault(why, []).append(run.info.run_name)
-            continue
-        where = f"run {run.info.run_name} ({run.info.run_id})"
-        scores += [
-            (where, labels[arm], labels[seed], "", metric, run.data.metrics[metric])
-            for metric in metrics or run.data.metrics
-        ]
+        if run.info.status == "FINISHED" and arm in labels and seed in labels:
+            names_of = {"system": labels[arm], "seed": labels[seed]}
+            rows.append((f"run {run.info.run_name} ({run.info.run_id})", {**run.data.metrics, **names_of}))
+        else:
+            missing = [name for name in (arm, seed) if name not in labels]
+            reason = f"no {' and '.join(missing)}" if missing else run.info.status.lower()
+            left_out.setdefault(reason, []).append(run.info.run_name)
     notes = [
-        f"{count(len(run_names), 'run')} left out, {why}: {', '.join(run_names[:_NAMED])}"
-        for why, run_names in left_out.items()
+        f"{count(len(names), 'run')} left out, {reason}: {', '.join(names[:_NAMED])}"
+        for reason, names in left_out.items()
     ]
-    if not scores:
+    if not rows:
         raise DataError(
-            "\n".join(
-                [f"experiment {experiment!r}: no finished run has {arm}, {seed} and the metric", *notes]
-            )
+            "\n".join([f"experiment {experiment!r}: no finished run has {arm} and {seed}", *notes])
         )
-    return scores, notes
-
-
-def _runs(client: MlflowClient, experiment: Experiment) -> Iterator[Run]:
-    token = None
-    while True:
-        page = client.search_runs(
-            [experiment.experiment_id],
-            max_results=_RUNS_PER_PAGE,
-            order_by=["attributes.start_time ASC"],
-            page_token=token,
-        )
-        yield from page
-        if not (token := page.token):
-            return
+    return rows, notes

@@ -28,7 +28,7 @@ def noise(seed, shift=0.0, num_segments=50):
 
 
 def compare(a, b, **settings):
-    return Comparer(**settings).compare("test/loss", "a", a, "b", b)
+    return Comparer(**settings).contrast("test/loss", "a", "b", [(1.0, a), (-1.0, b)])
 
 
 def test_two_seeds_and_segments():
@@ -175,20 +175,20 @@ def test_the_order_of_sides_only_turns_the_sign():
 def test_comparing_other_cells_before_changes_nothing():
     a, b, c = ({1: noise(k, 0.2 * k), 2: noise(k + 5)} for k in range(3))
     comparer = Comparer()
-    comparer.compare("test/loss", "c", c, "b", b)
-    after = comparer.compare("test/loss", "a", a, "b", b)
-    assert after == Comparer().compare("test/loss", "a", a, "b", b)
+    comparer.contrast("test/loss", "c", "b", [(1.0, c), (-1.0, b)])
+    after = comparer.contrast("test/loss", "a", "b", [(1.0, a), (-1.0, b)])
+    assert after == Comparer().contrast("test/loss", "a", "b", [(1.0, a), (-1.0, b)])
 
 
 def test_a_margin_shifts_the_null_hypothesis():
     values = [30.1, 30.9, 31.4, 30.2], [30.3, 31.0, 31.1, 30.9]
     a, b = ({seed: Measured(value) for seed, value in enumerate(side)} for side in values)
-    comparison = Comparer(samples=20_000).compare("test/loss", "a", a, "b", b, null=-1.0)
+    comparison = Comparer(samples=20_000).contrast("test/loss", "a", "b", [(1.0, a), (-1.0, b)], null=-1.0)
     expected = stats.ttest_rel(values[0], np.array(values[1]) - 1.0)
     assert comparison.p == pytest.approx(expected.pvalue, abs=2e-4)
     assert comparison.difference == pytest.approx(np.mean(values[0]) - np.mean(values[1]))
     constant = {1: Measured(3.0), 2: Measured(3.0)}
-    assert Comparer().compare("test/loss", "a", constant, "b", constant, null=-0.5).is_exact
+    assert Comparer().contrast("test/loss", "a", "b", [(1.0, constant), (-1.0, constant)], null=-0.5).is_exact
 
 
 def test_json_numbers_have_ten_digits_and_no_nan():
@@ -203,7 +203,9 @@ def test_small_p_values_are_not_those_of_the_number_of_resamples():
     """In a family of seven, 1 / 1001 times seven would be .007 at best, and a count of five says little."""
     base = np.array([20.0, 20.2, 19.9, 20.1])
     gaps = 1.0 + 0.02 * np.array([1.0, -0.5, 0.2, -0.7])
-    comparison = Comparer(samples=1000).compare("test/ter", "a", trials_of(base + gaps), "b", trials_of(base))
+    comparison = Comparer(samples=1000).contrast(
+        "test/ter", "a", "b", [(1.0, trials_of(base + gaps)), (-1.0, trials_of(base))]
+    )
     assert comparison.p == pytest.approx(stats.ttest_1samp(gaps, 0.0).pvalue, rel=1e-6)
     assert comparison.p < 1e-5
 
@@ -220,7 +222,9 @@ def test_the_tail_of_both_noises_is_that_of_many_more_resamples():
         }
 
     few, many = (
-        Comparer(samples=samples).compare("test/accuracy", "a", trials(better), "b", trials(lines))
+        Comparer(samples=samples).contrast(
+            "test/accuracy", "a", "b", [(1.0, trials(better)), (-1.0, trials(lines))]
+        )
         for samples in (300, 200_000)
     )
     assert many.p == pytest.approx(few.p, rel=0.25)
@@ -230,7 +234,9 @@ def test_the_tail_of_both_noises_is_that_of_many_more_resamples():
 def test_a_p_value_that_resamples_reach_is_theirs_to_the_digit():
     rng = np.random.default_rng(5)
     base, gaps = 20 + rng.standard_normal(5), 0.5 + rng.standard_normal(5)
-    comparison = Comparer(samples=1000).compare("test/ter", "a", trials_of(base + gaps), "b", trials_of(base))
+    comparison = Comparer(samples=1000).contrast(
+        "test/ter", "a", "b", [(1.0, trials_of(base + gaps)), (-1.0, trials_of(base))]
+    )
     draws, _ = resampling.spread(gaps, None, 1000)
     assert comparison.p == resampling.p_value(float(np.mean(gaps)), draws)
     assert comparison.p > 0.02

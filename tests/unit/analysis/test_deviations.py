@@ -42,7 +42,7 @@ EDITS = {
             put("claims/1/worse", "mean"),
             put("published/0/values", {"mean": 31.0, "plain": 30.0, "att": 32.0}),
         ),
-        "name of a cell: arm=avg → arm=mean",
+        "cell arm=mean: not registered → added",
     ),
     "another arm under an old name": (put(f"{LEVELS}/avg/steps", 30), "steps in arm=avg: 10 → 30"),
     "component dropped": (put("components", None), "cell without schooling: registered → left out"),
@@ -117,8 +117,10 @@ EDITS = {
 
 FOLLOWS = {
     "arm removed": 1,  # its claim
+    "arm renamed": 5,  # the cell under its old name, and two claims under either
+    "component dropped": 1,  # the baseline has no such component
     "looks planned": 2,  # their kind, and a seed more
-    "baseline": 1,  # the arm of the cell without the component
+    "baseline": 7,  # cells and claims are named after it, and the arm of the cell without the component
     "claim's figure": 1,  # two claims have it
     "limit of the data": 2,  # the lines of either side
     "claim reversed": 1,  # the claim that was registered

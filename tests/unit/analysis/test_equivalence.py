@@ -22,7 +22,7 @@ METRIC = "test/bleu"
 def compared(differences, margin):
     a = {seed: Measured(10.0 + value) for seed, value in enumerate(differences)}
     b = {seed: Measured(10.0) for seed in range(len(differences))}
-    return replace(Comparer().compare(METRIC, "a", a, "b", b), margin=margin)
+    return replace(Comparer().contrast(METRIC, "a", "b", [(1.0, a), (-1.0, b)]), margin=margin)
 
 
 @pytest.mark.parametrize("shift", [-1.2, 0.0, 0.3, 0.9, 1.5])

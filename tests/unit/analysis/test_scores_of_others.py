@@ -109,7 +109,6 @@ def test_samples_of_lm_eval_are_read_with_their_directions(tmp_path, monkeypatch
         "boolq/acc",
         "boolq/acc,strict",
     }
-    assert "word_perplexity" in "".join(table.notes)
     (first, second), notes = compare_scores(table, "models", ["acc"])
     assert (first.values, second.values, second.is_up) == ((1.0,), (0.5,), False)
     assert any("4 items" in note for note in notes)
@@ -132,7 +131,7 @@ def test_whatever_is_wrong_is_said_at_once_with_its_line(tmp_path, monkeypatch):
         "line 6",
         "line 2",
     ]
-    expected += ["empty.csv: no column", "other.json", "broken.jsonl, line 1", "none.csv", "samples_TASK"]
+    expected += ["empty.csv: no scores", "other.json", "broken.jsonl, line 1", "none.csv", "samples_TASK"]
     assert [part for part in expected if part not in text] == []
     write(Path("many.csv"), LONG + "A,1,q,acc,none\n" * 40)
     with pytest.raises(DataError, match="28 more problems"):
@@ -140,7 +139,7 @@ def test_whatever_is_wrong_is_said_at_once_with_its_line(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "said"),
+    ("text", "options", "sentence"),
     [
         (LONG.replace("B,", "A,").replace("A,1", "A,2").replace("A,2", "A,1", 2), (), "one system, A"),
         (LONG.replace("acc,.5", "f1,.5"), (), "--metric"),
@@ -151,10 +150,10 @@ def test_whatever_is_wrong_is_said_at_once_with_its_line(tmp_path, monkeypatch):
         (LONG, ("--ref", "t.csv", "t.csv"), "give one of"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(text, options, said, tmp_path, monkeypatch):
+def test_what_cannot_be_compared_is_refused(text, options, sentence, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write(Path("t.csv"), text)
-    assert said in invoke("compare", "--scores", "t.csv", *options, code=2).stderr
+    assert sentence in invoke("compare", "--scores", "t.csv", *options, code=2).stderr
 
 
 def table_of(scores: np.ndarray, metric: str = "acc") -> str:

@@ -39,7 +39,7 @@ _SYNONYMS = {
 """Names of columns, in any case, by what they hold."""
 _SAMPLES = re.compile(r"samples_(.+)_\d{4}-\d\d-\d\dT.*\.jsonl")
 
-Record = tuple[str, dict[str, Any]]
+Row = tuple[str, dict[str, Any]]
 """File and line, and values by column."""
 
 
@@ -81,16 +81,52 @@ class ScoreTable:
     notes: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def add(self, where: str, system: Any, seed: Any, item: Any, metric: Any, value: Any) -> None:
-        """Take a score, or note what is wrong with it; names may be None."""
-        names = ["" if name is None else str(name).strip() for name in (system, seed, item, metric)]
-        system, seed, item, metric = names
-        if not math.isfinite(_number(value)):
-            self.problems.append(f"{where}: {metric or 'value'} {value!r}; write a finite number")
-        elif not system:
-            self.problems.append(f"{where}: no name of a system")
-        else:
-            self.scores.append(Score(where, system, seed, item, metric or self.metric, _number(value)))
+    def add(self, source: str, name: str, rows: Sequence[Row]) -> None:
+        """Take rows that are long, or have a column a metric, or a column a system.
+
+        Args:
+            source: Where they are from.
+            name: Their system; empty where the rows name theirs.
+            rows: The rows. A score that is empty or None is missing, which is for the pairing to say.
+        """
+        columns = dict.fromkeys(column for _, row in rows for column in row)
+        roles = {
+            role: column
+            for role, synonyms in _SYNONYMS.items()
+            for column in reversed(columns)
+            if column.lower() in synonyms
+        }
+        others = [column for column in columns if column.lower() not in chain(*_SYNONYMS.values())]
+        is_long, has_system = "value" in roles, bool(name) or "system" in roles
+        scored = (
+            [roles["value"]]
+            if is_long
+            else [
+                column
+                for column in others
+                if column and any(_number(row.get(column)) is not None for _, row in rows)
+            ]
+        )
+        if left_out := [repr(column) for column in others if column not in scored]:
+            self.notes.append(f"{source}: not read: {', '.join(left_out)}")
+        num_before = len(self.scores) + len(self.problems)
+        for where, row in rows:
+            system, seed, item, metric = (_text(row.get(roles.get(role, ""))) for role in list(_SYNONYMS)[:4])
+            for column in scored:
+                if (value := row.get(column)) in (None, ""):
+                    continue
+                scored_system = (name or system or Path(source).stem) if has_system or is_long else column
+                scored_metric = column if has_system and not is_long else metric or self.metric
+                number = _number(value)
+                if number is None or not math.isfinite(number):
+                    self.problems.append(f"{where}: {scored_metric} {value!r}; write a finite number")
+                else:
+                    self.scores.append(Score(where, scored_system, seed, item, scored_metric, number))
+        if len(self.scores) + len(self.problems) == num_before:
+            self.problems.append(
+                f"{source}: no scores under {', '.join(columns)}; columns are system, seed, item, metric and "
+                "value, or one a system, or system and one a metric"
+            )
 
     def check(self) -> None:
         """Refuse what could not be read, and second scores of the same.
@@ -127,57 +163,41 @@ def read_scores(sources: Sequence[str], metric: str = "score") -> ScoreTable:
         name, _, path = ("", "", source) if Path(source).exists() else source.rpartition("=")
         start = len(table.scores)
         try:
-            if Path(path).is_dir():
-                _read_samples(Path(path), name, table)
-            else:
-                _read_records(path, name, list(_records(path, table)), table)
+            table.add(path, name, list(_rows(path, table)))
         except DataError as error:
             table.problems.append(str(error))
         except (AttributeError, KeyError, TypeError) as error:
             # JSON of any other shape ends here.
             table.problems.append(f"{path}: neither rows nor a file of COMET, HELM or lm_eval ({error!r})")
-        if len(table.scores) == start and not table.problems:
-            table.problems.append(f"{path}: no scores")
         num_files.update({(score.system, score.metric) for score in table.scores[start:]})
         table.scores[start:] = [
-            score if score.seed else score._replace(seed=str(num_files[score.system, score.metric]))
+            score._replace(seed=score.seed or str(num_files[score.system, score.metric]))
             for score in table.scores[start:]
         ]
     table.check()
     return table
 
 
-def _records(path: str, table: ScoreTable) -> Iterator[Record]:
-    """Read a file as rows; those of COMET and HELM as those of a long table."""
+def _rows(path: str, table: ScoreTable) -> Iterator[Row]:
+    if Path(path).is_dir():
+        yield from _samples(Path(path), table)
+        return
     lines = read_lines(path, _MAX_CHARS).lines
     if path.endswith(".json"):
         document = _parsed("\n".join(lines), path, table)
         if isinstance(document, dict):
-            for system, segments in document.items():
-                for item, segment in enumerate(segments):
-                    names = {"system": system, "item": item, "metric": "COMET"}
-                    yield f"{path}, {system}, segment {item}", {**names, "value": segment.get("COMET")}
+            yield from _comet(path, document)
             return
-        records = [(f"{path}, entry {number}", record) for number, record in enumerate(document, 1)]
+        rows = [(f"{path}, entry {number}", row) for number, row in enumerate(document, 1)]
     elif path.removesuffix(".gz").endswith(".jsonl"):
         places = [f"{path}, line {number}" for number in range(1, len(lines) + 1)]
-        records = [(where, _parsed(line, where, table)) for where, line in zip(places, lines, strict=True)]
-    elif not math.isnan(_number(lines[0])):
-        for number, line in enumerate(lines, 1):
-            yield f"{path}, line {number}", {"item": number, "value": line}
-        return
+        rows = [(where, _parsed(line, where, table)) for where, line in zip(places, lines, strict=True)]
+    elif _number(lines[0]) is None:
+        rows = list(_table(path, lines, table))
     else:
-        yield from _rows(path, lines, table)
-        return
-    for where, record in records:
-        if "stats" not in record:
-            yield where, record
-            continue
-        changed = record.get("perturbation", {}).get("name")
-        item = f"{record['instance_id']}{f'/{changed}' if changed else ''}"
-        for stat in record["stats"]:
-            names = {"seed": record["train_trial_index"], "item": item, "metric": stat["name"]["name"]}
-            yield where, {**names, "value": stat.get("mean")}
+        rows = [(f"{path}, line {n}", {"item": n, "value": line}) for n, line in enumerate(lines, 1)]
+    for where, row in rows:
+        yield from _helm(where, row) if "stats" in row else [(where, row)]
 
 
 def _parsed(text: str, where: str, table: ScoreTable) -> Any:
@@ -188,18 +208,56 @@ def _parsed(text: str, where: str, table: ScoreTable) -> Any:
         return {}
 
 
-def _rows(path: str, lines: Sequence[str], table: ScoreTable) -> Iterator[Record]:
+def _comet(path: str, document: dict[str, Any]) -> Iterator[Row]:
+    for system, segments in document.items():
+        for item, segment in enumerate(segments):
+            score = {"system": system, "item": item, "metric": "COMET", "value": segment["COMET"]}
+            yield f"{path}, {system}, segment {item}", score
+
+
+def _helm(where: str, instance: dict[str, Any]) -> Iterator[Row]:
+    changed = instance.get("perturbation", {}).get("name")
+    item = f"{instance['instance_id']}{f'/{changed}' if changed else ''}"
+    for stat in instance["stats"]:
+        score = {"seed": instance["train_trial_index"], "item": item, "metric": stat["name"]["name"]}
+        # Where nothing was counted there is no mean.
+        yield where, {**score, "value": stat.get("mean")}
+
+
+def _samples(directory: Path, table: ScoreTable) -> Iterator[Row]:
+    """Read the samples of lm-evaluation-harness below a directory: metrics ``TASK/METRIC``."""
+    files = [file for file in sorted(directory.rglob("*")) if _SAMPLES.fullmatch(file.name)]
+    if not files:
+        raise DataError(f"{directory}: no samples_TASK_DATE.jsonl of lm_eval --log_samples")
+    for file in files:
+        task = _SAMPLES.sub(r"\1", file.name)
+        for results in sorted(file.parent.glob("results_*.json")):
+            directions = read_json(results).get("higher_is_better", {}).get(task, {})
+            table.is_up |= {f"{task}/{metric}": is_up for metric, is_up in directions.items()}
+        for number, line in enumerate(read_lines(str(file), _MAX_CHARS).lines, 1):
+            where = f"{file}, line {number}"
+            sample = _parsed(line, where, table)
+            for metric in sample["metrics"]:
+                # As lm_eval calls it in its results, but for the filter that does nothing.
+                name = f"{task}/{metric},{sample['filter']}".removesuffix(",none")
+                score = {"system": file.parent.name, "item": f"{task}/{sample['doc_id']}", "metric": name}
+                # Of perplexities a document has a sum and a length.
+                if _number(sample[metric]) is not None:
+                    yield where, {**score, "value": sample[metric]}
+
+
+def _table(path: str, lines: Sequence[str], table: ScoreTable) -> Iterator[Row]:
     """Read a table with a header, by the separator that gives it the most columns."""
     delimiter = max(_DELIMITERS, key=lambda sign: len(next(csv.reader(lines[:1], delimiter=sign))))
-    rows = csv.reader(lines, delimiter=delimiter)
-    header = [title.strip() for title in next(rows)]
+    cells = csv.reader(lines, delimiter=delimiter)
+    header = [title.strip() for title in next(cells)]
     if len({*header}) < len(header):
         table.problems.append(f"{path}, line 1: columns of one name")
     # Where no number has a point, commas are the sign of decimals, not of thousands.
     has_commas = delimiter != "," and not any(re.search(r"\d\.\d", line) for line in lines)
     example = ""
-    for row in rows:
-        where = f"{path}, line {rows.line_num}"
+    for row in cells:
+        where = f"{path}, line {cells.line_num}"
         if row and len(row) != len(header):
             table.problems.append(f"{where}: {len(row)} columns, where line 1 has {len(header)}")
             continue
@@ -211,74 +269,12 @@ def _rows(path: str, lines: Sequence[str], table: ScoreTable) -> Iterator[Record
         table.notes.append(f"{path}: {example} is read as {example.replace(',', '.')}")
 
 
-def _read_records(path: str, name: str, records: Sequence[Record], table: ScoreTable) -> None:
-    """Read the rows of a table that is long, or has a column a metric, or a column a system."""
-    columns = dict.fromkeys(column for _, record in records for column in record)
-    roles = {
-        role: column
-        for role, synonyms in _SYNONYMS.items()
-        for column in reversed(columns)
-        if column.lower() in synonyms
-    }
-    reserved = list(chain.from_iterable(_SYNONYMS.values()))
-    scored = [
-        column
-        for column in columns
-        if column and column.lower() not in reserved
-        if not all(math.isnan(_number(record.get(column))) for _, record in records)
-    ]
-    if "value" in roles:
-        scored = [roles["value"]]
-    if left_out := [column for column in columns if column not in (*scored, *roles.values())]:
-        table.notes.append(f"{path}: not read: {', '.join(map(repr, left_out))}")
-    if not scored:
-        table.problems.append(
-            f"{path}: no column of scores among {', '.join(columns)}; columns are system, seed, item, metric "
-            "and value, or one a system, or system and one a metric"
-        )
-    for where, record in records:
-        system, seed, item, metric = (record.get(roles.get(role, "")) for role in list(_SYNONYMS)[:4])
-        for column in scored:
-            # What is not there is missing; the pairing says so.
-            if (value := record.get(column)) in (None, ""):
-                continue
-            if "value" in roles:
-                table.add(where, name or system or Path(path).stem, seed, item, metric, value)
-            elif name or "system" in roles:
-                table.add(where, name or system, seed, item, column, value)
-            else:
-                table.add(where, column, seed, item, metric, value)
+def _text(name: Any) -> str:
+    return "" if name is None else str(name).strip()
 
 
-def _number(value: Any) -> float:
+def _number(value: Any) -> float | None:
     try:
         return float(value)
     except (TypeError, ValueError):
-        return math.nan
-
-
-def _read_samples(directory: Path, name: str, table: ScoreTable) -> None:
-    """Read the samples of lm-evaluation-harness below a directory: metrics ``TASK/METRIC``."""
-    files = [file for file in sorted(directory.rglob("*")) if _SAMPLES.fullmatch(file.name)]
-    if not files:
-        table.problems.append(f"{directory}: no samples_TASK_DATE.jsonl of lm_eval --log_samples")
-    for file in files:
-        task = _SAMPLES.sub(r"\1", file.name)
-        for results in sorted(file.parent.glob("results_*.json")):
-            directions = (read_json(results).get("higher_is_better") or {}).get(task) or {}
-            table.is_up |= {f"{task}/{metric}": is_up for metric, is_up in directions.items()}
-        for number, line in enumerate(read_lines(str(file), _MAX_CHARS).lines, 1):
-            where = f"{file}, line {number}"
-            sample = _parsed(line, where, table)
-            if not {"doc_id", "filter", "metrics"} <= {*sample}:
-                table.problems.append(f"{where}: no doc_id, filter or metrics, as lm_eval writes since 0.4.8")
-                continue
-            for metric in sample["metrics"]:
-                if not math.isnan(_number(value := sample.get(metric))):
-                    # As lm_eval calls it in its results, but for the filter that does nothing.
-                    full_name = f"{task}/{metric},{sample['filter']}".removesuffix(",none")
-                    item = f"{task}/{sample['doc_id']}"
-                    table.add(where, name or file.parent.name, None, item, full_name, value)
-                else:
-                    note = f"{file.name}: {metric} is no number for each document, and is not read"
-                    table.notes += [note] if note not in table.notes else []
+        return None

@@ -1,6 +1,6 @@
-"""Comparing one cell with another on one metric: the difference and how certain it is.
+"""Comparing cells on one metric: a difference, or another weighted sum, and how certain it is.
 
-Defined quantities for S seeds finished in both cells:
+Defined quantities for S seeds finished in all cells:
 
 | S | per-segment statistics | interval, p | smallest detectable, seeds needed |
 |---|---|---|---|
@@ -60,32 +60,6 @@ class Comparer:
             statistics = [trial.segments for trial in trials if trial.segments is not None]
             scores = resampling.bootstrap_scores(statistics, _score(metric), self.samples)
             self._draws.update(zip(trials, scores, strict=True))
-
-    def compare(
-        self,
-        metric: str,
-        a: str,
-        a_trials: Mapping[int, Measured],
-        b: str,
-        b_trials: Mapping[int, Measured],
-        null: float = 0.0,
-        prior: NoisePrior | None = None,
-    ) -> Comparison:
-        """Compare two cells, paired by seed and by segment.
-
-        Args:
-            metric: Name of the metric.
-            a: Label of the first cell.
-            a_trials: The metric by seed, finished trials only.
-            b: Label of the second cell.
-            b_trials: Likewise.
-            null: Difference under the null hypothesis.
-            prior: What is known of the variance of the differences.
-
-        Returns:
-            The comparison without ``p_holm``.
-        """
-        return self.contrast(metric, a, b, [(1.0, a_trials), (-1.0, b_trials)], null, prior)
 
     def contrast(
         self,

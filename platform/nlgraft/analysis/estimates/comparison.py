@@ -26,7 +26,6 @@ _SHOWN = (
 """Attributes of a comparison that JSON has by their names."""
 
 _ROUNDING = 1e-9
-_FEW = 2
 ONE_SEED = "one seed: the interval and p cover test-set sampling only, not training noise"
 
 
@@ -138,8 +137,8 @@ class Comparison:
         """Say what an open verdict lacks."""
         if self.open_because:
             return self.open_because
-        if self.is_constant and self.num_seeds >= _FEW:
-            what = "result" if self.is_identical else "difference"
+        if self.is_constant and self.num_seeds >= 2:
+            what = "difference" if self.difference else "result"
             return f"the same {what} for every seed, so there is nothing to test"
         parts = []
         if self.margin is None and self.equal_within is not None:
@@ -192,14 +191,15 @@ class Comparison:
     def equal_within(self) -> float | None:
         """Smallest margin within which the interval shows the two to be equivalent, rounded up to two digits.
 
-        None with fewer than two seeds, without an interval, or where ``open_because`` gives a reason.
+        None with fewer than two seeds, without an interval or any difference, or where ``open_because`` gives
+        a reason.
         """
-        if self.ci is None or self.num_seeds < _FEW or self.open_because or self.is_exact:
+        if self.ci is None or self.num_seeds < 2 or self.open_because or self.is_exact:
             return None
         # Two one-sided tests at half of alpha support a margin as wide as the farther end.
         farthest = max(map(abs, self.ci))
         if farthest == 0:
-            return 0.0
+            return None
         unit = 10.0 ** (math.floor(math.log10(farthest)) - 1)
         return float(f"{math.ceil(farthest / unit - _ROUNDING) * unit:.2g}")
 
@@ -219,11 +219,6 @@ class Comparison:
     def is_constant(self) -> bool:
         """True if neither seeds nor segments change the difference, which leaves nothing to test."""
         return self.ci is not None and self.ci[0] == self.ci[1]
-
-    @property
-    def is_identical(self) -> bool:
-        """True if the cells agree in every seed and segment, which leaves no noise to test against."""
-        return self.difference == 0 and self.ci == (0.0, 0.0)
 
     @cached_property
     def smallest_detectable(self) -> float | None:
@@ -261,14 +256,14 @@ class Comparison:
             return False
         if self.is_exact:
             return True
-        return self.num_seeds >= _FEW and self.p_holm is not None and self.p_holm <= alpha
+        return self.num_seeds >= 2 and self.p_holm is not None and self.p_holm <= alpha
 
     def is_equal(self, alpha: float) -> bool:
         """True if the difference is certain at level alpha to be smaller than the margin.
 
         Whatever leaves a difference open leaves this open, too.
         """
-        if self.margin is None or self.difference is None or self.open_because or self.num_seeds < _FEW:
+        if self.margin is None or self.difference is None or self.open_because or self.num_seeds < 2:
             return False
         if self.is_exact:
             return abs(self.difference) < self.margin

@@ -49,14 +49,14 @@ _TIE = 1e-9
 _FEW_DRAWS = 20
 
 
-def bootstrap_counts(num_segments: int, num_samples: int, seed: int = RANDOM_SEED) -> Iterator[Array]:
+def bootstrap_counts(num_segments: int, num_samples: int) -> Iterator[Array]:
     """Draw how often each segment occurs in each bootstrap resample.
 
     Yields:
         Counts in chunks of resamples, shape (chunk, num_segments); each row sums to num_segments. The draws
         do not depend on the chunking.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(RANDOM_SEED)
     rows = max(1, _COUNT_CELLS // num_segments)
     for start in range(0, num_samples, rows):
         size = min(rows, num_samples - start)
@@ -66,16 +66,13 @@ def bootstrap_counts(num_segments: int, num_samples: int, seed: int = RANDOM_SEE
         yield counts.reshape(size, num_segments).astype(np.float64)
 
 
-def bootstrap_scores(
-    statistics: Sequence[Array], score: Score, num_samples: int, seed: int = RANDOM_SEED
-) -> Array:
+def bootstrap_scores(statistics: Sequence[Array], score: Score, num_samples: int) -> Array:
     """Score every system on the same bootstrap resamples of the test set.
 
     Args:
         statistics: Per system the sufficient statistics of its segments, each of shape (N, k).
         score: Corpus score of summed statistics.
         num_samples: Number of resamples n.
-        seed: Seed of the draws.
 
     Returns:
         Scores, shape (len(statistics), n).
@@ -84,7 +81,7 @@ def bootstrap_scores(
     num_segments, num_columns = statistics[0].shape
     size = max(1, _GROUP_CELLS // (num_segments * num_columns))
     start = 0
-    for counts in bootstrap_counts(num_segments, num_samples, seed):
+    for counts in bootstrap_counts(num_segments, num_samples):
         stop = start + counts.shape[0]
         # One product for many systems: counts are far larger than the statistics of one.
         for first in range(0, len(statistics), size):

@@ -39,7 +39,6 @@ _OF_MARGIN: Mapping[Verdict, str] = {
 """Words for a claim of *no worse by more than* on other data."""
 
 _NOT_COMPARED = frozenset({"version", "seed", "bs", "ar"})
-_FEW = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +186,7 @@ def _lacking(comparison: Comparison, alpha: float) -> str:
         return "; ".join(comparison.notes)
     if comparison.open_because:
         return comparison.open_because
-    if comparison.num_seeds < _FEW:
+    if comparison.num_seeds < 2:
         return "one seed decides nothing"
     if comparison.seeds_more is not None:
         return f"not significant with {comparison.num_seeds} seeds at {alpha:g}"

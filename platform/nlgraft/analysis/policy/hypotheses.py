@@ -33,7 +33,6 @@ from nlgraft.text.files import has_text, read_lines
 
 _MAX_CHARS = 100_000
 _SAMPLES = 1000
-_FEWEST_SEEDS = 2
 _FAMILY = "compare"
 NO_LEDGER = (
     "no ledger, so no verdict: nothing tells what was compared on these lines before; --ledger STORE "
@@ -148,7 +147,7 @@ def compare_measured(
     past = History({}) if store is None else history(store, segments)
     past_rules = Rules(past.entries.values())
     # The system with the fewest files sets the first look, which all pairs can then take.
-    num_seeds = max(_FEWEST_SEEDS, min(len(system.digests) for system in systems))
+    num_seeds = max(2, min(len(system.digests) for system in systems))
     own_plan = Plan(seeds=tuple(range(1, 4 * num_seeds + 1)), looks=(num_seeds, 2 * num_seeds, 4 * num_seeds))
     comparer = Comparer(samples=_SAMPLES, alpha=ALPHA)
     scores: list[SystemScores] = []
@@ -159,7 +158,7 @@ def compare_measured(
             system_scores = _scores(system, metric, is_up[metric])
             cells = (system.digests[0], base.digests[0])
             plan = past_rules.plan(cells, own_plan)
-            test = partial(_tested, comparer, metric, scored_as or metric, system, base)
+            test = partial(_tested, comparer, metric, scored_as or metric, [system, base])
             compared = over_looks(plan, test)
             scores.append(replace(system_scores, comparison=compared))
             question = LedgerQuestion(
@@ -244,15 +243,16 @@ def _tested(
     comparer: Comparer,
     metric: str,
     scored_as: str,
-    first: System,
-    second: System,
+    systems: Sequence[System],
     seeds: Sequence[int] | None,
 ) -> Comparison:
-    first_trials, second_trials = (
-        {seed: trial for seed, trial in system.measured[metric].items() if seeds is None or seed in seeds}
-        for system in (first, second)
-    )
-    compared = comparer.compare(scored_as, first.name, first_trials, second.name, second_trials)
+    """Compare two systems over some seeds."""
+    first, second = systems
+    terms = [
+        (sign, {seed: score for seed, score in scores.items() if seeds is None or seed in seeds})
+        for sign, scores in zip((1.0, -1.0), (first.measured[metric], second.measured[metric]), strict=True)
+    ]
+    compared = comparer.contrast(scored_as, first.name, second.name, terms)
     if compared.scope == "seeds" and compared.estimate is not None:
         # Without items nothing needs to be drawn: the paired t test.
         compared = replace(compared, p=compared.estimate.p)

@@ -34,8 +34,6 @@ from nlgraft.study.data.study import Study
 from nlgraft.study.planning.selection import cell_digest, cell_key
 from nlgraft.study.reading.system_import import system_of
 
-_FEW = 2
-
 LOOKS = (3, 6, 12, 24)
 """Numbers of seeds at which a proposal may be kept; it gets no more than the last."""
 
@@ -131,7 +129,7 @@ class Gain:
         """Average gains; with ``alpha``, with an interval that covers 1 - alpha."""
         mean = float(np.mean(gains)) if gains else None
         interval = None
-        if alpha is not None and len(gains) >= _FEW:
+        if alpha is not None and len(gains) >= 2:
             half = float(
                 stdtrit(len(gains) - 1, 1 - alpha / 2) * np.std(gains, ddof=1) / math.sqrt(len(gains))
             )

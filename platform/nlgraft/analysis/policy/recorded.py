@@ -7,7 +7,6 @@ asked already, with the same answers, is not entered again.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -64,7 +63,6 @@ from nlgraft.study.planning.selection import cell_digest, cell_key
 if TYPE_CHECKING:
     import pandas as pd
 
-_FEW = 2
 _SAMPLES_AT_LEVEL = 10
 """Resamples expected beyond a difference whose p-value just passes Holm's first step."""
 
@@ -104,15 +102,8 @@ class Analysis:
     def family_size(self, hypothesis: Hypothesis) -> tuple[int, int]:
         """Return the size of a question's family, and how many of its questions were tested."""
         family = self.questions[hypothesis].family
-        return (self._num_asked[family], self._num_tested[family]) if family is not None else (0, 0)
-
-    @cached_property
-    def _num_asked(self) -> Counter[str | None]:
-        return Counter(question.family for question in self.entry.asked if not question.is_certain)
-
-    @cached_property
-    def _num_tested(self) -> Counter[str | None]:
-        return Counter(question.family for question in self.entry.asked if question.looks)
+        members = [] if family is None else [each for each in self.entry.asked if each.family == family]
+        return sum(not member.is_certain for member in members), sum(bool(member.looks) for member in members)
 
 
 @dataclass(eq=False)
@@ -632,7 +623,7 @@ class RecordedResults(Results):
             same = (
                 key
                 for key, others, settings in alike
-                if _num_same(values, others) >= (1 if settings == config else _FEW)
+                if _num_same(values, others) >= (1 if settings == config else 2)
             )
             keys[cell.label] = next(same, keys[cell.label])
         return keys
@@ -661,7 +652,7 @@ class RecordedResults(Results):
             family=family,
             seeds=compared.seeds,
             looks=compared.looks,
-            is_judged=not compared.open_because and compared.num_seeds >= _FEW,
+            is_judged=not compared.open_because and compared.num_seeds >= 2,
             is_certain=compared.is_exact,
             difference=compared.difference,
             p=compared.p,

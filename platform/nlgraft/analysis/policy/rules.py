@@ -240,7 +240,8 @@ class Rules:
         if self._is_other(question):
             return Answer("exploratory", reason=f"{question.metric} was computed in another way before")
         if index is None:
-            return Answer("exploratory", reason=self._why_exploratory(question))
+            seen = "scores of its cells had been seen when it was first asked"
+            return Answer("exploratory", reason=seen if question.family else "the study does not declare it")
         declaration = self.declarations[index]
         basis: Basis = "declared later" if index else "declared"
         number, level = index + 1, self.levels[index]
@@ -332,11 +333,6 @@ class Rules:
     def _pairs(declaration: Declaration) -> set[tuple[str, ...]]:
         metric = declaration.entry.metrics[0]
         return {tuple(sorted(question[3])) for question in declaration.questions if question[0] == metric}
-
-    def _why_exploratory(self, question: LedgerQuestion) -> str:
-        if question.family is None:
-            return "the study does not declare it"
-        return "scores of its cells had been seen when it was first asked"
 
     def _is_other(self, question: LedgerQuestion) -> bool:
         """True if the metric is computed in another way than when it was first seen."""

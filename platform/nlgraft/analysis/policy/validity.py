@@ -29,7 +29,6 @@ from nlgraft.study.data.claim import claims_of
 RANDOM_SEED = 20261122
 _EFFECTS = (0.5, 1.0, 1.5, 2.0)
 """Sizes of the simulated effect, in units of the detectable one."""
-_FEW = 2
 _LEAST = 1e-9
 _Z = 1.96
 
@@ -46,7 +45,6 @@ class Design:
         seed_variance: Variance between the seeds' differences of two cells.
         segment_variance: Variance of the difference of two cells from the choice of segments.
         is_assumed: True if the variances are assumed.
-        has_margin: True if the study declares a difference too small to matter, which is not simulated.
         prior: Noise of earlier studies.
     """
 
@@ -57,7 +55,6 @@ class Design:
     seed_variance: float
     segment_variance: float
     is_assumed: bool
-    has_margin: bool = False
     prior: NoisePrior | None = None
 
     @property
@@ -101,16 +98,6 @@ class Validity:
     detectable: float
     mean_seeds: float
 
-    @property
-    def notes(self) -> list[str]:
-        """What the simulation leaves out."""
-        if not self.design.has_margin:
-            return []
-        return [
-            "the margin is not simulated: with it a difference is found a little less often, and how often "
-            "cells are called equal is not estimated"
-        ]
-
     def error_of(self, share: float) -> float:
         """Half of the 95 % interval of Agresti and Coull (1998), which is not zero for shares of 0 and 1."""
         total = self.num_simulations + _Z**2
@@ -120,17 +107,11 @@ class Validity:
     def to_json(self) -> dict[str, Any]:
         """Return the rates as JSON values, each with the error of the simulation."""
         design = self.design
-        rates = {
-            "familywise_error": self.familywise,
-            "coverage": self.coverage,
-        }
+        rates = {"familywise_error": self.familywise, "coverage": self.coverage}
+        named = ("looks", "alpha", "seed_variance", "segment_variance", "is_assumed")
         return {
             "comparisons": len(design.weights),
-            "looks": list(design.looks),
-            "alpha": design.alpha,
-            "seed_variance": design.seed_variance,
-            "segment_variance": design.segment_variance,
-            "is_assumed": design.is_assumed,
+            **{name: getattr(design, name) for name in named},
             "prior": None if design.prior is None else asdict(design.prior),
             "simulations": self.num_simulations,
             **rates,
@@ -141,7 +122,6 @@ class Validity:
             ],
             "detectable": self.detectable,
             "mean_seeds": self.mean_seeds,
-            "notes": self.notes,
         }
 
 
@@ -167,7 +147,6 @@ def design_of(result: RecordedResults) -> Design:
         seed_variance=float(seed_variance),
         segment_variance=float(segment_variance),
         is_assumed=not variances and prior is None,
-        has_margin=bool(study.analysis.margin),
         prior=prior,
     )
 
@@ -182,9 +161,7 @@ def _weights(result: RecordedResults) -> Array:
         for claim in claims_of(result.study)
         if claim.worse_metric is None
     ]
-    comparisons = {
-        frozenset(labels) if len(labels) == _FEW else labels: labels for labels in [*pairs, *claimed]
-    }
+    comparisons = {frozenset(labels) if len(labels) == 2 else labels: labels for labels in [*pairs, *claimed]}
     weights = np.zeros((len(comparisons), len(result.cells)))
     places = {label: place for place, label in enumerate([base, *arms])}
     for row, labels in zip(weights, comparisons.values(), strict=True):
@@ -204,7 +181,7 @@ def estimate_validity(design: Design, num_simulations: int) -> Validity:
         ValueError: The design has no comparison, fewer than two seeds, or scores that do not vary.
     """
     num_comparisons = len(design.weights)
-    if not num_comparisons or design.num_seeds < _FEW:
+    if not num_comparisons or design.num_seeds < 2:
         raise ValueError("nothing to simulate: give at least two cells and two seeds")
     if design.seed_variance + design.segment_variance == 0:
         raise ValueError("nothing to simulate: the scores of the main metric do not vary")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nlgraft.analysis.policy.recorded import RecordedResults
-from nlgraft.analysis.rendering.drawing import NUM_SERIES, PAGE, Drawing, Style, series_color
+from nlgraft.analysis.rendering.figures import NUM_SERIES, PAGE, Drawing, Style, series_color
 from nlgraft.analysis.rendering.report import template
 from nlgraft.basics.wording import duration, hours_of_budget
 from nlgraft.pipeline.trial import is_dev_curve

@@ -156,8 +156,6 @@ def short_note(result: RecordedResults) -> str:
     """Write headline, comparison table and claims as Markdown, short enough for MLflow's note."""
     main = result.main_metric
     parts = [headline(result), f"**{main}**", to_markdown(comparison_table(result, main))]
-    noise = dict.fromkeys(comparison.noise for comparison in result.against_baseline())
-    parts += [f"{text[0].upper()}{text[1:]}." for text in noise if text]
     if (effects := effects_table(result, main)) is not None:
         parts += ["**Effects**", to_markdown(effects)]
     if result.is_constructed:

@@ -6,7 +6,6 @@ import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -20,7 +19,6 @@ from nlgraft.analysis.policy.examples import examples_of
 from nlgraft.analysis.policy.hypotheses import SystemScores
 from nlgraft.analysis.policy.recorded import RecordedResults
 from nlgraft.analysis.rendering import journals, prose, tables, typesetting
-from nlgraft.analysis.rendering.paper_numbers import slug
 from nlgraft.analysis.rendering.search_tables import which_setting
 from nlgraft.analysis.rendering.sections import Section, sections
 from nlgraft.basics.errors import NlgraftError, nearest
@@ -100,16 +98,16 @@ def _page(results: Sequence[RecordedResults]) -> str:
 
 
 def _study_html(result: RecordedResults, owner: str) -> str:
-    from nlgraft.analysis.rendering import drawing, figures  # load matplotlib, which takes .3 s
+    from nlgraft.analysis.rendering import figures  # loads matplotlib, which takes .3 s
 
-    drawings = defaultdict(list, {kind: draw(result, drawing.PAGE) for kind, draw in figures.KINDS.items()})
+    drawings = defaultdict(list, {kind: draw(result, figures.PAGE) for kind, draw in figures.KINDS.items()})
     return template("study.html.j2").render(
         _facts(result),
         owner=owner,
         drawings=drawings,
         wide=figures.WIDE,
         legend=[(tables.cell_name(cell), index) for index, cell in enumerate(result.cells)],
-        num_series=drawing.NUM_SERIES,
+        num_series=figures.NUM_SERIES,
         examples=examples_of(result, _MOST_CELLS_WITH_TEXT),
         num_examples=_NUM_EXAMPLES,
     )
@@ -185,18 +183,11 @@ def _environment(result: RecordedResults) -> dict[str, str]:
 
 def latex_tables(result: RecordedResults, parts: Sequence[Section]) -> str:
     """Typeset the tables of a report, after comments that say what they are of."""
-    study, main = result.study, result.main_metric
+    study = result.study
     lines = [f"{study.variant}, study {study.fingerprint[:12]}. Needs \\usepackage{{booktabs}}."]
     lines += [f"override {text}" for text in study.overrides]
-    objective = study.objective.metric
-    beside = [objective] if objective != main and objective in result.metrics else []
-    first = tables.comparison_table(result, main, beside)
-    if result.registration:
-        first = replace(first, notes=(*first.notes, str(result.registration)))
-    title = f"{' beside '.join([*beside, main])} against the baseline"
-    caption = f"Mean ± standard deviation of {tables.seeds(result)}. {tables.covered(result)}"
     texts = [f"% {' '.join(line.split())}" for line in lines]
-    for section in (Section("comparison", title, first, caption=caption), *parts):
+    for section in parts:
         if section.table is not None and section.caption is not None:
             texts += _typeset(result, section, section.table)
     return "\n".join(texts)
@@ -208,7 +199,8 @@ def _typeset(result: RecordedResults, section: Section, table: typesetting.Table
     parts = [table] if table.num_text >= len(table.header) else table.parts(typesetting.LINE)
     texts = []
     for index, part in enumerate(parts, start=1):
-        label = f"tab:{slug(result.study.variant)}-{section.name}{f'-{index}' if index > 1 else ''}"
+        name = f"{section.name}-{index}" if index > 1 else section.name
+        label = f"tab:{typesetting.slug(result.study.variant)}-{name}"
         title = section.title + (f" (part {index} of {len(parts)})" if len(parts) > 1 else "")
         caption = tables.caption(result, f"{title}. {section.caption}".strip())
         texts.append(typesetting.to_latex(part, caption, label))

@@ -43,6 +43,7 @@ def sections(result: RecordedResults) -> list[Section]:
     if main in result.metrics:
         effects, gains = tables.effects_table(result, main), tables.gains_table(result, main)
     coverage, over = tables.covered(result), study.analysis.gains_over
+    means = f"Mean ± standard deviation of {tables.seeds(result)}."
     searched = search_tables.space_table(study.search.space) if study.search else None
     best = search_tables.expected_best_table(result)
     trials_text = " ".join(filter(None, (prose.fairness(result), prose.sharing(result))))
@@ -53,14 +54,19 @@ def sections(result: RecordedResults) -> list[Section]:
             journals.deviations_table(result),
             caption="",
         ),
-        # A paper has its own, with dev beside test.
-        Section("comparison", f"{main} against the baseline", compared, figures="forest"),
+        Section(
+            "comparison",
+            f"{main} against the baseline",
+            compared,
+            caption=f"{means} {coverage} {result.registration or ''}".strip(),
+            figures="forest",
+        ),
         Section("effects", f"Effects on {main}", effects, caption=coverage),
         Section("gains", f"Gains over {over} on {main}", gains, caption=coverage, figures="gains"),
         Section("claims", "Claims", tables.claims_table(result), caption=""),
         Section("lengths", "Sequence lengths", tables.length_table(result)),
         Section("curves", "Learning curves: means over seeds, from minimum to maximum", figures="curves"),
-        *_metric_sections(result),
+        *_metric_sections(result, means),
         Section(
             "stability",
             f"Stability of the training ({main})",
@@ -86,9 +92,8 @@ def sections(result: RecordedResults) -> list[Section]:
     ]
 
 
-def _metric_sections(result: RecordedResults) -> list[Section]:
+def _metric_sections(result: RecordedResults, means_of: str) -> list[Section]:
     """List the sections of the metrics beside the main one: the means by split, then the differences."""
-    caption = f"Mean ± standard deviation of {tables.seeds(result)}."
     by_split: dict[str, list[str]] = {"on test": [], "on dev": [], "without a split": []}
     for name, metric in result.metrics.items():
         by_split[f"on {metric.split}" if metric.split else "without a split"].append(name)
@@ -98,7 +103,7 @@ def _metric_sections(result: RecordedResults) -> list[Section]:
             f"metrics-{split.removeprefix('on ').replace(' ', '-')}",
             f"Metrics {split}",
             tables.metrics_table(result, names),
-            caption=caption,
+            caption=means_of,
             depth=3,
             is_folded=split != "on test",
         )

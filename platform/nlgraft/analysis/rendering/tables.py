@@ -105,7 +105,7 @@ def _equal_within(compared: Compared) -> list[str]:
     margins = [
         f"{label} {comparison.equal_within:g}"
         for label, comparison in compared
-        if comparison.margin is None and comparison.equal_within is not None and not comparison.is_identical
+        if comparison.margin is None and comparison.equal_within is not None
         if comparison.standing == "open" and comparison.basis != "exploratory"
     ]
     if not margins:
@@ -203,23 +203,17 @@ def mean_and_std(cell: CellResult, metric: str, decimals: int) -> str:
     return number(mean, decimals) + (f" ± {number(std, decimals)}" if std is not None else "")
 
 
-def comparison_table(result: RecordedResults, metric: str, beside: Sequence[str] = ()) -> Table:
-    """Tabulate the difference of every cell from the baseline, the baseline first.
-
-    Args:
-        result: The result.
-        metric: The metric that is compared.
-        beside: Further metrics, whose means and deviations stand before it.
-    """
-    decimals = {name: column_decimals(result, name) for name in (*beside, metric)}
+def comparison_table(result: RecordedResults, metric: str) -> Table:
+    """Tabulate the difference of every cell from the baseline on a metric, the baseline first."""
+    decimals = column_decimals(result, metric)
     rows, compared = [], []
     for cell in result.cells:
         row: Row = {"cell": cell_entry(cell), "seeds": str(len(cell.measured(metric)))}
-        row |= {name: mean_and_std(cell, name, places) for name, places in decimals.items()}
+        row[metric] = mean_and_std(cell, metric, decimals)
         if cell is not result.baseline and metric in result.metrics:
             comparison = result.compare(cell.cell, metric=metric)
             compared.append((cell.label, comparison))
-            row |= _comparison_row(comparison, decimals[metric], result.study.analysis.alpha)
+            row |= _comparison_row(comparison, decimals, result.study.analysis.alpha)
         rows.append(row)
     reasons = [f"{cell.label}: {reason}" for cell in result.cells for reason in cell.reasons]
     notes = comparison_notes(compared, result.study.analysis.alpha)

@@ -38,7 +38,8 @@ def explanation(document: Mapping[str, Any]) -> str:
     return (
         "False verdict: no cell differs, and a report calls one better or worse; the study allows "
         f"{100 * document['alpha']:g} %. Found: one cell differs, and a report says so. After ± stands the "
-        "95 % error of the simulation."
+        "95 % error of the simulation. Margins, effects of crossed factors and claims on further metrics are "
+        "not simulated."
     )
 
 
