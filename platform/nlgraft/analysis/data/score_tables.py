@@ -97,7 +97,8 @@ class ScoreTable:
             if column.lower() in synonyms
         }
         others = [column for column in columns if column.lower() not in chain(*_SYNONYMS.values())]
-        is_long, has_system = "value" in roles, bool(name) or "system" in roles
+        is_long = "value" in roles
+        are_systems = not (is_long or name or "system" in roles)
         scored = (
             [roles["value"]]
             if is_long
@@ -109,14 +110,16 @@ class ScoreTable:
         )
         if left_out := [repr(column) for column in others if column not in scored]:
             self.notes.append(f"{source}: not read: {', '.join(left_out)}")
+        if are_systems:
+            self.notes.append(f"{source}: no column names systems, so each is one: {', '.join(scored)}")
         num_before = len(self.scores) + len(self.problems)
         for where, row in rows:
-            system, seed, item, metric = (_text(row.get(roles.get(role, ""))) for role in list(_SYNONYMS)[:4])
+            system, seed, item, metric = (_text(row.get(roles.get(role))) for role in list(_SYNONYMS)[:4])
             for column in scored:
                 if (value := row.get(column)) in (None, ""):
                     continue
-                scored_system = (name or system or Path(source).stem) if has_system or is_long else column
-                scored_metric = column if has_system and not is_long else metric or self.metric
+                scored_system = column if are_systems else name or system or Path(source).stem
+                scored_metric = (metric or self.metric) if are_systems or is_long else column
                 number = _number(value)
                 if number is None or not math.isfinite(number):
                     self.problems.append(f"{where}: {scored_metric} {value!r}; write a finite number")
@@ -143,7 +146,7 @@ class ScoreTable:
         if num_more := len(self.problems[_MOST_PROBLEMS:]):
             self.problems[_MOST_PROBLEMS:] = [f"and {num_more} more problems"]
         if self.problems:
-            raise DataError("\n".join(self.problems))
+            raise DataError("\n".join([*self.problems, *self.notes]))
 
 
 def read_scores(sources: Sequence[str], metric: str = "score") -> ScoreTable:
@@ -277,4 +280,4 @@ def _number(value: Any) -> float | None:
     try:
         return float(value)
     except (TypeError, ValueError):
-        return None
+        return {"true": 1.0, "false": 0.0}.get(_text(value).lower())

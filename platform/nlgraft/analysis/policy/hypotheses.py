@@ -34,6 +34,8 @@ from nlgraft.text.files import has_text, read_lines
 _MAX_CHARS = 100_000
 _SAMPLES = 1000
 _FAMILY = "compare"
+_FEW_ITEMS = 20
+"""Below so many items resamples of them understate their noise."""
 NO_LEDGER = (
     "no ledger, so no verdict: nothing tells what was compared on these lines before; --ledger STORE "
     "remembers it (a new directory, if there is none yet)"
@@ -171,6 +173,7 @@ def compare_measured(
                 looks=compared.looks,
                 difference=compared.difference,
                 p=compared.p,
+                is_judged=not compared.open_because,
             )
             questions[metric, system.name] = question, plan, test
     if store is None:
@@ -256,6 +259,8 @@ def _tested(
     if compared.scope == "seeds" and compared.estimate is not None:
         # Without items nothing needs to be drawn: the paired t test.
         compared = replace(compared, p=compared.estimate.p)
+    if scored_as != metric and (compared.num_segments or _FEW_ITEMS) < _FEW_ITEMS:
+        compared = replace(compared, open_because=f"fewer than {_FEW_ITEMS} items")
     return replace(compared, metric=metric)
 
 

@@ -116,11 +116,9 @@ def _pairing(metric: str, by_item: pd.DataFrame, is_up: bool) -> list[str]:
     notes = []
     for (system, seed), scores in by_item.items():
         if missing := list(by_item.index[scores.isna()]):
-            ends = ", ..." if len(missing) > _NAMED else ""
-            notes.append(
-                f"{metric}: {system} with seed {seed} lacks {count(len(missing), 'item')} "
-                f"({', '.join(missing[:_NAMED])}{ends}); left out of all"
-            )
+            first = ", ".join(missing[:_NAMED])
+            lacks = f"{system} with seed {seed} lacks {count(len(missing), 'item')} ({first}"
+            notes.append(f"{metric}: {lacks}{', ...' * (len(missing) > _NAMED)}); left out of all")
     if not num_common:
         raise DataError("\n".join([f"{metric}: no item has a score of every system and seed", *notes]))
     among = f"mean over {count(num_common, 'item')} in common" if by_item.index.any() else "one score a seed"

@@ -249,13 +249,15 @@ def systems_table(systems: Sequence[SystemScores], notes: Sequence[str]) -> Tabl
 
 def _these_outputs(comparison: Comparison) -> str:
     """Say of one run each what it shows, and what it does not."""
-    if comparison.scope != "segments" or comparison.p_segments is None:
+    p, both = comparison.p_segments, f"{comparison.a} and {comparison.b} on {comparison.metric}"
+    if comparison.scope != "segments" or p is None:
         return ""
-    differ = "differ" if comparison.p_segments <= ALPHA else "are not shown to differ"
-    over = f"p {probability(comparison.p_segments)} over {comparison.num_segments:,} items"
+    if comparison.open_because:
+        return f"{both}: {comparison.open_because}, which say too little of these outputs."
+    differ = "differ" if p <= ALPHA else "are not shown to differ"
     return (
-        f"{comparison.a} and {comparison.b} on {comparison.metric}: these outputs {differ} on such items "
-        f"({over}); of the methods one run each says nothing."
+        f"{both}: these outputs {differ} on such items (p {probability(p)} over {comparison.num_segments:,} "
+        "items); of the methods one run each says nothing."
     )
 
 
