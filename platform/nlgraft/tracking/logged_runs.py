@@ -55,7 +55,7 @@ def logged_runs(
         else:
             missing = [name for name in (arm, seed) if name not in labels]
             reason = f"no {' and '.join(missing)}" if missing else run.info.status.lower()
-            left_out.setdefault(reason, []).append(run.info.run_name)
+            left_out.setdefault(reason, []).append(str(run.info.run_name))
     notes = [
         f"{count(len(names), 'run')} left out, {reason}: {', '.join(names[:_NAMED])}"
         for reason, names in left_out.items()

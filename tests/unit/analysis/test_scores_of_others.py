@@ -8,7 +8,7 @@ from pathlib import Path
 import mlflow
 import numpy as np
 import pytest
-from sacrebleu.metrics import BLEU
+from sacrebleu.metrics.bleu import BLEU
 from scipy import stats
 
 from nlgraft.analysis.data.score_tables import read_scores

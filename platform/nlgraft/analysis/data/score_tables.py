@@ -37,6 +37,7 @@ _SYNONYMS = {
     "value": ("value", "score", "result"),
 }
 """Names of columns, in any case, by what they hold."""
+_NO_COLUMN = "\0"
 _SAMPLES = re.compile(r"samples_(.+)_\d{4}-\d\d-\d\dT.*\.jsonl")
 
 Row = tuple[str, dict[str, Any]]
@@ -114,7 +115,9 @@ class ScoreTable:
             self.notes.append(f"{source}: no column names systems, so each is one: {', '.join(scored)}")
         num_before = len(self.scores) + len(self.problems)
         for where, row in rows:
-            system, seed, item, metric = (_text(row.get(roles.get(role))) for role in list(_SYNONYMS)[:4])
+            system, seed, item, metric = (
+                _text(row.get(roles.get(role, _NO_COLUMN))) for role in list(_SYNONYMS)[:4]
+            )
             for column in scored:
                 if (value := row.get(column)) in (None, ""):
                     continue

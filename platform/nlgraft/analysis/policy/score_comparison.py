@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-import pandas as pd
 
 from nlgraft.analysis.data.ledger import Segments
 from nlgraft.analysis.data.score_tables import ScoreTable
@@ -22,6 +21,9 @@ _LESS_IS_BETTER = re.compile(
 )
 """Words in the names of metrics of which less is better."""
 _NAMED = 3
+
+Runs = dict[tuple[str, str], dict[str, float]]
+"""Scores by item, by system and seed."""
 
 
 def compare_scores(
@@ -53,85 +55,83 @@ def compare_scores(
     Raises:
         DataError: There is no such metric or baseline, only one system, or nothing that can be paired.
     """
-    frame = pd.DataFrame(table.scores)
-    names = list(frame["metric"].unique())
+    names = list(dict.fromkeys(score.metric for score in table.scores))
     if not metrics and len(names) > 1:
         raise DataError(f"{len(names)} metrics: choose by --metric. {nearest('', names)}")
-    rows_of = {
-        metric: frame[(frame["metric"] == metric) | frame["metric"].str.endswith(f"/{metric}")]
-        for metric in metrics or names
-    }
-    if unknown := [metric for metric, rows in rows_of.items() if rows.empty]:
+    runs_of: dict[str, Runs] = {metric: {} for metric in metrics or names}
+    for score in table.scores:
+        for metric in {score.metric, score.metric.rpartition("/")[2]} & {*runs_of}:
+            run = runs_of[metric].setdefault((score.system, score.seed), {})
+            if score.item in run:
+                raise DataError(
+                    f"{score.where}: several metrics end in /{metric}; name one of them by --metric"
+                )
+            run[score.item] = score.value
+    if unknown := [metric for metric, runs in runs_of.items() if not runs]:
         raise DataError("\n".join(f"no metric {metric!r}. {nearest(metric, names)}" for metric in unknown))
-    scores = {metric: _by_item(rows) for metric, rows in rows_of.items()}
-    main, *_ = scores.values()
-    systems, seeds = (list(main.columns.unique(level)) for level in ("system", "seed"))
+    main, *_ = runs_of.values()
+    systems, seeds = (list(dict.fromkeys(labels)) for labels in zip(*main, strict=True))
     if baseline is not None and baseline not in systems:
         raise DataError(f"no system {baseline!r}. {nearest(baseline, systems)}")
-    for metric, by_item in scores.items():
-        if without := [system for system in systems if system not in by_item.columns.unique("system")]:
+    for metric, runs in runs_of.items():
+        if without := [system for system in systems if system not in {scored for scored, _ in runs}]:
             raise DataError(f"{metric}: no score of {', '.join(without)}")
     first = baseline or systems[0]
     systems.sort(key=lambda system: system != first)
     lacking = {seed: [system for system in systems if (system, seed) not in main] for seed in seeds}
     seeds.sort(key=lambda seed: len(lacking[seed]))
-    is_up = {
-        metric: not is_lower_better
-        and table.is_up.get(rows["metric"].iloc[0], not _LESS_IS_BETTER.search(metric))
-        for metric, rows in rows_of.items()
-    }
     num_common = sum(not without for without in lacking.values())
     counted = f", counted as 1 to {len(seeds)}: {', '.join(seeds)}" if seeds[0] != "1" else ""
-    notes = [
-        f"{count(len(systems), 'system')}, {count(num_common, 'seed')} in common{counted}",
-        *(f"seed {seed}: not of {', '.join(without)}" for seed, without in lacking.items() if without),
-        *(note for metric, by_item in scores.items() for note in _pairing(metric, by_item, is_up[metric])),
-        *table.notes,
-    ]
-    paired = []
-    for system in systems:
-        measured = {
-            metric: {
-                number: _measured(by_item.dropna()[system, seed])
+    notes = [f"{count(len(systems), 'system')}, {count(num_common, 'seed')} in common{counted}"]
+    notes += [f"seed {seed}: not of {', '.join(without)}" for seed, without in lacking.items() if without]
+    measured: dict[str, dict[str, dict[int, Measured]]] = {system: {} for system in systems}
+    is_up = {}
+    for metric, runs in runs_of.items():
+        directions = [up for name, up in table.is_up.items() if metric in (name, name.rpartition("/")[2])]
+        is_up[metric] = not is_lower_better and all(directions or [not _LESS_IS_BETTER.search(metric)])
+        items = _common_items(metric, runs, is_up[metric], notes)
+        for system in systems:
+            measured[system][metric] = {
+                number: _measured([runs[system, seed][item] for item in items], has_items=any(items))
                 for number, seed in enumerate(seeds, 1)
-                if (system, seed) in by_item
+                if (system, seed) in runs
             }
-            for metric, by_item in scores.items()
-        }
-        digests = [_digest(system, main[system, seed]) for seed in seeds if (system, seed) in main]
-        paired.append(System(system, measured, digests))
-    segments = Segments.of(sorted(filter(None, main.index)) or [name])
-    return compare_measured(paired, is_up, segments, name, store, scored_as="item"), notes
+    paired = [
+        System(
+            system,
+            measured[system],
+            [_digest(system, main[system, seed]) for seed in seeds if (system, seed) in main],
+        )
+        for system in systems
+    ]
+    all_items = sorted({item for run in main.values() for item in run if item})
+    compared = compare_measured(
+        paired, is_up, Segments.of(all_items or [name]), name, store, scored_as="item"
+    )
+    return compared, [*notes, *table.notes]
 
 
-def _by_item(rows: pd.DataFrame) -> pd.DataFrame:
-    """Tabulate scores: a row an item, a column a system and seed, in the order of the files."""
-    by_item = rows.pivot(index="item", columns=["system", "seed"], values="value")
-    return by_item.loc[rows["item"].unique(), list(rows.groupby(["system", "seed"], sort=False).groups)]
-
-
-def _pairing(metric: str, by_item: pd.DataFrame, is_up: bool) -> list[str]:
-    """Say which items are paired, and which are missing where."""
-    num_common = len(by_item.dropna())
-    notes = []
-    for (system, seed), scores in by_item.items():
-        if missing := list(by_item.index[scores.isna()]):
-            first = ", ".join(missing[:_NAMED])
-            lacks = f"{system} with seed {seed} lacks {count(len(missing), 'item')} ({first}"
-            notes.append(f"{metric}: {lacks}{', ...' * (len(missing) > _NAMED)}); left out of all")
-    if not num_common:
+def _common_items(metric: str, runs: Runs, is_up: bool, notes: list[str]) -> list[str]:
+    """List the items that all runs have, in the order of the files, and note which are missing where."""
+    items = dict.fromkeys(item for run in runs.values() for item in run)
+    common = [item for item in items if all(item in run for run in runs.values())]
+    among = f"mean over {count(len(common), 'item')} in common" if any(items) else "one score a seed"
+    notes.append(f"{metric}: {among}, {'more' if is_up else 'less'} is better")
+    for (system, seed), run in runs.items():
+        if missing := [item for item in items if item not in run]:
+            few = ", ".join(missing[:_NAMED]) + ", ..." * (len(missing) > _NAMED)
+            lacks = f"{system} with seed {seed} lacks {count(len(missing), 'item')}"
+            notes.append(f"{metric}: {lacks} ({few}); left out of all")
+    if not common:
         raise DataError("\n".join([f"{metric}: no item has a score of every system and seed", *notes]))
-    among = f"mean over {count(num_common, 'item')} in common" if by_item.index.any() else "one score a seed"
-    return [f"{metric}: {among}, {'more' if is_up else 'less'} is better", *notes]
+    return common
 
 
-def _measured(scores: pd.Series[float]) -> Measured:
-    values = scores.to_numpy()
-    rows = np.column_stack([values, np.ones_like(values)])
-    return Measured(float(values.mean()), rows if scores.index.any() else None)
+def _measured(values: Sequence[float], *, has_items: bool) -> Measured:
+    rows = np.column_stack([values, np.ones(len(values))])
+    return Measured(float(np.mean(values)), rows if has_items else None)
 
 
-def _digest(system: str, scores: pd.Series[float]) -> str:
-    by_item = sorted(scores.dropna().items())
+def _digest(system: str, run: Mapping[str, float]) -> str:
     # One number of a run may well be that of another system.
-    return Segments.of([*map(repr, by_item), *([] if scores.index.any() else [system])]).digest
+    return Segments.of([*map(repr, sorted(run.items())), *([] if any(run) else [system])]).digest
