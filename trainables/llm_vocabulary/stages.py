@@ -6,6 +6,7 @@ import json
 import re
 import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ from nlgraft.stages.run.training_task import (
 from nlgraft.stages.shared_kinds import SIDE, TrainLanguageModelInputs
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
-from nlgraft.text.files import read_json
+from nlgraft.text.files import chunks, read_json
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, learn_byte_tokenizer
 from nlgraft.training.causal_text import (
     LineEnds,
@@ -43,7 +44,7 @@ from nlgraft.training.loop import CURVES_FILE, TrainOutcome
 from nlgraft.training.seeds import derive_seed
 from nlgraft.training.step import RowsFirst, Training
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, ParameterGroup
-from nlgraft.training.views import Encoded, IntArray
+from nlgraft.training.views import IntArray, write_encoded
 from nlgraft.vocab.tokenizers.directories import copy_settings, copy_tokenizer
 from nlgraft.vocab.tokenizers.encoding import count_tokens, open_tokenizer, text_encoder
 from nlgraft.vocab.tokenizers.extension import learn_extension
@@ -156,7 +157,7 @@ def _packed(
     if config.batch_tokens is not None:
         sizes = lines.lengths + 1
     elif config.batch_characters is not None:
-        sizes = np.array([len(line) + 1 for line in lines_of(inputs.corpus, "train")], dtype=np.int64)
+        sizes = np.fromiter((len(line) + 1 for line in lines_of(inputs.corpus, "train")), np.int64)
     else:
         sizes = np.ones(len(lines), dtype=np.int64)
     budget = config.batch_tokens or config.batch_characters or config.batch_sentences
@@ -210,14 +211,14 @@ def _evaluate(
 # Text and vocabularies of causal language models.
 
 
-def lines_of(corpus: Path, split: str) -> list[str]:
+def lines_of(corpus: Path, split: str) -> Sequence[str]:
     """Read the lines of a split."""
-    return read_corpus(corpus / split).text(TEXT)
+    return read_corpus(corpus / split).lines(TEXT)
 
 
 def bytes_of(corpus: Path, split: str) -> IntArray:
     """Measure the lines of a split in bytes of UTF-8, the end of each included, [N]."""
-    return np.array([len(line.encode()) + 1 for line in lines_of(corpus, split)], dtype=np.int64)
+    return np.fromiter((len(line.encode()) + 1 for line in lines_of(corpus, split)), np.int64)
 
 
 def learn_tokenizer(context: StageContext) -> None:
@@ -258,8 +259,9 @@ def encode(context: StageContext) -> None:
     _, inputs = ENCODED_LINES.read(context)
     encoder = text_encoder(inputs.tokenizer, load_vocabulary(inputs.tokenizer))
     for directory in sorted(path for path in inputs.corpus.iterdir() if path.is_dir()):
-        ids = Ragged.of(encoder(lines_of(inputs.corpus, directory.name)))
-        Encoded({TEXT: ids}).write(context.directory / f"{directory.name}.safetensors")
+        lines = lines_of(inputs.corpus, directory.name)
+        parts = ((TEXT, Ragged.of(encoder(chunk))) for chunk in chunks(lines))
+        write_encoded(context.directory / f"{directory.name}.safetensors", parts)
 
 
 # What a vocabulary makes of a text, how fast a model writes with it, and when it has caught up.

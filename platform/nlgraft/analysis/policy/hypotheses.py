@@ -208,7 +208,7 @@ def compare_measured(
 
 def _read(
     systems: Mapping[str, Sequence[str]], reference: str
-) -> tuple[list[str], dict[str, list[list[str]]]]:
+) -> tuple[Sequence[str], dict[str, list[Sequence[str]]]]:
     """Read the references, and the hypotheses of each system and seed."""
     references = read_lines(reference, _MAX_CHARS).lines
     if not has_text(references):
