@@ -147,7 +147,13 @@ def test_whatever_is_wrong_is_said_at_once_with_its_line(tmp_path, monkeypatch):
         (LONG, ("--baseline", "C"), "no system 'C'"),
         (LONG.replace("B,1,x", "B,1,v").replace("B,1,y", "B,1,w"), (), "B with seed 1 lacks 2 items (x, y)"),
         (LONG + "C,1,x,f1,1\n", ("--metric", "acc", "--metric", "f1"), "f1: no score of A, B"),
-        (LONG, ("--ref", "t.csv", "t.csv"), "give one of"),
+        (LONG, ("t.csv",), "give one of"),
+        (LONG, ("--ref", "t.csv", "--arm", "a"), "--ref, --arm: has no effect"),
+        (
+            LONG.replace("acc", "dev/acc") + LONG.partition("\n")[2],
+            ("--metric", "acc"),
+            "several metrics end in /acc",
+        ),
     ],
 )
 def test_what_cannot_be_compared_is_refused(text, options, sentence, tmp_path, monkeypatch):
