@@ -277,6 +277,7 @@ def test_runs_of_mlflow_are_compared(tmp_path):
     assert "8 runs left out, no seed" in invoke(*arguments, "--experiment", "others", code=2).stderr
     assert "--arm" in invoke("compare", "--mlflow", uri, code=2).stderr
     nowhere = f"sqlite:///{tmp_path / 'none.db'}"
+    assert "--baseline" in invoke("compare", "a", "b", "--ref", "r", "--baseline", "a", code=2).stderr
     assert (
         "no database"
         in invoke("compare", "--mlflow", nowhere, "--arm", "a", "--experiment", "e", code=2).stderr
