@@ -9,7 +9,8 @@ from nlgraft.basics.errors import TrialFailed
 from nlgraft.execution import distributed_stages
 from nlgraft.execution.cluster import WorkerGroup
 from nlgraft.execution.cluster_watch import Losses
-from nlgraft.execution.distributed_stages import _Mailbox, run_on_workers
+from nlgraft.execution.distributed_stages import run_on_workers
+from nlgraft.execution.sweep_board import Mailbox
 from nlgraft.pipeline.execute import RecordingReporter
 from nlgraft.pipeline.stage import NullReporter, Stage, TrialStopped
 from nlgraft.pipeline.store import StorePlace
@@ -18,7 +19,7 @@ from nlgraft.study.data.study import Resources, WorkerRange
 
 def test_a_new_group_takes_the_place_of_the_old_one_whatever_their_sizes():
     """Else the dead of the old group would make an error of the new one look like a loss."""
-    mailbox = _Mailbox()
+    mailbox = Mailbox()
     for rank in range(3):
         mailbox.join(rank, 3, f"old {rank}", f"node {rank}")
     mailbox.join(1, 2, "new 1", "node 4")
