@@ -56,8 +56,8 @@ def _arms() -> dict[str, dict[str, Any]]:
             "upstream": {**pairs, "domain": "a", "train": 60},
             "downstream": {**pairs, "domain": "b", "train": 40},
         },
-        "causal_lm": {**_TOY["causal_lm"], "max_tokens": 96},
-        "task": {"prompt": "{source} => ", "max_target_tokens": 40, "decode": {"beam": 2}},
+        "causal_lm": {**_TOY["causal_lm"], "max_tokens": 140},
+        "task": {"prompt": "{source} => ", "max_target_tokens": 64, "decode": {"beam": 2}},
         "score": {"metrics": get_args(TextMetric), "is_calibrated": True},
     }
     arms["extend, translation"] = translation
