@@ -231,12 +231,12 @@ def _evaluate(
     pairs = _pairs(encoded)
     if pairs is None:
         rows, signature = causal_losses(model, encoded.stream(TEXT), ends, max_tokens, device), _SIGNATURE
-        in_bytes = np.stack([rows[:, 0], bytes_of(lines_of(inputs.corpus, split))], 1)
+        in_bytes = np.stack([rows[:, 0], bytes_of(lines_of(inputs.corpus, split)).astype(np.float64)], 1)
     else:
         rows, signature = target_losses(model, pairs, device), _TARGET_SIGNATURE
         # A target that was cut has no end, and its bytes are not those of its tokens.
         last_N = pairs.sequences.values[pairs.sequences.offsets[1:] - 1]
-        num_bytes = bytes_of(read_corpus(inputs.corpus / split).text(TARGET))
+        num_bytes = bytes_of(read_corpus(inputs.corpus / split).text(TARGET)).astype(np.float64)
         in_bytes = np.stack([rows[:, 0], num_bytes], 1) * (last_N == ends.end)[:, None]
     return Evaluation.of({"loss": rows, "bits_per_byte": in_bytes}, signature)
 

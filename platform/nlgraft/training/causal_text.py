@@ -262,15 +262,15 @@ def target_losses(
 
 def target_confidences(
     model: TransformersCausalLM, pairs: Prompted, device: torch.device | str = "cpu"
-) -> list[NDArray[np.float64]]:
+) -> list[list[float]]:
     """Compute the probability of every token of every target after its prompt."""
-    confidences = [np.zeros(0)] * len(pairs.sequences)
+    confidences: list[list[float]] = [[] for _ in range(len(pairs.sequences))]
     with evaluating(model):
         for rows in LengthBatches(pairs.sequences.lengths, _SCORING_TOKENS, 0).in_order():
             logits_PV, tokens_P, row_P = predict_targets(model, pairs.pack(rows).to(device))
             probability_P = logits_PV.float().softmax(-1).gather(1, tokens_P[:, None])[:, 0]
             for place, row in enumerate(rows):
-                confidences[row] = probability_P[row_P == place].double().cpu().numpy()
+                confidences[row] = probability_P[row_P == place].tolist()
     return confidences
 
 
