@@ -224,6 +224,7 @@ class TrainingConfig(StrictConfig):
 class DecodeConfig(StrictConfig):
     """Search for a target by ``generate`` of transformers; beam 1 is greedy search."""
 
+    # No ban on repeated n-grams: transformers would count those of the prompt, whose words a target needs.
     beam: int = Field(default=5, ge=1)
     """Hypotheses kept for each prompt."""
     alpha: float = Field(default=1.0, ge=0)
